@@ -1,0 +1,1 @@
+"""An embedded message store for many partitions, in TubeMQ's file format."""

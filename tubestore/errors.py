@@ -1,0 +1,157 @@
+"""The exceptions of tubestore and rocketcompat: few, and each says where.
+
+Every one derives from `TubeStoreError`, carries its facts as attributes, and
+survives pickling (a worker process may hand it to its parent).
+What is expected is not an exception: an empty page, a full buffer that is
+being flushed, a torn tail that recovery cut.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class TubeStoreError(Exception):
+    """The root: catch it to catch everything that this package raises by design."""
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+
+    def describe(self) -> str:
+        """The sentence that a person reads; subclasses write it from their facts."""
+        return " ".join(str(a) for a in self.args)
+
+    def __str__(self) -> str:
+        return self.describe()
+
+
+class CorruptRecord(TubeStoreError):
+    """Bytes that cannot be what was written: the file, the position in it, and why."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(path, position, reason)
+        self.path, self.position, self.reason = path, position, reason
+
+    def describe(self) -> str:
+        return f"{self.path}: damaged at byte {self.position}: {self.reason}"
+
+
+class StoreClosed(TubeStoreError):
+    """The store was closed, or this process is a fork of the one that opened it."""
+
+
+class StoreFailed(TubeStoreError):
+    """A write or sync failed earlier; nothing is acknowledged until the store is reopened."""
+
+    def __init__(self, path: str, cause: str) -> None:
+        super().__init__(path, cause)
+        self.path, self.cause = path, cause
+
+    def describe(self) -> str:
+        return f"{self.path}: failed ({self.cause}); close the store and open it again"
+
+
+class StoreLocked(TubeStoreError):
+    """Another writer holds the directory."""
+
+    def __init__(self, directory: str, holder: str = "") -> None:
+        super().__init__(directory, holder)
+        self.directory, self.holder = directory, holder
+
+    def describe(self) -> str:
+        by = f" by {self.holder}" if self.holder else ""
+        return f"{self.directory}: locked{by}; a second writer is refused (open it with mode='r')"
+
+
+class StoreBusy(TubeStoreError, TimeoutError):
+    """Both buffers stayed full until the deadline; the message was not taken."""
+
+
+class ReadOnlyStore(TubeStoreError):
+    """A write on a store that was opened with mode='r'."""
+
+
+class NotAStore(TubeStoreError):
+    """The directory is missing, is no store, or was written by a newer version."""
+
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(directory, reason)
+        self.directory, self.reason = directory, reason
+
+    def describe(self) -> str:
+        return f"{self.directory}: {self.reason}"
+
+
+class MessageTooLarge(TubeStoreError, ValueError):
+    """A message, or a part of it, above its limit; both in bytes."""
+
+    def __init__(self, size: int, limit: int, what: str = "message") -> None:
+        super().__init__(size, limit, what)
+        self.size, self.limit, self.what = size, limit, what
+
+    def describe(self) -> str:
+        return f"{self.what} of {self.size} bytes is above the limit of {self.limit}"
+
+
+class InvalidMessage(TubeStoreError, ValueError):
+    """A message, a batch or an argument that cannot be stored as given; nothing was written."""
+
+
+class InvalidName(TubeStoreError, ValueError):
+    """A topic name that the format or the file system cannot carry."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
+
+    def describe(self) -> str:
+        return f"{self.name!r}: {self.reason}"
+
+
+class UnknownTopic(TubeStoreError, KeyError):
+    """No such topic in this store."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def describe(self) -> str:
+        return f"no topic {self.topic!r} in this store"
+
+
+class TopicExists(TubeStoreError):
+    """The topic is there already, with other settings or without `exist_ok`."""
+
+    def __init__(self, topic: str, reason: str = "it exists already") -> None:
+        super().__init__(topic, reason)
+        self.topic, self.reason = topic, reason
+
+    def describe(self) -> str:
+        return f"topic {self.topic!r}: {self.reason}"
+
+
+class OffsetOutOfRange(TubeStoreError):
+    """An offset below the first that is kept, or beyond the end."""
+
+    def __init__(self, offset: int, first: int, end: int) -> None:
+        super().__init__(offset, first, end)
+        self.offset, self.first, self.end = offset, first, end
+
+    def describe(self) -> str:
+        return f"offset {self.offset} is outside [{self.first}, {self.end}]"
+
+
+class DataLoss(TubeStoreError):
+    """Something that was acknowledged is gone; says what, from where to where."""
+
+
+class BatchError(TubeStoreError):
+    """A batch that was taken only in part: `acks[i]` is None where row i was not taken."""
+
+    def __init__(self, message: str, acks: list[Any]) -> None:
+        super().__init__(message, acks)
+        self.message, self.acks = message, acks
+
+    def describe(self) -> str:
+        taken = sum(a is not None for a in self.acks)
+        return f"{self.message}; {taken} of {len(self.acks)} rows were taken"
