@@ -1,0 +1,187 @@
+"""One file of a RocketMQ store: full-size from the start, written by position.
+
+RocketMQ maps its files; we do not (D10): a sparse file that is mapped and read ahead fills
+memory with zero pages, and a sync through a map holds the interpreter lock. The names of
+the positions are RocketMQ's (spec §5.2).
+
+Always true:
+- `flushed_position <= wrote_position <= file_size`; what is below `wrote_position` may be
+  read, what is below `flushed_position` is on stable storage;
+- a write that failed moves no position and leaves no bytes behind the position it began at.
+
+One thread writes at a time (the owner's lock); any thread may read or sync.
+
+Next to read: `mapped_file_queue.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from tubestore.layout import Buffer
+from tubestore.vfs import Vfs, VfsFile
+
+#: Behind a cut, data is looked at and zeroed in steps of this many bytes.
+_ZERO_STEP = 256 * 1024
+
+
+class MappedFile:
+    """A file of fixed size whose name is the offset of its first byte."""
+
+    __slots__ = ("_file", "_view", "file_from_offset", "file_size", "flushed_position", "path",
+                 "wrote_position")  # fmt: skip
+
+    def __init__(self, file: VfsFile, file_from_offset: int, file_size: int, wrote: int) -> None:
+        self._file, self.path = file, file.path
+        self.file_from_offset, self.file_size = file_from_offset, file_size
+        self.wrote_position = wrote
+        self.flushed_position = 0
+        self._view: memoryview | None = None
+
+    @classmethod
+    def create(cls, vfs: Vfs, path: str, file_from_offset: int, file_size: int) -> MappedFile:
+        """Create it with all its bytes as a hole; one of length 0 (a crash here) is taken over.
+
+        OSError when there is no room for it; then no file is left.
+        """
+        file = vfs.open(path, create=not vfs.exists(path))
+        try:
+            file.truncate(file_size)
+        except OSError:
+            file.close()
+            with contextlib.suppress(OSError):
+                vfs.remove(path)
+            raise
+        return cls(file, file_from_offset, file_size, 0)
+
+    @property
+    def committed_position(self) -> int:
+        """As `wrote_position`: there is no transient buffer in between (spec §5.4)."""
+        return self.wrote_position
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the byte behind the last one that was written."""
+        return self.file_from_offset + self.wrote_position
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no byte is left."""
+        return self.wrote_position == self.file_size
+
+    def append(self, data: Buffer, claim: int | None = None) -> int:
+        """Write at `wrote_position`; returns the position written at.
+
+        `claim` moves the position further than the data (a blank record claims the rest).
+        On OSError nothing has changed, and a later append may try again.
+        """
+        position = self.wrote_position
+        end = position + len(data)
+        if end > self.file_size:
+            raise ValueError(f"{self.path}: {len(data)} bytes do not fit at {position}")
+        try:
+            self._file.pwrite(data, position)
+        except OSError:
+            self._zero(position, end)
+            raise
+        self.wrote_position = end if claim is None else position + claim
+        return position
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Write anywhere; the written prefix grows to the end of it if that lies further."""
+        end = position + len(data)
+        if end > self.file_size:
+            raise ValueError(f"{self.path}: {len(data)} bytes do not fit at {position}")
+        self._file.pwrite(data, position)
+        # What was flushed below is dirty again.
+        self.flushed_position = min(self.flushed_position, position)
+        self.wrote_position = max(self.wrote_position, end)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read up to `size` bytes of the written prefix."""
+        size = min(size, self.wrote_position - position)
+        return self._file.pread(size, position) if size > 0 else b""
+
+    def view(self) -> memoryview:
+        """Map the written prefix; valid as long as it is held, also after close and unlink.
+
+        The map of a full file is kept and shared.
+        """
+        if self._view is not None:
+            return self._view
+        view = self._file.view(min(self.wrote_position, self._file.size()))
+        if self.is_full:
+            self._view = view
+        return view
+
+    def next_data(self, position: int) -> int | None:
+        """Return the next position that may hold data, None if only a hole follows."""
+        found = self._file.next_data(position)
+        return None if found is None or found >= self.file_size else found
+
+    def sync(self) -> bool:
+        """Bring what is written to stable storage; False if there was nothing to do."""
+        wrote = self.wrote_position
+        if wrote == self.flushed_position:
+            return False
+        self._file.sync()
+        self.flushed_position = wrote
+        return True
+
+    def cut(self, position: int) -> int:
+        """Lose everything from `position` on: zero it and go back; returns the bytes zeroed.
+
+        Zeroed and not truncated, since readers may have mapped the file; and never left as
+        it is, since a later recovery would take stale bytes for good ones (spec §5.7).
+        """
+        zeroed = self.zero_behind(position)
+        self.wrote_position = position
+        self.flushed_position = min(self.flushed_position, position)
+        self._view = None
+        return zeroed
+
+    def zero_behind(self, position: int) -> int:
+        """Zero every byte from `position` to the end of the file that is not; returns how many.
+
+        Goes from the end to the front, so that after a crash in between the chain still
+        ends at `position` or at a record that the next recovery cuts in the same way.
+        """
+        steps = []
+        data: int | None = self.next_data(position)
+        while data is not None:
+            end = min(data - data % _ZERO_STEP + _ZERO_STEP, self.file_size)
+            steps.append((data, end))
+            data = self.next_data(end) if end < self.file_size else None
+        zeroed = 0
+        for start, end in reversed(steps):
+            content = self._file.pread(end - start, start)
+            used = len(content.rstrip(b"\0"))
+            if used:
+                self._file.pwrite(bytes(used), start)
+                self.flushed_position = min(self.flushed_position, start)
+                zeroed += used
+        return zeroed
+
+    def sync_always(self) -> None:
+        """Sync even if no position moved (after zeroing)."""
+        self._file.sync()
+        self.flushed_position = self.wrote_position
+
+    def close(self) -> None:
+        """Give the descriptor back; views stay valid."""
+        self._file.close()
+
+    def _zero(self, start: int, end: int) -> None:
+        """Undo a failed write: its bytes must not be found behind a shorter record later."""
+        try:
+            self._file.pwrite(bytes(end - start), start)
+        except OSError as error:
+            raise LeftOver(self.path, str(error)) from error
+
+
+class LeftOver(Exception):
+    """A write failed in the middle and its bytes could not be zeroed: the owner must stop."""
+
+    def __init__(self, path: str, cause: str) -> None:
+        super().__init__(path, cause)
+        self.path, self.cause = path, cause

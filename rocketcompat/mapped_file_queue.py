@@ -1,0 +1,250 @@
+"""The files of one CommitLog or one ConsumeQueue: a byte stream cut into files of one size.
+
+Always true:
+- the files' names are their start offsets, each a multiple of the file size apart;
+- `_files` is never changed but replaced, so a reader that took it sees one state (D10);
+- a file appears in `_files` only when it has its full length.
+
+One thread writes at a time (the owner's lock); any thread may read and flush.
+
+Next to read: `commit_log.py`, `consume_queue.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from sortedcontainers import SortedDict
+
+from rocketcompat.formats import offset_name, parse_offset_name
+from rocketcompat.mapped_file import MappedFile
+from tubestore.errors import NotAStore
+from tubestore.layout import Buffer
+from tubestore.vfs import Vfs
+
+
+class MappedFileQueue:
+    """RocketMQ's `MappedFileQueue`: files by start offset (spec §5)."""
+
+    def __init__(self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True) -> None:
+        self.directory, self.file_size = directory, file_size
+        self._vfs, self._writable = vfs, writable
+        self._files: SortedDict[int, MappedFile] = SortedDict()
+        self._flush_lock = threading.Lock()
+        #: Directories whose entries changed since they were synced, deepest first.
+        self._unsynced_directories: list[str] = []
+
+    def load(self) -> None:
+        """Take in the files of the directory; every one counts as full until `set_end`.
+
+        A wrong length is refused with NotAStore, as the real one does. A file of length 0 is
+        a crash while it was created: removed when it is the last (as since 5.1.3), else made
+        full-size, a hole; a reader ignores it. Sub-directories are passed by (since 5.1.0).
+        """
+        rows = [(name, size) for name, is_dir, size in self._vfs.entries(self.directory)
+                if not is_dir]  # fmt: skip
+        found: dict[int, int] = {}
+        for name, size in rows:
+            start = parse_offset_name(name)
+            if start is None:
+                raise NotAStore(self.directory, f"holds {name!r}, which is no file of a store")
+            if size not in (0, self.file_size):
+                raise NotAStore(
+                    self.directory, f"{name} has {size} bytes, configured are {self.file_size}"
+                )
+            found[start] = size
+        names = {parse_offset_name(name): name for name, _ in rows}
+        while found and found[max(found)] == 0:
+            start = max(found)
+            del found[start]
+            if self._writable:
+                self._vfs.remove(os.path.join(self.directory, names[start]))
+        files: SortedDict[int, MappedFile] = SortedDict()
+        for start, size in found.items():
+            file = self._vfs.open(
+                os.path.join(self.directory, names[start]), writable=self._writable
+            )
+            if size == 0 and self._writable:
+                file.truncate(self.file_size)
+            files[start] = MappedFile(file, start, self.file_size, self.file_size)
+        self._files = files
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """All files in order, as of now."""
+        return tuple(self._files.values())
+
+    @property
+    def first(self) -> MappedFile | None:
+        """The file with the lowest offset."""
+        files = self._files
+        return files.peekitem(0)[1] if files else None
+
+    @property
+    def last(self) -> MappedFile | None:
+        """The file that is written to."""
+        files = self._files
+        return files.peekitem(-1)[1] if files else None
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte; 0 without files."""
+        first = self.first
+        return first.file_from_offset if first else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Offset behind the last byte that was written; 0 without files."""
+        last = self.last
+        return last.end_offset if last else 0
+
+    @property
+    def flushed_where(self) -> int:
+        """Offset below which every byte is on stable storage."""
+        where = self.min_offset
+        for file in self._files.values():
+            where = file.file_from_offset + file.flushed_position
+            if file.flushed_position < file.file_size:
+                break
+        return where
+
+    def find(self, offset: int) -> MappedFile | None:
+        """Return the file that holds the byte at `offset`; None if there is none."""
+        files = self._files
+        place = files.bisect_right(offset) - 1
+        if place < 0:
+            return None
+        file: MappedFile = files.peekitem(place)[1]
+        return file if offset < file.file_from_offset + self.file_size else None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read up to `size` written bytes; fewer at the end of a file, none outside."""
+        file = self.find(offset)
+        return file.read(offset - file.file_from_offset, size) if file else b""
+
+    def create(self, start: int) -> MappedFile:
+        """Create the file that starts at `start`, full-size and empty; OSError without room."""
+        if self._files.get(start) is not None:
+            raise ValueError(f"{self.directory}: there is a file at {start}")
+        self._make_directory()
+        path = os.path.join(self.directory, offset_name(start))
+        file = MappedFile.create(self._vfs, path, start, self.file_size)
+        self._note_directory(self.directory)
+        files = self._files.copy()
+        files[start] = file
+        self._files = files
+        return file
+
+    def last_or_create(self, offset: int = 0) -> MappedFile:
+        """Return the last file if it has room, else a new one behind it (spec §5.3).
+
+        The first file of an empty queue is the one that holds `offset`.
+        """
+        last = self.last
+        if last is None:
+            return self.create(offset - offset % self.file_size)
+        if last.is_full:
+            return self.create(last.file_from_offset + self.file_size)
+        return last
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        """Write bytes at `offset`, over file borders; missing files are created.
+
+        What is between the old end and `offset` stays a hole of zeros.
+        """
+        view = memoryview(data)
+        while len(view):
+            position = offset % self.file_size
+            start = offset - position
+            file = self._files.get(start) or self.create(start)
+            count = min(len(view), self.file_size - position)
+            file.write_at(position, view[:count])
+            offset += count
+            view = view[count:]
+
+    def flush(self) -> bool:
+        """Sync every file that has unsynced bytes, and directories in which files appeared.
+
+        False if there was nothing to do. On OSError the owner must trust nothing that was
+        written since the last good flush.
+        """
+        with self._flush_lock:
+            moved = False
+            for file in self._files.values():
+                moved = file.sync() or moved
+            directories, self._unsynced_directories = self._unsynced_directories, []
+            for directory in directories:
+                self._vfs.sync_directory(directory)
+            return moved or bool(directories)
+
+    def set_end(self, offset: int) -> None:
+        """Say where the written bytes end, without touching any (a reader, or a clean open)."""
+        for start, file in self._files.items():
+            file.wrote_position = max(0, min(offset - start, self.file_size))
+            file.flushed_position = min(file.flushed_position, file.wrote_position)
+
+    def set_flushed(self, offset: int) -> None:
+        """Say that everything below `offset` is known to be on stable storage."""
+        for start, file in self._files.items():
+            file.flushed_position = max(0, min(offset - start, file.wrote_position))
+
+    def truncate_dirty_files(self, offset: int) -> int:
+        """Lose everything from `offset` on: later files go (the last first), the rest is zeroed.
+
+        Returns the bytes of data that were dropped or zeroed. Durable on return.
+        Safe against a crash at any write: done again it has the same result.
+        """
+        lost = 0
+        doomed = [file for start, file in self._files.items() if start >= offset]
+        for file in reversed(doomed):
+            lost += self._drop(file)
+        if doomed:
+            self._vfs.sync_directory(self.directory)
+        kept = self.last
+        if kept is not None:
+            position = min(offset - kept.file_from_offset, self.file_size)
+            zeroed = kept.cut(position)
+            if zeroed:
+                kept.sync_always()
+            lost += zeroed
+        return lost
+
+    def remove_all(self) -> None:
+        """Lose all files."""
+        for file in reversed(self.files):
+            self._drop(file)
+        if self._vfs.exists(self.directory):
+            self._vfs.sync_directory(self.directory)
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for file in self._files.values():
+            file.close()
+
+    def _drop(self, file: MappedFile) -> int:
+        """Unlink a file; returns how many bytes of it may have held data."""
+        first_data = file.next_data(0)
+        files = self._files.copy()
+        del files[file.file_from_offset]
+        self._files = files
+        file.close()
+        self._vfs.remove(file.path)
+        return 0 if first_data is None else file.wrote_position
+
+    def _make_directory(self) -> None:
+        """Create the directory, remembering which entries above it are new."""
+        missing = []
+        path = self.directory
+        while path and not self._vfs.exists(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        if missing:
+            self._vfs.make_directories(self.directory)
+            for directory in missing:
+                self._note_directory(os.path.dirname(directory))
+
+    def _note_directory(self, directory: str) -> None:
+        with self._flush_lock:
+            if directory not in self._unsynced_directories:
+                self._unsynced_directories.append(directory)

@@ -1,0 +1,204 @@
+"""What goes in and what comes out: messages, results and their statuses. Touches no file.
+
+`DispatchBatch` stands here too, since the structures it is fed to lie below the dispatcher.
+Statuses have RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`).
+
+Next to read: `codec.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rocketcompat.formats import (
+    SYS_FLAG_TRANSACTION_MASK,
+    TRANSACTION_COMMIT,
+    TRANSACTION_NOT,
+    TRANSACTION_ROLLBACK,
+    decode_host,
+    message_id,
+    parse_properties,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Int64s = np.ndarray[Any, np.dtype[np.int64]]
+    Int32s = np.ndarray[Any, np.dtype[np.int32]]
+
+
+@dataclass(slots=True)
+class Message:
+    """A message to be put.
+
+    `properties` is either a mapping, to which `tags` and `keys` are added, or RocketMQ's
+    property string as it shall stand on disk (then `tags` and `keys` must be left out).
+    Times are ms since the epoch; 0 as `born_timestamp` stands for the time of the put.
+    Hosts are "address:port".
+    """
+
+    topic: str
+    body: bytes = b""
+    tags: str | None = None
+    keys: str | Sequence[str] | None = None
+    properties: Mapping[str, str] | str | None = None
+    queue_id: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: str = "127.0.0.1:0"
+    store_host: str = "127.0.0.1:10911"
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRecord:
+    """A record of the CommitLog, decoded; what was stored, unchanged."""
+
+    physical_offset: int
+    size: int
+    version: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    store_timestamp: int
+    born_host_bytes: bytes
+    store_host_bytes: bytes
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_crc: int
+    properties_text: str
+    body: bytes
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The pairs of the property string."""
+        return parse_properties(self.properties_text)
+
+    @property
+    def born_host(self) -> str:
+        """The producer's "address:port"."""
+        return decode_host(self.born_host_bytes)
+
+    @property
+    def store_host(self) -> str:
+        """The broker's "address:port"."""
+        return decode_host(self.store_host_bytes)
+
+    @property
+    def msg_id(self) -> str:
+        """RocketMQ's offset message id."""
+        return message_id(self.store_host_bytes, self.physical_offset)
+
+
+class PutStatus(Enum):
+    """What became of a put (`PutMessageStatus`); what is refused is raised and not a status."""
+
+    PUT_OK = "PUT_OK"
+    #: Stored, but the sync did not end within `sync_flush_timeout`.
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+
+
+class GetMessageStatus(Enum):
+    """What a pull found (`GetMessageStatus`, spec §11)."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """Where a message stands now."""
+
+    status: PutStatus
+    physical_offset: int
+    queue_offset: int
+    size: int
+    store_timestamp: int
+    store_host_bytes: bytes = field(repr=False)
+
+    @property
+    def msg_id(self) -> str:
+        """RocketMQ's offset message id."""
+        return message_id(self.store_host_bytes, self.physical_offset)
+
+
+def has_queue_unit(sys_flags: Any) -> Any:
+    """Whether records with these sysFlags (an int or a column) stand in a queue (spec §1.10)."""
+    kind = sys_flags & SYS_FLAG_TRANSACTION_MASK
+    return (kind == TRANSACTION_NOT) | (kind == TRANSACTION_COMMIT)
+
+
+def has_index_items(sys_flags: Any) -> Any:
+    """Whether records with these sysFlags are indexed: all but rollbacks (spec §1.10)."""
+    return (sys_flags & SYS_FLAG_TRANSACTION_MASK) != TRANSACTION_ROLLBACK
+
+
+class Records(Protocol):
+    """The decoded records of a batch, column by column, each made when it is asked for.
+
+    `codec.RecordColumns` is the one implementation.
+    """
+
+    def column(self, name: str) -> Any:
+        """A fixed field of `formats.MESSAGE_HEADS` as a numpy column in native order."""
+
+    def bodies(self) -> Any:
+        """The bodies, Arrow large_binary."""
+
+    def topics(self) -> Any:
+        """The topics, Arrow dictionary of strings."""
+
+    def properties(self) -> Any:
+        """The property strings as stored, Arrow large_binary."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchBatch:
+    """Consecutive records of the CommitLog, as columns, for whoever builds something from them.
+
+    Rows are in log order; positions and sizes are bytes. `start` and `end` are the physical
+    offsets that the batch covers: everything below `end` has been handed over with it.
+    Prepared and rolled back records are rows too: see `queue_rows`.
+    """
+
+    start: int
+    end: int
+    physical_offsets: Int64s
+    sizes: Int32s
+    #: The queues that occur, and for each row which of them it is.
+    queue_keys: list[tuple[str, int]]
+    queue_codes: Int32s
+    queue_offsets: Int64s
+    tags_codes: Int64s
+    store_timestamps: Int64s
+    sys_flags: Int32s
+    #: One entry a key, rows ascending: UNIQ_KEY first, then KEYS in order; rollbacks have none.
+    key_rows: Int64s
+    key_hashes: Int32s
+    records: Records
+    #: (physical offset, bytes) of the last damaged region before this batch that was skipped;
+    #: queue offsets that are missing before a row's are given a unit that points there.
+    damaged: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.physical_offsets)
+
+    @property
+    def queue_rows(self) -> Any:
+        """Mask of the rows that get a queue unit."""
+        return has_queue_unit(self.sys_flags)

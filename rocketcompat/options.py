@@ -1,0 +1,189 @@
+"""The options of a store, under RocketMQ's names in snake_case.
+
+`MessageStoreConfig` is frozen and checked when it is made; sizes are bytes, intervals ms
+unless a name says otherwise. Defaults are 4.9.8's (spec appendix A).
+
+>>> config = MessageStoreConfig.from_camel({"mappedFileSizeCommitLog": 4096})
+>>> config.mapped_file_size_commit_log
+4096
+>>> MessageStoreConfig(mapped_file_size_consume_queue=130).consume_queue_file_size
+140
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self
+
+from rocketcompat.formats import (
+    BLANK,
+    COMMIT_LOG_FILE_SIZE,
+    CONSUME_QUEUE_FILE_SIZE,
+    CQ_UNIT,
+    HASH_SLOTS,
+    INDEX_ITEMS,
+    INT32_MAX,
+    MESSAGE_HEAD,
+    MESSAGE_SIZE_MAX,
+)
+from tubestore.errors import InvalidMessage
+
+LAYOUTS = frozenset({"consume_queue", "index", "tube"})
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_CHOICES = {
+    "flush_disk_type": ("ASYNC_FLUSH", "SYNC_FLUSH"),
+    "compat": ("4.9.8", "5.3.3"),
+    "recovery": ("tubestore", "upstream"),
+}
+#: Smallest value of each numeric option; what is not here must not be negative.
+_LEAST = {
+    "mapped_file_size_commit_log": MESSAGE_HEAD.size + BLANK.size,
+    "mapped_file_size_consume_queue": 1,
+    "max_hash_slot_num": 1,
+    "max_index_num": 2,
+    "max_message_size": 1,
+    "flush_interval_commit_log": 1,
+    "dispatch_batch_bytes_max": 1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageStoreConfig:
+    """How a store is laid out and run; make a changed copy with `changed`.
+
+    What is RocketMQ's keeps its name and meaning. Ours are `compat` (whose habits are
+    written where versions differ), `recovery` ("upstream" cuts the log at the first bad
+    record as the real one does; "tubestore" never cuts good data, D7), `layouts` (which
+    structures the dispatcher feeds) and the bounds of the dispatcher.
+    """
+
+    mapped_file_size_commit_log: int = COMMIT_LOG_FILE_SIZE
+    mapped_file_size_consume_queue: int = CONSUME_QUEUE_FILE_SIZE
+    max_hash_slot_num: int = HASH_SLOTS
+    max_index_num: int = INDEX_ITEMS
+    message_index_enable: bool = True
+    flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
+    flush_interval_commit_log: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval: int = 10_000
+    flush_interval_consume_queue: int = 1000
+    flush_consume_queue_least_pages: int = 2
+    flush_consume_queue_thorough_interval: int = 60_000
+    sync_flush_timeout: int = 5000
+    max_message_size: int = MESSAGE_SIZE_MAX
+    check_crc_on_recover: bool = True
+    max_transfer_bytes_on_message_in_memory: int = 256 * 1024
+    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 64 * 1024
+    max_transfer_count_on_message_in_disk: int = 8
+    access_message_in_memory_max_ratio: int = 40
+    max_msgs_num_batch: int = 64
+    default_query_max_num: int = 32
+    message_delay_level: str = DELAY_LEVELS
+    # Ours.
+    compat: Literal["4.9.8", "5.3.3"] = "4.9.8"
+    recovery: Literal["tubestore", "upstream"] = "tubestore"
+    layouts: frozenset[str] = LAYOUTS
+    dispatch_batch_bytes_max: int = 8 << 20
+    wait_dispatched_timeout: int = 5000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check(field.name, getattr(self, field.name), field.default)
+        object.__setattr__(self, "layouts", frozenset(self.layouts))
+        unknown = self.layouts - LAYOUTS
+        if unknown:
+            raise InvalidMessage(f"layouts: unknown {sorted(unknown)}, known {sorted(LAYOUTS)}")
+        _ = self.delay_levels_ms
+
+    @classmethod
+    def from_camel(cls, options: Mapping[str, Any], *, ignore_unknown: bool = False) -> Self:
+        """Make one from RocketMQ's own names; text is converted to the option's type.
+
+        Options that this store has no use for are refused by name, so that nobody relies
+        on one that does nothing; a broker's whole configuration needs `ignore_unknown`.
+        """
+        known = {field.name: field.default for field in fields(cls)}
+        values = {}
+        for camel, value in options.items():
+            name = camel_to_snake(camel)
+            if name not in known:
+                if ignore_unknown:
+                    continue
+                raise InvalidMessage(f"{camel}: no option of this store")
+            values[name] = _converted(camel, value, known[name])
+        return cls(**values)
+
+    def changed(self, **options: Any) -> Self:
+        """Return a copy with some options changed."""
+        return replace(self, **options)
+
+    @property
+    def consume_queue_file_size(self) -> int:
+        """Bytes of a queue's file: what is configured, rounded up to whole units (spec §2.1)."""
+        units = -(-self.mapped_file_size_consume_queue // CQ_UNIT.size)
+        return units * CQ_UNIT.size
+
+    @property
+    def trailing_property_separator(self) -> bool:
+        """Whether a property string ends with its separator (spec §1.4)."""
+        return self.compat == "5.3.3"
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """The delay of level 1, 2, … in ms."""
+        try:
+            return tuple(
+                int(part[:-1]) * _UNITS_MS[part[-1]] for part in self.message_delay_level.split()
+            )
+        except (KeyError, ValueError):
+            raise InvalidMessage(
+                f"message_delay_level: {self.message_delay_level!r} is no list like '1s 5m 2h'"
+            ) from None
+
+
+def camel_to_snake(name: str) -> str:
+    """Return RocketMQ's option name as ours.
+
+    >>> camel_to_snake("checkCRCOnRecover"), camel_to_snake("mappedFileSizeConsumeQueue")
+    ('check_crc_on_recover', 'mapped_file_size_consume_queue')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def _check(name: str, value: Any, default: Any) -> None:
+    """Refuse a value of the wrong type or outside its bounds."""
+    if name in _CHOICES:
+        if value not in _CHOICES[name]:
+            raise InvalidMessage(f"{name}: {value!r} is none of {', '.join(_CHOICES[name])}")
+    elif isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise InvalidMessage(f"{name}: {value!r} is neither True nor False")
+    elif isinstance(default, int):
+        least = _LEAST.get(name, 0)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidMessage(f"{name}: {value!r} is no whole number")
+        if not least <= value <= INT32_MAX:
+            raise InvalidMessage(f"{name}: {value} is outside {least} … {INT32_MAX}")
+
+
+def _converted(camel: str, value: Any, default: Any) -> Any:
+    """Return text as the type of the option's default; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise InvalidMessage(f"{camel}: {value!r} is neither true nor false")
+        return text.lower() == "true"
+    if isinstance(default, int):
+        try:
+            return int(text)
+        except ValueError:
+            raise InvalidMessage(f"{camel}: {value!r} is no whole number") from None
+    if isinstance(default, frozenset):
+        return frozenset(text.replace(",", " ").split())
+    return text
