@@ -1,0 +1,139 @@
+"""How a command ends: one exit code, at most one line, never a traceback for a user's mistake.
+
+Shared by `tubestore` and `rocketcompat`. The codes are a contract (DESIGN.md §6):
+
+| code | meaning |
+| ---: | --- |
+| 0 | done |
+| 1 | findings (`check`), or not found (`get`, `query`) |
+| 2 | wrong usage |
+| 3 | refused: locked, missing, will not open, or something in the store that cannot be read |
+| 4 | an error of this program: one line, and the traceback in a file |
+| 130 | interrupted |
+
+A reader that closes the pipe early (`| head`) has what it wanted: that ends quietly with 0.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from tubestore.errors import (
+    InvalidMessage,
+    InvalidName,
+    MessageTooLarge,
+    TubeStoreError,
+    UnknownTopic,
+)
+
+EXIT_DONE = 0
+EXIT_FINDINGS = 1
+EXIT_NOT_FOUND = 1
+EXIT_USAGE = 2
+EXIT_REFUSED = 3
+EXIT_INTERNAL = 4
+EXIT_INTERRUPTED = 130
+
+#: What the user gave cannot be used; everything else that we raise by design is a refusal.
+_USAGE = (InvalidMessage, InvalidName, MessageTooLarge)
+
+
+class UsageMistake(Exception):
+    """An argument or option that cannot be used as given; its text is the line the user reads."""
+
+
+class Leave(Exception):
+    """End the command with an exit code; the work is done and nothing more is said."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def run(app: Callable[..., Any], name: str) -> NoReturn:
+    """Run a typer app as the program `name` and leave the process with the contract's code."""
+    try:
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a letter: "?"
+            sys.stdout.reconfigure(errors="replace")
+        code = _call(app, name)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = EXIT_DONE
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    _close_stdout()
+    sys.exit(code)
+
+
+def _call(app: Callable[..., Any], name: str) -> int:
+    """Call the app; turn what it raises into an exit code and a line on stderr."""
+    try:
+        result = app(prog_name=name, standalone_mode=False)
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except Leave as leave:
+        return leave.code
+    except UsageMistake as mistake:
+        return _say(name, str(mistake), EXIT_USAGE)
+    except UnknownTopic as error:
+        return _say(name, str(error), EXIT_NOT_FOUND)
+    except _USAGE as error:
+        return _say(name, str(error), EXIT_USAGE)
+    except TubeStoreError as error:
+        return _say(name, str(error), EXIT_REFUSED)
+    except OSError as error:
+        return _say(name, _os_error(error), EXIT_REFUSED)
+    except Exception as error:
+        return _typer_or_internal(name, error)
+    return result if isinstance(result, int) else EXIT_DONE
+
+
+def _typer_or_internal(name: str, error: Exception) -> int:
+    """Handle typer's own exceptions, which it has moved between versions; else it is our bug."""
+    kind = {base.__name__ for base in type(error).__mro__}
+    if "Exit" in kind:
+        return int(getattr(error, "exit_code", EXIT_DONE))
+    if "Abort" in kind:
+        return EXIT_INTERRUPTED
+    if "NoArgsIsHelpError" in kind:
+        return EXIT_USAGE  # the help was printed
+    if "ClickException" in kind:
+        return _say(name, error.format_message(), EXIT_USAGE)  # type: ignore[attr-defined]
+    return _say(
+        name, f"internal error: {error!r} (traceback in {_save_traceback()})", EXIT_INTERNAL
+    )
+
+
+def _say(name: str, text: str, code: int) -> int:
+    """Print one line on stderr."""
+    line = " ".join(text.split())
+    print(f"{name}: {line}", file=sys.stderr)
+    return code
+
+
+def _os_error(error: OSError) -> str:
+    """Return "path: reason" of an error of the operating system."""
+    reason = error.strerror or repr(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def _save_traceback() -> str:
+    """Write the current traceback to a file of its own and return the path."""
+    handle, path = tempfile.mkstemp(prefix="tubestore-", suffix=".traceback")
+    with os.fdopen(handle, "w") as file:
+        traceback.print_exc(file=file)
+    return path
+
+
+def _close_stdout() -> None:
+    """Flush, or drop what a closed pipe will not take, so that the interpreter's exit is quiet."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)

@@ -1,0 +1,317 @@
+"""What a command prints: rows or one object, in the format that was asked for, and a summary.
+
+Shared by `tubestore` and `rocketcompat`; the contract is DESIGN.md §6:
+
+- data on stdout and nothing else there; text unless another format is asked for, never guessed;
+- jsonl is one JSON object a line: integers exact, bytes as base64, times in ms;
+- a listing that was cut says so: one JSON line on stderr with `truncated`, `scanned`, `next`,
+  and the same object in the file of `--summary`.
+
+A command declares its columns once (`Column`) and hands rows as dicts to `emit_rows`, or one
+dict to `emit_object`. Numbers must be Python's (`.tolist()`), bytes are `bytes`.
+
+numpy and pyarrow are loaded only for the formats arrow and parquet, so that `--help` is quick.
+Not thread-safe: one command writes.
+
+Next to read: `errors.py`, how a command ends.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import enum
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from tubestore.cli.errors import UsageMistake
+
+Row = Mapping[str, Any]
+Kind = Literal["int32", "int64", "int64s", "text", "bytes", "map", "rows"]
+
+#: Rows that set the widths of the text columns, and rows of one Arrow batch.
+_TEXT_WINDOW = 100
+_BATCH_ROWS = 10_000
+_TEXT_WIDTH_MAX = 60
+
+
+class Format(enum.StrEnum):
+    """How data is printed."""
+
+    TEXT = "text"
+    JSONL = "jsonl"
+    CSV = "csv"
+    ARROW = "arrow"
+    PARQUET = "parquet"
+
+
+class Int64(enum.StrEnum):
+    """How 64-bit integers stand in JSON and CSV."""
+
+    NUMBER = "number"
+    STRING = "string"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One field of a row: its name and its kind; `rows` has the columns of its own rows.
+
+    "int64s" is a list of int64 with nulls allowed, "map" a dict of texts or null.
+    """
+
+    name: str
+    kind: Kind = "text"
+    columns: tuple[Column, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the user asked for; made from the options below."""
+
+    format: Format = Format.TEXT
+    int64: Int64 = Int64.NUMBER
+    limit: int | None = None
+    summary: str | None = None
+
+
+@dataclass(slots=True)
+class Summary:
+    """How a listing went: `next` is where to go on if it was cut, `complete` if all was checked."""
+
+    rows: int = 0
+    scanned: int = 0
+    truncated: bool = False
+    next: Any = None
+    complete: bool = True
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object that is printed."""
+        own = {
+            "rows": self.rows,
+            "scanned": self.scanned,
+            "truncated": self.truncated,
+            "next": self.next,
+            "complete": self.complete,
+        }
+        return own | self.extra
+
+
+# The options, used as annotations: `def dump(root: Root, format: FormatOption = Format.TEXT)`.
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print the data.")]
+Int64Option = Annotated[
+    Int64, typer.Option("--int64", help="64-bit integers as numbers or, for JavaScript, strings.")
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", "-n", min=0, help="Stop after so many rows, and say so.")
+]
+SummaryOption = Annotated[
+    str | None, typer.Option("--summary", metavar="FILE", help="Write the summary to a file too.")
+]
+
+
+def emit_rows(
+    rows: Iterable[Row],
+    columns: Sequence[Column],
+    output: Output,
+    *,
+    position: Callable[[Row], Any] | None = None,
+    summary: Summary | None = None,
+) -> Summary:
+    """Print rows up to the limit; return (and report) how it went.
+
+    `position(row)` is what the user gives to go on at a row; it is asked of the first row
+    that was left out. A `summary` passed in may be filled further by the producer of the rows
+    while they are drawn (`complete`, `extra`).
+    """
+    summary = summary or Summary()
+    source = iter(rows)
+    _write(_counted(source, output.limit, summary), columns, output)
+    if output.limit is not None and summary.rows >= output.limit:
+        for left_out in islice(source, 1):
+            summary.truncated = True
+            summary.next = position(left_out) if position else None
+    summary.scanned = max(summary.scanned, summary.rows)
+    report(summary, output)
+    return summary
+
+
+def emit_object(value: Row, columns: Sequence[Column], output: Output) -> None:
+    """Print one object; as csv, arrow and parquet, its one column of kind "rows"."""
+    if output.format is Format.JSONL:
+        sys.stdout.write(_json(_plain(value, columns, output)) + "\n")
+    elif output.format is Format.TEXT:
+        _write_object_text(value, columns)
+    else:
+        nested = next(c for c in columns if c.kind == "rows")
+        _write(value[nested.name], nested.columns, output)
+    if output.summary:
+        kinds = {c.name: c.kind for c in columns}
+        small = {n: v for n, v in value.items() if kinds.get(n) not in ("rows", "bytes")}
+        _write_file(output.summary, small)
+
+
+def report(summary: Summary, output: Output) -> None:
+    """Write the summary to its file; to stderr only if something is missing from the listing."""
+    value = summary.as_dict()
+    if summary.truncated or not summary.complete:
+        sys.stdout.flush()
+        print(_json(value), file=sys.stderr)
+    if output.summary:
+        _write_file(output.summary, value)
+
+
+def _counted(source: Iterator[Row], limit: int | None, summary: Summary) -> Iterator[Row]:
+    for row in islice(source, limit):
+        summary.rows += 1
+        yield row
+
+
+def _write(rows: Iterable[Row], columns: Sequence[Column], output: Output) -> None:
+    """Print rows in the format that was asked for."""
+    if output.format is Format.JSONL:
+        write = sys.stdout.write
+        for row in rows:
+            write(_json(_plain(row, columns, output)) + "\n")
+    elif output.format is Format.CSV:
+        _write_csv(rows, columns, output)
+    elif output.format is Format.TEXT:
+        _write_text(rows, columns)
+    else:
+        _write_arrow(rows, columns, output.format)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _write_file(path: str, value: Row) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(_json(value) + "\n")
+
+
+def _plain(row: Row, columns: Sequence[Column], output: Output) -> dict[str, Any]:
+    """Return a row as JSON takes it; a field without a column stays as it is."""
+    plain = dict(row)
+    as_text = output.int64 is Int64.STRING
+    for column in columns:
+        value = plain.get(column.name)
+        if value is None:
+            continue
+        if column.kind == "bytes":
+            plain[column.name] = base64.b64encode(value).decode()
+        elif column.kind == "rows":
+            plain[column.name] = [v and _plain(v, column.columns, output) for v in value]
+        elif as_text and column.kind == "int64":
+            plain[column.name] = str(value)
+        elif as_text and column.kind == "int64s":
+            plain[column.name] = [v if v is None else str(v) for v in value]
+    return plain
+
+
+def _write_csv(rows: Iterable[Row], columns: Sequence[Column], output: Output) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([c.name for c in columns])
+    for row in rows:
+        plain = _plain(row, columns, output)
+        cells = [plain.get(c.name) for c in columns]
+        writer.writerow([_json(v) if isinstance(v, dict | list) else v for v in cells])
+
+
+def _write_text(rows: Iterable[Row], columns: Sequence[Column]) -> None:
+    """Print aligned columns; the first rows set the widths, later ones may be wider."""
+    source = iter(rows)
+    window = [[_cell(row.get(c.name)) for c in columns] for row in islice(source, _TEXT_WINDOW)]
+    names = [c.name for c in columns]
+    widths = [max(map(len, cells)) for cells in zip(names, *window, strict=True)]
+    right = [c.kind in ("int32", "int64") for c in columns]
+    bold = _bold()
+    print(bold(_line(names, widths, right)))
+    for cells in window:
+        print(_line(cells, widths, right))
+    for row in source:
+        print(_line([_cell(row.get(c.name)) for c in columns], widths, right))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    places = zip(cells, widths, right, strict=True)
+    return "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in places).rstrip()
+
+
+def _cell(value: Any) -> str:
+    """Return a value on one line, without control characters, cut when long."""
+    if value is None:
+        return "-"
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    elif isinstance(value, Mapping):
+        value = " ".join(f"{k}={v}" for k, v in value.items())
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value)[:_TEXT_WIDTH_MAX])
+    return text if len(str(value)) <= _TEXT_WIDTH_MAX else text + "…"
+
+
+def _write_object_text(value: Row, columns: Sequence[Column]) -> None:
+    """Print an object's plain fields one a line, then its rows."""
+    nested = {c.name: c for c in columns if c.kind == "rows"}
+    plain = {n: v for n, v in value.items() if n not in nested}
+    width = max(map(len, plain), default=0)
+    for name, content in plain.items():
+        print(f"{name.ljust(width)}  {_cell(content)}")
+    for name, column in nested.items():
+        rows = [row or {} for row in value[name]]
+        if rows:
+            print()
+            _write_text(rows, column.columns)
+
+
+def _bold() -> Callable[[str], str]:
+    """Return what makes a header bold: nothing, unless a terminal is there that wants it."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in (None, "dumb")
+    if plain or not sys.stdout.isatty():
+        return lambda text: text
+    return lambda text: f"\x1b[1m{text}\x1b[0m"
+
+
+def _write_arrow(rows: Iterable[Row], columns: Sequence[Column], format: Format) -> None:
+    """Write an Arrow stream or a Parquet file, a batch of rows at a time."""
+    if sys.stdout.isatty():
+        raise UsageMistake(f"--format {format} is binary: send it to a file or a program")
+    import pyarrow as pa
+
+    schema = pa.schema([(c.name, _arrow_type(c)) for c in columns])
+    sink: Any = pa.PythonFile(cast(Any, sys.stdout.buffer), "w")
+    writer: Any
+    if format is Format.ARROW:
+        writer = pa.ipc.new_stream(sink, schema)
+    else:
+        import pyarrow.parquet as pq
+
+        writer = pq.ParquetWriter(sink, schema)
+    source = iter(rows)
+    with writer:
+        while batch := list(islice(source, _BATCH_ROWS)):
+            plain = [{c.name: row.get(c.name) for c in columns} for row in batch]
+            writer.write_table(pa.Table.from_pylist(plain, schema))
+    sys.stdout.buffer.flush()
+
+
+def _arrow_type(column: Column) -> Any:
+    import pyarrow as pa
+
+    if column.kind == "rows":
+        return pa.list_(pa.struct([(c.name, _arrow_type(c)) for c in column.columns]))
+    return {
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "int64s": pa.list_(pa.int64()),
+        "text": pa.string(),
+        "bytes": pa.large_binary(),
+        "map": pa.map_(pa.string(), pa.string()),
+    }[column.kind]
