@@ -36,7 +36,7 @@ class Message:
 
     `properties` is either a mapping, to which `tags` and `keys` are added, or RocketMQ's
     property string as it shall stand on disk (then `tags` and `keys` must be left out).
-    Times are ms since the epoch; 0 as `born_timestamp` stands for the time of the put.
+    Times are ms since the epoch; without a `born_timestamp` it is the time of the put.
     Hosts are "address:port".
     """
 
@@ -48,7 +48,7 @@ class Message:
     queue_id: int = 0
     flag: int = 0
     sys_flag: int = 0
-    born_timestamp: int = 0
+    born_timestamp: int | None = None
     born_host: str = "127.0.0.1:0"
     store_host: str = "127.0.0.1:10911"
     reconsume_times: int = 0
