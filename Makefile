@@ -1,0 +1,145 @@
+# Needs Python 3.11 or newer with venv, and make. uv is used when it is on the PATH.
+#
+#   make TARGET ARGS="..."   passes arguments on to the command behind the target
+#   make test JOBS=0         runs the tests in one process, for --pdb
+#   make PYTHON=python3.12   names the interpreter that .venv is made from
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+
+ARGS ?=
+JOBS ?= 2
+PYTHON ?=
+UV ?= $(shell command -v uv 2>/dev/null)
+FREE_KB ?= 1000000
+
+# requirements.lock has one section an extra, "# --- NAME", each complete on top of those before it.
+# To lock Spark too: add spark-local here, and its stamp to the line "needs the core".
+EXTRAS := dev bench
+
+# Installed sections leave a stamp that is named after what was installed. A .venv that was moved
+# along with its folder has wrong paths in its scripts, and is made anew.
+KEY := $(shell cat requirements.lock pyproject.toml 2>/dev/null | cksum | tr -dc 0-9)
+MOVED := $(shell [ ! -e .venv/.at ] || [ "$$(cat .venv/.at)" = "$$(pwd -P)" ] || echo moved)
+CORE := .venv/.core-$(KEY)
+DEV := .venv/.dev-$(KEY)
+BENCH := .venv/.bench-$(KEY)
+
+INSTALL := $(if $(UV),"$(UV)" pip install --quiet --python .venv/bin/python,.venv/bin/python -m \
+	pip install --quiet --disable-pip-version-check --no-compile --no-input)
+die = { echo "make: $(1)" >&2; exit 1; }
+
+.PHONY: help
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z.][a-z.-]*:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: $(CORE) ## See it work on real input, in under a minute
+	.venv/bin/tubestore demo $(ARGS)
+
+.PHONY: test
+test: $(DEV) ## Run the tests, without the slow ones
+	.venv/bin/pytest -n $(JOBS) --dist loadgroup -m "not slow" $(ARGS)
+
+.PHONY: test-all
+test-all: $(DEV) $(BENCH) ## Run every test
+	.venv/bin/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+.PHONY: check
+check: $(DEV) ## Lint, format, types, and the contract of imports
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-logo
+
+.PHONY: format
+format: $(DEV) ## Format the code, and mend what can be mended
+	.venv/bin/ruff check --fix-only
+	.venv/bin/ruff format
+
+.PHONY: bench
+bench: $(BENCH) ## Measure us and the others on this machine
+	.venv/bin/python -m bench $(ARGS)
+
+.PHONY: .venv
+.venv: $(CORE) ## Set up .venv with the core and its two commands
+
+.PHONY: lock
+lock: ## Write requirements.lock from pyproject.toml, with uv (ARGS=-U takes newer versions)
+	@[ -n "$(UV)" ] || $(call die,the lock is written with uv and there is none on the PATH)
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	resolve() { \
+		sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | \
+		"$(UV)" pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+			--no-annotate --no-header "$$@" pyproject.toml - > "$$dir/log"; \
+	}; \
+	grep -v '^#' requirements.lock > "$$dir/rest" 2>/dev/null || true; \
+	resolve --generate-hashes $(EXTRAS:%=--extra %) $(ARGS) --output-file "$$dir/rest"; \
+	cp "$$dir/rest" "$$dir/all"; \
+	exec 3> "$$dir/lock"; \
+	echo "# Written by make lock. Each section is complete on top of those before it." >&3; \
+	extras=; \
+	for section in core $(EXTRAS); do \
+		[ $$section = core ] || extras="$$extras --extra $$section"; \
+		resolve $$extras --constraint "$$dir/all" --output-file "$$dir/names"; \
+		split='NR == FNR { split($$0, n, "=="); want[n[1]]; next } \
+			/^[^ ]/ { split($$0, n, "=="); on = n[1] in want }'; \
+		printf '\n# --- %s\n' $$section >&3; \
+		awk "$$split on" "$$dir/names" "$$dir/rest" >&3; \
+		awk "$$split !on" "$$dir/names" "$$dir/rest" > "$$dir/left"; \
+		mv "$$dir/left" "$$dir/rest"; \
+		rm "$$dir/names"; \
+	done; \
+	[ ! -s "$$dir/rest" ] || $(call die,these are in no section: $$(cat "$$dir/rest")); \
+	! grep -n '://' "$$dir/lock" || $(call die,the lock would name hosts); \
+	cat "$$dir/lock" > requirements.lock
+
+.PHONY: clean
+clean: ## Remove caches, build products and the demo's output
+	rm -rf build dist demo-out *.egg-info .hypothesis .import_linter_cache .mypy_cache \
+		.pytest_cache .ruff_cache
+	find bench rocketcompat tests tubestore -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean ## Remove .venv too
+	rm -rf .venv
+
+# ---------------------------------------------------------------- setting up
+
+$(DEV) $(BENCH): $(CORE) # needs the core
+
+.venv/.%-$(KEY): .venv/bin/python $(if $(MOVED),FORCE)
+	@free=$$(df -Pk . | awk 'NR == 2 { print $$4 }'); [ "$${free:-0}" -ge $(FREE_KB) ] || \
+		$(call die,setting up needs $(FREE_KB) KB of free disk$(,) and there are $$free)
+	@echo "Installing in .venv: $*" >&2
+	@awk '/^# --- / { on = $$3 == "$*" } on' requirements.lock > .venv/$*.txt
+	@[ -s .venv/$*.txt ] || $(call die,requirements.lock has no section $*)
+	@$(if $(UV),,.venv/bin/python -m pip --version >/dev/null 2>&1 || \
+		.venv/bin/python -m ensurepip >/dev/null)
+	@$(INSTALL) --no-deps --require-hashes -r .venv/$*.txt
+	@$(if $(filter core,$*),$(INSTALL) --no-deps --no-build-isolation -e . && \
+		rm -rf build tubestore.egg-info)
+	@rm -f .venv/.$*-* && touch $@
+
+.venv/bin/python: $(if $(MOVED),FORCE)
+	@found=; \
+	for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+		new=$$("$$python" -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null) || true; \
+		if [ "$$new" = True ]; then found=$$python; break; fi; \
+	done; \
+	first=$(or $(firstword $(PYTHON)),python3); \
+	[ -n "$$found" ] || ! version=$$("$$first" -c 'import platform; print(platform.python_version())' \
+		2>/dev/null) || \
+		$(call die,Python 3.11 or newer is needed and $$first is $$version; name one: make PYTHON=...); \
+	[ -n "$$found" ] || $(call die,Python 3.11 or newer is needed and $$first was not found); \
+	$(if $(UV),,"$$found" -c 'import ensurepip$(,) venv' 2>/dev/null || \
+		$(call die,$$found comes without venv; on Debian and Ubuntu: apt install python3-venv);) \
+	rm -rf .venv; \
+	$(if $(UV),"$(UV)" venv --quiet --python "$$found" .venv,"$$found" -m venv .venv) && \
+	pwd -P > .venv/.at
+
+.PHONY: FORCE
+FORCE:
+
+, := ,
