@@ -1,1 +1,122 @@
-"""An embedded message store for many partitions, in TubeMQ's file format."""
+"""An embedded message store for many partitions, in TubeMQ's file format.
+
+>>> import tempfile, tubestore
+>>> with tempfile.TemporaryDirectory() as root, tubestore.open(root) as store:
+...     logs = store.create_topic("logs", partitions=1000)
+...     ack = logs.append(b"hello", key="user-7", filter_item="greeting")
+...     page = logs.read(ack.partition)
+...     [m.body for m in page]
+[b'hello']
+
+Names are loaded when they are first used: importing the package is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+from tubestore.errors import (
+    BatchError,
+    CorruptRecord,
+    DataLoss,
+    DiskFull,
+    InvalidMessage,
+    InvalidName,
+    MessageTooLarge,
+    NotAStore,
+    OffsetOutOfRange,
+    ReadOnlyStore,
+    StoreBusy,
+    StoreClosed,
+    StoreFailed,
+    StoreLocked,
+    TopicExists,
+    TubeStoreError,
+    UnknownTopic,
+)
+
+if TYPE_CHECKING:
+    from tubestore.clock import Clock
+    from tubestore.manager import MessageStoreManager
+    from tubestore.messages import Ack, BatchAck, Message, Page
+    from tubestore.options import StoreOptions, TopicOptions
+    from tubestore.topic import Topic
+    from tubestore.vfs import Vfs
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "Ack": "messages",
+    "BatchAck": "messages",
+    "Message": "messages",
+    "MessageStoreManager": "manager",
+    "Page": "messages",
+    "StoreOptions": "options",
+    "Topic": "topic",
+    "TopicOptions": "options",
+}
+
+
+def open(
+    root: str | os.PathLike[str],
+    mode: Literal["w", "r"] = "w",
+    *,
+    vfs: Vfs | None = None,
+    clock: Clock | None = None,
+    background: bool = True,
+    **settings: Any,
+) -> MessageStoreManager:
+    """Open a store for writing (made if it is missing) or, with mode "r", for reading.
+
+    `settings` are the fields of `tubestore.StoreOptions`, for example `durability="fsync"` or
+    `on_damage="raise"`. One writer at a time (StoreLocked); readers come and go at any time and
+    never change a byte. `background=False` runs no threads: flushes happen in the caller.
+    """
+    from tubestore.manager import MessageStoreManager
+    from tubestore.options import StoreOptions
+
+    try:
+        options = StoreOptions(**settings)
+    except TypeError as error:
+        raise TypeError(str(error).replace("StoreOptions.__init__()", "tubestore.open()")) from None
+    return MessageStoreManager(
+        root, mode, options=options, vfs=vfs, clock=clock, background=background
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"tubestore.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'tubestore' has no attribute {name!r}")
+
+
+__all__ = [
+    "Ack",
+    "BatchAck",
+    "BatchError",
+    "CorruptRecord",
+    "DataLoss",
+    "DiskFull",
+    "InvalidMessage",
+    "InvalidName",
+    "Message",
+    "MessageStoreManager",
+    "MessageTooLarge",
+    "NotAStore",
+    "OffsetOutOfRange",
+    "Page",
+    "ReadOnlyStore",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreFailed",
+    "StoreLocked",
+    "StoreOptions",
+    "Topic",
+    "TopicExists",
+    "TopicOptions",
+    "TubeStoreError",
+    "UnknownTopic",
+    "open",
+]

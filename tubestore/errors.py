@@ -33,6 +33,7 @@ class CorruptRecord(TubeStoreError):
         self.path, self.position, self.reason = path, position, reason
 
     def describe(self) -> str:
+        """Return the sentence."""
         return f"{self.path}: damaged at byte {self.position}: {self.reason}"
 
 
@@ -48,6 +49,7 @@ class StoreFailed(TubeStoreError):
         self.path, self.cause = path, cause
 
     def describe(self) -> str:
+        """Return the sentence."""
         return f"{self.path}: failed ({self.cause}); close the store and open it again"
 
 
@@ -59,12 +61,25 @@ class StoreLocked(TubeStoreError):
         self.directory, self.holder = directory, holder
 
     def describe(self) -> str:
+        """Return the sentence."""
         by = f" by {self.holder}" if self.holder else ""
         return f"{self.directory}: locked{by}; a second writer is refused (open it with mode='r')"
 
 
 class StoreBusy(TubeStoreError, TimeoutError):
     """Both buffers stayed full until the deadline; the message was not taken."""
+
+
+class DiskFull(TubeStoreError, OSError):
+    """No space for a write; nothing was lost, appends are refused until a flush succeeds again."""
+
+    def __init__(self, path: str, cause: str) -> None:
+        super().__init__(path, cause)
+        self.path, self.cause = path, cause
+
+    def describe(self) -> str:
+        """Return the sentence."""
+        return f"{self.path}: disk full ({self.cause}); what was taken is kept in memory"
 
 
 class ReadOnlyStore(TubeStoreError):
@@ -79,6 +94,7 @@ class NotAStore(TubeStoreError):
         self.directory, self.reason = directory, reason
 
     def describe(self) -> str:
+        """Return the sentence."""
         return f"{self.directory}: {self.reason}"
 
 
@@ -90,6 +106,7 @@ class MessageTooLarge(TubeStoreError, ValueError):
         self.size, self.limit, self.what = size, limit, what
 
     def describe(self) -> str:
+        """Return the sentence."""
         return f"{self.what} of {self.size} bytes is above the limit of {self.limit}"
 
 
@@ -105,6 +122,7 @@ class InvalidName(TubeStoreError, ValueError):
         self.name, self.reason = name, reason
 
     def describe(self) -> str:
+        """Return the sentence."""
         return f"{self.name!r}: {self.reason}"
 
 
@@ -116,6 +134,7 @@ class UnknownTopic(TubeStoreError, KeyError):
         self.topic = topic
 
     def describe(self) -> str:
+        """Return the sentence."""
         return f"no topic {self.topic!r} in this store"
 
 
@@ -127,6 +146,7 @@ class TopicExists(TubeStoreError):
         self.topic, self.reason = topic, reason
 
     def describe(self) -> str:
+        """Return the sentence."""
         return f"topic {self.topic!r}: {self.reason}"
 
 
@@ -138,6 +158,7 @@ class OffsetOutOfRange(TubeStoreError):
         self.offset, self.first, self.end = offset, first, end
 
     def describe(self) -> str:
+        """Return the sentence."""
         return f"offset {self.offset} is outside [{self.first}, {self.end}]"
 
 
@@ -153,5 +174,6 @@ class BatchError(TubeStoreError):
         self.message, self.acks = message, acks
 
     def describe(self) -> str:
+        """Return the sentence."""
         taken = sum(a is not None for a in self.acks)
         return f"{self.message}; {taken} of {len(self.acks)} rows were taken"

@@ -28,7 +28,7 @@ POSTINGS_SUFFIX = ".postings"
 
 TOPIC_LENGTH_MAX = 127
 _DIGITS = re.compile(r"\d+")
-#: What a directory name can carry; wider than TubeMQ's own rule so that `%RETRY%group` and `a-b` fit (D2).
+#: What a directory name can carry: wider than TubeMQ's own rule, for `%RETRY%group` and `a-b` (D2).
 _TOPIC = re.compile(r"[A-Za-z0-9_%|.-]+")
 
 
@@ -62,7 +62,7 @@ def store_key(topic: str, store_id: int) -> str:
 
 
 def parse_store_key(name: str) -> tuple[str, int] | None:
-    """Return (topic, store id) of a shard's directory name, split at the last `-`; None if it is none.
+    """Return (topic, store id) of a shard's directory, split at the last `-`; None if it is none.
 
     >>> parse_store_key("a-b-3"), parse_store_key("offsetDir"), parse_store_key("a-03")
     (('a-b', 3), None, None)

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 from tubestore.layout import Buffer
 
 try:
-    from isal.isal_zlib import crc32
+    from isal.isal_zlib import crc32 as crc32
 except ImportError:  # no wheel for this machine: slower, same values
-    from zlib import crc32
+    from zlib import crc32 as crc32
 
 _EMPTY = pa.scalar(b"", pa.large_binary())
 assert crc32(b"123456789") == zlib.crc32(b"123456789") == 0xCBF43926
@@ -68,7 +68,7 @@ def binary_from(offsets: Int64s, data: Any) -> pa.LargeBinaryArray:
 
 
 def interleave(*columns: pa.LargeBinaryArray) -> pa.Buffer:
-    """Concatenate element 0 of each column, then element 1 of each …; the result may be written to."""
+    """Concatenate element 0 of each column, then element 1 …; the result may be written to."""
     joined = pc.binary_join_element_wise(*columns, _EMPTY)
     return joined.buffers()[2]
 
@@ -86,7 +86,8 @@ def gather(
         return np.empty(0, dtype)
     if positions.min() < 0 or positions.max() + dtype.itemsize > len(data):
         raise IndexError(f"a record of {dtype.itemsize} bytes reaches beyond {len(data)} bytes")
-    # As raw bytes and not as `dtype`: copying a structured element field by field takes ten times as long.
+    # As raw bytes and not as `dtype`: copying a structured element field by field takes ten
+    # times as long.
     raw = np.dtype(f"V{dtype.itemsize}")
     windows = np.ndarray((len(data) - dtype.itemsize + 1,), raw, data, strides=(1,))
     return windows[positions].view(dtype)

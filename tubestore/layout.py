@@ -33,7 +33,7 @@ _STRUCT_CODES = {"u1": "B", "i2": "h", "i4": "i", "i8": "q"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: its name, its code ("u1", "i2", "i4", "i8" or "bN" for N raw bytes), its meaning."""
+    """One field: its name, its code ("u1", "i2", "i4", "i8", "bN" for N raw bytes), its meaning."""
 
     name: str
     code: str
@@ -55,13 +55,17 @@ class Field:
         return struct.calcsize(">" + self.struct_code)
 
 
+def _named_tuple(name: str, fields: tuple[Field, ...]) -> Any:
+    return namedtuple(name, [f.name for f in fields])
+
+
 class Layout:
     """The fixed fields of a record, in order, without gaps."""
 
     def __init__(self, name: str, size: int, fields: tuple[Field, ...]) -> None:
         self.name, self.size, self.fields = name, size, fields
         self.struct = struct.Struct(">" + "".join(f.struct_code for f in fields))
-        self.row: Any = namedtuple(name, [f.name for f in fields])  # noqa: PYI024
+        self.row: Any = _named_tuple(name, fields)
         if self.struct.size != size:
             raise TypeError(f"{name}: its fields take {self.struct.size} bytes, not {size}")
 

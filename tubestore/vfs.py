@@ -55,7 +55,7 @@ class VfsFile(Protocol):
         """Bring data and length to stable storage (fdatasync)."""
 
     def view(self, size: int) -> memoryview:
-        """Map the first `size` bytes, which must be there; read-only, valid as long as it is held."""
+        """Map the first `size` bytes, which are there; read-only, valid as long as it is held."""
 
     def next_data(self, position: int) -> int | None:
         """Return the first position >= `position` that may hold data, None if only holes follow."""
@@ -106,7 +106,7 @@ class Vfs(Protocol):
         """Write a small file whole or not at all (a new file and a rename)."""
 
     def lock(self, path: str, *, kind: str) -> VfsLock:
-        """Take the lock "flock" or "lockf" (byte 0) of a file, created if missing; BlockingIOError."""
+        """Take the lock "flock" or "lockf" (byte 0) of a file, made if missing; BlockingIOError."""
 
     def boot_id(self) -> str:
         """Identify this boot of the machine: the page cache lives as long as it (D2)."""
@@ -245,7 +245,7 @@ class OsVfs:
         self._pool: deque[OsFile] = deque()
 
     def _admit(self, file: OsFile) -> None:
-        """Count a newly opened file; close one that was idle if there are too many (second chance)."""
+        """Count a newly opened file; close one that was idle if there are too many."""
         with self._lock:
             self._pool.append(file)
             for _ in range(2 * len(self._pool)):
@@ -337,5 +337,7 @@ class OsVfs:
         """Identify this boot of the machine."""
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        except OSError:  # not Linux: every process counts as a boot, so only what is synced is trusted
+        except (
+            OSError
+        ):  # not Linux: every process counts as a boot, so only what is synced is trusted
             return f"pid-{os.getpid()}"

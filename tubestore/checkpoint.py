@@ -1,0 +1,73 @@
+"""A shard's checkpoint: how far its files are known to be whole and on stable storage.
+
+A cache (DESIGN.md D1): deleting it costs the time of a verification, never data. It names
+what it describes (both ends, and a digest of the bytes before them); on a mismatch, for
+example after a real broker has worked on the directory, it is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import xxhash
+
+from tubestore.file_store import MsgFileStore
+from tubestore.filenames import CHECKPOINT_FILE, OWN_DIRECTORY, join
+from tubestore.segment_list import FileSegmentList
+
+VERSION = 1
+_DIGEST_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything below both ends was verified or written by us, and synced."""
+
+    index_end: int
+    data_end: int
+    index_digest: str
+    data_digest: str
+    version: int = VERSION
+
+
+def write_checkpoint(files: MsgFileStore, index_end: int, data_end: int) -> None:
+    """Write the checkpoint of what was synced up to these ends; a failure is ignored."""
+    directory = join(files.directory, OWN_DIRECTORY)
+    try:
+        checkpoint = Checkpoint(
+            index_end, data_end, _digest(files.index, index_end), _digest(files.data, data_end)
+        )
+        data = json.dumps(asdict(checkpoint)).encode()
+        if not files.vfs.exists(directory):
+            files.vfs.make_directories(directory)
+        files.vfs.replace_file(join(directory, CHECKPOINT_FILE), data, sync=False)
+    except OSError:
+        pass  # a cache: the next opening verifies instead
+
+
+def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:
+    """Return the checkpoint if it still describes the files, else None."""
+    path = join(files.directory, OWN_DIRECTORY, CHECKPOINT_FILE)
+    try:
+        found = Checkpoint(**json.loads(files.vfs.read_file(path)))
+    except (OSError, ValueError, TypeError):
+        return None
+    if found.version != VERSION:
+        return None
+    for segments, end, digest in (
+        (files.index, found.index_end, found.index_digest),
+        (files.data, found.data_end, found.data_digest),
+    ):
+        if end > segments.end or _digest(segments, end) != digest:
+            return None
+    return found
+
+
+def _digest(segments: FileSegmentList, end: int) -> str:
+    """Digest the last bytes before `end`, as far as its segment goes."""
+    segment = segments.find(max(0, end - 1))
+    if segment is None:
+        return ""
+    start = max(segment.start, end - _DIGEST_BYTES)
+    return xxhash.xxh3_64_hexdigest(segment.file.pread(end - start, start - segment.start))

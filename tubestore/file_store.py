@@ -1,0 +1,189 @@
+"""The files of one shard: a list of data segments and a list of index segments.
+
+Invariants:
+- data is written before the index entries that point to it;
+- every index entry's record lies inside one data segment; no entry crosses a file border;
+- a batch goes into the current segments whole, and the roll happens after it, as in TubeMQ;
+- a failed append leaves both streams as they were before it.
+
+Guards: `append`, `sync*` and `close` come under the shard's flush lock; `FileSnapshot`s are
+immutable and are read from any thread.
+
+Next to read: `recovery.py` (how a shard's files are opened), then `message_store.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os.path import dirname
+from typing import Any
+
+import numpy as np
+
+from tubestore.filenames import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX, join
+from tubestore.formats import PARTITIONS_PER_STORE
+from tubestore.options import StoreOptions
+from tubestore.partition_index import PartitionIndex
+from tubestore.records import EncodedBatch, entries_in
+from tubestore.segment import FileSegment
+from tubestore.segment_list import FileSegmentList
+from tubestore.vfs import Vfs
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSnapshot:
+    """What a reader may see of the files: both ends, taken at one moment."""
+
+    index_start: int
+    index_end: int
+    data_start: int
+    data_end: int
+
+
+class MsgFileStore:
+    """The rolling data and index segments of one shard."""
+
+    def __init__(self, vfs: Vfs, directory: str, store_id: int, options: StoreOptions) -> None:
+        self.vfs, self.directory, self.store_id = vfs, directory, store_id
+        self._options = options
+        index_directory = join(directory, INDEX_DIRECTORY)
+        self.data = FileSegmentList(vfs, directory, DATA_SUFFIX, options.segment_size_bytes)
+        self.index = FileSegmentList(
+            vfs, index_directory, INDEX_SUFFIX, options.index_segment_size_bytes
+        )
+        self._postings: dict[tuple[int, str], PartitionIndex] = {}
+        #: Directories in which something appeared since they were synced.
+        self._unsynced_directories: set[str] = set()
+
+    def load(self, *, writable: bool) -> None:
+        """Open the files that are there; NotAStore for a gap between them."""
+        # The index first: an entry is written after its record, so what it points to is seen
+        # by the listing that comes later, also beside a live writer.
+        options = self._options
+        self.index = FileSegmentList.load(
+            self.vfs,
+            join(self.directory, INDEX_DIRECTORY),
+            INDEX_SUFFIX,
+            options.index_segment_size_bytes,
+            writable=writable,
+        )
+        self.data = FileSegmentList.load(
+            self.vfs, self.directory, DATA_SUFFIX, options.segment_size_bytes, writable=writable
+        )
+
+    def create_directories(self) -> None:
+        """Make the shard's directories; durable with the first sync."""
+        index_directory = join(self.directory, INDEX_DIRECTORY)
+        if not self.vfs.exists(index_directory):
+            self.vfs.make_directories(index_directory)
+            self._unsynced_directories.update((self.directory, dirname(self.directory)))
+
+    def snapshot(self) -> FileSnapshot:
+        """Return the ends as they are now; the caller holds off a concurrent append."""
+        return FileSnapshot(self.index.start, self.index.end, self.data.start, self.data.end)
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def append(self, batch: EncodedBatch, index_start: int, data_start: int) -> None:
+        """Write a placed batch, data first, in the page cache when this returns.
+
+        OSError leaves both streams as they were.
+        """
+        data = self._writable(self.data, data_start)
+        index = self._writable(self.index, index_start)
+        assert data.end == data_start, "a batch out of its place"
+        assert index.end == index_start, "a batch out of its place"
+        data.append(batch.data.data)
+        try:
+            index.append(batch.entries.view(np.uint8).data)
+        except OSError:
+            data.cut(data_start)
+            raise
+
+    def _writable(self, segments: FileSegmentList, start: int) -> FileSegment:
+        if not len(segments):
+            self.create_directories()
+            self._unsynced_directories.add(segments.directory)
+        return segments.writable(start)
+
+    def roll_if_full(self) -> bool:
+        """Seal each last segment that has reached its size and start the next; whether one did.
+
+        Separate from `append`: what was written stays written when the next file cannot be
+        made, and the next call tries again.
+        """
+        rolled = False
+        for segments in (self.data, self.index):
+            if len(segments) and segments.roll_if_full() is not None:
+                self._unsynced_directories.add(segments.directory)
+                rolled = True
+        return rolled
+
+    def sync_data(self) -> int:
+        """Sync the data stream; returns the offset below which data is on stable storage.
+
+        Enough for the `fsync` level: the index is rebuilt from the data (DESIGN.md D6).
+        Directories are synced when a file appeared in them since the last time: a segment
+        that is missing after a power cut would let offsets start again (weakness 5).
+        """
+        if not len(self.data):
+            return 0
+        end = self.data.last.sync()
+        self._sync_directories()
+        return end
+
+    def _sync_directories(self) -> None:
+        pending, self._unsynced_directories = self._unsynced_directories, set()
+        for directory in sorted(pending):
+            self.vfs.sync_directory(directory)
+
+    def sync(self) -> None:
+        """Sync both streams, data first."""
+        self.data.sync()
+        self.index.sync()
+        self._sync_directories()
+
+    def close(self) -> None:
+        """Give the descriptors back; nothing is synced here."""
+        self.data.close()
+        self.index.close()
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def entries(self, segment: FileSegment, end: int) -> Array:
+        """Return the index entries of a segment below the absolute offset `end`."""
+        end = min(end, segment.end)
+        return entries_in(segment.view(end))
+
+    def postings(self, segment: FileSegment, field: str) -> PartitionIndex:
+        """Return the posting lists of an index segment by "partition_id" or "key_code"."""
+        key = (segment.start, field)
+        lists = self._postings.get(key)
+        if lists is None:
+            base = self.store_id * PARTITIONS_PER_STORE
+            lists = self._postings.setdefault(key, PartitionIndex(field, base))
+        return lists
+
+    def record_bytes(self, segment: FileSegment, end: int) -> memoryview:
+        """Return the bytes of a data segment below the absolute offset `end`."""
+        return segment.view(min(end, segment.end))
+
+
+def locate(entries: Array, segments: list[FileSegment]) -> list[tuple[FileSegment, Array]]:
+    """Split entries by the data segment that holds them: (segment, row numbers), in row order.
+
+    Entries that point to no segment (expired, or damage) are in none of the answers.
+    """
+    if len(segments) == 1:
+        only = segments[0]
+        offsets = entries["data_offset"]
+        inside = (offsets >= only.start) & (offsets < only.end)
+        return [(only, np.arange(len(entries)) if inside.all() else np.flatnonzero(inside))]
+    starts = np.array([s.start for s in segments], np.int64)
+    ends = np.array([s.end for s in segments], np.int64)
+    offsets = entries["data_offset"].astype(np.int64)
+    place = starts.searchsorted(offsets, side="right") - 1
+    place[(place >= 0) & (offsets >= ends[place])] = -1
+    return [(s, rows) for n, s in enumerate(segments) if len(rows := np.flatnonzero(place == n))]

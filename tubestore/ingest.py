@@ -1,0 +1,257 @@
+"""Tables of messages, of one topic or of many, become columns that a shard can take.
+
+Everything is checked here, before anything is written: one clear error, and the store is as
+it was. Accepted is anything with `__arrow_c_stream__` (Arrow, Polars, pandas, DuckDB …) or a
+list of dicts. Columns:
+
+| column | type | |
+| --- | --- | --- |
+| `body` | binary or text | needed, not null, not empty |
+| `topic` | text | only for `store.append_batch` |
+| `partition` or `partition_id` | integer | else from `key`, else round robin |
+| `key` | text or binary | chooses the partition (xxh3) |
+| `filter_item` | text | null: none |
+| `attributes` | map<text, text> | null: none |
+| `received_time` or `received_time_ms` | timestamp (any unit, UTC) or integer | else now |
+| `report_address` | integer | the sender's IPv4, else 127.0.0.1 |
+
+Next to read: `topic.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from tubestore.attributes import encode_prefix
+from tubestore.errors import InvalidMessage, MessageTooLarge
+from tubestore.formats import FLAG_HAS_ATTRIBUTES, NO_KEY_CODE, PARTITIONS_PER_STORE, key_code_of
+from tubestore.options import TopicOptions
+from tubestore.records import RecordColumns, binary_sizes
+
+Array = np.ndarray[Any, Any]
+LOOPBACK = 127 << 24 | 1
+_KNOWN = {
+    "body",
+    "topic",
+    "partition",
+    "partition_id",
+    "key",
+    "filter_item",
+    "attributes",
+    "received_time",
+    "received_time_ms",
+    "report_address",
+}
+
+
+def as_table(data: Any, *, with_topic: bool) -> pa.Table:
+    """Return the batch as one Arrow table with known columns, or raise InvalidMessage."""
+    try:
+        if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+            table = pa.Table.from_pylist(list(data))
+        else:
+            table = pa.table(data)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise InvalidMessage(f"not a table of messages: {error}") from error
+    if table.num_rows == 0 and not table.column_names:
+        return table
+    unknown = set(table.column_names) - _KNOWN
+    if unknown:
+        raise InvalidMessage(
+            f"columns {', '.join(sorted(unknown))}: unknown; known are {', '.join(sorted(_KNOWN))}"
+        )
+    if "body" not in table.column_names:
+        raise InvalidMessage("the column body is missing")
+    if ("topic" in table.column_names) != with_topic:
+        raise InvalidMessage(
+            "a column topic is needed here" if with_topic else "a topic takes no column topic"
+        )
+    return table.combine_chunks()
+
+
+def column(table: pa.Table, name: str) -> pa.Array | None:
+    """Return a column as one array, None if it is not there."""
+    if name not in table.column_names:
+        return None
+    chunked = table.column(name)
+    if chunked.num_chunks == 1:
+        return chunked.chunk(0)
+    return pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)
+
+
+def build_columns(
+    table: pa.Table,
+    partition_ids: Array,
+    *,
+    now_ms: int,
+    payload_size_max: int,
+    next_msg_ids: Callable[[int], Array],
+) -> RecordColumns:
+    """Check every column of a table and return its messages, in its order."""
+    count = table.num_rows
+    bodies = _binary(column(table, "body"), "body")
+    sizes = binary_sizes(bodies)
+    if bodies.null_count or (count and int(sizes.min()) == 0):
+        row = int(np.argmin(sizes)) if not bodies.null_count else _first_null(bodies)
+        raise InvalidMessage(f"row {row}: a message needs a body of at least one byte")
+    times = _times(table, count, now_ms)
+    prefixes, key_codes, flags = _attributes(table, times, count)
+    total = sizes + (binary_sizes(prefixes) if prefixes is not None else 0)
+    if count and int(total.max()) > payload_size_max:
+        raise MessageTooLarge(
+            int(total.max()), payload_size_max, f"row {int(np.argmax(total))}: payload"
+        )
+    addresses = column(table, "report_address")
+    return RecordColumns(
+        partition_ids.astype(np.int32),
+        key_codes,
+        times,
+        np.full(count, LOOPBACK, np.int32)
+        if addresses is None
+        else _integers(addresses, "report_address").astype(np.int32),
+        next_msg_ids(count),
+        flags,
+        [bodies] if prefixes is None else [prefixes, bodies],
+    )
+
+
+def route(
+    table: pa.Table, codes: Array, topics: Sequence[TopicOptions], round_robin: Callable[..., Array]
+) -> Array:
+    """Return each row's partition id; `codes` says which of `topics` a row belongs to."""
+    per_store = np.array([t.partitions for t in topics], np.int64)[codes]
+    stores = np.array([t.stores for t in topics], np.int64)[codes]
+    given = column(table, "partition")
+    if given is None:
+        given = column(table, "partition_id")
+    if given is not None:
+        ids = _integers(given, "partition")
+        store, place = np.divmod(ids, PARTITIONS_PER_STORE)
+        wrong = (ids < 0) | (store >= stores) | (place >= per_store)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise InvalidMessage(f"row {row}: partition {ids[row]} is not one of its topic's")
+        return ids
+    keys = column(table, "key")
+    numbers = round_robin(codes) if keys is None else _hash_keys(keys, round_robin, codes)
+    numbers = (numbers % (per_store * stores).astype(np.uint64)).astype(np.int64)
+    return numbers // per_store * PARTITIONS_PER_STORE + numbers % per_store
+
+
+def hash_key(key: str | bytes) -> int:
+    """Return the 64-bit hash that chooses a key's partition; text is hashed as UTF-8."""
+    return xxhash.xxh3_64_intdigest(key.encode() if isinstance(key, str) else key)
+
+
+def _hash_keys(keys: pa.Array, round_robin: Callable[..., Array], codes: Array) -> Array:
+    encoded = keys.dictionary_encode()
+    hashes = np.array([hash_key(k) for k in encoded.dictionary.to_pylist()], np.uint64)
+    if keys.null_count == 0:
+        return np.asarray(hashes[encoded.indices.to_numpy()])
+    places = encoded.indices.fill_null(-1).to_numpy()
+    numbers = round_robin(codes)  # rows without a key go round
+    known = places >= 0
+    numbers[known] = hashes[places[known]]
+    return numbers
+
+
+def _binary(values: pa.Array | None, name: str) -> pa.LargeBinaryArray:
+    assert values is not None
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        values = values.cast(pa.large_string())
+    elif not (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    ):
+        raise InvalidMessage(f"column {name}: {kind} is neither binary nor text")
+    return values.cast(pa.large_binary())
+
+
+def _integers(values: pa.Array, name: str) -> Array:
+    if not pa.types.is_integer(values.type) or values.null_count:
+        raise InvalidMessage(f"column {name}: integers without null are needed")
+    return np.asarray(values.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _times(table: pa.Table, count: int, now_ms: int) -> Array:
+    given = column(table, "received_time_ms")
+    if given is not None:
+        return _integers(given, "received_time_ms")
+    stamps = column(table, "received_time")
+    if stamps is None:
+        return np.full(count, now_ms, np.int64)
+    if not pa.types.is_timestamp(stamps.type) or stamps.type.tz is None or stamps.null_count:
+        raise InvalidMessage("column received_time: timestamps with a zone, without null")
+    milliseconds = stamps.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    return np.asarray(milliseconds.to_numpy())
+
+
+def _first_null(values: pa.Array) -> int:
+    return int(pc.index(pc.is_null(values), True).as_py())
+
+
+def _attributes(
+    table: pa.Table, times: Array, count: int
+) -> tuple[pa.LargeBinaryArray | None, Array, Array]:
+    """Return (prefixes or None, key codes, flags) of the rows."""
+    items, maps = column(table, "filter_item"), column(table, "attributes")
+    flags = np.zeros(count, np.int32)
+    key_codes = np.full(count, NO_KEY_CODE, np.int32)
+    if items is not None:
+        items = items.cast(pa.string()).dictionary_encode()
+        codes = [key_code_of(item) for item in items.dictionary.to_pylist()]
+        places = items.indices.fill_null(-1).to_numpy()
+        key_codes = np.array([*codes, NO_KEY_CODE], np.int32)[places]
+    if items is None and maps is None:
+        return None, key_codes, flags
+    prefixes = _prefixes(items, maps, times, count)
+    flags[binary_sizes(prefixes) > 0] = FLAG_HAS_ATTRIBUTES
+    return prefixes, key_codes, flags
+
+
+def _prefixes(
+    items: pa.DictionaryArray | None, maps: pa.Array | None, times: Array, count: int
+) -> pa.LargeBinaryArray:
+    if maps is None or maps.null_count == count:
+        assert items is not None
+        # The text depends on the item and the minute only: encode each pair once.
+        texts = items.dictionary.to_pylist()
+        places = items.indices.fill_null(-1).to_numpy().astype(np.int64)
+        minutes = times // 60_000
+        low = int(minutes.min(initial=0))
+        pairs, rows = np.unique(
+            (places + 1) + (minutes - low) * (len(texts) + 1), return_inverse=True
+        )
+        distinct = []
+        for pair in pairs.tolist():
+            minute, place = divmod(pair, len(texts) + 1)
+            text = texts[place - 1] if place else None
+            distinct.append(encode_prefix(text, (minute + low) * 60_000))
+        return pa.array(distinct, pa.large_binary()).take(pa.array(rows))
+    texts = items.to_pylist() if items is not None else [None] * count
+    given = [dict(pairs or ()) for pairs in maps.to_pylist()]
+    rows_ = zip(texts, times.tolist(), given, strict=True)
+    return pa.array([encode_prefix(*row) for row in rows_], pa.large_binary())
+
+
+def shard_order(codes: Array, partition_ids: Array) -> tuple[Array | None, Array, Array]:
+    """Group rows by shard: (order or None if they are in order, first row of each group, its key).
+
+    A key is topic code * 10,000 + store id; rows of a shard keep their order.
+    """
+    keys = codes * PARTITIONS_PER_STORE + partition_ids // PARTITIONS_PER_STORE
+    order = None
+    if len(keys) and np.any(keys[1:] < keys[:-1]):
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+    firsts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+    return order, firsts, keys[firsts]

@@ -1,0 +1,106 @@
+"""One of a shard's two buffers: messages that have an offset and are not in the files yet.
+
+Invariants:
+- offsets are given out in order and without gap: a message's index offset and data offset
+  are fixed when it enters, from where the buffer before it (or the files) ended;
+- what has entered leaves only by a flush that succeeded;
+- no I/O here.
+
+Guards: everything is called under the shard's append lock, but `EncodedBatch`es that were
+handed out do not change any more.
+
+Rows that came one by one stay Python tuples until somebody wants bytes (a flush or a reader);
+they are then encoded together, which is what makes one-by-one appends cheap.
+
+Next to read: `file_store.py`, then `message_store.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tubestore.records import ENTRY_SIZE, HEADER_SIZE, EncodedBatch, Row, encode_rows
+
+
+class Placed(NamedTuple):
+    """An encoded batch and where it stands, both absolute byte offsets."""
+
+    index_start: int
+    data_start: int
+    batch: EncodedBatch
+
+    @property
+    def index_end(self) -> int:
+        """The offset after its last index entry."""
+        return self.index_start + ENTRY_SIZE * len(self.batch)
+
+
+class MsgMemStore:
+    """A bounded buffer of data and index entries."""
+
+    __slots__ = (
+        "_batches",
+        "_rows",
+        "_rows_data_start",
+        "_rows_index_start",
+        "count",
+        "data_end",
+        "data_start",
+        "first_time",
+        "index_end",
+        "index_start",
+    )
+
+    def __init__(self, index_start: int, data_start: int) -> None:
+        self.index_start = self.index_end = index_start
+        self.data_start = self.data_end = data_start
+        self.count = 0
+        #: When the first message entered (monotonic seconds); 0.0 while it is empty.
+        self.first_time = 0.0
+        self._batches: list[Placed] = []
+        self._rows: list[Row] = []
+        self._rows_index_start = self._rows_data_start = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of records in the buffer."""
+        return self.data_end - self.data_start
+
+    def has_room(self, size: int, count: int, size_max: int, count_max: int) -> bool:
+        """Whether `count` messages of `size` bytes fit; an empty buffer takes whatever comes."""
+        if self.count == 0:
+            return True
+        return self.size_bytes + size <= size_max and self.count + count <= count_max
+
+    def add_row(self, row: Row) -> int:
+        """Take one message; returns its index offset."""
+        offset = self.index_end
+        if not self._rows:
+            self._rows_index_start, self._rows_data_start = offset, self.data_end
+        self._rows.append(row)
+        self.index_end = offset + ENTRY_SIZE
+        self.data_end += HEADER_SIZE + len(row.payload)
+        self.count += 1
+        return offset
+
+    def add_batch(self, batch: EncodedBatch) -> int:
+        """Take a batch and place it; returns the index offset of its first message."""
+        self._encode_rows()
+        offset = self.index_end
+        batch.place(offset, self.data_end)
+        self._batches.append(Placed(offset, self.data_end, batch))
+        self.index_end = offset + ENTRY_SIZE * len(batch)
+        self.data_end += len(batch.data)
+        self.count += len(batch)
+        return offset
+
+    def batches(self) -> tuple[Placed, ...]:
+        """Return everything in the buffer, in order, encoded."""
+        self._encode_rows()
+        return tuple(self._batches)
+
+    def _encode_rows(self) -> None:
+        if self._rows:
+            batch = encode_rows(self._rows, self._rows_index_start, self._rows_data_start)
+            self._batches.append(Placed(self._rows_index_start, self._rows_data_start, batch))
+            self._rows = []

@@ -1,0 +1,35 @@
+"""The bound on all buffers of a store together: memory follows dirty data, not topics (D8)."""
+
+from __future__ import annotations
+
+import threading
+
+
+class MemoryPool:
+    """Counts the bytes that shards hold in their buffers; thread-safe.
+
+    >>> pool = MemoryPool(100)
+    >>> pool.take(80), pool.take(30)
+    (True, False)
+    >>> pool.give_back(80)
+    >>> pool.used
+    0
+    """
+
+    def __init__(self, bound_bytes: int) -> None:
+        self.bound_bytes = bound_bytes
+        self.used = 0
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """Take `size` bytes unless that would exceed the bound; an empty pool gives any size."""
+        with self._lock:
+            if self.used and self.used + size > self.bound_bytes:
+                return False
+            self.used += size
+            return True
+
+    def give_back(self, size: int) -> None:
+        """Return bytes that were taken."""
+        with self._lock:
+            self.used -= size

@@ -1,0 +1,131 @@
+"""What goes in and what comes out: acknowledgements, messages, pages, and their Arrow schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tubestore.options import Durability
+
+#: The columns of everything that is read, in order; `columns=` chooses among them.
+MESSAGE_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("store_id", pa.int32(), nullable=False),
+        pa.field("partition_id", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("received_time", pa.timestamp("ms", "UTC")),
+        pa.field("received_time_ms", pa.int64(), nullable=False),
+        pa.field("filter_item", pa.string()),
+        pa.field("key_code", pa.int32(), nullable=False),
+        pa.field("attributes", pa.map_(pa.string(), pa.string())),
+        pa.field("body", pa.large_binary()),
+        pa.field("msg_id", pa.int64()),
+        pa.field("flag", pa.int32()),
+        pa.field("report_address", pa.int32()),
+        pa.field("state", pa.string(), nullable=False),
+    ]
+)
+
+#: `state` of a row: what stands at the place of the message.
+STATE_OK = "ok"
+STATE_BAD_RECORD = "bad_record"  # token or length are not a record's, or contradict the entry
+STATE_BAD_CHECKSUM = "bad_checksum"  # the payload's CRC differs (only when it was asked for)
+STATE_BAD_ATTRIBUTES = "bad_attributes"  # the attribute length is impossible; the body is null
+STATE_MISSING = "missing"  # no data file holds the bytes
+STATES = (STATE_OK, STATE_BAD_RECORD, STATE_BAD_CHECKSUM, STATE_BAD_ATTRIBUTES, STATE_MISSING)
+
+
+class Ack(NamedTuple):
+    """Where a message stands, and what it survives now."""
+
+    partition: int
+    offset: int
+    durability: Durability
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAck:
+    """Where the rows of a batch stand: int32 and int64 columns, in the order of the rows."""
+
+    partitions: pa.Int32Array
+    offsets: pa.Int64Array
+    durability: Durability
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __iter__(self) -> Iterator[Ack]:
+        for partition, offset in zip(
+            self.partitions.to_pylist(), self.offsets.to_pylist(), strict=True
+        ):
+            yield Ack(partition, offset, self.durability)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as it was read. `received_time` in ms; `body` None if it is unreadable."""
+
+    topic: str
+    partition: int
+    offset: int
+    body: bytes | None
+    received_time: int
+    filter_item: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    key_code: int = -1
+    msg_id: int | None = None
+    state: str = STATE_OK
+
+
+class Page:
+    """The answer to one read: rows as Arrow, and where to go on.
+
+    `next_offset`: give it to the next read of the same partition. `end_offset`: the offset
+    after the last message at the time of the call. `truncated`: whether a limit ended the
+    page before the end. Reads as an Arrow stream as often as one likes.
+    """
+
+    __slots__ = ("end_offset", "next_offset", "table", "truncated")
+
+    def __init__(
+        self, table: pa.Table, *, next_offset: int, end_offset: int, truncated: bool
+    ) -> None:
+        self.table = table
+        self.next_offset, self.end_offset, self.truncated = next_offset, end_offset, truncated
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __iter__(self) -> Iterator[Message]:
+        return messages_of(self.table)
+
+    def __repr__(self) -> str:
+        return (
+            f"Page({len(self)} messages, next_offset={self.next_offset}, "
+            f"end_offset={self.end_offset}, truncated={self.truncated})"
+        )
+
+
+def messages_of(table: pa.Table) -> Iterator[Message]:
+    """Go through the rows of a table with all columns, one object a message."""
+    for batch in table.to_batches():
+        for row in batch.to_pylist():
+            yield Message(
+                row["topic"],
+                row["partition_id"],
+                row["offset"],
+                row["body"],
+                row["received_time_ms"],
+                row["filter_item"],
+                dict(row["attributes"] or ()),
+                row["key_code"],
+                row["msg_id"],
+                row["state"],
+            )

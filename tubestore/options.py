@@ -1,0 +1,105 @@
+"""Settings of a store and of a topic: frozen, each with its unit, default and reason.
+
+TubeMQ's defaults are ours where it has the setting (tubemq-store.md 8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from tubestore.formats import DEFAULT_PAYLOAD_SIZE_MAX, INDEX_ENTRY, PARTITIONS_PER_STORE
+
+Durability = Literal["memory", "page_cache", "fsync"]
+#: From the weakest to the strongest; a level promises everything that those before it promise.
+DURABILITIES: tuple[Durability, ...] = ("memory", "page_cache", "fsync")
+OnDamage = Literal["raise", "isolate"]
+Recovery = Literal["tubestore", "upstream"]
+
+
+def check_durability(value: str) -> Durability:
+    """Return the level, or raise ValueError naming the three."""
+    if value not in DURABILITIES:
+        raise ValueError(f"durability {value!r}: one of {', '.join(DURABILITIES)}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Settings of one process's use of a store; nothing of it is on disk."""
+
+    durability: Durability = "page_cache"
+    on_damage: OnDamage = "isolate"
+    #: A data segment is sealed by the write that brings it to this many bytes.
+    segment_size_bytes: int = 1 << 30
+    #: An index segment likewise.
+    index_segment_size_bytes: int = 700_000 * INDEX_ENTRY.size
+    #: One of a shard's two buffers takes this many bytes of records …
+    mem_store_size_bytes: int = 1_572_864
+    #: … or this many messages, whichever comes first …
+    mem_store_messages: int = 5120
+    #: … and is flushed at this age.
+    mem_flush_interval_ms: int = 20_000
+    #: Background sync after this many messages, bytes (0: off) or ms since the last one.
+    sync_after_messages: int = 1000
+    sync_after_bytes: int = 0
+    sync_after_ms: int = 10_000
+    #: All buffers of the store together (D8).
+    memory_bound_bytes: int = 256 << 20
+    flush_workers: int = 2
+    #: How long an append waits when both buffers are full before it raises StoreBusy.
+    append_timeout_ms: int = 5000
+    payload_size_max: int = DEFAULT_PAYLOAD_SIZE_MAX
+
+    def __post_init__(self) -> None:
+        check_durability(self.durability)
+        if self.on_damage not in ("raise", "isolate"):
+            raise ValueError(f"on_damage {self.on_damage!r}: 'raise' or 'isolate'")
+        zero_is_off = {"sync_after_bytes", "append_timeout_ms"}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and value < (0 if field.name in zero_is_off else 1):
+                raise ValueError(f"{field.name} = {value}: too small")
+
+    def with_values(self, **values: Any) -> StoreOptions:
+        """Return a copy with some settings changed; an unknown name is a TypeError."""
+        return replace(self, **values)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """Settings of a topic; kept in `<root>/.tubestore/topics.json`."""
+
+    #: Partitions in each of the topic's stores, 1 … 10,000; may only rise.
+    partitions: int = 1
+    #: Stores (shards) of the topic; may only rise.
+    stores: int = 1
+    #: How a key chooses its partition; recorded so that it stays the same for ever.
+    routing: str = "xxh3_64"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.partitions <= PARTITIONS_PER_STORE:
+            raise ValueError(f"partitions = {self.partitions}: 1 to {PARTITIONS_PER_STORE} a store")
+        if not 1 <= self.stores <= PARTITIONS_PER_STORE:
+            raise ValueError(f"stores = {self.stores}: 1 to {PARTITIONS_PER_STORE}")
+        if self.routing != "xxh3_64":
+            raise ValueError(f"routing {self.routing!r} is not known to this version")
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of the topic in all its stores."""
+        return self.partitions * self.stores
+
+    def partition_id(self, number: int) -> int:
+        """Return the id of the topic's `number`-th partition: store * 10000 + its place there."""
+        store, place = divmod(number, self.partitions)
+        return store * PARTITIONS_PER_STORE + place
+
+    def holds(self, partition_id: int) -> bool:
+        """Whether this id is one of the topic's partitions (TubeMQ checks one bound only)."""
+        store, place = divmod(partition_id, PARTITIONS_PER_STORE)
+        return 0 <= store < self.stores and place < self.partitions
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings as they stand in topics.json."""
+        return asdict(self)

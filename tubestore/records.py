@@ -1,0 +1,314 @@
+"""Write and read data records and index entries: one by one, and in columns.
+
+Invariants:
+- a batch is encoded before its place is known (outside every lock) and *placed*
+  when offsets are given out: only `queue_logic_offset` and `data_offset` change then;
+- `encode_row` and `encode_columns` give equal bytes for equal messages;
+- nothing here allocates by a size that was read from disk.
+
+Next to read: `segment.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tubestore import kernels
+from tubestore.formats import (
+    CHECKSUM_MASK,
+    DATA_HEADER,
+    FLAG_HAS_ATTRIBUTES,
+    INDEX_ENTRY,
+    LENGTH_BEFORE_PAYLOAD,
+    RECORD_SIZE_MAX,
+    TOKEN_MESSAGE,
+)
+from tubestore.layout import Buffer
+
+HEADER_SIZE = DATA_HEADER.size
+ENTRY_SIZE = INDEX_ENTRY.size
+_CHECKSUM_AT = DATA_HEADER.position("checksum")
+_QUEUE_LOGIC_OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
+_TOKEN_BYTES = TOKEN_MESSAGE.to_bytes(4, "big")
+_TOKEN_AT = DATA_HEADER.position("token")
+_SEARCH_WINDOW = 1 << 20
+
+Array = np.ndarray[Any, Any]
+
+
+class Row(NamedTuple):
+    """One message on its way into a buffer; `payload` has its attributes in front already."""
+
+    partition_id: int
+    key_code: int
+    received_time: int
+    report_address: int
+    msg_id: int
+    flag: int
+    payload: bytes
+
+
+@dataclass(slots=True)
+class RecordColumns:
+    """Messages of one shard as columns, checked, all of the same length n.
+
+    `partition_ids`, `key_codes`, `report_addresses`, `flags`: int32; `received_times`,
+    `msg_ids`: int64; `payloads`: the parts of each payload, joined in order.
+    """
+
+    partition_ids: Array
+    key_codes: Array
+    received_times: Array
+    report_addresses: Array
+    msg_ids: Array
+    flags: Array
+    payloads: Sequence[pa.LargeBinaryArray]
+    sizes: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sizes = np.full(len(self.partition_ids), HEADER_SIZE, np.int64)
+        for part in self.payloads:
+            self.sizes += binary_sizes(part)
+
+    def __len__(self) -> int:
+        return len(self.partition_ids)
+
+    def take(self, rows: Array) -> RecordColumns:
+        """Return the rows at these places, in this order."""
+        places = pa.array(rows)
+        return RecordColumns(
+            self.partition_ids[rows],
+            self.key_codes[rows],
+            self.received_times[rows],
+            self.report_addresses[rows],
+            self.msg_ids[rows],
+            self.flags[rows],
+            [part.take(places) for part in self.payloads],
+        )
+
+
+def binary_sizes(column: pa.LargeBinaryArray) -> Array:
+    """Return the length of each element, in bytes."""
+    bounds = np.frombuffer(column.buffers()[1], np.int64)
+    return np.diff(bounds[column.offset : column.offset + len(column) + 1])
+
+
+class EncodedBatch:
+    """Records and their index entries as bytes, ready to be written one after the other.
+
+    `data` (uint8) holds the records, `entries` (structured) their entries; offsets are
+    relative to 0 until `place` has been called, once.
+    """
+
+    __slots__ = ("data", "entries", "starts")
+
+    def __init__(self, data: Array, entries: Array, starts: Array) -> None:
+        self.data, self.entries, self.starts = data, entries, starts
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def part(self, first: int, end: int) -> EncodedBatch:
+        """Return rows [first, end) as a batch of their own, sharing the bytes."""
+        low = int(self.starts[first])
+        high = int(self.starts[end]) if end < len(self.starts) else len(self.data)
+        return EncodedBatch(
+            self.data[low:high], self.entries[first:end], self.starts[first:end] - low
+        )
+
+    def place(self, index_start: int, data_start: int) -> None:
+        """Fix where the batch stands: absolute byte positions of its first entry and record."""
+        count = len(self.entries)
+        ends = np.arange(index_start, index_start + ENTRY_SIZE * count, ENTRY_SIZE, dtype=">i8")
+        kernels.scatter(self.data, self.starts + _QUEUE_LOGIC_OFFSET_AT, ends)
+        self.entries["data_offset"] = self.starts + data_start
+
+
+def encode_columns(columns: RecordColumns) -> EncodedBatch:
+    """Encode a batch, checksums included; its offsets are still relative."""
+    count = len(columns)
+    headers = np.zeros(count, DATA_HEADER.dtype)
+    headers["length"] = columns.sizes - 4
+    headers["token"] = TOKEN_MESSAGE
+    headers["partition_id"] = columns.partition_ids
+    headers["received_time"] = columns.received_times
+    headers["report_address"] = columns.report_addresses
+    headers["key_code"] = columns.key_codes
+    headers["msg_id"] = columns.msg_ids
+    headers["flag"] = columns.flags
+    buffer = kernels.interleave(kernels.fixed_binary(headers), *columns.payloads)
+    bounds = kernels.offsets_of(columns.sizes)
+    starts = bounds[:-1]
+    # The join's buffer may be longer than its content and is ours alone, so it is written to.
+    data = kernels.bytes_of(buffer)[: bounds[-1]]
+    checksums = kernels.crc_each(buffer, starts + HEADER_SIZE, bounds[1:], CHECKSUM_MASK)
+    kernels.scatter(data, starts + _CHECKSUM_AT, checksums.astype(">i4"))
+
+    entries = np.empty(count, INDEX_ENTRY.dtype)
+    entries["partition_id"] = columns.partition_ids
+    entries["data_size"] = columns.sizes
+    entries["key_code"] = columns.key_codes
+    entries["received_time"] = columns.received_times
+    return EncodedBatch(data, entries, starts)
+
+
+def encode_rows(rows: Sequence[Row], index_start: int, data_start: int) -> EncodedBatch:
+    """Encode rows that were buffered one by one, at their place."""
+    if len(rows) <= 8:  # below this the fixed cost of the columns is higher than a loop
+        return _encode_few(rows, index_start, data_start)
+    partition_ids, key_codes, times, addresses, msg_ids, flags, payloads = zip(*rows, strict=True)
+    columns = RecordColumns(
+        np.array(partition_ids, np.int32),
+        np.array(key_codes, np.int32),
+        np.array(times, np.int64),
+        np.array(addresses, np.int32),
+        np.array(msg_ids, np.int64),
+        np.array(flags, np.int32),
+        [pa.array(payloads, pa.large_binary())],
+    )
+    batch = encode_columns(columns)
+    batch.place(index_start, data_start)
+    return batch
+
+
+def _encode_few(rows: Sequence[Row], index_start: int, data_start: int) -> EncodedBatch:
+    parts: list[bytes] = []
+    entries = bytearray()
+    starts = []
+    position = 0
+    for number, row in enumerate(rows):
+        record, entry = encode_row(row, index_start + ENTRY_SIZE * number, data_start + position)
+        parts += record
+        entries += entry
+        starts.append(position)
+        position += HEADER_SIZE + len(row.payload)
+    data = np.frombuffer(b"".join(parts), np.uint8)
+    return EncodedBatch(data, np.frombuffer(entries, INDEX_ENTRY.dtype), np.array(starts))
+
+
+def encode_row(row: Row, index_offset: int, data_offset: int) -> tuple[tuple[bytes, bytes], bytes]:
+    """Encode one message at its place: ((header, payload), index entry)."""
+    payload = row.payload
+    size = len(payload)
+    header = DATA_HEADER.struct.pack(
+        LENGTH_BEFORE_PAYLOAD + size,
+        TOKEN_MESSAGE,
+        kernels.crc32(payload) & CHECKSUM_MASK,
+        row.partition_id,
+        index_offset,
+        row.received_time,
+        row.report_address,
+        row.key_code,
+        row.msg_id,
+        row.flag,
+    )
+    entry = INDEX_ENTRY.struct.pack(
+        row.partition_id, data_offset, HEADER_SIZE + size, row.key_code, row.received_time
+    )
+    return (header, payload), entry
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+def entries_in(data: Buffer) -> Array:
+    """View the whole index entries at the start of `data` as a structured array."""
+    return np.frombuffer(data, INDEX_ENTRY.dtype, len(data) // ENTRY_SIZE)
+
+
+def entry_of(header: Any, data_offset: int) -> bytes:
+    """Return the index entry that a record asks for: it repeats fields of the header."""
+    return INDEX_ENTRY.pack(
+        partition_id=header.partition_id,
+        data_offset=data_offset,
+        data_size=header.length + 4,
+        key_code=header.key_code,
+        received_time=header.received_time,
+    )
+
+
+def inspect(data: Buffer, position: int, end: int) -> tuple[Any, str | None]:
+    """Look at the record at `position` of data that ends at `end`: (header or None, what is wrong).
+
+    The reasons are the ones that `check` prints; None means that everything that a record
+    alone can show is right: token, length, checksum.
+    """
+    if position + HEADER_SIZE > end:
+        return None, f"{end - position} bytes are left, too few for a header"
+    header = DATA_HEADER.unpack_from(data, position)
+    if header.token != TOKEN_MESSAGE:
+        return header, f"token {header.token & 0xFFFFFFFF:#010x} instead of {TOKEN_MESSAGE:#010x}"
+    size = header.length + 4
+    if not HEADER_SIZE < size <= RECORD_SIZE_MAX:
+        return header, f"length {header.length} is impossible"
+    if position + size > end:
+        return header, f"record of {size} bytes, {end - position} are there"
+    payload = memoryview(data)[position + HEADER_SIZE : position + size]
+    if kernels.crc32(payload) & CHECKSUM_MASK != header.checksum:
+        return header, "checksum of the payload differs"
+    return header, None
+
+
+def find_valid(data: Buffer, position: int, end: int, index_from: int) -> int | None:
+    """Find the next intact record at or after `position`; None if there is none.
+
+    Intact: token, length and checksum are right and its own index offset is a multiple of
+    an entry's size and not below `index_from`. Decides between a torn tail, which is cut,
+    and damage, which stays (DESIGN.md D7).
+    """
+    view = memoryview(data)
+    at = position + _TOKEN_AT
+    while at < end:
+        block = bytes(view[at : min(end, at + _SEARCH_WINDOW)])
+        found = block.find(_TOKEN_BYTES)
+        if found < 0:
+            at += max(1, len(block) - len(_TOKEN_BYTES) + 1)  # a token may cross the border
+            continue
+        start = at + found - _TOKEN_AT
+        header, reason = inspect(data, start, end)
+        if reason is None:
+            offset = header.queue_logic_offset
+            # -1 is what TubeMQ 1.2.0 writes without caches. The test keeps a record that is
+            # part of somebody's payload from being taken for one of ours.
+            if offset == -1 or (offset >= index_from and offset % ENTRY_SIZE == 0):
+                return start
+        at += found + 1
+    return None
+
+
+def verify_entries(entries: Array, index_start: int, data: Buffer, data_start: int) -> Array:
+    """Return, for each entry, whether its record is in `data` and says the same, checksum included.
+
+    `index_start` is the absolute offset of the first entry, `data_start` that of `data`'s
+    first byte; an entry that points outside `data` is False.
+    """
+    count = len(entries)
+    good = np.zeros(count, bool)
+    positions = entries["data_offset"].astype(np.int64) - data_start
+    sizes = entries["data_size"].astype(np.int64)
+    inside = (sizes > HEADER_SIZE) & (sizes <= RECORD_SIZE_MAX) & (positions >= 0)
+    inside &= positions + sizes <= len(data)
+    rows = np.flatnonzero(inside)
+    if len(rows) == 0:
+        return good
+    positions, sizes, wanted = positions[rows], sizes[rows], entries[rows]
+    headers = kernels.gather(kernels.bytes_of(data), positions, DATA_HEADER.dtype)
+    same = (headers["token"] == TOKEN_MESSAGE) & (headers["length"] == sizes - 4)
+    for name in ("partition_id", "key_code", "received_time"):
+        same &= headers[name] == wanted[name]
+    same &= headers["queue_logic_offset"] == index_start + ENTRY_SIZE * rows
+    ok = np.flatnonzero(same)
+    positions, sizes = positions[ok], sizes[ok]
+    checksums = kernels.crc_each(data, positions + HEADER_SIZE, positions + sizes, CHECKSUM_MASK)
+    good[rows[ok]] = checksums == headers["checksum"][ok]
+    return good
+
+
+def has_attributes(flags: Array) -> Array:
+    """Return which flags say that the payload starts with attributes."""
+    return np.asarray((flags & FLAG_HAS_ATTRIBUTES) != 0)

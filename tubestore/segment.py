@@ -1,0 +1,93 @@
+"""One file of a shard: bytes from `start` to `end` of a data or index stream.
+
+Invariants:
+- bytes below `end` never change; a write goes to `end` and moves it only when all is there;
+- a failed write is cut back, so the file is never longer than `end` for long;
+- `synced_end <= end`; a failed sync is remembered by the shard, not here.
+
+Guards: appends, syncs and seals come from one thread at a time (the shard's flush lock);
+reads come from any thread: they only look below an `end` that they took before.
+
+Next to read: `segment_list.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from tubestore.layout import Buffer
+from tubestore.vfs import VfsFile
+
+#: Reads of at least this many bytes go through a map, shorter ones through pread.
+MAPPED_READ_MIN = 64 << 10
+
+
+class FileSegment:
+    """A file named by the absolute offset of its first byte."""
+
+    __slots__ = ("_view", "end", "file", "path", "sealed", "start", "synced_end")
+
+    def __init__(self, file: VfsFile, start: int, size: int, *, sealed: bool) -> None:
+        self.file, self.path, self.start = file, file.path, start
+        self.end = start + size
+        self.synced_end = start
+        self.sealed = sealed
+        self._view = memoryview(b"")
+
+    @property
+    def size(self) -> int:
+        """Bytes in the segment."""
+        return self.end - self.start
+
+    def append(self, data: Buffer) -> None:
+        """Write `data` at the end (page cache); OSError leaves the segment as it was."""
+        try:
+            self.file.pwrite(data, self.end - self.start)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.file.truncate(self.end - self.start)
+            raise
+        self.end += len(data)
+
+    def sync(self) -> int:
+        """Bring everything appended so far to stable storage; returns the offset that is safe."""
+        end = self.end
+        if self.synced_end < end:
+            self.file.sync()
+            self.synced_end = end
+        return end
+
+    def cut(self, end: int) -> None:
+        """Forget everything from `end` on: bytes that no reader was ever shown (DESIGN.md D10)."""
+        self.file.truncate(end - self.start)
+        self.end = end
+        self.synced_end = min(self.synced_end, end)
+        self._view = memoryview(b"")
+
+    def seal(self) -> None:
+        """Nothing is appended any more."""
+        self.sealed = True
+
+    def view(self, end: int) -> memoryview:
+        """Return the bytes from `start` to `end`, mapped; valid as long as it is held."""
+        size = end - self.start
+        view = self._view
+        if len(view) < size:
+            # A live segment is mapped as far as it has grown, and again when it is twice as long
+            # or asked for more: only written bytes, never a sparse tail.
+            view = self._view = self.file.view(self.end - self.start)
+        return view[:size]
+
+    def read(self, offset: int, size: int) -> Buffer:
+        """Return up to `size` bytes at the absolute `offset`."""
+        position = offset - self.start
+        size = min(size, self.end - offset)
+        if len(self._view) >= position + size:
+            return self._view[position : position + size]
+        if size >= MAPPED_READ_MIN:
+            return self.view(self.end)[position : position + size]
+        return self.file.pread(size, position)
+
+    def close(self) -> None:
+        """Give the descriptor back; views stay valid."""
+        self.file.close()

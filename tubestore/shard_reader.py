@@ -1,0 +1,56 @@
+"""One shard for a process that only reads, beside a writer or none; never changes a byte.
+
+Next to read: `topic.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tubestore.file_store import FileSnapshot, MsgFileStore
+from tubestore.formats import RECORD_SIZE_MAX
+from tubestore.options import StoreOptions
+from tubestore.read_path import ShardView
+from tubestore.records import ENTRY_SIZE, entries_in
+from tubestore.vfs import Vfs
+
+#: How many of the last entries are looked at for the end of what is whole.
+_TAIL_ENTRIES = 8192
+
+
+class ShardReader:
+    """A consistent prefix of a shard, as of the last `refresh`."""
+
+    def __init__(
+        self, vfs: Vfs, directory: str, topic: str, store_id: int, options: StoreOptions
+    ) -> None:
+        self.topic, self.store_id, self.directory = topic, store_id, directory
+        self.files = MsgFileStore(vfs, directory, store_id, options)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """See what has been written since; answers that were given stay valid."""
+        self.files.load(writable=False)
+        index, data = self.files.index, self.files.data
+        self._ends = FileSnapshot(index.start, self._whole_end(), data.start, data.end)
+
+    def _whole_end(self) -> int:
+        """Return the index offset below which entries have their data: a tail in flight is none."""
+        if not len(self.files.index):
+            return 0
+        last = self.files.index.last
+        count = min(_TAIL_ENTRIES, last.size // ENTRY_SIZE)
+        whole = last.start + last.size // ENTRY_SIZE * ENTRY_SIZE
+        entries = entries_in(last.read(whole - count * ENTRY_SIZE, count * ENTRY_SIZE))
+        sizes = entries["data_size"].astype(np.int64)
+        ends = entries["data_offset"] + sizes
+        good = (sizes > 0) & (sizes <= RECORD_SIZE_MAX) & (ends <= self.files.data.end)
+        return whole - ENTRY_SIZE * int(np.argmax(good[::-1]) if good.any() else count)
+
+    def view(self) -> ShardView:
+        """Return what is visible."""
+        return ShardView(self.topic, self.store_id, self.files, self._ends, ())
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self.files.close()
