@@ -69,9 +69,7 @@ class EncodedColumns:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def place(
-        self, queue_offsets: Int64s, physical_offsets: Int64s, store_timestamp: int
-    ) -> None:
+    def place(self, queue_offsets: Int64s, physical_offsets: Int64s, store_timestamp: int) -> None:
         """Fill in what the log decides; may be done again with other places."""
         starts = self.bounds[:-1]
         times = np.full(len(starts), store_timestamp, _INT64)
@@ -185,8 +183,9 @@ def _properties(table: pa.Table, count: int, config: MessageStoreConfig) -> Any:
     for name, column in ((PROPERTY_KEYS, _keys(table)), (PROPERTY_TAGS, _texts(table, "tags"))):
         if column is not None:
             _refuse_separator(column, PROPERTY_SEPARATOR, name)
-            parts.append(pc.binary_join_element_wise(
-                _text(name + NAME_VALUE_SEPARATOR), column, _text("")))
+            parts.append(
+                pc.binary_join_element_wise(_text(name + NAME_VALUE_SEPARATOR), column, _text(""))
+            )
     given = _column(table, "properties")
     verbatim = given is not None and not pa.types.is_map(given.type)
     if verbatim:

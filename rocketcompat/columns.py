@@ -173,7 +173,9 @@ class RecordColumns:
 
     @cached_property
     def _hosts(self) -> Any:
-        flags = gather(self._raw, self.starts + MESSAGE_PREFIX.position("sys_flag"), np.dtype(">i4"))
+        flags = gather(
+            self._raw, self.starts + MESSAGE_PREFIX.position("sys_flag"), np.dtype(">i4")
+        )
         return flags.astype(np.int32) >> SYS_FLAG_HOSTS_SHIFT & SYS_FLAG_HOSTS_MASK
 
     @cached_property

@@ -1,0 +1,354 @@
+"""The one log of all messages, and the write-ahead log of everything that is built from it (D2).
+
+Always true:
+- a record never crosses a file's end and leaves 8 bytes for the blank that closes it;
+- queue offsets are given out under the put lock, in log order, without gaps;
+- a put that raised left no bytes and used no queue offset;
+- after a failed sync, or a write that could not be undone, nothing is taken any more
+  (`StoreFailed`); what was written stays readable.
+
+Durability: a put has reached the page cache when it returns. `sync_to` brings it to stable
+storage; those who wait share one sync (the first becomes the leader of all who come while the
+sync before is running).
+
+Guards: `_put_lock` guards the end of the log, the next queue offsets and the list of starts;
+`_sync_condition` guards the group commit. Neither is taken while the other is held.
+
+Next to read: `dispatch.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterable
+
+import numpy as np
+
+from rocketcompat.batch_encoder import EncodedColumns
+from rocketcompat.codec import Prepared, decode_one, encode_blank, encode_one
+from rocketcompat.formats import BLANK, MESSAGE_PREFIX, TRANSACTION_PREPARED
+from rocketcompat.log_scan import Damage
+from rocketcompat.mapped_file import LeftOver, MappedFile
+from rocketcompat.mapped_file_queue import MappedFileQueue
+from rocketcompat.messages import MessageRecord, has_queue_unit
+from rocketcompat.options import MessageStoreConfig
+from tubestore.clock import Clock
+from tubestore.errors import CorruptRecord, OffsetOutOfRange, StoreFailed
+from tubestore.kernels import Int64s, ranks
+from tubestore.vfs import Vfs
+
+QueueKey = tuple[str, int]
+#: Above this many the starts are forgotten and the dispatcher follows the chain itself.
+_STARTS_MAX = 1 << 20
+#: What can pass: the message is refused and the next may fit again.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class CommitLog:
+    """RocketMQ's CommitLog: `put_one`, `put_columns`, group commit, reads by physical offset."""
+
+    def __init__(
+        self, vfs: Vfs, directory: str, config: MessageStoreConfig, clock: Clock,
+        *, writable: bool = True,
+    ) -> None:  # fmt: skip
+        self.queue = MappedFileQueue(
+            vfs, directory, config.mapped_file_size_commit_log, writable=writable
+        )
+        self.config = config
+        #: Regions that recovery found damaged, in order; their places are passed over.
+        self.damages: tuple[Damage, ...] = ()
+        self._clock = clock
+        self._put_lock = threading.Lock()
+        self._sync_condition = threading.Condition()
+        self._next_queue_offsets: dict[QueueKey, int] = {}
+        self._starts: list[int] = []
+        self._end = self._synced = 0
+        self._last: MappedFile | None = None
+        self._syncing = False
+        self._failed: StoreFailed | None = None
+        self._store_timestamp = 0
+        #: Store time of the last record that a sync covered, ms; 0 before the first.
+        self.synced_store_timestamp = 0
+        #: How often files were synced, and for how many waiters; for statistics and tests.
+        self.sync_count = 0
+
+    def start_at(self, end: int, synced: int) -> None:
+        """Say where the log ends, and up to where it is on stable storage (recovery does)."""
+        self.queue.set_end(end)
+        self.queue.set_flushed(synced)
+        self._last = self.queue.last
+        self._end, self._synced = end, synced
+        self._starts = []
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte that is kept."""
+        return self.queue.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Physical offset behind the last record."""
+        return self._end
+
+    @property
+    def synced_offset(self) -> int:
+        """Everything below this physical offset is on stable storage."""
+        return self._synced
+
+    @property
+    def failed(self) -> StoreFailed | None:
+        """Why nothing is taken any more, None while all is well."""
+        return self._failed
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next message of this queue gets."""
+        return self._next_queue_offsets.get((topic, queue_id), 0)
+
+    def raise_queue_offsets(self, offsets: Iterable[tuple[QueueKey, int]]) -> None:
+        """Take in next queue offsets; the greater counts (recovery does, from the queues)."""
+        with self._put_lock:
+            table = self._next_queue_offsets
+            for key, offset in offsets:
+                if offset > table.get(key, 0):
+                    table[key] = offset
+
+    def put_one(self, prepared: Prepared) -> tuple[int, int, int]:
+        """Append a message; returns (physical offset, queue offset, store timestamp).
+
+        In the page cache on return; thread-safe. OSError without room on the disk (it may be
+        tried again), StoreFailed once the log has failed.
+        """
+        message, size = prepared.message, prepared.size
+        key = (message.topic, message.queue_id)
+        counted = not prepared.sys_flag & TRANSACTION_PREPARED  # a rollback has this bit too
+        with self._put_lock:
+            if self._failed is not None:
+                raise self._failed
+            now = self._clock.now_ms()
+            queue_offset = self._next_queue_offsets.get(key, 0) if counted else 0
+            file, physical_offset = self._place(size)
+            record = encode_one(prepared, queue_offset, physical_offset, now)
+            try:
+                if file is None:
+                    file = self._roll()
+                file.append(record)
+            except (OSError, LeftOver) as error:
+                raise self._refusal(error) from error
+            if counted:
+                self._next_queue_offsets[key] = queue_offset + 1
+            self._end = physical_offset + size
+            self._store_timestamp = now
+            self._starts.append(physical_offset)
+            if len(self._starts) > _STARTS_MAX:
+                self._starts = []
+        return physical_offset, queue_offset, now
+
+    def put_columns(self, encoded: EncodedColumns) -> tuple[Int64s, Int64s, int]:
+        """Append messages in order; returns (physical offsets, queue offsets, store timestamp).
+
+        As so many single puts, but for the one store time: at a file's end the batch is
+        split. On an error the rows before may be in the log; then `BatchError`'s facts are on
+        the exception as `placed`, the number of rows that were written.
+        """
+        count = len(encoded)
+        if count == 0:
+            return np.empty(0, np.int64), np.empty(0, np.int64), self._clock.now_ms()
+        counted = has_queue_unit(encoded.sys_flags)
+        groups, firsts = _queue_groups(encoded, counted)
+        group_ranks = ranks(groups)
+        with self._put_lock:
+            if self._failed is not None:
+                raise self._failed
+            now = self._clock.now_ms()
+            keys = [(encoded.topic_names[encoded.topic_codes[row]], int(encoded.queue_ids[row]))
+                    for row in firsts]  # fmt: skip
+            bases = np.array([self._next_queue_offsets.get(key, 0) for key in keys] + [0], np.int64)
+            queue_offsets = np.where(counted, bases[groups] + group_ranks, 0)
+            physical_offsets, parts = self._places(encoded)
+            encoded.place(queue_offsets, physical_offsets, now)
+            written = 0
+            try:
+                for first, last, rolls in parts:
+                    file = self._roll() if rolls else self._last
+                    assert file is not None
+                    file.append(
+                        memoryview(encoded.data[encoded.bounds[first] : encoded.bounds[last]])
+                    )
+                    written = last
+                    self._end = file.end_offset
+            except (OSError, LeftOver) as error:
+                refusal = self._refusal(error)
+                refusal.placed = written  # type: ignore[attr-defined]
+                raise refusal from error
+            finally:
+                self._count_up(keys, groups[:written], bases)
+                self._starts.extend(physical_offsets[:written].tolist())
+                if written:
+                    self._store_timestamp = now
+                if len(self._starts) > _STARTS_MAX:
+                    self._starts = []
+        return physical_offsets, queue_offsets, now
+
+    def take_starts(self) -> tuple[list[int], int]:
+        """Hand over the physical offsets of the records put since the last call, and the end.
+
+        For one dispatcher. They are without gaps from the first one on; if there were too
+        many to keep, the first ones are missing.
+        """
+        with self._put_lock:
+            starts, self._starts = self._starts, []
+            return starts, self._end
+
+    def sync_to(self, offset: int, timeout: float | None = None) -> bool:
+        """Bring everything below `offset` to stable storage; False if `timeout` seconds passed.
+
+        Group commit: threads that come while a sync runs share the next one.
+        """
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        condition = self._sync_condition
+        with condition:
+            while True:
+                if self._failed is not None:
+                    raise self._failed
+                if self._synced >= offset:
+                    return True
+                if not self._syncing:
+                    self._syncing = True
+                    break
+                left = None if deadline is None else deadline - self._clock.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                condition.wait(left)
+        self._sync_as_leader()
+        return True
+
+    def flush(self) -> None:
+        """Bring everything that was put so far to stable storage."""
+        self.sync_to(self._end)
+
+    def read_at(self, physical_offset: int, size: int) -> bytes:
+        """Read bytes of the log as they are; fewer at the end of a file or of the log."""
+        size = min(size, self._end - physical_offset)
+        return self.queue.read(physical_offset, size) if size > 0 else b""
+
+    def record_at(self, physical_offset: int, *, check_crc: bool = True) -> MessageRecord:
+        """Decode the record that starts at `physical_offset`.
+
+        OffsetOutOfRange outside the log; CorruptRecord where no sound record starts.
+        """
+        if not self.min_offset <= physical_offset < self._end:
+            raise OffsetOutOfRange(physical_offset, self.min_offset, self._end)
+        file = self.queue.find(physical_offset)
+        path = file.path if file else self.queue.directory
+        position = physical_offset - (file.file_from_offset if file else 0)
+        head = self.read_at(physical_offset, MESSAGE_PREFIX.size)
+        if len(head) < MESSAGE_PREFIX.size:
+            raise CorruptRecord(path, position, "no room for a record")
+        size = MESSAGE_PREFIX.unpack_from(head).total_size
+        room = self.queue.file_size - physical_offset % self.queue.file_size
+        if not MESSAGE_PREFIX.size <= size <= room:
+            raise CorruptRecord(path, position, f"a length of {size} bytes")
+        data = self.read_at(physical_offset, size)
+        try:
+            return decode_one(data, physical_offset=physical_offset, check_crc=check_crc)
+        except CorruptRecord as error:
+            raise CorruptRecord(path, position, error.reason) from None
+
+    def damage_at(self, offset: int) -> Damage | None:
+        """Return the known damaged region that begins at `offset`."""
+        return next((damage for damage in self.damages if damage.start == offset), None)
+
+    def note_damage(self, damage: Damage) -> None:
+        """Remember a damaged region."""
+        if self.damage_at(damage.start) is None:
+            self.damages = tuple(sorted((*self.damages, damage), key=lambda d: d.start))
+
+    def close(self) -> None:
+        """Give the descriptors back; syncs nothing."""
+        self.queue.close()
+
+    def _place(self, size: int) -> tuple[MappedFile | None, int]:
+        """Return the file for a record of this size, None if a new one is needed, and its offset."""
+        last = self._last
+        if last is None:
+            return None, self._end - self._end % self.queue.file_size
+        wrote = last.wrote_position
+        if wrote + size + BLANK.size > last.file_size:
+            return None, last.file_from_offset + last.file_size
+        return last, last.file_from_offset + wrote
+
+    def _roll(self) -> MappedFile:
+        """Close the last file with a blank and create the next (spec §1.6, §1.7)."""
+        last = self._last
+        if last is not None and not last.is_full:
+            room = last.file_size - last.wrote_position
+            last.append(encode_blank(room), claim=room)
+        self._last = self.queue.last_or_create(self._end)
+        return self._last
+
+    def _places(self, encoded: EncodedColumns) -> tuple[Int64s, list[tuple[int, int, bool]]]:
+        """Return each row's physical offset, and the runs of rows (first, end, into a new file)."""
+        bounds, count = encoded.bounds, len(encoded)
+        offsets = np.empty(count, np.int64)
+        runs = []
+        file, at = self._place(int(encoded.sizes[0]))
+        first, rolls, file_size = 0, file is None, self.queue.file_size
+        while first < count:
+            room = file_size - at % file_size - BLANK.size
+            last = int(np.searchsorted(bounds, bounds[first] + room, "right")) - 1
+            offsets[first:last] = bounds[first:last] - bounds[first] + at
+            runs.append((first, last, rolls))
+            first, rolls = last, True
+            at = at - at % file_size + file_size
+        return offsets, runs
+
+    def _count_up(self, keys: list[QueueKey], groups: Int64s, bases: Int64s) -> None:
+        """Move the next queue offsets on by the rows that were written."""
+        counts = np.bincount(groups, minlength=len(keys) + 1)[: len(keys)]
+        for key, base, taken in zip(keys, bases.tolist(), counts.tolist(), strict=False):
+            if taken:
+                self._next_queue_offsets[key] = base + taken
+
+    def _sync_as_leader(self) -> None:
+        """Sync for everybody who waits; called by the one thread that set `_syncing`."""
+        end, timestamp = self._end, self._store_timestamp
+        failure = None
+        try:
+            self.queue.flush()
+        except OSError as error:
+            failure = StoreFailed(self.queue.directory, f"sync: {error}")
+        with self._sync_condition:
+            self._syncing = False
+            self.sync_count += 1
+            if failure is None:
+                self._synced = max(self._synced, end)
+                self.synced_store_timestamp = max(self.synced_store_timestamp, timestamp)
+            else:
+                self._failed = failure
+            self._sync_condition.notify_all()
+        if failure is not None:
+            raise failure
+
+    def _refusal(self, error: OSError | LeftOver) -> Exception:
+        """Return what to raise for a failed write, and fail the log if it cannot go on."""
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return error
+        self._failed = StoreFailed(self.queue.directory, f"write: {error}")
+        return self._failed
+
+
+def _queue_groups(encoded: EncodedColumns, counted: Int64s) -> tuple[Int64s, Int64s]:
+    """Number the queues that occur; returns each row's number, and a row of each queue.
+
+    Rows that take no queue offset get a number of their own, behind the others.
+    """
+    combined = encoded.topic_codes << 32 | encoded.queue_ids
+    if counted.all():
+        _, firsts, groups = np.unique(combined, return_index=True, return_inverse=True)
+        return groups, firsts
+    rows = np.flatnonzero(counted)
+    _, firsts, inner = np.unique(combined[rows], return_index=True, return_inverse=True)
+    groups = np.full(len(encoded), len(firsts), np.int64)
+    groups[rows] = inner
+    return groups, rows[firsts]
