@@ -1,0 +1,246 @@
+"""A file system that fails on purpose, around any other.
+
+    vfs = FaultyVfs(MemoryVfs())
+    vfs.fail("pwrite", nth=3, error=errno.ENOSPC, written=10)   # the third from now, after 10 bytes
+    vfs.fail("sync", forever=True)                              # EIO from now on
+    vfs.heal()
+
+`calls` counts what was asked, so that a test can run once without faults and then fail each
+call in turn.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+from tubestore.layout import Buffer
+from tubestore.vfs import Vfs, VfsFile, VfsLock
+
+#: What can fail, by the names of the protocol's methods.
+FALLIBLE = (
+    "open",
+    "create",
+    "pread",
+    "pwrite",
+    "truncate",
+    "sync",
+    "view",
+    "entries",
+    "make_directories",
+    "rename",
+    "remove",
+    "sync_directory",
+    "read_file",
+    "replace_file",
+    "lock",
+)
+
+
+@dataclass(slots=True)
+class Fault:
+    """One planned failure."""
+
+    call: str
+    nth: int  #: counted down; it strikes at 1
+    error: int
+    forever: bool
+    path: str
+    written: int | None
+    struck: int = 0
+
+    def strikes(self, call: str, path: str) -> bool:
+        """Whether this call fails; counts it down if it is of the kind."""
+        if call != self.call or self.path not in path or (self.struck and not self.forever):
+            return False
+        if self.nth > 1:
+            self.nth -= 1
+            return False
+        self.struck += 1
+        return True
+
+
+class FaultyVfs:
+    """Passes everything on, until a fault strikes."""
+
+    def __init__(self, inner: Vfs) -> None:
+        self.inner = inner
+        self.calls: Counter[str] = Counter()
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+
+    def fail(
+        self,
+        call: str,
+        *,
+        nth: int = 1,
+        error: int = errno.EIO,
+        forever: bool = False,
+        path: str = "",
+        written: int | None = None,
+    ) -> Fault:
+        """Plan a failure of the n-th such call from now on whose path contains `path`.
+
+        With `forever` all after it fail too. A failing pwrite leaves its first `written`
+        bytes in the file (half of them when error is ENOSPC, else none).
+        """
+        if call not in FALLIBLE:
+            raise ValueError(f"{call!r} is none of {', '.join(FALLIBLE)}")
+        fault = Fault(call, nth, error, forever, path, written)
+        self._faults.append(fault)
+        return fault
+
+    def heal(self) -> None:
+        """Forget all faults."""
+        self._faults.clear()
+
+    def _pass(self, call: str, path: str) -> Fault | None:
+        with self._lock:
+            self.calls[call] += 1
+            struck = [fault for fault in self._faults if fault.strikes(call, path)]
+        return struck[0] if struck else None
+
+    def ask(self, call: str, path: str) -> None:
+        """Count a call, and raise if it is to fail."""
+        if fault := self._pass(call, path):
+            raise OSError(fault.error, os.strerror(fault.error), path)
+
+    def ask_write(self, path: str, size: int) -> tuple[int, OSError | None]:
+        """Count a write; returns how many of its bytes are written and the error, if any."""
+        fault = self._pass("pwrite", path)
+        if fault is None:
+            return size, None
+        half = size // 2 if fault.error == errno.ENOSPC else 0
+        written = half if fault.written is None else min(fault.written, size)
+        return written, OSError(fault.error, os.strerror(fault.error), path)
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> FaultyFile:
+        """Open a file; fails as "open" or "create"."""
+        self.ask("create" if create else "open", path)
+        return FaultyFile(self, self.inner.open(path, create=create, writable=writable))
+
+    def entries(self, directory: str) -> list[tuple[str, bool, int]]:
+        """List a directory."""
+        self.ask("entries", directory)
+        return self.inner.entries(directory)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory is there; never fails."""
+        return self.inner.exists(path)
+
+    def make_directories(self, path: str) -> None:
+        """Create a directory and its parents."""
+        self.ask("make_directories", path)
+        self.inner.make_directories(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file over another."""
+        self.ask("rename", source)
+        self.inner.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        """Unlink a file."""
+        self.ask("remove", path)
+        self.inner.remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Make a directory durable."""
+        self.ask("sync_directory", path)
+        self.inner.sync_directory(path)
+
+    def modified_ms(self, path: str) -> int:
+        """Last modification; never fails."""
+        return self.inner.modified_ms(path)
+
+    def read_file(self, path: str) -> bytes:
+        """Read a whole small file."""
+        self.ask("read_file", path)
+        return self.inner.read_file(path)
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """Write a small file whole or not at all; a failure leaves the old one."""
+        self.ask("replace_file", path)
+        self.inner.replace_file(path, data, sync=sync)
+
+    def lock(self, path: str, *, kind: str) -> VfsLock:
+        """Take the lock of a file."""
+        self.ask("lock", path)
+        return self.inner.lock(path, kind=kind)
+
+    def boot_id(self) -> str:
+        """Identify this boot."""
+        return self.inner.boot_id()
+
+
+class FaultyFile:
+    """A file of a `FaultyVfs`."""
+
+    def __init__(self, vfs: FaultyVfs, inner: VfsFile) -> None:
+        self.path = inner.path
+        self._vfs, self._inner = vfs, inner
+
+    def size(self) -> int:
+        """Bytes in the file now; never fails."""
+        return self._inner.size()
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read at a position."""
+        self._vfs.ask("pread", self.path)
+        return self._inner.pread(size, position)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """Write at a position, perhaps in part."""
+        raw = memoryview(data).cast("B")
+        written, error = self._vfs.ask_write(self.path, len(raw))
+        if written:
+            self._inner.pwrite(raw[:written], position)
+        if error:
+            raise error
+
+    def truncate(self, size: int) -> None:
+        """Cut or grow."""
+        self._vfs.ask("truncate", self.path)
+        self._inner.truncate(size)
+
+    def sync(self) -> None:
+        """Bring to stable storage; a failure syncs nothing."""
+        self._vfs.ask("sync", self.path)
+        self._inner.sync()
+
+    def view(self, size: int) -> memoryview:
+        """Map the first bytes."""
+        self._vfs.ask("view", self.path)
+        return self._inner.view(size)
+
+    def next_data(self, position: int) -> int | None:
+        """Find data behind a hole; never fails."""
+        return self._inner.next_data(position)
+
+    def close(self) -> None:
+        """Give the descriptor back; never fails."""
+        self._inner.close()
+
+
+class LyingVfs(FaultyVfs):
+    """A disk that says it synced and did not: every durable promise on it is a bug to be found.
+
+    `path` limits the lie to files whose path contains it.
+    """
+
+    def __init__(self, inner: Vfs, path: str = "") -> None:
+        super().__init__(inner)
+        self._lies_about = path
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> FaultyFile:
+        """Open a file whose syncs may be lies."""
+        self.ask("create" if create else "open", path)
+        inner = self.inner.open(path, create=create, writable=writable)
+        return _LyingFile(self, inner) if self._lies_about in path else FaultyFile(self, inner)
+
+
+class _LyingFile(FaultyFile):
+    def sync(self) -> None:
+        self._vfs.ask("sync", self.path)

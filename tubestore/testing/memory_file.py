@@ -1,0 +1,131 @@
+"""The bytes of a file in memory, and the handle on them; made by `MemoryVfs.open`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import TYPE_CHECKING
+
+from tubestore.layout import Buffer
+
+if TYPE_CHECKING:
+    from tubestore.testing.memory_vfs import MemoryVfs
+
+_HOLE_BLOCK = 4096
+_NOT_ZERO = re.compile(rb"[^\0]")
+
+
+def os_error(number: int, path: str) -> OSError:
+    """Return the error that the system raises, as the subclass that it raises."""
+    return OSError(number, os.strerror(number), path)
+
+
+class Inode:
+    """The bytes of a file. `data` may be shorter than `size`: the rest is zeros."""
+
+    __slots__ = ("data", "modified_ms", "number", "size")
+
+    def __init__(self, number: int, data: bytes, size: int, modified_ms: int) -> None:
+        self.number, self.size, self.modified_ms = number, size, modified_ms
+        self.data: bytes | bytearray = data  # bytes until the first write: shared with other states
+
+    def read(self, size: int, position: int) -> bytes:
+        """Return up to `size` bytes at `position`."""
+        end = min(position + size, self.size)
+        found = self.data[position:end]
+        data = found if isinstance(found, bytes) else bytes(found)
+        missing = end - position - len(data)
+        return data + bytes(missing) if missing > 0 else data
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Write in place where there is room."""
+        end = position + len(data)
+        self.reserve(end)
+        self.data[position:end] = data  # type: ignore[index]
+        self.size = max(self.size, end)
+
+    def reserve(self, size: int) -> None:
+        """Have a buffer of our own that reaches to `size`; views keep the one they have."""
+        have = self.data
+        if isinstance(have, bytearray) and len(have) >= size:
+            return
+        room = bytearray(max(size, 2 * len(have)) if isinstance(have, bytearray) else size)
+        if len(room) < len(have):
+            room = bytearray(len(have))
+        room[: len(have)] = have
+        self.data = room
+
+    def cut(self, size: int) -> None:
+        """Cut or grow; a cut leaves the bytes that views show."""
+        if size < self.size:
+            self.data = bytearray(self.data[:size])
+        self.size = size
+
+
+class MemoryFile:
+    """A file in memory; made by `MemoryVfs.open`."""
+
+    __slots__ = ("_inode", "_vfs", "_writable", "path")
+
+    def __init__(self, vfs: MemoryVfs, path: str, inode: Inode, writable: bool) -> None:
+        self.path, self._vfs, self._writable = path, vfs, writable
+        self._inode: Inode | None = inode
+
+    def _hold(self) -> Inode:
+        if self._inode is None:
+            self._inode = self._vfs.inode_at(self.path)
+        return self._inode
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+        return self._hold().size
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read up to `size` bytes at `position`."""
+        if size < 0 or position < 0:
+            raise os_error(errno.EINVAL, self.path)
+        return self._hold().read(size, position)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """Write all of `data` at `position`."""
+        inode = self._hold()
+        if not self._writable:
+            raise os_error(errno.EBADF, self.path)
+        if position < 0:
+            raise os_error(errno.EINVAL, self.path)
+        raw = memoryview(data).cast("B")
+        if len(raw):
+            self._vfs.write(inode, self.path, raw, position)
+
+    def truncate(self, size: int) -> None:
+        """Make the file `size` bytes long."""
+        inode = self._hold()
+        if size < 0 or not self._writable:
+            raise os_error(errno.EINVAL, self.path)
+        self._vfs.cut(inode, self.path, size)
+
+    def sync(self) -> None:
+        """Bring data and length to stable storage: here, tell the journal."""
+        self._vfs.sync(self._hold(), self.path)
+
+    def view(self, size: int) -> memoryview:
+        """Return the first `size` bytes, read-only."""
+        inode = self._hold()
+        if size > inode.size:
+            raise ValueError(f"a view of {size} bytes is longer than {self.path}")
+        if size > len(inode.data):
+            self._vfs.reserve(inode, size)
+        return memoryview(inode.data)[:size].toreadonly()
+
+    def next_data(self, position: int) -> int | None:
+        """Return the first position >= `position` that may hold data."""
+        inode = self._hold()
+        found = _NOT_ZERO.search(inode.data, position, inode.size)
+        if found is None:
+            return None
+        return max(position, found.start() - found.start() % _HOLE_BLOCK)
+
+    def close(self) -> None:
+        """Let go; the object finds the file by its path when it is used again."""
+        self._inode = None

@@ -1,0 +1,320 @@
+"""A file system in memory: `OsVfs`'s behaviour and errors without a disk, and a journal on demand.
+
+    vfs = MemoryVfs(clock=ManualClock())
+    journal = vfs.record()
+    with tubestore.open("/store", vfs=vfs) as store: ...
+
+Where it differs from the system's, on purpose:
+- a lock excludes within the process too, as if each holder were a process of its own
+  (the system's `lockf` lets one process take it again and again);
+- bytes of zeros count as a hole for `next_data`, by blocks of 4,096;
+- a view shows later writes only until the file has grown or was cut.
+
+Guards: `_lock` orders everything that changes. Reads take no lock: a file's bytes beyond
+its size are zeros, and its buffer is replaced, never shortened.
+
+Next to read: `journal.py`, `crash.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import threading
+from posixpath import basename, dirname, normpath
+from typing import TYPE_CHECKING, Any
+
+from tubestore.clock import Clock, SystemClock
+from tubestore.testing.journal import Call, Journal
+from tubestore.testing.memory_file import Inode, MemoryFile, os_error
+
+if TYPE_CHECKING:
+    from tubestore.testing.disk import Disk
+
+_boots = itertools.count(1)
+
+
+class MemoryLock:
+    """A lock on a file's number; made by `MemoryVfs.lock`."""
+
+    def __init__(self, held: set[tuple[int, str]], key: tuple[int, str]) -> None:
+        self._held, self._key = held, key
+
+    def release(self) -> None:
+        """Give it back; harmless when repeated."""
+        self._held.discard(self._key)
+        self._held = set()
+
+
+class MemoryVfs:
+    """Files in memory, with the errors of the system's file system."""
+
+    def __init__(self, clock: Clock | None = None, disk: Disk | None = None) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.journal: Journal | None = None
+        self._lock = threading.RLock()
+        self._files: dict[str, Inode] = {}
+        self._directories: dict[str, set[str]] = {"/": set()}
+        self._held: set[tuple[int, str]] = set()
+        self._boot_id = f"boot-{next(_boots)}"
+        self._disk = disk
+        self._last_number = 0
+        if disk is not None:
+            self._load(disk)
+
+    def _load(self, disk: Disk) -> None:
+        self._boot_id = disk.boot_id
+        now = self.clock.now_ms()
+        for path, number in sorted(disk.names.items()):
+            self._directories[dirname(path)].add(basename(path))
+            if number == 0:
+                self._directories[path] = set()
+            else:
+                cached = disk.files[number].cached
+                self._files[path] = Inode(number, cached.data, cached.size, now)
+        self._last_number = disk.last_number
+
+    # -- what a test asks ---------------------------------------------------------------------
+
+    def record(self) -> Journal:
+        """Begin a journal of everything that changes from now on, and return it.
+
+        What is there counts as durable, unless it came from a crash state or from an earlier
+        journal of this file system, which know better.
+        """
+        from tubestore.testing.disk import Disk
+
+        with self._lock:
+            if self.journal is not None:
+                start = self.journal.end()
+            elif self._disk is not None:
+                start = self._disk
+            else:
+                files = {p: (i.number, i.read(i.size, 0)) for p, i in self._files.items()}
+                start = Disk.durable(files, self._directories, self._boot_id, self._last_number)
+            self.journal = Journal(start)
+            return self.journal
+
+    def mark(self, payload: Any) -> None:
+        """Note in the journal what is known now."""
+        if self.journal is not None:
+            with self._lock:
+                self.journal.mark(payload)
+
+    def reboot(self) -> str:
+        """Become another boot of the machine: nothing is lost here but the locks and the id."""
+        self._held.clear()
+        self._boot_id = f"boot-{next(_boots)}"
+        return self._boot_id
+
+    def tree(self) -> dict[str, bytes]:
+        """Return every file with its bytes, by path."""
+        with self._lock:
+            return {path: i.read(i.size, 0) for path, i in sorted(self._files.items())}
+
+    # -- what the store asks ------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> MemoryFile:
+        """Open a file; with `create` it must not exist yet."""
+        inode = self._files.get(path)
+        if inode is not None and not create:
+            return MemoryFile(self, path, inode, writable)
+        if not create:
+            return MemoryFile(self, path, self.inode_at(path), writable)
+        with self._lock:
+            key = _key(path)
+            if key in self._files or key in self._directories:
+                raise os_error(errno.EEXIST, path)
+            return MemoryFile(self, path, self._create(key), writable)
+
+    def entries(self, directory: str) -> list[tuple[str, bool, int]]:
+        """List (name, is a directory, size), sorted by name; empty if it is missing."""
+        key = _key(directory)
+        with self._lock:
+            names = self._directories.get(key)
+            if names is None:
+                if key in self._files:
+                    raise os_error(errno.ENOTDIR, directory)
+                return []
+            return [self._row(f"{key.rstrip('/')}/{name}", name) for name in sorted(names)]
+
+    def _row(self, path: str, name: str) -> tuple[str, bool, int]:
+        inode = self._files.get(path)
+        return (name, True, 0) if inode is None else (name, False, inode.size)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory is there."""
+        if path in self._files:
+            return True
+        key = _key(path)
+        return key in self._files or key in self._directories
+
+    def make_directories(self, path: str) -> None:
+        """Create a directory and its parents."""
+        key = _key(path)
+        missing: list[str] = []
+        with self._lock:
+            while key not in self._directories:
+                if key in self._files:
+                    raise os_error(errno.ENOTDIR if missing else errno.EEXIST, path)
+                missing.append(key)
+                key = dirname(key)
+            for directory in reversed(missing):
+                self._directories[directory] = set()
+                self._directories[dirname(directory)].add(basename(directory))
+                self._note(Call("make", directory))
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file over another, or a directory to a new name, atomically."""
+        here, there = _key(source), _key(target)
+        with self._lock:
+            if here in self._directories:
+                self._rename_directory(here, there)
+            else:
+                inode = self.inode_at(source)
+                self._need_directory(there)
+                if there in self._directories:
+                    raise os_error(errno.EISDIR, target)
+                self._drop(here)
+                self._files[there] = inode
+            self._directories[dirname(there)].add(basename(there))
+            self._note(Call("rename", here, target=there))
+
+    def _rename_directory(self, here: str, there: str) -> None:
+        self._need_directory(there)
+        if there in self._files:
+            raise os_error(errno.ENOTDIR, there)
+        if self._directories.get(there):
+            raise os_error(errno.ENOTEMPTY, there)
+        self._directories[dirname(here)].discard(basename(here))
+        self._files = {_moved(p, here, there): i for p, i in self._files.items()}
+        self._directories = {_moved(p, here, there): n for p, n in self._directories.items()}
+
+    def remove(self, path: str) -> None:
+        """Unlink a file; who has it open keeps it."""
+        key = _key(path)
+        with self._lock:
+            self.inode_at(path)
+            self._drop(key)
+            self._note(Call("remove", key))
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+        key = _key(path)
+        if key not in self._directories:
+            raise os_error(errno.ENOTDIR if key in self._files else errno.ENOENT, path)
+        with self._lock:
+            self._note(Call("sync_directory", key))
+
+    def modified_ms(self, path: str) -> int:
+        """Last modification, ms since the epoch; 0 for a directory."""
+        if _key(path) in self._directories:
+            return 0
+        return self.inode_at(path).modified_ms
+
+    def read_file(self, path: str) -> bytes:
+        """Read a whole small file."""
+        inode = self.inode_at(path)
+        return inode.read(inode.size, 0)
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """Write a small file whole or not at all: each step can be the last one of a crash."""
+        temporary = f"{path}.tmp"
+        if self.exists(temporary):
+            file = self.open(temporary)
+            file.truncate(0)
+        else:
+            file = self.open(temporary, create=True)
+        file.pwrite(data, 0)
+        if sync:
+            file.sync()
+        self.rename(temporary, path)
+        if sync:
+            self.sync_directory(dirname(path))
+
+    def lock(self, path: str, *, kind: str) -> MemoryLock:
+        """Take the lock of a file, created if missing; BlockingIOError if somebody has it."""
+        with self._lock:
+            inode = self._files.get(_key(path)) or self._create(_key(path))
+            key = (inode.number, kind)
+            if key in self._held:
+                raise os_error(errno.EAGAIN, path)
+            self._held.add(key)
+            return MemoryLock(self._held, key)
+
+    def boot_id(self) -> str:
+        """Identify this boot of the machine."""
+        return self._boot_id
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def _note(self, call: Call) -> None:
+        if self.journal is not None:
+            self.journal.calls.append(call._replace(ms=self.clock.now_ms()))
+        self._disk = None  # it no longer says what is here
+
+    def inode_at(self, path: str) -> Inode:
+        """Return the file at a path, or raise what the system would."""
+        key = _key(path)
+        inode = self._files.get(key)
+        if inode is None:
+            if key in self._directories:
+                raise os_error(errno.EISDIR, path)
+            self._need_directory(key)
+            raise os_error(errno.ENOENT, path)
+        return inode
+
+    def _need_directory(self, key: str) -> None:
+        parent = dirname(key)
+        if parent not in self._directories:
+            while parent not in self._files and parent != "/":
+                parent = dirname(parent)
+            raise os_error(errno.ENOENT if parent == "/" else errno.ENOTDIR, key)
+
+    def _create(self, key: str) -> Inode:
+        self._need_directory(key)
+        self._last_number += 1
+        inode = Inode(self._last_number, b"", 0, self.clock.now_ms())
+        self._files[key] = inode
+        self._directories[dirname(key)].add(basename(key))
+        self._note(Call("create", key, inode.number))
+        return inode
+
+    def _drop(self, key: str) -> None:
+        del self._files[key]
+        self._directories[dirname(key)].discard(basename(key))
+
+    # -- for MemoryFile -----------------------------------------------------------------------
+
+    def write(self, inode: Inode, path: str, data: memoryview, position: int) -> None:
+        """Write to a file."""
+        with self._lock:
+            inode.write(data, position)
+            inode.modified_ms = self.clock.now_ms()
+            kept = bytes(data) if self.journal is not None else b""
+            self._note(Call("pwrite", path, inode.number, position, kept))
+
+    def cut(self, inode: Inode, path: str, size: int) -> None:
+        """Cut or grow a file."""
+        with self._lock:
+            inode.cut(size)
+            inode.modified_ms = self.clock.now_ms()
+            self._note(Call("truncate", path, inode.number, size))
+
+    def sync(self, inode: Inode, path: str) -> None:
+        """Note that a file was synced."""
+        with self._lock:
+            self._note(Call("sync", path, inode.number))
+
+    def reserve(self, inode: Inode, size: int) -> None:
+        """Have bytes in memory up to `size`, also where the file is a hole."""
+        with self._lock:
+            inode.reserve(size)
+
+
+def _moved(path: str, here: str, there: str) -> str:
+    return there + path[len(here) :] if path == here or path.startswith(here + "/") else path
+
+
+def _key(path: str) -> str:
+    return "/" + normpath(path).lstrip("/") if path not in ("", ".") else "/"
