@@ -1,0 +1,369 @@
+"""One queue of a topic: its units, 20 bytes each, in files of one size.
+
+RocketMQ's `ConsumeQueue` (spec §2). Unit n of a queue stands at byte n × 20 of its files and
+says where the n-th message is: physical offset, size, tag hash. A queue whose first unit is
+not 0 starts in the file that holds it, with fill units before it (spec §2.2).
+
+Where ours differs from the real one: a unit goes to the place that its record's queue offset
+says, never to "wherever the queue stands", so handing over a record twice changes nothing;
+the end is found by what is in the files and not by guessing; and what is behind a cut is
+zeroed, so stale units cannot come back (oracle-rocketmq 2.1, R2).
+
+Always true:
+- every unit below `max_offset` is in its file; above it everything is zero;
+- a unit that was written is not changed, but a fill unit may become a real one.
+
+One thread puts; any thread may read. Opening is lazy: `_open_lock` guards it.
+
+Next to read: `consume_queue_table.py`, all queues.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.formats import CQ_PRE_FILL_SIZE, CQ_UNIT, INT32_MAX
+from rocketcompat.mapped_file import MappedFile
+from rocketcompat.mapped_file_queue import MappedFileQueue
+from tubestore.kernels import Int64s
+from tubestore.vfs import Vfs
+
+Units = np.ndarray[Any, Any]
+_UNIT = CQ_UNIT.struct
+_SIZE = CQ_UNIT.size
+#: A queue offset further ahead than this many units is damage, not a gap: its unit is refused.
+GAP_UNITS_MAX = 10_000_000
+QUEUE_OFFSET_MAX = 1 << 40
+#: Recovery reads this many units at first, then twice as many each time.
+_RECOVER_UNITS = 1024
+_RECOVER_UNITS_MAX = 65_536
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LogMinimum:
+    """The CommitLog's first physical offset, shared by all queues: units below it are expired."""
+
+    value: int = 0
+
+
+def units_of(physical_offsets: Any, sizes: Any, tags_codes: Any) -> Units:
+    """Return columns as units, in the bytes of the file."""
+    units = np.empty(len(physical_offsets), CQ_UNIT.dtype)
+    units["physical_offset"] = physical_offsets
+    units["size"] = sizes
+    units["tags_code"] = tags_codes
+    return units
+
+
+def is_fill(units: Units) -> Any:
+    """Mask of the units that stand for no message: pre-fill and places of damaged records."""
+    return units["size"] == CQ_PRE_FILL_SIZE
+
+
+def is_unit(units: Units) -> Any:
+    """Mask of what can be a unit: a zero or negative size, or a negative offset, is none."""
+    return (units["size"] > 0) & (units["physical_offset"] >= 0)
+
+
+class ConsumeQueue:
+    """The units of one queue. Offsets are queue offsets unless a name says physical."""
+
+    __slots__ = ("_end", "_files", "_log_minimum", "_min", "_min_for", "_open_lock", "_opened",
+                 "_trusted_end", "_writable", "queue_id", "refused", "topic")  # fmt: skip
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        directory: str,
+        topic: str,
+        queue_id: int,
+        *,
+        file_size: int,
+        log_minimum: LogMinimum,
+        open_lock: threading.RLock,
+        trusted_end: int | None = None,
+        writable: bool = True,
+    ) -> None:
+        self.topic, self.queue_id = topic, queue_id
+        #: Units that were not taken: negative, impossible, or another record's place.
+        self.refused = 0
+        self._files = MappedFileQueue(
+            vfs, os.path.join(directory, topic, str(queue_id)), file_size, writable=writable
+        )
+        self._log_minimum, self._open_lock, self._writable = log_minimum, open_lock, writable
+        self._trusted_end = trusted_end
+        self._opened = False
+        self._end = 0
+        self._min, self._min_for = 0, -1
+
+    @property
+    def max_offset(self) -> int:
+        """The next queue offset: units before it are there (fill units included)."""
+        if not self._opened:
+            if self._trusted_end is not None:
+                return self._trusted_end
+            self._open()
+        return self._end
+
+    @property
+    def min_offset(self) -> int:
+        """The first queue offset whose record is not below the log's minimum; max if none is.
+
+        As 5.3.3; 4.9.8 keeps an old value for a queue that has expired (oracle 2.14).
+        """
+        floor = self._log_minimum.value
+        if self._min_for != floor:
+            self._open()
+            self._min = self._first_at_or_above(floor)
+            self._min_for = floor if self._min < self._end else -1
+        return self._min
+
+    @property
+    def units_per_file(self) -> int:
+        """How many units a file holds."""
+        return self._files.file_size // _SIZE
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of the record of the last real unit; -1 without one."""
+        self._open()
+        first, end = self._files.min_offset // _SIZE, self._end
+        while end > first:
+            start = max(first, end - _RECOVER_UNITS)
+            units = self.units(start, end)
+            real = np.flatnonzero(~is_fill(units) & is_unit(units))
+            if len(real):
+                last = units[real[-1]]
+                return int(last["physical_offset"]) + int(last["size"])
+            end = start
+        return -1
+
+    def units(self, start: int, end: int) -> Units:
+        """Return units [start, end) as far as they are there, over files; fewer behind a hole."""
+        self._open()
+        end = min(end, self._end)
+        parts = []
+        while start < end:
+            raw = self._files.read(start * _SIZE, (end - start) * _SIZE)
+            if len(raw) < _SIZE:
+                break
+            parts.append(raw)
+            start += len(raw) // _SIZE
+        return np.frombuffer(b"".join(parts), CQ_UNIT.dtype)
+
+    def units_in_file(self, start: int, count: int) -> Units:
+        """Return up to `count` units from `start`, of its file only; none if it is missing."""
+        return self.units(start, min(start + count, self.next_file_offset(start)))
+
+    def next_file_offset(self, offset: int) -> int:
+        """Return the first queue offset of the file after the one of `offset`."""
+        return offset - offset % self.units_per_file + self.units_per_file
+
+    def unit(self, offset: int) -> Any:
+        """Return one unit as a named tuple, None if it is not there."""
+        self._open()
+        if not 0 <= offset < self._end:
+            return None
+        raw = self._files.read(offset * _SIZE, _SIZE)
+        return CQ_UNIT.unpack_from(raw) if len(raw) == _SIZE else None
+
+    def put_units(
+        self, queue_offsets: Int64s, physical_offsets: Any, sizes: Any, tags_codes: Any
+    ) -> None:
+        """Write units at their places; those that are there already stay as they are.
+
+        OSError passes through; then the same units may be put again.
+        """
+        self.put_rows(queue_offsets, units_of(physical_offsets, sizes, tags_codes))
+
+    def put_rows(
+        self, queue_offsets: Int64s, rows: Units, damaged: tuple[int, int] | None = None
+    ) -> None:
+        """As `put_units`; missing places before a row point into the `damaged` region."""
+        self._open()
+        count = len(rows)
+        first = int(queue_offsets[0]) if count else 0
+        consecutive = count == 1 or bool((np.diff(queue_offsets) == 1).all())
+        if first == self._end and self._files.last is not None and consecutive:
+            self._write(first, rows.tobytes())
+            return
+        if consecutive:
+            self._put_run(first, rows, damaged)
+            return
+        cuts = [0, *(np.flatnonzero(np.diff(queue_offsets) != 1) + 1).tolist(), count]
+        for start, end in itertools.pairwise(cuts):
+            self._put_run(int(queue_offsets[start]), rows[start:end], damaged)
+
+    def _put_run(self, first: int, rows: Units, damaged: tuple[int, int] | None) -> None:
+        """Put units with consecutive offsets, which may overlap what is there or leave a gap."""
+        known = self._files.last is not None
+        if not 0 <= first <= QUEUE_OFFSET_MAX or (known and first - self._end > GAP_UNITS_MAX):
+            self._refuse(first, len(rows), "an impossible queue offset")
+            return
+        overlap = min(max(self._end - first, 0), len(rows))
+        if overlap and known:
+            self._put_over(first, rows[:overlap])
+            first, rows = first + overlap, rows[overlap:]
+        if len(rows) == 0:
+            return
+        gap_start = self._end if known else first - first % self.units_per_file
+        fill = self._fill(first - gap_start, damaged) if gap_start < first else b""
+        self._write(gap_start, fill + rows.tobytes())
+
+    def _fill(self, count: int, damaged: tuple[int, int] | None) -> bytes:
+        """Return fill units: before the first unit of the queue, or for places that are missing."""
+        unit = CQ_UNIT.pack(physical_offset=0, size=CQ_PRE_FILL_SIZE, tags_code=0)
+        if self._files.last is not None and damaged is not None:
+            size = min(damaged[1], INT32_MAX)
+            unit = CQ_UNIT.pack(physical_offset=damaged[0], size=size, tags_code=0)
+        elif self._files.last is not None:  # nobody knows why: keep the order, for searches
+            last = self.unit(self._end - 1)
+            offset = last.physical_offset if last else 0
+            unit = CQ_UNIT.pack(physical_offset=offset, size=CQ_PRE_FILL_SIZE, tags_code=0)
+        return unit * count
+
+    def _put_over(self, first: int, rows: Units) -> None:
+        """Put units where some are: equal ones are passed by, fill units are replaced."""
+        there = self.units(first, first + len(rows))
+        if there.tobytes() == rows.tobytes():
+            return
+        rows = rows[: len(there)]
+        fill = is_fill(there)
+        refused = ~fill & (there != rows)
+        if refused.any():
+            self._refuse(first + int(refused.argmax()), int(refused.sum()), "taken by another")
+        for place in np.flatnonzero(fill).tolist():
+            self._files.write_at((first + place) * _SIZE, rows[place].tobytes())
+
+    def _write(self, first: int, units: bytes) -> None:
+        self._files.write_at(first * _SIZE, units)
+        self._end = first + len(units) // _SIZE
+
+    def _refuse(self, offset: int, count: int, reason: str) -> None:
+        if not self.refused:
+            _log.warning("%s/%d: unit %d: %s", self.topic, self.queue_id, offset, reason)
+        self.refused += count
+
+    def recover(self, keep_below: int) -> int:
+        """Cut at the first unit that cannot be right or whose record is at or above `keep_below`.
+
+        That is a physical offset. Units must rise by it; pre-fill before the first real unit
+        stays. Everything behind the cut is zeroed, durably. Returns the new max_offset.
+        """
+        with self._open_lock:
+            self._files.load()
+            self._opened, self._min_for = True, -1
+            files = self._files.files
+            while files and not self._starts_well(files, keep_below):
+                files = files[:-1]
+            end = self._recovered_end(files[-1], keep_below) if files else self._files.min_offset
+            self._end = end // _SIZE if files else 0
+            self._files.truncate_dirty_files(end)
+            return self._end
+
+    def _starts_well(self, files: tuple[MappedFile, ...], keep_below: int) -> bool:
+        """Whether the cut is in the last of these files or behind it."""
+        first = np.frombuffer(files[-1].read(0, _SIZE), CQ_UNIT.dtype)
+        if len(first) == 0 or not is_unit(first)[0] or first["physical_offset"][0] >= keep_below:
+            return False
+        if len(files) == 1:
+            return True
+        before = files[-2]
+        raw = before.read(before.file_size - _SIZE, _SIZE)
+        whole = len(raw) == _SIZE and is_unit(np.frombuffer(raw, CQ_UNIT.dtype))[0]
+        joined = before.file_from_offset + before.file_size == files[-1].file_from_offset
+        return bool(whole or not joined)
+
+    def _recovered_end(self, file: MappedFile, keep_below: int) -> int:
+        """Return the byte offset of the first unit of a file that is not kept."""
+        position, last, count = 0, -1, _RECOVER_UNITS
+        while position < file.file_size:
+            units = np.frombuffer(file.read(position, count * _SIZE), CQ_UNIT.dtype)
+            offsets = units["physical_offset"].astype(np.int64)
+            good = is_unit(units) & (offsets < keep_below)
+            # Units at damaged records share their offset; all others rise.
+            good &= offsets >= np.concatenate(([last], offsets[:-1]))
+            if not good.all():
+                return file.file_from_offset + position + int(good.argmin()) * _SIZE
+            last = int(offsets[-1])
+            position += len(units) * _SIZE
+            count = min(2 * count, _RECOVER_UNITS_MAX)
+        return file.file_from_offset + file.file_size
+
+    def flush(self) -> bool:
+        """Bring what was written to stable storage; False if there was nothing to do."""
+        return self._files.flush()
+
+    def reload(self) -> None:
+        """Look at the files again, as a reader beside a live writer does."""
+        with self._open_lock:
+            self._opened, self._trusted_end, self._min_for = False, None, -1
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._files.close()
+
+    def _open(self) -> None:
+        """Take in the files and find the end, once."""
+        if self._opened:
+            return
+        with self._open_lock:
+            if self._opened:
+                return
+            self._files.load()
+            trusted = self._trusted_end
+            last = self._files.last
+            limit = (last.file_from_offset + last.file_size) // _SIZE if last else 0
+            if trusted is not None and trusted <= limit:
+                self._end = trusted
+            else:
+                self._end = self._found_end()
+            self._files.set_end(self._end * _SIZE)
+            if trusted is not None:
+                self._files.set_flushed(self._end * _SIZE)
+            self._opened = True
+
+    def _found_end(self) -> int:
+        """Find the end by binary search: in a closed queue units are followed by zeros only."""
+        for file in reversed(self._files.files):
+            low, high = 0, file.file_size // _SIZE
+            while low < high:
+                middle = (low + high) // 2
+                offset, size, _ = _UNIT.unpack(file.read(middle * _SIZE, _SIZE))
+                if size > 0 and offset >= 0:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low:
+                return file.file_from_offset // _SIZE + low
+        return 0
+
+    def _first_at_or_above(self, physical_offset: int) -> int:
+        """Find the first real unit at or above a physical offset (they rise); else the end."""
+        low, high = self._files.min_offset // _SIZE, self._end
+        first = self.unit(low)
+        if first is None or first.physical_offset < physical_offset:
+            while low < high:
+                middle = (low + high) // 2
+                unit = self.unit(middle)
+                if unit is None or unit.physical_offset < physical_offset:
+                    low = middle + 1
+                else:
+                    high = middle
+        while low < self._end:
+            units = self.units(low, low + _RECOVER_UNITS)
+            if len(units) == 0:
+                break
+            fill = is_fill(units)
+            if not fill.all():
+                return low + int(fill.argmin())
+            low += len(units)
+        return self._end

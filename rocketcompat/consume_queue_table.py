@@ -1,0 +1,179 @@
+"""All queues of a store, made on demand; what the dispatcher feeds, and where pulls look.
+
+RocketMQ's `consumeQueueTable` (spec §0, §2.1). Loading reads directory names only: a queue
+opens its files when it is first touched, so ten thousand idle queues cost their names.
+
+Guards: `_lock` guards the set of queues that were written since the last sync; the table of
+queues is only added to, by the one thread that puts.
+
+Next to read: `reads.py`, `get_message`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from rocketcompat.consume_queue import ConsumeQueue, LogMinimum, units_of
+from rocketcompat.messages import DispatchBatch
+from tubestore.errors import NotAStore
+from tubestore.vfs import Vfs
+
+#: A file of RocksDB's, whose queues lie in the same directory in another format (spec §2.10).
+_ROCKSDB_FILE = "CURRENT"
+_log = logging.getLogger(__name__)
+
+
+class ConsumeQueueTable:
+    """The queues of all topics; a follower of the dispatcher.
+
+    `put_batch` is called by one thread; everything else by any. Offsets are queue offsets
+    unless a name says physical.
+    """
+
+    name = "consume_queue"
+
+    def __init__(self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True) -> None:
+        self._vfs, self._directory, self._file_size = vfs, directory, file_size
+        self._writable = writable
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._log_minimum = LogMinimum()
+        self._open_lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._dirty: set[ConsumeQueue] = set()
+        self._written = self._synced = 0
+        self._refused_topics: set[str] = set()
+
+    def load(self, ends: Mapping[tuple[str, int], int] | None = None) -> None:
+        """Take in the queues whose directories are there; what is no queue is passed by.
+
+        `ends` are max offsets that the caller knows (a clean close wrote them down): those
+        queues are not read at all. NotAStore if the queues are RocksDB's.
+        """
+        known = ends or {}
+        for topic, is_directory, _ in self._vfs.entries(self._directory):
+            if not is_directory:
+                if topic == _ROCKSDB_FILE:
+                    raise NotAStore(
+                        self._directory, "holds RocksDB queues, which are not supported"
+                    )
+                continue
+            for name, is_queue, _ in self._vfs.entries(os.path.join(self._directory, topic)):
+                if is_queue and name.isascii() and name.isdecimal() and str(int(name)) == name:
+                    key = (topic, int(name))
+                    self._queues[key] = self._make(*key, known.get(key))
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue, None if there is none."""
+        return self._queues.get((topic, queue_id))
+
+    def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue, new and empty if there is none; its directory comes with a unit."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues[(topic, queue_id)] = self._make(topic, queue_id, None)
+        return queue
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """Go over the queues, by topic and queue id, as of now."""
+        return iter([self._queues[key] for key in sorted(self._queues)])
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def max_offsets(self) -> dict[tuple[str, int], int]:
+        """Return every queue's next offset (the commit log's topic-queue table, spec §8.1)."""
+        return {key: queue.max_offset for key, queue in list(self._queues.items())}
+
+    def correct_min_offset(self, physical_offset: int) -> None:
+        """Say where the log begins now; each queue finds its first unit when it is asked."""
+        self._log_minimum.value = physical_offset
+
+    def recover(self, keep_below: int) -> None:
+        """Cut every queue at the first unit that is wrong or whose record is not below an offset.
+
+        The physical offset is the one from which the log will be handed over again, and not
+        above the log's end. What is behind the cuts is zeroed, durably.
+        """
+        for queue in list(self._queues.values()):
+            queue.recover(keep_below)
+        self.mark(keep_below, keep_below)
+
+    def mark(self, written: int, synced: int) -> None:
+        """Say up to which physical offset the files are known to hold everything."""
+        self._written, self._synced = written, synced
+
+    def put_batch(self, batch: DispatchBatch) -> None:
+        """Write the units of a batch's records, one write for each queue and file it touches.
+
+        Units that are there are passed by, so after an OSError any part may be put again.
+        """
+        rows = np.flatnonzero(batch.queue_rows)
+        codes = batch.queue_codes[rows]
+        order = np.argsort(codes, kind="stable")
+        rows, codes = rows[order], codes[order]
+        offsets = batch.queue_offsets[rows]
+        units = units_of(batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows])
+        starts = np.flatnonzero(np.diff(codes, prepend=-1)).tolist()
+        for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+            queue = self._queue_of(*batch.queue_keys[codes[start]])
+            if queue is not None:
+                with self._lock:
+                    self._dirty.add(queue)
+                queue.put_rows(offsets[start:end], units[start:end], batch.damaged)
+        self._written = max(self._written, batch.end)
+
+    def _queue_of(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return the queue of a record; None for a topic that no directory can be named after."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None:
+            return queue
+        if queue_id < 0 or not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
+            if topic not in self._refused_topics:
+                self._refused_topics.add(topic)
+                _log.warning("topic %r, queue %d: cannot be a directory", topic, queue_id)
+            return None
+        return self.find_or_create(topic, queue_id)
+
+    def flush(self, sync: bool) -> None:
+        """With `sync`, bring every queue that was written to stable storage."""
+        if not sync:
+            return
+        with self._lock:
+            written, dirty = self._written, self._dirty
+            self._dirty = set()
+        left = set(dirty)
+        try:
+            for queue in dirty:
+                queue.flush()
+                left.remove(queue)
+        finally:
+            with self._lock:
+                self._dirty |= left
+        self._synced = max(self._synced, written)
+
+    def progress(self) -> tuple[int, int]:
+        """Return (written, synced): everything below is in the files, and on stable storage."""
+        return self._written, self._synced
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for queue in list(self._queues.values()):
+            queue.close()
+
+    def _make(self, topic: str, queue_id: int, trusted_end: int | None) -> ConsumeQueue:
+        return ConsumeQueue(
+            self._vfs,
+            self._directory,
+            topic,
+            queue_id,
+            file_size=self._file_size,
+            log_minimum=self._log_minimum,
+            open_lock=self._open_lock,
+            trusted_end=trusted_end,
+            writable=self._writable,
+        )
