@@ -50,8 +50,10 @@ _DEFAULTS = Message("")
 _NUMBERS = ("flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
 _KNOWN = {*_NUMBERS, "topic", "body", "queue_id", "tags", "keys", "properties", "born_timestamp",
           "born_host", "store_host"}  # fmt: skip
-_PLACED = tuple(MESSAGE_HEAD.position(name) for name in
-                ("queue_offset", "physical_offset", "store_timestamp", "born_timestamp"))  # fmt: skip
+_PLACED = [
+    MESSAGE_HEAD.position(name)
+    for name in ("queue_offset", "physical_offset", "store_timestamp", "born_timestamp")
+]
 _INT64 = np.dtype(">i8")
 
 

@@ -63,6 +63,7 @@ class CommitLog:
         self._sync_condition = threading.Condition()
         self._next_queue_offsets: dict[QueueKey, int] = {}
         self._starts: list[int] = []
+        self._starts_complete = True
         self._end = self._synced = 0
         self._last: MappedFile | None = None
         self._syncing = False
@@ -141,7 +142,7 @@ class CommitLog:
             self._store_timestamp = now
             self._starts.append(physical_offset)
             if len(self._starts) > _STARTS_MAX:
-                self._starts = []
+                self._starts, self._starts_complete = [], False
         return physical_offset, queue_offset, now
 
     def put_columns(self, encoded: EncodedColumns) -> tuple[Int64s, Int64s, int]:
@@ -187,18 +188,19 @@ class CommitLog:
                 if written:
                     self._store_timestamp = now
                 if len(self._starts) > _STARTS_MAX:
-                    self._starts = []
+                    self._starts, self._starts_complete = [], False
         return physical_offsets, queue_offsets, now
 
-    def take_starts(self) -> tuple[list[int], int]:
+    def take_starts(self) -> tuple[list[int], int, bool]:
         """Hand over the physical offsets of the records put since the last call, and the end.
 
-        For one dispatcher. They are without gaps from the first one on; if there were too
-        many to keep, the first ones are missing.
+        For one dispatcher. The third says whether they are all there; there may have been too
+        many to keep.
         """
         with self._put_lock:
             starts, self._starts = self._starts, []
-            return starts, self._end
+            complete, self._starts_complete = self._starts_complete, True
+            return (starts if complete else []), self._end, complete
 
     def sync_to(self, offset: int, timeout: float | None = None) -> bool:
         """Bring everything below `offset` to stable storage; False if `timeout` seconds passed.
@@ -269,7 +271,7 @@ class CommitLog:
         self.queue.close()
 
     def _place(self, size: int) -> tuple[MappedFile | None, int]:
-        """Return the file for a record of this size, None if a new one is needed, and its offset."""
+        """Return the file for a record of this size (None: a new one), and its offset."""
         last = self._last
         if last is None:
             return None, self._end - self._end % self.queue.file_size
