@@ -291,8 +291,8 @@ class MessageStore:
 
     def _roll(self) -> None:
         try:
-            if self.files.roll_if_full():
-                self._synced_data_end = max(self._synced_data_end, self.files.data.last.start)
+            # Its data is synced with that, but not the names in its directory: the next sync does it.
+            self.files.roll_if_full()
         except OSError as error:
             # What was written stays written. A full disk: the next flush tries to roll again.
             refusal = self._refuse(error)
