@@ -58,7 +58,7 @@ def _minute_text(minutes: int) -> str:
 
 
 def split_payload(payload: bytes) -> tuple[bytes, bytes] | None:
-    """Return (attribute text, body) of a payload whose flag has bit 0; None if its length is impossible.
+    """Return (attribute text, body) of a payload with attributes, None if the length is impossible.
 
     Negative lengths mean "no attributes" to TubeMQ's readers, and to ours.
     """

@@ -121,6 +121,12 @@ class MsgFileStore:
                 rolled = True
         return rolled
 
+    def cut_copying(self, index_end: int, data_end: int) -> None:
+        """Forget messages that readers may have been shown; the index goes first."""
+        self.index.cut_copying(index_end)
+        self.data.cut_copying(data_end)
+        self._postings.clear()
+
     def sync_data(self) -> int:
         """Sync the data stream; returns the offset below which data is on stable storage.
 

@@ -20,7 +20,7 @@ import threading
 import uuid
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
@@ -182,10 +182,10 @@ class MessageStoreManager:
                 most = max(most, int(places.max(initial=0)) + 1)
         return TopicOptions(partitions=most, stores=max(stores) + 1)
 
-    def _save_topics(self, topics: dict[str, TopicOptions]) -> None:
+    def _save_topics(self, topics: dict[str, TopicOptions], *, sync: bool = True) -> None:
         content = {"version": FORMAT_VERSION, "topics": {n: t.as_json() for n, t in topics.items()}}
         data = json.dumps(content, indent=1, sort_keys=True).encode()
-        self.vfs.replace_file(join(self._own, TOPICS_FILE), data)
+        self.vfs.replace_file(join(self._own, TOPICS_FILE), data, sync=sync)
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -212,6 +212,33 @@ class MessageStoreManager:
             self._save_topics({**settings, name: options})
             topic = self._topics[name] = Topic(self, name, options, self._open_shard)
             return topic
+
+    def ensure_topics(
+        self, wanted: Mapping[str, TopicOptions], *, sync: bool = True
+    ) -> list[Topic]:
+        """Return topics that have at least these partitions, creating or growing them.
+
+        Counts only rise: more partitions change where keys go, so this is for callers that
+        give partitions. `sync=False` leaves the settings in the page cache.
+        """
+        with self._lock:
+            self._check_open(writing=True)
+            changed: dict[str, TopicOptions] = {}
+            for name, options in wanted.items():
+                known = self._topics.get(name)
+                if known is None:
+                    changed[check_topic_name(name)] = options
+                elif (grown := known.options.grown_to(options)) != known.options:
+                    changed[name] = grown
+            if changed:
+                settings = {n: t.options for n, t in self._topics.items()}
+                self._save_topics({**settings, **changed}, sync=sync)
+                for name, options in changed.items():
+                    if name in self._topics:
+                        self._topics[name].options = options
+                    else:
+                        self._topics[name] = Topic(self, name, options, self._open_shard)
+            return [self._topics[name] for name in wanted]
 
     def topic(self, name: str) -> Topic:
         """Return a topic; UnknownTopic if there is none of this name."""

@@ -391,6 +391,24 @@ class MessageStore:
         if behind and (now - self._last_sync) * 1000 >= options.sync_after_ms:
             self.sync()
 
+    def cut(self, index_offset: int) -> None:
+        """Forget every message from `index_offset` on (DESIGN.md D2: what the log does not have).
+
+        Loses data; for the layers that can bring it back. The buffers must be empty.
+        """
+        with self._flush_lock, self._append_lock:
+            self._check_open()
+            assert self._main.count == 0, "cut with messages in memory"
+            entry = self.files.index.find(index_offset)
+            assert entry is not None
+            at = self.files.entries(entry, entry.end)[(index_offset - entry.start) // ENTRY_SIZE]
+            data_end = int(at["data_offset"])
+            self.files.cut_copying(index_offset, data_end)
+            self._visible = self.files.snapshot()
+            self._main = MsgMemStore(index_offset, data_end)
+            self._synced_data_end = min(self._synced_data_end, data_end)
+            self.recovered.problems.clear()
+
     # -- read --------------------------------------------------------------------------------
 
     def view(self) -> ShardView:

@@ -100,6 +100,14 @@ class TopicOptions:
         store, place = divmod(partition_id, PARTITIONS_PER_STORE)
         return 0 <= store < self.stores and place < self.partitions
 
+    def grown_to(self, other: TopicOptions) -> TopicOptions:
+        """Return these settings with at least the partitions and stores of `other`."""
+        return replace(
+            self,
+            partitions=max(self.partitions, other.partitions),
+            stores=max(self.stores, other.stores),
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return the settings as they stand in topics.json."""
         return asdict(self)

@@ -121,6 +121,24 @@ class FileSegmentList:
             last.cut(max(end, last.start))
         last.sealed = False
 
+    def cut_copying(self, end: int) -> None:
+        """Forget everything from `end` on, though readers may have been shown it.
+
+        What is kept of a segment goes into a new file that replaces the old one: truncating a
+        file that another process has mapped would kill that process (DESIGN.md D10).
+        """
+        segment = self.find(end)
+        assert segment is not None
+        keep = end - segment.start
+        if end < segment.end and keep:
+            self._vfs.replace_file(segment.path, bytes(segment.view(segment.end)[:keep]))
+            segment.close()
+            changed = self._segments.copy()
+            file = self._vfs.open(segment.path)
+            changed[segment.start] = FileSegment(file, segment.start, keep, sealed=False)
+            self._segments = changed
+        self.cut(end)
+
     def sync(self) -> None:
         """Sync the last segment; sealed ones were synced when they were sealed."""
         if self._segments:

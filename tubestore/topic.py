@@ -35,7 +35,7 @@ from tubestore.message_store import MessageStore
 from tubestore.messages import MESSAGE_SCHEMA, STATE_OK, Ack, BatchAck, Message, Page, messages_of
 from tubestore.options import Durability, TopicOptions, check_durability
 from tubestore.read_path import ALL_COLUMNS, EVERYTHING, Filter, ShardView
-from tubestore.records import Row, encode_columns
+from tubestore.records import RecordColumns, Row, encode_columns
 from tubestore.shard_reader import ShardReader
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ class Topic:
         """Return the shards that have been used."""
         return list(self._shards.values())
 
-    def _writable(self, store_id: int) -> MessageStore:
+    def writable(self, store_id: int) -> MessageStore:
+        """Return one of the topic's shards for appending; ReadOnlyStore in mode "r"."""
         shard = self.shard(store_id)
         if not isinstance(shard, MessageStore):
             raise ReadOnlyStore(f"{self._store.root} was opened with mode='r'")
@@ -173,7 +174,7 @@ class Topic:
         number = self._choose(key, partition)
         address = ingest.LOOPBACK if sender is None else address_to_int(sender)
         row = Row(number, code, now, address, self._store.next_msg_id(), flag, payload)
-        shard = self._writable(number // PARTITIONS_PER_STORE)
+        shard = self.writable(number // PARTITIONS_PER_STORE)
         return Ack(number, shard.append(row, level), level)
 
     def _choose(self, key: str | bytes | None, partition: int | None) -> int:
@@ -406,27 +407,39 @@ def append_table(
         payload_size_max=store.options.payload_size_max,
         next_msg_ids=store.next_msg_ids,
     )
-    order, firsts, keys = ingest.shard_order(codes, partition_ids)
+    offsets = append_columns(topics, codes, columns, level)
+    return BatchAck(pa.array(columns.partition_ids), pa.array(offsets), level)
+
+
+def append_columns(
+    topics: list[Topic], codes: Array, columns: RecordColumns, level: Durability
+) -> Array:
+    """Append checked columns to their topics; returns the offsets (int64) in their order.
+
+    Rows of a shard keep their order. BatchError says what was taken when a part was not.
+    """
+    order, firsts, keys = ingest.shard_order(codes, columns.partition_ids)
     shards = [
-        topics[k // PARTITIONS_PER_STORE]._writable(k % PARTITIONS_PER_STORE) for k in keys.tolist()
+        topics[k // PARTITIONS_PER_STORE].writable(k % PARTITIONS_PER_STORE) for k in keys.tolist()
     ]
-    offsets = np.full(count, -1, np.int64)
-    placed = offsets if order is None else np.full(count, -1, np.int64)
+    placed = np.full(len(columns), -1, np.int64)
+    failure: TubeStoreError | None = None
     try:
-        _append_slices(
-            columns if order is None else columns.take(order), shards, firsts, placed, level
-        )
+        ordered = columns if order is None else columns.take(order)
+        _append_slices(ordered, shards, firsts, placed, level)
     except TubeStoreError as error:
-        if order is not None:
-            offsets[order] = placed
-        pairs = zip(partition_ids.tolist(), offsets.tolist(), strict=True)
+        failure = error
+    offsets = placed
+    if order is not None:
+        offsets = np.empty(len(columns), np.int64)
+        offsets[order] = placed
+    if failure is not None:
+        pairs = zip(columns.partition_ids.tolist(), offsets.tolist(), strict=True)
         acks = [Ack(p, o, level) if o >= 0 else None for p, o in pairs]
         if not any(acks):
-            raise
-        raise BatchError(str(error), acks) from error
-    if order is not None:
-        offsets[order] = placed
-    return BatchAck(pa.array(partition_ids.astype(np.int32)), pa.array(offsets), level)
+            raise failure
+        raise BatchError(str(failure), acks) from failure
+    return offsets
 
 
 def _turns(topics: list[Topic], codes: Array) -> Array:
@@ -440,7 +453,11 @@ def _turns(topics: list[Topic], codes: Array) -> Array:
 
 
 def _append_slices(
-    columns: Any, shards: list[MessageStore], firsts: Array, offsets: Array, level: Durability
+    columns: RecordColumns,
+    shards: list[MessageStore],
+    firsts: Array,
+    offsets: Array,
+    level: Durability,
 ) -> None:
     """Encode once, append each shard's slice; `fsync` syncs after all are written."""
     batch = encode_columns(columns)

@@ -1,0 +1,385 @@
+"""A RocketMQ message as a tube record, and back (DESIGN.md D2).
+
+What both formats know stands where TubeMQ puts it: partition = queue id, key code = hash of
+the tag, `$msgType$` the tag, `$msgTime$` the store time in UTC, received time = store time,
+message id = physical offset, report address = born host, plain properties = attributes. What
+a tube record has no field for goes into one reserved attribute, `$rmq$`, the base64 (URL
+alphabet) of `RESERVED`; a property string that is not plain follows inside it, as it was.
+
+A property string is plain when every pair has a name and a value and nothing in it is a
+comma, an equals sign, a dollar sign or white space; then `U+0001` becomes `=`, `U+0002`
+becomes `,`, and back.
+
+Next to read: `tube_layout.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rocketcompat.columns import RecordColumns as LogColumns
+from rocketcompat.formats import (
+    BODY_CRC_MASK,
+    MAGIC_V1,
+    MAGIC_V2,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_STORE_HOST_V6,
+    hosts_of,
+    parse_properties,
+    record_size,
+)
+from rocketcompat.messages import MessageRecord
+from tubestore import kernels
+from tubestore.attributes import encode_prefix, parse_text
+from tubestore.formats import FLAG_HAS_ATTRIBUTES, NO_KEY_CODE
+from tubestore.layout import Field, Layout
+from tubestore.records import RecordColumns, binary_sizes
+
+Array = np.ndarray[Any, Any]
+
+RESERVED_KEY = "$rmq$"
+_HOST_SIZES = (8, 20)
+
+
+def _reserved(size: int, born_host: int, store_host: int) -> Layout:
+    return Layout(
+        f"Reserved_{born_host}_{store_host}",
+        size,
+        (
+            Field("version", "u1", "1."),
+            Field("bits", "u1", "1: the property string follows; 2: it ends in U+0002; 4: V2."),
+            Field("flag", "i4", "The application's flag."),
+            Field("sys_flag", "i4", "As in the CommitLog; says how long the hosts are."),
+            Field("queue_offset", "i8", "Number of the unit in the queue."),
+            Field("born_timestamp", "i8", "When the producer made it, ms."),
+            Field("reconsume_times", "i4", "How often it was consumed again."),
+            Field("prepared_transaction_offset", "i8", "Offset of the half message, or 0."),
+            Field("born_host", f"b{born_host}", "The producer's address and port."),
+            Field("store_host", f"b{store_host}", "The broker's address and port."),
+        ),
+    )
+
+
+#: By `sys_flag`'s host bits; every size is a multiple of 3, so base64 needs no padding.
+RESERVED = (_reserved(54, 8, 8), _reserved(66, 20, 8), _reserved(66, 8, 20), _reserved(78, 20, 20))
+RESERVED_VERSION = 1
+BIT_RAW_PROPERTIES, BIT_TRAILING_SEPARATOR, BIT_V2 = 1, 2, 4
+
+_ALPHABET = np.frombuffer(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8
+)
+_KEY_BYTES = np.frombuffer(f"{RESERVED_KEY}=".encode(), np.uint8)
+#: 1 for a byte that no plain property string has.
+_NOT_PLAIN = np.zeros(256, np.uint8)
+_NOT_PLAIN[list(b",=$ \t\r\n\x0b\x0c")] = 1
+_TO_ATTRIBUTES = np.arange(256, dtype=np.uint8)
+_TO_ATTRIBUTES[ord(NAME_VALUE_SEPARATOR)] = ord("=")
+_TO_ATTRIBUTES[ord(PROPERTY_SEPARATOR)] = ord(",")
+
+
+def to_tube(log: LogColumns, rows: Array) -> RecordColumns:
+    """Return the tube records of some records of the log, in order.
+
+    Partition ids are the queue ids; offsets are given by the shards.
+    """
+    columns = {
+        name: log.column(name)[rows]
+        for name in (
+            "queue_id",
+            "store_timestamp",
+            "physical_offset",
+            "sys_flag",
+            "magic_code",
+            "queue_offset",
+        )
+    }
+    whole = len(rows) == len(log)
+    places = pa.array(rows)
+    bodies, properties = log.bodies(), log.properties()
+    if not whole:
+        bodies, properties = bodies.take(places), properties.take(places)
+    tags = log.tags() if whole else log.tags().take(places)
+    codes = log.tags_codes()[rows].astype(np.int32)
+    codes[np.asarray(tags.is_null())] = NO_KEY_CODE
+
+    plain, trailing, texts = _plain_properties(properties)
+    bits = np.where(plain, 0, BIT_RAW_PROPERTIES) | np.where(trailing, BIT_TRAILING_SEPARATOR, 0)
+    bits |= np.where(columns["magic_code"] == MAGIC_V2, BIT_V2, 0)
+    narrow = (columns["sys_flag"] & (SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)) == 0
+    reserved = _reserved_column(log, rows, bits, narrow)
+    special = np.flatnonzero(~(plain & narrow))
+    if len(special):
+        reserved, texts = _with_special(log, rows, bits, special, reserved, texts, properties)
+    system = _system_items(tags, columns["store_timestamp"])
+    commas = pa.array([b"", b","], pa.large_binary()).take(
+        pa.array((binary_sizes(texts) > 0).astype(np.int8))
+    )
+    sizes = sum(binary_sizes(part) for part in (system, reserved, commas, texts))
+    lengths = kernels.fixed_binary(np.asarray(sizes).astype(">i4").view("V4"))
+    count = len(rows)
+    return RecordColumns(
+        columns["queue_id"],
+        codes,
+        columns["store_timestamp"],
+        _born_addresses(log, rows, narrow),
+        columns["physical_offset"],
+        np.full(count, FLAG_HAS_ATTRIBUTES, np.int32),
+        [lengths, system, reserved, commas, texts, bodies],
+    )
+
+
+def _plain_properties(properties: pa.LargeBinaryArray) -> tuple[Array, Array, Any]:
+    """Return (is plain, ends in a separator, attribute texts) of property strings."""
+    sizes = binary_sizes(properties)
+    bounds = kernels.offsets_of(sizes)
+    first = np.frombuffer(properties.buffers()[1], np.int64)[properties.offset] if len(sizes) else 0
+    buffer = properties.buffers()[2]
+    raw = kernels.bytes_of(buffer)[first : first + bounds[-1]] if buffer else np.empty(0, np.uint8)
+    trailing = np.zeros(len(sizes), bool)
+    filled = np.flatnonzero(sizes > 0)
+    trailing[filled] = raw[bounds[1:][filled] - 1] == ord(PROPERTY_SEPARATOR)
+    ends = bounds[1:] - trailing
+    plain = _sums(_NOT_PLAIN[raw], bounds[:-1], ends) == 0
+    plain &= _pairs_are_whole(raw, bounds[:-1], ends)
+    texts = kernels.slices(_TO_ATTRIBUTES[raw].data, bounds[:-1], ends - bounds[:-1])
+    return plain, trailing, texts
+
+
+def _sums(values: Array, starts: Array, ends: Array) -> Array:
+    totals = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=totals[1:])
+    return np.asarray(totals[ends] - totals[starts])
+
+
+def _pairs_are_whole(raw: Array, starts: Array, ends: Array) -> Array:
+    """Return whether each string is name, U+0001, value, U+0002, name …: no part empty."""
+    separators = np.flatnonzero((raw == 1) | (raw == 2))
+    kinds = raw[separators]
+    # Between two separators, and at both ends, there is something.
+    empty = np.zeros(len(raw) + 1, np.int64)
+    touching = separators[1:][np.diff(separators) == 1]
+    np.add.at(empty, touching, 1)
+    at_start = np.isin(starts, separators) | np.isin(ends - 1, separators)
+    # Kinds alternate 1, 2, 1 … 1 within a string: as many names as values, never two alike.
+    owners = np.searchsorted(starts, separators, side="right") - 1
+    ordinal = np.arange(len(separators)) - np.searchsorted(separators, starts)[owners]
+    wrong = np.zeros(len(raw) + 1, np.int64)
+    inside = separators < ends[owners] if len(separators) else np.zeros(0, bool)
+    wrong[separators[inside & (kinds != 1 + ordinal % 2)]] = 1
+    counts = _sums((raw == 1).astype(np.int64), starts, ends)
+    pairs = _sums((raw == 2).astype(np.int64), starts, ends) + 1
+    nothing = ends == starts
+    whole = (counts == pairs) & ~at_start
+    whole &= _sums(empty[:-1], starts, ends) == 0
+    whole &= _sums(wrong[:-1], starts, ends) == 0
+    return np.asarray(whole | nothing)
+
+
+def _reserved_column(log: LogColumns, rows: Array, bits: Array, narrow: Array) -> Any:
+    """Return `$rmq$=…` of the rows with IPv4 hosts (others get one that is replaced)."""
+    layout = RESERVED[0]
+    packed = np.zeros(len(rows), layout.dtype)
+    packed["version"], packed["bits"] = RESERVED_VERSION, bits
+    for name in (
+        "flag",
+        "sys_flag",
+        "queue_offset",
+        "born_timestamp",
+        "reconsume_times",
+        "prepared_transaction_offset",
+    ):
+        packed[name] = log.column(name)[rows]
+    for name in ("born_host", "store_host"):
+        hosts = log.hosts(name)
+        if narrow.all() and len(rows) == len(log):
+            packed[name] = np.frombuffer(hosts.buffers()[2], "V8", len(rows))
+        else:
+            texts = [host.as_py()[:8] for host in hosts.take(pa.array(rows))]
+            packed[name] = np.array(texts, "V8")
+    return kernels.fixed_binary(_with_key(packed))
+
+
+def _with_key(packed: Array) -> Array:
+    """Encode rows as base64 and put the key in front; one fixed-size element a row."""
+    triples = packed.view(np.uint8).reshape(len(packed), -1, 3).astype(np.uint32)
+    words = triples[:, :, 0] << 16 | triples[:, :, 1] << 8 | triples[:, :, 2]
+    sextets = np.stack([words >> shift & 63 for shift in (18, 12, 6, 0)], axis=-1)
+    letters = _ALPHABET[sextets.reshape(len(packed), -1)]
+    keys = np.broadcast_to(_KEY_BYTES, (len(packed), len(_KEY_BYTES)))
+    joined = np.concatenate([keys, letters], axis=1)
+    return np.ascontiguousarray(joined).view(f"V{joined.shape[1]}").reshape(-1)
+
+
+def _with_special(
+    log: LogColumns,
+    rows: Array,
+    bits: Array,
+    special: Array,
+    reserved: Any,
+    texts: Any,
+    properties: Any,
+) -> tuple[Any, Any]:
+    """Replace what does not fit the fast way: IPv6 hosts, property strings that are not plain."""
+    own, plain_texts = [], []
+    born, store = log.hosts("born_host"), log.hosts("store_host")
+    for place in special.tolist():
+        row = int(rows[place])
+        raw = properties[place].as_py()
+        fields = {f: int(log.column(f)[row]) for f in _NUMBERS}
+        own.append(
+            _reserved_bytes(int(bits[place]), fields, born[row].as_py(), store[row].as_py(), raw)
+        )
+        plain_texts.append(_plain_pairs(raw) if bits[place] & BIT_RAW_PROPERTIES else None)
+    places = np.arange(len(rows))
+    places[special] = len(rows) + np.arange(len(special))
+    reserved = pa.concat_arrays([reserved, pa.array(own, pa.large_binary())])
+    kept = [
+        texts[place].as_py() if text is None else text
+        for place, text in zip(special.tolist(), plain_texts, strict=True)
+    ]
+    texts = pa.concat_arrays([texts, pa.array(kept, pa.large_binary())])
+    order = pa.array(places)
+    return reserved.take(order), texts.take(order)
+
+
+_NUMBERS = (
+    "flag",
+    "sys_flag",
+    "queue_offset",
+    "born_timestamp",
+    "reconsume_times",
+    "prepared_transaction_offset",
+)
+
+
+def _reserved_bytes(
+    bits: int, fields: dict[str, int], born_host: bytes, store_host: bytes, raw: bytes
+) -> bytes:
+    layout = RESERVED[(len(born_host) == 20) + 2 * (len(store_host) == 20)]
+    blob = layout.pack(
+        version=RESERVED_VERSION, bits=bits, born_host=born_host, store_host=store_host, **fields
+    )
+    if bits & BIT_RAW_PROPERTIES:
+        blob += raw
+    return _KEY_BYTES.tobytes() + base64.urlsafe_b64encode(blob).rstrip(b"=")
+
+
+def _plain_pairs(raw: bytes) -> bytes:
+    """Return those pairs of a property string that a TubeMQ reader can be shown as attributes."""
+    pairs = []
+    for name, value in parse_properties(raw.decode(errors="replace")).items():
+        text = name + value
+        if not any(c in text for c in ",=$\x01\x02") and not any(c.isspace() for c in text):
+            pairs.append(f"{name}={value}")
+    return ",".join(pairs).encode()
+
+
+def _system_items(tags: Any, times: Array) -> Any:
+    """Return `$msgType$=…,$msgTime$=…,` of each row, encoding each (tag, minute) once."""
+    encoded = tags.dictionary_encode()
+    texts = [_representable(tag) for tag in encoded.dictionary.to_pylist()]
+    places = encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
+    minutes = times // 60_000
+    low = int(minutes.min(initial=0))
+    width = len(texts) + 1
+    pairs, rows = np.unique((places + 1) + (minutes - low) * width, return_inverse=True)
+    distinct = []
+    for pair in pairs.tolist():
+        minute, place = divmod(pair, width)
+        tag = texts[place - 1] if place else None
+        # A type is only there with a time; without one the time stands alone.
+        prefix = encode_prefix(tag or "-", (minute + low) * 60_000)[4:]
+        if tag is None:
+            prefix = prefix[prefix.index(b",") + 1 :]
+        distinct.append(prefix + b",")
+    return pa.array(distinct, pa.large_binary()).take(pa.array(rows))
+
+
+def _representable(tag: bytes) -> str | None:
+    """Return a tag that can be a `$msgType$`, None for others (it is in the properties too)."""
+    text = tag.decode(errors="replace")
+    if text.strip() != text or not text or any(c in text for c in ",=$"):
+        return None
+    return text
+
+
+def _born_addresses(log: LogColumns, rows: Array, narrow: Array) -> Array:
+    hosts = log.hosts("born_host")
+    if narrow.all() and len(rows) == len(log):
+        words = np.frombuffer(hosts.buffers()[2], ">i4", 2 * len(rows))
+        return words[0::2].astype(np.int32)
+    picked = hosts.take(pa.array(rows)).to_pylist()
+    return np.array(
+        [int.from_bytes(h[:4], "big", signed=True) if len(h) == 8 else 0 for h in picked], np.int32
+    )
+
+
+def from_tube(
+    topic: str,
+    partition_id: int,
+    received_time: int,
+    msg_id: int,
+    attribute_text: bytes,
+    body: bytes,
+) -> MessageRecord | None:
+    """Return the log record that a tube record was made from; None if it has no `$rmq$`.
+
+    The record's size and checksum are computed from its parts.
+    """
+    items = parse_text(attribute_text)
+    blob_text = items.get(RESERVED_KEY)
+    if blob_text is None:
+        return None
+    blob = base64.urlsafe_b64decode(blob_text + "=" * (-len(blob_text) % 4))
+    sys_flag = RESERVED[0].unpack_from(blob).sys_flag
+    layout = RESERVED[
+        bool(sys_flag & SYS_FLAG_BORN_HOST_V6) + 2 * bool(sys_flag & SYS_FLAG_STORE_HOST_V6)
+    ]
+    found = layout.unpack_from(blob)
+    if found.bits & BIT_RAW_PROPERTIES:
+        properties = blob[layout.size :].decode(errors="surrogateescape")
+    else:
+        own = attribute_text.decode().partition(f"{RESERVED_KEY}={blob_text}")[2].removeprefix(",")
+        properties = own.replace("=", NAME_VALUE_SEPARATOR).replace(",", PROPERTY_SEPARATOR)
+        if found.bits & BIT_TRAILING_SEPARATOR:
+            properties += PROPERTY_SEPARATOR
+    return _message_record(topic, partition_id, received_time, msg_id, found, properties, body)
+
+
+def _message_record(
+    topic: str,
+    queue_id: int,
+    store_timestamp: int,
+    physical_offset: int,
+    found: Any,
+    properties: str,
+    body: bytes,
+) -> MessageRecord:
+    magic = MAGIC_V2 if found.bits & BIT_V2 else MAGIC_V1
+    raw = properties.encode(errors="surrogateescape")
+    size = record_size(hosts_of(found.sys_flag), magic, len(body), len(topic.encode()), len(raw))
+    return MessageRecord(
+        physical_offset=physical_offset,
+        size=size,
+        version=2 if magic == MAGIC_V2 else 1,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=found.queue_offset,
+        flag=found.flag,
+        sys_flag=found.sys_flag,
+        born_timestamp=found.born_timestamp,
+        store_timestamp=store_timestamp,
+        born_host_bytes=found.born_host,
+        store_host_bytes=found.store_host,
+        reconsume_times=found.reconsume_times,
+        prepared_transaction_offset=found.prepared_transaction_offset,
+        body_crc=kernels.crc32(body) & BODY_CRC_MASK if body else 0,
+        properties_text=properties,
+        body=body,
+    )

@@ -1,0 +1,85 @@
+"""A log record becomes a tube record and comes back equal (DESIGN.md D2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rocketcompat.codec import decode_one, walk
+from rocketcompat.columns import RecordColumns
+from rocketcompat.formats import TRANSACTION_NOT
+from rocketcompat.tube_record import RESERVED, from_tube, to_tube
+from tests.support.golden import ROCKET_VERSIONS, unpack
+from tubestore.attributes import parse_text, split_payload
+from tubestore.formats import DATA_HEADER, java_hash
+from tubestore.records import encode_columns
+
+SCENARIOS = ["basic", "keys-tags", "odd", "ipv6", "transactions", "lmq", "compressed"]
+
+
+def log_files(version: str, scenario: str, directory: Path) -> list[tuple[bytes, int]]:
+    store = unpack("rocketmq", version, scenario, directory).store
+    files = sorted((store / "commitlog").iterdir())
+    return [(f.read_bytes(), int(f.name)) for f in files if f.stat().st_size < 1 << 24]
+
+
+@pytest.mark.parametrize("version", ROCKET_VERSIONS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_golden_record_survives_the_round_trip(
+    version: str, scenario: str, tmp_path: Path
+) -> None:
+    count = 0
+    for data, base in log_files(version, scenario, tmp_path):
+        starts = walk(data, 0, base, len(data)).starts
+        if not len(starts):
+            continue
+        log = RecordColumns(data, starts, base)
+        batch = encode_columns(to_tube(log, np.arange(len(log))))
+        bounds = [*batch.starts.tolist(), len(batch.data)]
+        raw = batch.data.tobytes()
+        for start, low, high in zip(starts.tolist(), bounds, bounds[1:], strict=False):
+            expected = decode_one(data, start)
+            header = DATA_HEADER.unpack_from(raw, low)
+            parts = split_payload(raw[low + DATA_HEADER.size : high])
+            assert parts is not None
+            found = from_tube(
+                expected.topic, header.partition_id, header.received_time, header.msg_id, *parts
+            )
+            assert found == expected
+            count += 1
+    assert count > 5
+
+
+def test_a_tube_reader_sees_body_tag_key_code_and_plain_properties(tmp_path: Path) -> None:
+    data, base = log_files("4.9.8", "keys-tags", tmp_path)[0]
+    starts = walk(data, 0, base, len(data)).starts
+    log = RecordColumns(data, starts, base)
+    columns = to_tube(log, np.arange(len(log)))
+    batch = encode_columns(columns)
+    raw = batch.data.tobytes()
+    bounds = [*batch.starts.tolist(), len(raw)]
+    tagged = 0
+    for row, start in enumerate(starts.tolist()):
+        record = decode_one(data, start)
+        parts = split_payload(raw[bounds[row] + DATA_HEADER.size : bounds[row + 1]])
+        assert parts is not None
+        text, body = parts
+        attributes = parse_text(text)
+        assert body == record.body
+        tag = record.properties.get("TAGS")
+        expected = java_hash(tag) if tag else -1
+        assert columns.key_codes[row] == expected
+        if tag and tag.isalnum():
+            tagged += 1
+            assert attributes["$msgType$"] == tag
+        for name, value in record.properties.items():
+            if name.isalnum() and value.isalnum():
+                assert attributes[name] == value
+    assert tagged > 5
+    assert TRANSACTION_NOT == 0
+
+
+def test_the_reserved_records_need_no_base64_padding() -> None:
+    assert [layout.size % 3 for layout in RESERVED] == [0, 0, 0, 0]
