@@ -1,0 +1,420 @@
+"""One file of the key index: a header, a hash table of slots, and items chained by slot.
+
+RocketMQ's `IndexFile`, byte for byte (spec §3). Item numbers begin at 1, and `index_count`
+is the number of the next free one, so a file holds `geometry.items - 1` items.
+
+    0    INDEX_HEADER (40 bytes)
+    40   slots, 4 bytes each: the number of the newest item of the slot, 0 if none
+    …    items, 20 bytes each: item 0 is never used
+
+Where ours differs from the real one, which maps the file and writes all three parts for
+every key: items and header go to the file at once, two writes a batch; the slots are kept in
+memory and written by `flush`. A crash leaves whole items, and `recover` computes the rest.
+
+Always true:
+- an item is in the file before a slot or the count in memory refers to it;
+- all items below `index_count` are there and their chains are exact.
+
+Guards: `_lock` guards slots and header against being seen apart. One thread puts and flushes;
+any thread may select. Items are immutable once counted, so chains are walked without the lock.
+
+Next to read: `index_service.py`, the files together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT_SIZE
+from rocketcompat.index_items import (
+    Chains,
+    Examined,
+    IndexGeometry,
+    IndexHeader,
+    Int32s,
+    link_chains,
+    plausible_prefix,
+    time_differences,
+)
+from tubestore.errors import CorruptRecord
+from tubestore.kernels import Int64s
+from tubestore.vfs import Vfs, VfsFile
+
+#: The slot table is written in pages of this many slots (4 KiB), and items are recovered in steps.
+_PAGE_SLOTS = 1024
+_RECOVER_STEP = 1 << 18
+_ZERO_STEP = 1 << 20
+_SLOT_DTYPE = np.dtype(">i4")
+_ITEM = INDEX_ITEM.struct
+
+
+class IndexFile:
+    """One index file, opened or made by `IndexService`.
+
+    Times are ms, positions and offsets bytes. OSError passes through; after one from
+    `put_keys` nothing has changed and the same call may be made again.
+    """
+
+    def __init__(self, file: VfsFile, geometry: IndexGeometry) -> None:
+        self.path, self.geometry = file.path, geometry
+        self._file = file
+        self._lock = threading.Lock()
+        self._slots: Int32s | None = None
+        self._dirty_pages: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        self._view: memoryview = memoryview(b"")
+        self.unsynced = False
+        #: Replaced and never changed: whoever takes it sees one state.
+        self.header = IndexHeader()
+
+    @classmethod
+    def create(
+        cls, vfs: Vfs, path: str, geometry: IndexGeometry, end_of_last: tuple[int, int] = (0, 0)
+    ) -> IndexFile:
+        """Make an empty file, sparse; `end_of_last` is (physical offset, time) of the one before.
+
+        The real one writes these two into the new header as begin and end, so the first
+        item's time difference is measured from them (spec §3.4); so do we.
+        """
+        file = vfs.open(path, create=True)
+        index = cls(file, geometry)
+        offset, time = end_of_last
+        index.header = IndexHeader(time, time, offset, offset)
+        index._slots = np.zeros(geometry.slots, np.int32)
+        index.unsynced = True
+        try:
+            file.truncate(geometry.file_size)
+            file.pwrite(index.header.pack(), 0)
+        except OSError:
+            file.close()
+            with contextlib.suppress(OSError):
+                vfs.remove(path)
+            raise
+        return index
+
+    @classmethod
+    def load(cls, vfs: Vfs, path: str, geometry: IndexGeometry, writable: bool) -> IndexFile:
+        """Open a file as its header describes it; CorruptRecord if that cannot be."""
+        file = vfs.open(path, writable=writable)
+        if file.size() != geometry.file_size:
+            reason = f"{file.size()} bytes, but {geometry} takes {geometry.file_size}"
+            raise CorruptRecord(path, 0, reason)
+        index = cls(file, geometry)
+        index.header = IndexHeader.unpack(file.pread(INDEX_HEADER.size, 0))
+        if index.header.index_count > geometry.items:
+            raise CorruptRecord(path, INDEX_HEADER.position("index_count"), str(index.header))
+        return index
+
+    @property
+    def begin_timestamp(self) -> int:
+        """Store time of the first item, ms."""
+        return self.header.begin_timestamp
+
+    @property
+    def end_timestamp(self) -> int:
+        """Store time of the last item, ms."""
+        return self.header.end_timestamp
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Physical offset of the last item."""
+        return self.header.end_physical_offset
+
+    @property
+    def index_count(self) -> int:
+        """Number of the next free item."""
+        return self.header.index_count
+
+    @property
+    def room(self) -> int:
+        """How many keys can still be put."""
+        return self.geometry.items - self.index_count
+
+    def put_keys(
+        self, key_hashes: Int32s, physical_offsets: Int64s, store_timestamps: Int64s
+    ) -> None:
+        """Append items, at most `room` of them; the bytes are those of one put after the other."""
+        count = len(key_hashes)
+        if count > self.room:
+            raise ValueError(f"{self.path}: {count} keys, room for {self.room}")
+        if count == 0:
+            return
+        table = self._load_slots()
+        first_number = self.index_count
+        slots = key_hashes.astype(np.int64) % self.geometry.slots
+        chains = link_chains(table, slots, first_number)
+        items = np.empty(count, INDEX_ITEM.dtype)
+        items["key_hash"] = key_hashes
+        items["physical_offset"] = physical_offsets
+        items["time_diff_seconds"] = self._differences(store_timestamps)
+        items["previous"] = chains.previous
+        header = self._header_after(physical_offsets, store_timestamps, chains)
+        self.unsynced = True
+        self._file.pwrite(items.tobytes(), self.geometry.item_position(first_number))
+        # Items are worth nothing without the time they are measured from, and a recovery that
+        # keeps them all could not know the last one's time to the ms.
+        self._file.pwrite(header.pack(), 0)
+        self._touch_pages(chains.slots)
+        with self._lock:  # slots and count together, or a reader would lose a chain
+            table[chains.slots] = chains.newest
+            self.header = header
+
+    def _header_after(
+        self, physical_offsets: Int64s, store_timestamps: Int64s, chains: Chains
+    ) -> IndexHeader:
+        """Return the header with these items put."""
+        old = self.header
+        if old.index_count == 1:  # the first put: what the header of an empty file says goes
+            old = replace(
+                old,
+                begin_timestamp=int(store_timestamps[0]),
+                begin_physical_offset=int(physical_offsets[0]),
+            )
+        return replace(
+            old,
+            end_timestamp=int(store_timestamps[-1]),
+            end_physical_offset=int(physical_offsets[-1]),
+            hash_slot_count=old.hash_slot_count + chains.new_slots,
+            index_count=old.index_count + len(physical_offsets),
+        )
+
+    def _differences(self, store_timestamps: Int64s) -> Int32s:
+        """Return the items' times; in an empty file the first is measured from the old begin."""
+        if self.index_count > 1:
+            return time_differences(store_timestamps, self.begin_timestamp)
+        differences = time_differences(store_timestamps, int(store_timestamps[0]))
+        differences[:1] = time_differences(store_timestamps[:1], self.begin_timestamp)
+        return differences
+
+    def is_time_matched(self, begin: int, end: int) -> bool:
+        """Whether the file's time span overlaps the window (spec §3.2)."""
+        first, last = self.begin_timestamp, self.end_timestamp
+        return (begin < first and end > last) or first <= begin <= last or first <= end <= last
+
+    def select(self, key_hash: int, count_max: int, begin: int, end: int) -> list[int]:
+        """Return physical offsets of a key, newest first, at most `count_max` (spec §3.2).
+
+        Times are whole seconds after the first item's, as stored. A key is a hash: other
+        keys may be among them. A chain that leads outside the items ends there.
+        """
+        with self._lock:
+            number, header = self._slot(key_hash), self.header
+        count, origin = header.index_count, header.begin_timestamp
+        found: list[int] = []
+        if number <= 0 or number >= count or count <= 1:
+            return found
+        items, start = self._items(count), self.geometry.items_start
+        while len(found) < count_max:
+            item = _ITEM.unpack_from(items, start + number * INDEX_ITEM.size)
+            item_hash, physical_offset, seconds, previous = item
+            stored = origin + seconds * 1000
+            if seconds < 0:
+                break
+            if item_hash == key_hash and begin <= stored <= end:
+                found.append(physical_offset)
+            if not 0 < previous < number or stored < begin:
+                break
+            number = previous
+        return found
+
+    def select_many(self, key_hashes: Int32s) -> tuple[Int64s, Int64s]:
+        """Return (place in `key_hashes`, physical offset) of all items of many keys, newest first.
+
+        Walks all chains in step; no limit and no window. Rows are ordered by place.
+        """
+        table = self._load_slots()
+        with self._lock:
+            count = self.index_count
+            current = table[key_hashes.astype(np.int64) % self.geometry.slots].astype(np.int64)
+        items = self._item_rows(count)
+        places = np.arange(len(key_hashes))
+        found: list[tuple[Int64s, Int64s]] = []
+        alive = (current > 0) & (current < count)
+        while alive.any():
+            places, current = places[alive], current[alive]
+            rows = items[current]
+            match = rows["key_hash"] == key_hashes[places]
+            found.append((places[match], rows["physical_offset"][match].astype(np.int64)))
+            previous = rows["previous"].astype(np.int64)
+            alive = (previous > 0) & (previous < current)
+            current = previous
+        if not found:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        all_places = np.concatenate([p for p, _ in found])
+        order = np.argsort(all_places, kind="stable")
+        return all_places[order], np.concatenate([o for _, o in found])[order]
+
+    def flush(self) -> None:
+        """Write the slots that changed, and the header, if items were put since."""
+        pages, self._dirty_pages = self._dirty_pages, None
+        if pages is None:
+            return
+        try:
+            self._write_slots(pages)
+            self._file.pwrite(self.header.pack(), 0)
+        except OSError:
+            self._dirty_pages = pages
+            raise
+
+    def sync(self) -> None:
+        """Bring what was written to stable storage; may run beside the thread that puts."""
+        if self.unsynced:
+            self.unsynced = False
+            try:
+                self._file.sync()
+            except OSError:
+                self.unsynced = True
+                raise
+
+    def close(self) -> None:
+        """Flush what changed, and give descriptor and slot table back."""
+        self.flush()
+        self.release()
+
+    def release(self) -> None:
+        """Give the slot table and the descriptor back; what was not flushed is lost."""
+        if self._dirty_pages is None:
+            self._slots = None
+        self._file.close()
+
+    def examine(self, below: int) -> Examined:
+        """Find the longest prefix of items that can be right and lie below `below`; reads only.
+
+        An item can be right by `plausible_prefix`, and if its `previous` is what its chain
+        gives. Without the header of the first put the items' times mean nothing: none is kept.
+        """
+        table = np.zeros(self.geometry.slots, np.int32)
+        number, used, above = 1, 0, False
+        ends: tuple[Any, ...] = ()
+        rows = self._recoverable(number)
+        while len(rows):
+            last_offset = int(ends[-1]["physical_offset"]) if ends else 0
+            good = plausible_prefix(rows, last_offset, self.index_count - number)
+            kept = rows[: int(np.searchsorted(rows["physical_offset"][:good], below))]
+            above = len(kept) < good
+            slots = kept["key_hash"].astype(np.int64) % self.geometry.slots
+            chains = link_chains(table, slots, number)
+            wrong = np.flatnonzero(chains.previous != kept["previous"])
+            if len(wrong):
+                kept, above = kept[: wrong[0]], False
+                chains = link_chains(table, slots[: len(kept)], number)
+            table[chains.slots] = chains.newest
+            used += chains.new_slots
+            number += len(kept)
+            if len(kept):
+                ends = (ends[0] if ends else kept[0], kept[-1])
+            rows = self._recoverable(number) if len(kept) == len(rows) else rows[:0]
+        behind = self._data_behind(self.geometry.item_position(number))
+        lost = not above and next(behind, None) is not None
+        return Examined(number - 1, table, used, ends, lost)
+
+    def recover(self, below: int) -> None:
+        """Keep what `examine` finds: zero what is behind, and write and sync slots and header.
+
+        Safe to repeat after a crash in between.
+        """
+        found = self.examine(below)
+        number = found.kept + 1
+        for start, end in self._data_behind(self.geometry.item_position(number)):
+            self._file.pwrite(bytes(end - start), start)
+        with self._lock:
+            self._slots = found.slot_table
+            self._view = memoryview(b"")
+            self.header = self._header_of(found)
+        self._dirty_pages = np.ones(-(-self.geometry.slots // _PAGE_SLOTS), bool)
+        self.unsynced = True
+        self.flush()
+        self.sync()
+
+    def _header_of(self, found: Examined) -> IndexHeader:
+        """Return the header of the items that are kept."""
+        if not found.kept:
+            return IndexHeader()
+        header = replace(self.header, hash_slot_count=found.slots_used, index_count=found.kept + 1)
+        last_offset = found.last_offset
+        if last_offset == header.end_physical_offset:
+            return header
+        end = header.begin_timestamp
+        if last_offset != header.begin_physical_offset:
+            # Known to the second only: take its end, so that no window misses the item. The
+            # next put makes it exact.
+            end += int(found.ends[-1]["time_diff_seconds"]) * 1000 + 999
+        return replace(header, end_timestamp=end, end_physical_offset=last_offset)
+
+    def _recoverable(self, number: int) -> np.ndarray[Any, Any]:
+        """Read the next items to examine; none if the header cannot be theirs."""
+        rows = self._read_items(number, min(_RECOVER_STEP, self.geometry.items - number))
+        if number > 1 or len(rows) == 0:
+            return rows
+        first = int(rows[0]["physical_offset"])
+        return (
+            rows
+            if self.index_count > 1 and first == self.header.begin_physical_offset
+            else rows[:0]
+        )
+
+    def _data_behind(self, position: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges from `position` to the end that are not all zero."""
+        size = self.geometry.file_size
+        data = self._file.next_data(position)
+        while data is not None and data < size:
+            end = min(data + _ZERO_STEP, size)
+            if any(self._file.pread(end - data, data)):
+                yield data, end
+            data = self._file.next_data(end) if end < size else None
+
+    def _slot(self, key_hash: int) -> int:
+        """Return the newest item's number of the key's slot."""
+        slot = key_hash % self.geometry.slots
+        if self._slots is not None:
+            return int(self._slots[slot])
+        position = INDEX_HEADER.size + INDEX_SLOT_SIZE * slot
+        raw = self._file.pread(INDEX_SLOT_SIZE, position)
+        return int.from_bytes(raw, "big", signed=True)
+
+    def _load_slots(self) -> Int32s:
+        """Return the slot table, read when it is first needed; impossible numbers become 0."""
+        if self._slots is None:
+            size = INDEX_SLOT_SIZE * self.geometry.slots
+            raw = np.frombuffer(self._file.pread(size, INDEX_HEADER.size), _SLOT_DTYPE)
+            table = raw.astype(np.int32)
+            table[(table < 0) | (table >= self.index_count)] = 0
+            self._slots = table
+        return self._slots
+
+    def _items(self, count: int) -> memoryview:
+        """Map the file up to item `count`; the sparse rest is never mapped (D10)."""
+        view, needed = self._view, self.geometry.item_position(count)
+        if len(view) < needed:
+            view = self._view = self._file.view(needed)
+        return view
+
+    def _item_rows(self, count: int) -> np.ndarray[Any, Any]:
+        """Present items 0 … `count` - 1 as rows, without a copy."""
+        if count <= 1:
+            return np.empty(0, INDEX_ITEM.dtype)
+        view, start = self._items(count), self.geometry.items_start
+        return np.ndarray((count,), INDEX_ITEM.dtype, view, offset=start)
+
+    def _read_items(self, number: int, count: int) -> np.ndarray[Any, Any]:
+        raw = self._file.pread(count * INDEX_ITEM.size, self.geometry.item_position(number))
+        return np.frombuffer(raw, INDEX_ITEM.dtype)
+
+    def _touch_pages(self, slots: Int64s) -> None:
+        if self._dirty_pages is None:
+            self._dirty_pages = np.zeros(-(-self.geometry.slots // _PAGE_SLOTS), bool)
+        self._dirty_pages[slots // _PAGE_SLOTS] = True
+
+    def _write_slots(self, pages: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        """Write runs of pages that changed."""
+        table = self._load_slots()
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], pages.astype(np.int8), [0]))))
+        for start, end in edges.reshape(-1, 2).tolist():
+            run = table[start * _PAGE_SLOTS : end * _PAGE_SLOTS].astype(_SLOT_DTYPE)
+            position = INDEX_HEADER.size + INDEX_SLOT_SIZE * _PAGE_SLOTS * start
+            self._file.pwrite(run.tobytes(), position)

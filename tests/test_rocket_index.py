@@ -1,0 +1,376 @@
+"""IndexFile and IndexService: bytes, chains, rolling, search, recovery (spec §3)."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketcompat.codec import walk
+from rocketcompat.columns import decode_columns
+from rocketcompat.index_file import IndexFile
+from rocketcompat.index_items import IndexGeometry, key_hash
+from rocketcompat.index_service import IndexService, index_file_name
+from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
+from tubestore.clock import ManualClock
+from tubestore.errors import CorruptRecord
+from tubestore.testing.faults import FaultyVfs
+from tubestore.testing.memory_vfs import MemoryVfs
+from tubestore.vfs import Vfs
+
+DIRECTORY = "/store/index"
+Key = tuple[int, int, int]  # hash, physical offset, store time
+
+
+@dataclass
+class OneByOne:
+    """Spec §3.2 and §3.4 word by word: one key after the other, over files."""
+
+    slots: int
+    items: int
+    files: list[bytearray] = field(default_factory=list)
+    begin: list[int] = field(default_factory=lambda: [0, 0])  # time, offset
+    end: list[int] = field(default_factory=lambda: [0, 0])
+    used: int = 0
+    count: int = 1
+
+    def make_room(self) -> None:
+        if not self.files or self.count >= self.items:
+            self.begin, self.end = list(self.end), list(self.end)
+            self.used, self.count = 0, 1
+            self.files.append(bytearray(40 + 4 * self.slots + 20 * self.items))
+            self._header(0)
+
+    def put(self, key: Key) -> None:
+        self.make_room()
+        raw, (hash_, offset, time) = self.files[-1], key
+        slot_at = 40 + 4 * (hash_ % self.slots)
+        (previous,) = struct.unpack_from(">i", raw, slot_at)
+        seconds = 0 if self.begin[0] <= 0 else max(0, (time - self.begin[0]) // 1000)
+        at = 40 + 4 * self.slots + 20 * self.count
+        struct.pack_into(">iqii", raw, at, hash_, offset, min(seconds, 2**31 - 1), previous)
+        struct.pack_into(">i", raw, slot_at, self.count)
+        if self.count <= 1:
+            self.begin = [time, offset]
+        self.used += previous == 0
+        self.count += 1
+        self.end = [time, offset]
+        self._header(self.count)
+
+    def _header(self, count: int) -> None:
+        values = (self.begin[0], self.end[0], self.begin[1], self.end[1], self.used, count)
+        struct.pack_into(">qqqqii", self.files[-1], 0, *values)
+
+
+def service_of(vfs: Vfs, slots: int = 7, items: int = 12, **options: Any) -> IndexService:
+    service = IndexService(vfs, DIRECTORY, IndexGeometry(slots, items), ManualClock(), **options)
+    service.load()
+    return service
+
+
+def batch_of(keys: Sequence[Key], end: int | None = None) -> Any:
+    """What the service reads of a DispatchBatch: one row a distinct physical offset."""
+    offsets = sorted({offset for _, offset, _ in keys})
+    times = {offset: time for _, offset, time in keys}
+    return SimpleNamespace(
+        start=offsets[0] if offsets else 0,
+        end=end if end is not None else offsets[-1] + 100,
+        physical_offsets=np.array(offsets, np.int64),
+        store_timestamps=np.array([times[o] for o in offsets], np.int64),
+        key_rows=np.array([offsets.index(o) for _, o, _ in keys], np.int64),
+        key_hashes=np.array([h for h, _, _ in keys], np.int32),
+    )
+
+
+def contents(vfs: Vfs) -> list[bytes]:
+    return [vfs.read_file(f"{DIRECTORY}/{name}") for name, _, _ in vfs.entries(DIRECTORY)]
+
+
+def messages(*counts: int, start: int = 0) -> list[list[Key]]:
+    """Keys of messages 100 bytes and 700 ms apart, so many each."""
+    found, number = [], 0
+    for place, count in enumerate(counts):
+        keys = []
+        for _ in range(count):
+            number += 1
+            keys.append((number * 5 % 23, start + 100 * place, 1_700_000_000_000 + 700 * place))
+        found.append(keys)
+    return found
+
+
+KEYS = st.lists(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2), st.integers(-900, 2500)), max_size=9),
+    max_size=12,
+)
+
+
+@given(KEYS, st.integers(1, 9), st.integers(2, 14))
+def test_batches_give_the_bytes_of_key_after_key(
+    steps: list[list[tuple[int, int, int]]], slots: int, items: int
+) -> None:
+    offset, time = 0, 1_700_000_000_000
+    reference, vfs = OneByOne(slots, items), MemoryVfs()
+    service = service_of(vfs, slots, items)
+    for step in steps:
+        batch: list[Key] = []
+        clocks: dict[int, int] = {}
+        reference.make_room()
+        for hash_, ahead, later in step:
+            offset += 100 * ahead
+            time = clocks.setdefault(offset, time + later)
+            batch.append((hash_, offset, time))
+            reference.put(batch[-1])
+        offset += 100
+        service.put_batch(batch_of(batch, end=offset))
+    service.close()
+    assert contents(vfs) == [bytes(raw) for raw in reference.files]
+
+
+@pytest.mark.parametrize("version", ["4.9.8", "5.3.3"])
+@pytest.mark.parametrize("scenario", ["keys-tags", "basic", "rolled"])
+def test_the_index_of_a_real_log_has_the_bytes_of_the_real_index(
+    golden: GoldenFactory, version: str, scenario: str
+) -> None:
+    real = golden("rocketmq", version, scenario)
+    config = real.meta["config"]
+    service = service_of(vfs := MemoryVfs(), config["maxHashSlotNum"], config["maxIndexNum"])
+    for path in sorted((real.store / "commitlog").iterdir()):
+        data, base = path.read_bytes(), int(path.name)
+        columns = decode_columns(data, walk(data, 0, base, len(data)).starts, base)
+        rows, hashes = columns.index_keys()
+        batch = SimpleNamespace(
+            start=base,
+            end=base + len(data),
+            physical_offsets=columns.column("physical_offset"),
+            store_timestamps=columns.column("store_timestamp"),
+            key_rows=rows,
+            key_hashes=hashes,
+        )
+        service.put_batch(batch)
+    service.close()
+    theirs = [path.read_bytes() for path in sorted((real.store / "index").iterdir())]
+    assert contents(vfs) == theirs
+
+
+def test_the_sample_of_the_specification() -> None:
+    """Spec §3.6: 16 slots, 40 items, one message with UNIQ_KEY=U1 and KEYS="k1 k2"."""
+    time = 0x1A1FCAED555
+    keys = [(key_hash("TopicTest", key), 0, time) for key in ("U1", "k1", "k2")]
+    service = service_of(vfs := MemoryVfs(), 16, 40)
+    service.put_batch(batch_of(keys))
+    service.close()
+    (raw,) = contents(vfs)
+    assert len(raw) == 904
+    assert raw[:40].hex() == "000001a1fcaed555" * 2 + "0" * 32 + "0000000300000004"
+    assert [struct.unpack_from(">i", raw, 40 + 4 * slot)[0] for slot in (8, 9, 14)] == [2, 3, 1]
+    assert raw[104:124] == bytes(20)
+    assert [raw[at : at + 4].hex() for at in (124, 144, 164)] == [
+        "0029e3fe",
+        "0029e6a8",
+        "0029e6a9",
+    ]
+
+
+def test_a_file_holds_one_item_less_than_its_number() -> None:
+    """Upstream's testPutKey: 400 items, the 400th key is refused."""
+    file = IndexFile.create(MemoryVfs(), "/f", IndexGeometry(100, 400))
+    for number in range(399):
+        file.put_keys(np.array([number], np.int32), np.array([number]), np.array([1000]))
+    assert file.room == 0
+    with pytest.raises(ValueError, match="room for 0"):
+        file.put_keys(np.array([1], np.int32), np.array([1]), np.array([1000]))
+    assert file.select(60, 64, 0, 1 << 60) == [60]
+
+
+def test_the_default_file_is_sparse_and_has_the_real_size(tmp_path: Path) -> None:
+    from tubestore.vfs import OsVfs
+
+    path = str(tmp_path / "20261121092406179")
+    file = IndexFile.create(OsVfs(), path, IndexGeometry())
+    file.put_keys(np.arange(1000, dtype=np.int32), np.arange(1000), np.full(1000, 5))
+    file.close()
+    status = Path(path).stat()
+    assert status.st_size == 420_000_040
+    assert status.st_blocks * 512 < 200_000
+
+
+def test_equal_hashes_are_found_together_newest_first() -> None:
+    service = service_of(MemoryVfs(), 7, 60)
+    assert key_hash("T", "Aa") == key_hash("T", "BB")
+    for place, key in enumerate(("Aa", "x", "BB", "Aa")):
+        service.put_batch(batch_of([(key_hash("T", key), 100 * place, 5000 + place)]))
+    assert service.select("T", "Aa", 64, 0, 1 << 60)[0] == [300, 200, 0]
+    assert service.select("T", "Aa", 2, 0, 1 << 60)[0] == [300, 200]
+    places, offsets = service.select_many(np.array([key_hash("T", k) for k in ("x", "BB")], "i4"))
+    assert (places.tolist(), offsets.tolist()) == ([0, 1, 1, 1], [100, 300, 200, 0])
+
+
+def test_a_search_goes_over_files_and_stops_before_the_window() -> None:
+    service = service_of(MemoryVfs(), 3, 4)
+    for place in range(9):
+        service.put_batch(batch_of([(5, 100 * place, 1_000_000 + 10_000 * place)]))
+    assert len(service.files) == 3
+    everything = [100 * place for place in range(8, -1, -1)]
+    assert service.select_hash(5, 64, 0, 1 << 60) == (everything, 1_080_000, 800)
+    # Item 3 is the first of its file: its time is measured from the file before (spec §3.4),
+    # 10 s, but read from its own begin, so it counts as 10 s late.
+    assert service.select_hash(5, 64, 1_040_000, 1_050_000)[0] == [500, 400, 300]
+
+
+def test_names_rise_even_when_the_clock_does_not() -> None:
+    assert index_file_name(0, "99991231235959998") == "99991231235959999"
+    assert index_file_name(0, "20261231235959999") == "20270101000000000"
+    assert index_file_name(0, "99999999999999999") == "100000000000000000"
+    clock = ManualClock()
+    service = IndexService(vfs := MemoryVfs(), DIRECTORY, IndexGeometry(3, 4), clock)
+    for place in range(9):
+        clock.advance(-1000)
+        service.put_batch(batch_of([(5, 100 * place, 1)]))
+    names = [name for name, _, _ in vfs.entries(DIRECTORY)]
+    assert len(names) == 3
+    assert all(len(name) == 17 for name in names)
+    assert names == [file.path.rpartition("/")[2] for file in service.files]
+
+
+def test_another_geometry_is_refused_and_not_misread() -> None:
+    service = service_of(vfs := MemoryVfs(), 7, 12)
+    service.put_batch(batch_of([(5, 0, 1)]))
+    service.close()
+    with pytest.raises(CorruptRecord, match="bytes"):
+        service_of(vfs, 7, 13)
+
+
+def test_records_without_keys_make_a_file_as_the_real_one_does() -> None:
+    service = service_of(vfs := MemoryVfs())
+    service.put_batch(batch_of([], end=500))
+    assert contents(vfs) == [bytes(IndexGeometry(7, 12).file_size)]
+    assert service.progress() == (500, 0)
+    assert service_of(vfs).recover(900, 500) == 500
+
+
+def _crashed(counts: Sequence[int]) -> tuple[MemoryVfs, list[list[Key]], bytes]:
+    """A store killed after the last batch: nothing was flushed. Also: what a clean one has."""
+    clean = service_of(other := MemoryVfs())
+    killed = service_of(vfs := MemoryVfs())
+    steps = messages(*counts)
+    for step in steps:
+        for service in (clean, killed):
+            service.put_batch(batch_of(step) if step else batch_of([], end=100))
+    clean.close()
+    return vfs, steps, b"".join(contents(other))
+
+
+def _replay(service: IndexService, steps: list[list[Key]], resume: int) -> None:
+    for place, step in enumerate(steps):
+        if step and 100 * place >= resume:
+            service.put_batch(batch_of(step))
+
+
+@pytest.mark.parametrize("trusted", [None, 0, 100, 300, 700, 900, 1000])
+@pytest.mark.parametrize("counts", [(3,) * 10, (1, 0, 5, 0, 20, 1, 0, 2, 2, 1), (25, 1) * 5])
+def test_recovery_and_replay_give_the_bytes_of_a_clean_run(
+    counts: Sequence[int], trusted: int | None
+) -> None:
+    vfs, steps, clean = _crashed(counts)
+    lowered: list[int] = []
+    for _ in range(2):  # the second time after a crash right behind the recovery
+        service = service_of(vfs)
+        resume = service.recover(1000, trusted, lowered.append)
+        assert resume <= (1000 if trusted is None else trusted)
+    assert lowered == []
+    _replay(service, steps, resume)
+    service.close()
+    assert b"".join(contents(vfs)) == clean
+
+
+@pytest.mark.parametrize("log_end", range(0, 1100, 100))
+def test_items_of_records_that_the_log_lost_are_dropped(log_end: int) -> None:
+    vfs, steps, _ = _crashed((3, 1, 4) * 3)
+    service = service_of(vfs)
+    resume = service.recover(log_end, None)
+    assert resume <= log_end
+    _replay(service, steps[: log_end // 100], resume)
+    service.close()
+    reference = OneByOne(7, 12)
+    for key in itertools.chain(*steps[: log_end // 100]):
+        reference.put(key)
+    assert contents(vfs) == [bytes(raw) for raw in reference.files]
+
+
+@given(st.data())
+def test_any_half_of_the_last_write_is_recovered_exactly_once(data: st.DataObject) -> None:
+    counts = data.draw(st.lists(st.integers(0, 6), min_size=2, max_size=8))
+    vfs, steps, clean = _crashed(counts)
+    names = [name for name, _, _ in vfs.entries(DIRECTORY)]
+    torn = vfs.open(f"{DIRECTORY}/{names[-1]}")
+    at = data.draw(st.integers(IndexGeometry(7, 12).items_start, torn.size()))
+    torn.pwrite(bytes(torn.size() - at), at)
+    service = service_of(vfs)
+    resume = service.recover(100 * len(counts), None)
+    _replay(service, steps, resume)
+    service.close()
+    ours = b"".join(contents(vfs))
+    assert ours == clean or not any(clean)
+
+
+def test_items_that_were_lost_below_the_mark_are_noticed() -> None:
+    """A power cut may keep later pages and lose earlier ones; then the mark is not believed."""
+    vfs, steps, clean = _crashed((3, 3, 3))
+    (name, _, _) = vfs.entries(DIRECTORY)[0]
+    geometry = IndexGeometry(7, 12)
+    vfs.open(f"{DIRECTORY}/{name}").pwrite(bytes(20), geometry.item_position(5))
+    service = service_of(vfs)
+    lowered: list[int] = []
+    resume = service.recover(300, 300, lowered.append)
+    assert [resume] == lowered == [100]
+    _replay(service, steps, resume)
+    service.close()
+    assert b"".join(contents(vfs)) == clean
+
+
+def test_an_index_that_was_deleted_is_built_from_the_start() -> None:
+    service = service_of(MemoryVfs())
+    assert service.recover(1000, 700) == 0
+
+
+def test_a_failed_write_can_be_put_again_and_no_key_is_there_twice() -> None:
+    steps = messages(3, 5, 20, 2)
+    reference, vfs = OneByOne(7, 12), MemoryVfs()
+    for key in itertools.chain(*steps):
+        reference.put(key)
+    for failing in range(1, 9):
+        vfs = MemoryVfs()
+        faulty = FaultyVfs(vfs)
+        service = service_of(faulty)
+        service.put_batch(batch_of(steps[0]))
+        faulty.fail("pwrite", nth=failing)
+        batch = batch_of([key for step in steps[1:] for key in step])
+        try:
+            service.put_batch(batch)
+        except OSError:
+            faulty.heal()
+            service.put_batch(batch)
+        faulty.heal()
+        service.put_batch(batch)  # and once more, as a replay would
+        service.close()
+        assert contents(vfs) == [bytes(raw) for raw in reference.files]
+
+
+def test_a_sync_makes_the_mark_and_reports_files_that_were_left() -> None:
+    left: list[int] = []
+    service = service_of(MemoryVfs(), 3, 4, on_roll=left.append)
+    for place in range(5):
+        service.put_batch(batch_of([(5, 100 * place, 1000 + place)]))
+    service.flush(sync=False)
+    assert (service.progress(), left) == ((500, 0), [])
+    service.flush(sync=True)
+    assert (service.progress(), left) == ((500, 500), [1002])
