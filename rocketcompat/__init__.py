@@ -1,0 +1,58 @@
+"""RocketMQ message stores without a broker: its files, byte for byte, under its own names.
+
+with rocketcompat.open("/store", mode="w") as store:
+    store.put_message(rocketcompat.Message("orders", b"...", tags="paid", keys=["o-1"]))
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+from rocketcompat.messages import (
+    GetMessageStatus,
+    Message,
+    MessageRecord,
+    PutResult,
+    PutStatus,
+)
+from rocketcompat.options import MessageStoreConfig
+
+if TYPE_CHECKING:
+    from rocketcompat.default_message_store import DefaultMessageStore
+    from tubestore.clock import Clock
+    from tubestore.vfs import Vfs
+
+__all__ = [
+    "GetMessageStatus",
+    "Message",
+    "MessageRecord",
+    "MessageStoreConfig",
+    "PutResult",
+    "PutStatus",
+    "open",
+]
+
+
+def open(
+    root: str | os.PathLike[str],
+    mode: Literal["r", "w"] = "r",
+    config: MessageStoreConfig | None = None,
+    *,
+    layouts: Iterable[str] | None = None,
+    vfs: Vfs | None = None,
+    clock: Clock | None = None,
+    background: bool = True,
+) -> DefaultMessageStore:
+    """Open a store: mode "r" changes nothing, "w" creates what is missing and recovers.
+
+    `layouts` says which structures are kept ("consume_queue", "index", "tube"), over the
+    configuration's. Raises NotAStore, StoreLocked, CorruptRecord.
+    """
+    # Here and not above: the command line shows its help without numpy and pyarrow.
+    from rocketcompat.default_message_store import open_store
+
+    return open_store(
+        root, mode, config, layouts=layouts, vfs=vfs, clock=clock, background=background
+    )

@@ -167,6 +167,11 @@ class ReputMessageService:
             self._sleeping = False
             self._wake.set()
 
+    def drop(self, follower: Follower) -> None:
+        """Feed a follower no longer."""
+        with self._dispatch_lock:
+            self._feeds = [feed for feed in self._feeds if feed.follower is not follower]
+
     def start(self) -> None:
         """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="ReputMessageService", daemon=True)

@@ -1,0 +1,123 @@
+"""Bringing things to stable storage in the background, and saying how far they are.
+
+RocketMQ's flush services (spec §6) in one thread: the CommitLog every
+`flush_interval_commit_log` ms if enough pages are dirty, everything else (queues, index,
+shards, checkpoint, progress) every `flush_consume_queue_thorough_interval` or when it is
+asked for. A background sync never delays a put.
+
+Next to read: `default_message_store.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from rocketcompat.commit_log import CommitLog
+from rocketcompat.dispatch import Follower, ReputMessageService
+from rocketcompat.progress import Mark, Progress, ProgressFile, QueueKey
+from rocketcompat.store_checkpoint import StoreCheckpoint
+from tubestore.clock import Clock
+from tubestore.errors import TubeStoreError
+
+_log = logging.getLogger(__name__)
+_PAGE = 4096
+_JOIN_SECONDS = 60.0
+_FOLLOWER_SYNC_MS = 10_000
+
+
+class FlushService:
+    """Syncs and writes the marks; one thread, or none and whoever calls `persist`."""
+
+    def __init__(
+        self, log: CommitLog, followers: Sequence[Follower], dispatcher: ReputMessageService,
+        progress_file: ProgressFile, checkpoint: StoreCheckpoint, clock: Clock,
+    ) -> None:  # fmt: skip
+        self._log, self._followers, self._dispatcher = log, followers, dispatcher
+        self._progress_file, self._checkpoint, self._clock = progress_file, checkpoint, clock
+        self._persist_lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        #: What went wrong, for the store's list.
+        self.problems: list[TubeStoreError] = []
+
+    def persist(self, *, clean: bool = False, queues: dict[QueueKey, int] | None = None) -> None:
+        """Sync the log, then the structures, then write the marks; durable on return.
+
+        The order is what makes it true: a structure is never ahead of the log on stable
+        storage, and a mark speaks of what was synced before it is written. A structure whose
+        sync fails is reported and keeps its mark; the log's failure is raised.
+        """
+        with self._persist_lock:
+            self._log.flush()
+            timestamp = self._log.synced_store_timestamp
+            covered = self._log.synced_offset
+            for follower in self._followers:
+                try:
+                    follower.flush(sync=True)
+                except (OSError, TubeStoreError) as error:
+                    self._report(TubeStoreError(f"{follower.name}: sync failed: {error!r}"))
+                    clean = False
+            self._progress_file.write(self.progress(clean=clean, queues=queues), sync=True)
+            self._set_checkpoint(timestamp, covered)
+
+    def progress(
+        self, *, clean: bool = False, queues: dict[QueueKey, int] | None = None
+    ) -> Progress:
+        """Return the marks as of now."""
+        followers = {f.name: Mark(*f.progress()) for f in self._followers}
+        log = Mark(self._log.max_offset, self._log.synced_offset)
+        return Progress(log, followers, clean, queues or {}, self._log.min_offset)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="FlushService", daemon=True)
+        self._thread.start()
+
+    def shutdown(self) -> None:
+        """Stop the thread; syncs nothing."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stop.set()
+            thread.join(_JOIN_SECONDS)
+
+    def _set_checkpoint(self, timestamp: int, covered: int) -> None:
+        """Let a real broker's recovery begin later: only at what is synced everywhere (§4.1)."""
+        checkpoint = self._checkpoint
+        synced = {f.name: f.progress()[1] for f in self._followers}
+        if timestamp:
+            checkpoint.physic_msg_timestamp = timestamp
+            if synced.get("consume_queue", 0) >= covered:
+                checkpoint.logics_msg_timestamp = timestamp
+            if synced.get("index", 0) >= covered:
+                checkpoint.index_msg_timestamp = timestamp
+        try:
+            checkpoint.flush()
+        except OSError as error:
+            self._report(TubeStoreError(f"checkpoint: {error!r}"))
+
+    def _run(self) -> None:
+        config = self._log.config
+        interval = config.flush_interval_commit_log / 1000
+        log_due = others_due = self._clock.monotonic()
+        while not self._stop.wait(interval):
+            now = self._clock.monotonic()
+            try:
+                dirty = self._log.max_offset - self._log.synced_offset
+                if (now - others_due) * 1000 >= _FOLLOWER_SYNC_MS:
+                    self.persist()
+                    log_due = others_due = now
+                elif dirty >= config.flush_commit_log_least_pages * _PAGE or (
+                    dirty and (now - log_due) * 1000 >= config.flush_commit_log_thorough_interval
+                ):
+                    self._log.flush()
+                    log_due = now
+            except (OSError, TubeStoreError) as error:
+                self._report(TubeStoreError(f"background sync: {error}"))
+                if self._log.failed is not None:
+                    return
+
+    def _report(self, problem: TubeStoreError) -> None:
+        _log.error("%s", problem)
+        self.problems.append(problem)

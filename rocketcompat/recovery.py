@@ -1,0 +1,219 @@
+"""Opening for writing: find the log's end, bring every structure to it, hand over what is missing.
+
+What is believed without looking is what `progress.py` vouches for. From there on the log is
+followed record by record. The first record that is no record is
+
+- *torn*, if no sound record follows anywhere: the log is cut there (zeroed behind, later
+  files removed), as the real one does;
+- *damaged*, if one does: it stays, is listed in `problems`, and is passed over (D7). With
+  `recovery="upstream"` it is cut like the real one cuts, and what follows is lost.
+
+Then the structures are cut at their trusted mark, or the log's end if that is lower, and what
+lies behind it is handed over again. A follower's *written* mark is kept for the record, but
+only *synced* is trusted: what a killed process had written and not synced belongs to nobody's
+list of files to sync, so a later sync would claim it without having done it. The log's
+*written* mark is trusted after a kill, since its files are synced from the *synced* mark on.
+
+Always true: every step may be repeated; a crash in the middle, then recovery, gives the same.
+
+Next to read: `default_message_store.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rocketcompat.commit_log import CommitLog
+from rocketcompat.consume_queue_table import ConsumeQueueTable
+from rocketcompat.dispatch import Follower, ReputMessageService
+from rocketcompat.formats import BLANK, MAGIC_BLANK
+from rocketcompat.log_scan import Damage, find_record, scan
+from rocketcompat.mapped_file_queue import MappedFileQueue
+from rocketcompat.messages import DispatchBatch
+from rocketcompat.progress import Mark, Progress
+from tubestore.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverResult:
+    """What opening found and did; offsets are physical."""
+
+    #: Closed cleanly: nothing was looked at.
+    clean: bool
+    verified_from: int
+    log_end: int
+    #: Bytes behind the end that were zeroed or removed, and why the chain ended.
+    cut_bytes: int = 0
+    reason: str | None = None
+    damages: tuple[Damage, ...] = ()
+
+
+class QueueOffsets:
+    """A follower that keeps nothing: the next queue offset of every queue that it saw."""
+
+    name = "queue_offsets"
+
+    def __init__(self) -> None:
+        self.table: dict[tuple[str, int], int] = {}
+
+    def put_batch(self, batch: DispatchBatch) -> None:
+        """Take in the queue offsets of a batch."""
+        highest = np.full(len(batch.queue_keys), -1, np.int64)
+        rows = np.flatnonzero(batch.queue_rows)
+        np.maximum.at(highest, batch.queue_codes[rows], batch.queue_offsets[rows])
+        for key, last in zip(batch.queue_keys, highest.tolist(), strict=True):
+            if last >= self.table.get(key, 0):
+                self.table[key] = last + 1
+
+    def recover(self, log_end: int, trusted: int | None) -> int:
+        """Nothing is kept, so everything that counts has to be handed over."""
+        return 0 if trusted is None else min(trusted, log_end)
+
+    def mark(self, written: int, synced: int) -> None:
+        """Nothing to keep."""
+
+    def flush(self, sync: bool) -> None:
+        """Nothing to write."""
+
+    def progress(self) -> tuple[int, int]:
+        """It is never behind."""
+        return 0, 0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def find_log_end(
+    queue: MappedFileQueue, start: int, *, check_crc: bool, keep_good: bool
+) -> tuple[int, str | None, tuple[Damage, ...]]:
+    """Follow the chain from `start`; returns the log's end, why it ended, and damage before it.
+
+    With `keep_good` damage is passed over if sound records follow it, else the log ends there.
+    Reads only.
+    """
+    damages: list[Damage] = []
+    limit = queue.max_offset
+    position, reason = start, None
+    while position < limit:
+        fault = None
+        for piece in scan(queue, position, limit, check_crc=check_crc):
+            position, fault = piece.end, piece.fault
+        if fault is None:
+            break
+        found = find_record(queue, position + 1, limit) if keep_good else None
+        if found is None:
+            reason = fault
+            break
+        damages.append(_damage(queue, position, found, fault))
+        position = found
+    return position, reason, tuple(damages)
+
+
+def _damage(queue: MappedFileQueue, start: int, end: int, reason: str) -> Damage:
+    file = queue.find(start)
+    path = file.path if file else queue.directory
+    return Damage(start, end, path, start - (file.file_from_offset if file else 0), reason)
+
+
+def is_as_left(queue: MappedFileQueue, end: int) -> bool:
+    """Whether the log still ends at `end`, by a look at the place: nothing was appended there."""
+    last = queue.last
+    if last is None:
+        return end == 0
+    position = end - last.file_from_offset
+    if position == last.file_size:
+        return True
+    if not 0 <= position < last.file_size:
+        return False
+    raw = last.read(position, BLANK.size)
+    if len(raw) < BLANK.size or not any(raw):
+        return True
+    return bool(BLANK.unpack_from(raw).magic_code == MAGIC_BLANK)
+
+
+def recover_log(
+    log: CommitLog, known: tuple[Progress, bool] | None, *, clean_exit: bool
+) -> RecoverResult:
+    """Load the log, verify it from where it is trusted, cut a torn end; the log is usable then."""
+    queue = log.queue
+    queue.load()
+    minimum, limit = queue.min_offset, queue.max_offset
+    if known is not None:
+        progress, same_boot = known
+        end = progress.log.written
+        if clean_exit and progress.clean and is_as_left(queue, end):
+            log.start_at(end, end)
+            return RecoverResult(True, end, end)
+        trusted = progress.trusted(progress.log, same_boot=same_boot)
+        synced = progress.log.synced
+    else:
+        trusted = synced = minimum
+    if not minimum <= trusted <= limit:
+        trusted = synced = minimum
+    keep_good = log.config.recovery == "tubestore"
+    end, reason, damages = find_log_end(
+        queue, trusted, check_crc=log.config.check_crc_on_recover, keep_good=keep_good
+    )
+    cut = queue.truncate_dirty_files(end)
+    if cut:
+        _log.warning("%s: cut at %d, %d bytes (%s)", queue.directory, end, cut, reason)
+    log.start_at(end, min(synced, end))
+    log.damages = damages
+    return RecoverResult(False, trusted, end, cut, reason, damages)
+
+
+def recover_followers(
+    log: CommitLog,
+    followers: Sequence[Follower],
+    known: tuple[Progress, bool] | None,
+    result: RecoverResult,
+    clock: Clock,
+) -> ReputMessageService:
+    """Cut every structure at what is trusted and hand over the rest; returns the dispatcher.
+
+    Afterwards all of them stand at the log's end, and the log knows the next queue offsets.
+    """
+    marks = known[0].followers if known else {}
+    starts = [
+        _recover_follower(log, follower, marks.get(follower.name), result) for follower in followers
+    ]
+    offsets = QueueOffsets()
+    queues = next((f for f in followers if isinstance(f, ConsumeQueueTable)), None)
+    first = min([*starts, log.max_offset]) if queues is not None else log.min_offset
+    service = ReputMessageService(
+        log, [*followers, offsets], clock, position=min([*starts, first]), starts=[*starts, first]
+    )
+    service.dispatch_pending()
+    log.raise_queue_offsets(offsets.table.items())
+    if queues is not None:
+        log.raise_queue_offsets(queues.max_offsets().items())
+    service.drop(offsets)
+    return service
+
+
+def _recover_follower(
+    log: CommitLog, follower: Follower, mark: Mark | None, result: RecoverResult
+) -> int:
+    """Bring one structure to a state that the log vouches for; returns from where to hand over."""
+    end = log.max_offset
+    if result.clean and mark is not None and mark.synced == end:
+        follower.mark(end, end)
+        return end
+    trusted = min(mark.synced, end) if mark is not None else None
+    if trusted is not None and trusted < log.min_offset:
+        trusted = None
+    if isinstance(follower, ConsumeQueueTable):
+        # Units below the log's minimum stay: they are all that is left of those offsets.
+        start = log.min_offset if trusted is None else trusted
+        follower.recover(start)
+        follower.mark(start, start)
+        return start
+    start = min(max(follower.recover(end, trusted), log.min_offset), end)
+    follower.mark(start, start)
+    return start

@@ -1,0 +1,58 @@
+"""The one writer of a RocketMQ root: `fcntl.lockf` on byte 0 of `lock`, as the real one (§4.2).
+
+Such a lock belongs to the process and goes with the first descriptor of the file that it
+closes, so a second opening in the same process is refused by a registry before it touches
+the file, and the file is not opened again while it is locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+from rocketcompat.formats import LOCK_CONTENT, LOCK_FILE
+from tubestore.errors import StoreLocked
+from tubestore.vfs import Vfs, VfsLock
+
+_registry_lock = threading.Lock()
+_registry: set[tuple[int, int, str]] = set()
+
+
+class StoreLock:
+    """The lock on a root, held until `release`; StoreLocked if somebody has it."""
+
+    def __init__(self, vfs: Vfs, root: str) -> None:
+        # Two vfs are two disks, and a fork holds nothing of its parent's.
+        self._entry = (os.getpid(), id(vfs), os.path.realpath(root))
+        with _registry_lock:
+            if self._entry in _registry:
+                raise StoreLocked(root, "this process")
+            _registry.add(self._entry)
+        try:
+            self._lock = _locked(vfs, root)
+        except BaseException:
+            _registry.discard(self._entry)
+            raise
+
+    def release(self) -> None:
+        """Give it back; harmless when repeated, and in a fork of the process that took it."""
+        self._lock.release()
+        if self._entry[0] == os.getpid():
+            _registry.discard(self._entry)
+
+
+def _locked(vfs: Vfs, root: str) -> VfsLock:
+    path = os.path.join(root, LOCK_FILE)
+    content = b""
+    with contextlib.suppress(FileNotFoundError):
+        content = vfs.read_file(path)
+    if content != LOCK_CONTENT:
+        # Before locking: closing the file afterwards would drop the lock.
+        file = vfs.open(path, create=not vfs.exists(path))
+        file.pwrite(LOCK_CONTENT, 0)
+        file.close()
+    try:
+        return vfs.lock(path, kind="lockf")
+    except (BlockingIOError, PermissionError):
+        raise StoreLocked(root) from None
