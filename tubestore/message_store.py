@@ -279,7 +279,8 @@ class MessageStore:
         if len(batches) > 1:
             batch = EncodedBatch(
                 np.concatenate([p.batch.data for p in batches]),
-                np.concatenate([p.batch.entries for p in batches]),
+                # As bytes: numpy joins structured arrays in the machine's byte order.
+                np.concatenate([p.batch.entries.view(np.uint8) for p in batches]).view(ENTRY_DTYPE),
                 np.empty(0, np.int64),
             )
         else:
