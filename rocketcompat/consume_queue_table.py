@@ -49,7 +49,7 @@ class ConsumeQueueTable:
         self._refused_topics: set[str] = set()
 
     def load(self, ends: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Take in the queues whose directories are there; what is no queue is passed by.
+        """Take in the queues whose directories are there and new; what is no queue is passed by.
 
         `ends` are max offsets that the caller knows (a clean close wrote them down): those
         queues are not read at all. NotAStore if the queues are RocksDB's.
@@ -65,7 +65,8 @@ class ConsumeQueueTable:
             for name, is_queue, _ in self._vfs.entries(os.path.join(self._directory, topic)):
                 if is_queue and name.isascii() and name.isdecimal() and str(int(name)) == name:
                     key = (topic, int(name))
-                    self._queues[key] = self._make(*key, known.get(key))
+                    if key not in self._queues:
+                        self._queues[key] = self._make(*key, known.get(key))
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue, None if there is none."""

@@ -130,18 +130,20 @@ class IndexService:
         """Bring the index back to what some prefix of the log gives.
 
         `trusted_offset` is the progress mark: everything below it was written (after a
-        reboot: synced). Kept are the items below it and below `log_end`. If it is None, or
-        items below it were lost, the last kept message's items may be partial and are
-        dropped too. Returns the physical offset from which the log must be handed over
-        again; 0 if nothing is left.
+        reboot: synced). Kept are the items below it and below `log_end`; of these the last
+        message's go too, since they may be only part of what it has. Returns the physical
+        offset of that message, from which the log must be handed over again; 0 if nothing is
+        left. All this follows from the files alone, so it may be repeated after a crash.
 
-        If that is below the mark, the mark must be lowered durably before anything is
-        dropped, or a crash in between would leave a mark that lies: `lower_mark` does it.
+        With `lower_mark` the mark is believed, unless items below it were lost or there is no
+        file: then the log has to be handed over only from the mark on, however far the last
+        message with a key lies back. Where it is not believed, `lower_mark(offset)` must
+        lower it durably before anything is dropped: a later recovery would believe it again.
         """
         cut = log_end if trusted_offset is None else min(trusted_offset, log_end)
         files = self._files
-        certain = trusted_offset is not None and (bool(files) or cut == 0)
-        keep, cut, certain, whole = self._plan_recovery(cut, certain)
+        believed = lower_mark is not None and trusted_offset is not None
+        keep, cut, certain, whole = self._plan_recovery(cut, believed and (bool(files) or cut == 0))
         resume = cut if certain else 0
         if lower_mark and trusted_offset is not None and resume < trusted_offset:
             lower_mark(resume)

@@ -254,7 +254,8 @@ def test_records_without_keys_make_a_file_as_the_real_one_does() -> None:
     service.put_batch(batch_of([], end=500))
     assert contents(vfs) == [bytes(IndexGeometry(7, 12).file_size)]
     assert service.progress() == (500, 0)
-    assert service_of(vfs).recover(900, 500) == 500
+    assert service_of(vfs).recover(900, 500, lambda offset: None) == 500
+    assert service_of(vfs).recover(900, 500) == 0
 
 
 def _crashed(counts: Sequence[int]) -> tuple[MemoryVfs, list[list[Key]], bytes]:
@@ -275,17 +276,19 @@ def _replay(service: IndexService, steps: list[list[Key]], resume: int) -> None:
             service.put_batch(batch_of(step))
 
 
+@pytest.mark.parametrize("believed", [False, True])
 @pytest.mark.parametrize("trusted", [None, 0, 100, 300, 700, 900, 1000])
 @pytest.mark.parametrize("counts", [(3,) * 10, (1, 0, 5, 0, 20, 1, 0, 2, 2, 1), (25, 1) * 5])
 def test_recovery_and_replay_give_the_bytes_of_a_clean_run(
-    counts: Sequence[int], trusted: int | None
+    counts: Sequence[int], trusted: int | None, believed: bool
 ) -> None:
     vfs, steps, clean = _crashed(counts)
     lowered: list[int] = []
     for _ in range(2):  # the second time after a crash right behind the recovery
         service = service_of(vfs)
-        resume = service.recover(1000, trusted, lowered.append)
-        assert resume <= (1000 if trusted is None else trusted)
+        resume = service.recover(1000, trusted, lowered.append if believed else None)
+        if believed and trusted is not None:
+            assert resume == trusted
     assert lowered == []
     _replay(service, steps, resume)
     service.close()
@@ -339,7 +342,9 @@ def test_items_that_were_lost_below_the_mark_are_noticed() -> None:
 
 def test_an_index_that_was_deleted_is_built_from_the_start() -> None:
     service = service_of(MemoryVfs())
-    assert service.recover(1000, 700) == 0
+    lowered: list[int] = []
+    assert service.recover(1000, 700, lowered.append) == 0
+    assert lowered == [0]
 
 
 def test_a_failed_write_can_be_put_again_and_no_key_is_there_twice() -> None:
