@@ -40,6 +40,7 @@ from tubestore.errors import (
     TubeStoreError,
 )
 from tubestore.file_store import MsgFileStore
+from tubestore.formats import INDEX_ENTRY
 from tubestore.mem_store import MsgMemStore, Placed
 from tubestore.memory_pool import MemoryPool
 from tubestore.options import Durability, StoreOptions
@@ -280,7 +281,9 @@ class MessageStore:
             batch = EncodedBatch(
                 np.concatenate([p.batch.data for p in batches]),
                 # As bytes: numpy joins structured arrays in the machine's byte order.
-                np.concatenate([p.batch.entries.view(np.uint8) for p in batches]).view(ENTRY_DTYPE),
+                np.concatenate([p.batch.entries.view(np.uint8) for p in batches]).view(
+                    INDEX_ENTRY.dtype
+                ),
                 np.empty(0, np.int64),
             )
         else:
@@ -292,7 +295,7 @@ class MessageStore:
 
     def _roll(self) -> None:
         try:
-            # Its data is synced with that, but not the names in its directory: the next sync does it.
+            # That syncs its data, but not the names in its directory: the next sync does.
             self.files.roll_if_full()
         except OSError as error:
             # What was written stays written. A full disk: the next flush tries to roll again.
@@ -337,6 +340,7 @@ class MessageStore:
         self._note_synced(data_end)
         # With the ends that were synced: others may have appended since.
         write_checkpoint(self.files, index_end, data_end)
+        self.files.keep_postings()
 
     def sync_data(self) -> None:
         """Bring the data of everything taken so far to stable storage (the `fsync` level)."""
