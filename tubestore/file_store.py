@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tubestore import postings_cache
 from tubestore.filenames import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX, join
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.options import StoreOptions
@@ -54,6 +55,7 @@ class MsgFileStore:
             vfs, index_directory, INDEX_SUFFIX, options.index_segment_size_bytes
         )
         self._postings: dict[tuple[int, str], PartitionIndex] = {}
+        self._kept_postings: set[tuple[int, str]] = set()
         #: Directories in which something appeared since they were synced.
         self._unsynced_directories: set[str] = set()
 
@@ -126,6 +128,7 @@ class MsgFileStore:
         self.index.cut_copying(index_end)
         self.data.cut_copying(data_end)
         self._postings.clear()
+        self._kept_postings.clear()
 
     def sync_data(self) -> int:
         """Sync the data stream; returns the offset below which data is on stable storage.
@@ -169,8 +172,26 @@ class MsgFileStore:
         lists = self._postings.get(key)
         if lists is None:
             base = self.store_id * PARTITIONS_PER_STORE
-            lists = self._postings.setdefault(key, PartitionIndex(field, base))
+            lists = PartitionIndex(field, base)
+            if segment.sealed:
+                kept = postings_cache.read(
+                    self.vfs, self.directory, segment, field, lists.key_dtype
+                )
+                if kept is not None:
+                    lists.adopt(kept)
+                    self._kept_postings.add(key)
+            lists = self._postings.setdefault(key, lists)
         return lists
+
+    def keep_postings(self) -> None:
+        """Write the lists of sealed segments that somebody has asked for; they are caches."""
+        by_start = {segment.start: segment for segment in self.index if segment.sealed}
+        for key, lists in list(self._postings.items()):
+            segment = by_start.get(key[0])
+            if segment is not None and key not in self._kept_postings:
+                self._kept_postings.add(key)
+                run = lists.merged(self.entries(segment, segment.end))
+                postings_cache.write(self.vfs, self.directory, segment, key[1], run)
 
     def record_bytes(self, segment: FileSegment, end: int) -> memoryview:
         """Return the bytes of a data segment below the absolute offset `end`."""

@@ -154,6 +154,11 @@ class PartitionIndex:
             return build_run(self._values(entries), 0)
         return runs[0] if len(runs) == 1 else _merge(runs)
 
+    @property
+    def key_dtype(self) -> type[np.generic]:
+        """The type of the keys in the runs."""
+        return np.uint16 if self.field == "partition_id" else np.int32
+
     def adopt(self, run: Run) -> None:
         """Take over lists that were read from a cache file."""
         self._runs = (run,)
