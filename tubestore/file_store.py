@@ -80,7 +80,18 @@ class MsgFileStore:
         index_directory = join(self.directory, INDEX_DIRECTORY)
         if not self.vfs.exists(index_directory):
             self.vfs.make_directories(index_directory)
-            self._unsynced_directories.update((self.directory, dirname(self.directory)))
+            self.distrust_directories()
+
+    def distrust_directories(self) -> None:
+        """Sync the shard's directories with the next sync: who changed them last may not have."""
+        index_directory = join(self.directory, INDEX_DIRECTORY)
+        for directory in (dirname(self.directory), self.directory, index_directory):
+            if self.vfs.exists(directory):
+                self._unsynced_directories.add(directory)
+
+    def trust_directories(self) -> None:
+        """Take it that the shard's directories are on stable storage."""
+        self._unsynced_directories.clear()
 
     def snapshot(self) -> FileSnapshot:
         """Return the ends as they are now; the caller holds off a concurrent append."""

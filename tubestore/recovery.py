@@ -64,6 +64,9 @@ class RecoverReport:
 def recover(files: MsgFileStore) -> RecoverReport:
     """Verify and mend a shard's files that were loaded for writing; see the table above."""
     report = RecoverReport()
+    # A process that was killed may have made files and not synced their directories, and what
+    # recovery makes or removes is not durable either: the next sync has to do it.
+    files.distrust_directories()
     if not len(files.data):
         if len(files.index) and files.index.end > files.index.start:
             _problem(report, files.index.last, 0, "index entries without any data")
@@ -73,6 +76,7 @@ def recover(files: MsgFileStore) -> RecoverReport:
     _cut_partial_entry(files, report)
     index_from, data_from = _trusted(files)
     if index_from == files.index.end and data_from == files.data.end:
+        files.trust_directories()  # they were synced before the checkpoint was written
         return report
     _Reconciler(files, report, index_from, data_from).run()
     return report
@@ -141,6 +145,8 @@ class _Reconciler:
         self._entries = self._read_entries(index_from)
         self._entries_from = index_from
         self._good = self._verify(self._entries, index_from)
+        #: Index segments that were written to in the middle, sealed ones perhaps.
+        self._rewritten: set[FileSegment] = set()
 
     def _read_entries(self, index_from: int) -> Array:
         parts = [
@@ -175,6 +181,8 @@ class _Reconciler:
                 self._cut_data(self.data_offset)
                 break
         self._cut_index()
+        for rewritten in self._rewritten:
+            rewritten.file.sync()  # nobody syncs a sealed segment again
 
     # -- the rows of the table ---------------------------------------------------------------
 
@@ -290,6 +298,7 @@ class _Reconciler:
             if segment.end == self.index_offset:
                 segment = index.between(self.index_offset, self.index_offset + 1)[0]
             segment.file.pwrite(entry, self.index_offset - segment.start)
+            self._rewritten.add(segment)
         else:
             index.last.append(entry)
             index.roll_if_full()
