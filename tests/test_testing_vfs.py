@@ -100,6 +100,16 @@ def test_a_write_after_a_view_is_taken_at_any_length(place: Place) -> None:
     assert file.view(53)[-10:] == b"0123456789"
 
 
+def test_a_view_shows_what_is_written_over_it_later(place: Place) -> None:
+    vfs, root = place
+    vfs.open(f"{root}/a", create=True).pwrite(b"abc", 0)
+    file = vfs.open(f"{root}/a")
+    view = file.view(3)
+    file.pwrite(b"defg", 3)
+    file.pwrite(b"B", 1)
+    assert view == b"aBc"
+
+
 def test_a_view_of_a_hole_shows_zeros(place: Place) -> None:
     vfs, root = place
     file = vfs.open(f"{root}/a", create=True)

@@ -17,7 +17,7 @@ a crash during recovery, or a crash after a recovery after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
@@ -127,23 +127,26 @@ def _power_cuts(
 class Distinct:
     """Counts states, and tells which need to be looked at.
 
-    A state that was seen is new again when more had been promised by then.
+    A state that was seen is looked at again when more had been promised by then, and once for
+    each `context`: runs whose promises differ. It is counted once all the same.
     """
 
     def __init__(self) -> None:
-        self._promised: dict[bytes, int] = {}
+        self._promised: dict[tuple[bytes, Hashable], int] = {}
+        self.keys: set[bytes] = set()
         self.drawn = 0
 
     def __len__(self) -> int:
         """How many different states were seen."""
-        return len(self._promised)
+        return len(self.keys)
 
-    def is_new(self, state: CrashState, context: bytes = b"") -> bool:
-        """Whether to look at the state; `context` tells runs apart whose promises differ."""
+    def is_new(self, state: CrashState, context: Hashable = None) -> bool:
+        """Whether to look at the state."""
         self.drawn += 1
         promised = state.journal.count_marks_until(state.step)
-        key = context + state.key
-        if self._promised.get(key, -1) >= promised:
+        known = self._promised.get((state.key, context), -1)
+        if known >= promised:
             return False
-        self._promised[key] = promised
+        self._promised[state.key, context] = promised
+        self.keys.add(state.key)
         return True

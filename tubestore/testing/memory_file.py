@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tubestore.testing.memory_vfs import MemoryVfs
 
 _HOLE_BLOCK = 4096
+#: A file that was viewed has room to grow in place, so that views go on showing it as maps do.
+_VIEW_ROOM = 1 << 16
 _NOT_ZERO = re.compile(rb"[^\0]")
 
 
@@ -24,10 +26,11 @@ def os_error(number: int, path: str) -> OSError:
 class Inode:
     """The bytes of a file. `data` may be shorter than `size`: the rest is zeros."""
 
-    __slots__ = ("data", "modified_ms", "number", "size")
+    __slots__ = ("data", "modified_ms", "number", "size", "viewed")
 
     def __init__(self, number: int, data: bytes, size: int, modified_ms: int) -> None:
         self.number, self.size, self.modified_ms = number, size, modified_ms
+        self.viewed = False
         self.data: bytes | bytearray = data  # bytes until the first write: shared with other states
 
     def read(self, size: int, position: int) -> bytes:
@@ -60,6 +63,7 @@ class Inode:
         """Cut or grow; a cut leaves the bytes that views show."""
         if size < self.size:
             self.data = bytearray(self.data[:size])
+            self.viewed = False
         self.size = size
 
 
@@ -114,8 +118,9 @@ class MemoryFile:
         inode = self._hold()
         if size > inode.size:
             raise ValueError(f"a view of {size} bytes is longer than {self.path}")
-        if size > len(inode.data):
-            self._vfs.reserve(inode, size)
+        if not inode.viewed or size > len(inode.data):
+            self._vfs.reserve(inode, max(_VIEW_ROOM, 4 * size))
+            inode.viewed = True
         return memoryview(inode.data)[:size].toreadonly()
 
     def next_data(self, position: int) -> int | None:

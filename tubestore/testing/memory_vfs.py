@@ -8,7 +8,7 @@ Where it differs from the system's, on purpose:
 - a lock excludes within the process too, as if each holder were a process of its own
   (the system's `lockf` lets one process take it again and again);
 - bytes of zeros count as a hole for `next_data`, by blocks of 4,096;
-- a view shows later writes only until the file has grown or was cut.
+- a view no longer shows later writes when the file has grown fourfold or was cut.
 
 Guards: `_lock` orders everything that changes. Reads take no lock: a file's bytes beyond
 its size are zeros, and its buffer is replaced, never shortened.
@@ -101,9 +101,13 @@ class MemoryVfs:
             with self._lock:
                 self.journal.mark(payload)
 
+    def release_locks(self) -> None:
+        """Drop every lock, as the death of its holder does."""
+        self._held.clear()
+
     def reboot(self) -> str:
         """Become another boot of the machine: nothing is lost here but the locks and the id."""
-        self._held.clear()
+        self.release_locks()
         self._boot_id = f"boot-{next(_boots)}"
         return self._boot_id
 

@@ -1,0 +1,170 @@
+"""Draw histories from a seed, crash them everywhere, and look at what is left.
+
+A history is a run, and sometimes a crash state of it that is opened and run on, whose journal
+(its recovery included) is crashed in turn, up to `DEPTH` times.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from tests.crash.book import Book, Promises, due, promises_at
+from tubestore.clock import ManualClock
+from tubestore.testing import CrashState, Distinct, Journal, MemoryVfs, crash_states
+
+DEPTH = 3
+
+
+class Run(Protocol):
+    """A writer at work; see `engine.EngineRun`."""
+
+    promises: Promises
+
+    def step(self) -> None:
+        """Do one random thing."""
+
+    def stop(self) -> None:
+        """End without writing anything."""
+
+    def promise_what_is_there(self) -> None:
+        """Promise what the recovery shows."""
+
+
+class Check(Protocol):
+    """Opens a crash state and raises AssertionError; see `engine.check_state`."""
+
+    def __call__(
+        self,
+        vfs: MemoryVfs,
+        clock: ManualClock,
+        book: Book,
+        promises: Promises,
+        *,
+        damage_allowed: bool,
+        thorough: bool,
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is crashed."""
+
+    run: Callable[[MemoryVfs, ManualClock, Book, Promises, int], Run]
+    check: Check
+    steps: int = 25  #: things that a first run does
+    steps_after: int = 6  #: … and one after a crash
+
+
+@dataclass(frozen=True)
+class History:
+    """A recorded run and what it began with."""
+
+    journal: Journal
+    book: Book
+    before: Promises
+    clock_ms: int
+    name: tuple[int, ...]
+    power_failed: bool
+
+
+class Broken(AssertionError):
+    """An invariant that does not hold, and the state in which it does not."""
+
+
+def seed_from_environment() -> int:
+    """Return the seed of this run: CRASH_SEED, else one drawn now."""
+    return int(os.environ.get("CRASH_SEED", "0")) or Random().randrange(1, 1_000_000)
+
+
+def states_from_environment(default: int) -> int:
+    """Return how many distinct states to look at: CRASH_STATES, else `default`."""
+    return int(os.environ.get("CRASH_STATES", "0")) or default
+
+
+class Explorer:
+    """Looks at states until it has seen enough different ones."""
+
+    def __init__(self, subject: Subject, seed: int, wanted: int) -> None:
+        self.subject, self.seed, self.wanted = subject, seed, wanted
+        self.distinct = Distinct()
+        self.checked = 0
+
+    def run(self) -> int:
+        """Draw histories until `wanted` different states were looked at; returns their number."""
+        number = 0
+        while len(self.distinct) < self.wanted:
+            self._explore(self._first(number), variants=8, share=0.5)
+            number += 1
+        return len(self.distinct)
+
+    def _first(self, number: int) -> History:
+        clock = ManualClock()
+        vfs = MemoryVfs(clock)
+        vfs.make_directories("/store")
+        journal = vfs.record()
+        book = Book()
+        run = self.subject.run(vfs, clock, book, {}, hash((self.seed, number)))
+        for _ in range(self.subject.steps):
+            run.step()
+        run.stop()
+        return History(journal, book, {}, clock.now_ms(), (number,), False)
+
+    def _next(self, history: History, state: CrashState, number: int) -> History:
+        """Open a crash state, run on, and return the journal of both."""
+        clock = ManualClock(history.clock_ms + 1000)
+        vfs = state.vfs(clock)
+        journal = vfs.record()
+        before = due(promises_at(state, history.before), state.kind)
+        book = history.book.fork()
+        name = (*history.name, number)
+        run = self.subject.run(vfs, clock, book, before, hash((self.seed, *name)))
+        run.promise_what_is_there()
+        for _ in range(self.subject.steps_after):
+            run.step()
+        run.stop()
+        power_failed = history.power_failed or state.kind == "power"
+        return History(journal, book, before, clock.now_ms(), name, power_failed)
+
+    def _explore(self, history: History, *, variants: int, share: float) -> None:
+        random = Random(hash((self.seed, *history.name, -1)))
+        chosen = [random.random() < share for _ in range(len(history.journal) + 1)]
+        states = crash_states(
+            history.journal,
+            seed=hash((self.seed, *history.name)),
+            variants=variants,
+            steps=chosen.__getitem__,
+        )
+        for number, state in enumerate(states):
+            if len(self.distinct) >= self.wanted:
+                return
+            if not self.distinct.is_new(state, history.name):
+                continue
+            self._look_at(history, state)
+            if len(history.name) < DEPTH and random.random() < 0.02:
+                try:
+                    following = self._next(history, state, number)
+                except Exception as error:
+                    raise Broken(f"running on after {self._describe(history, state)}") from error
+                self._explore(following, variants=4, share=0.3)
+
+    def _look_at(self, history: History, state: CrashState) -> None:
+        self.checked += 1
+        clock = ManualClock(history.clock_ms + 1000)
+        try:
+            self.subject.check(
+                state.vfs(clock),
+                clock,
+                history.book,
+                due(promises_at(state, history.before), state.kind),
+                damage_allowed=history.power_failed or state.kind == "power",
+                thorough=self.checked % 8 == 0,
+            )
+        except Exception as error:
+            raise Broken(f"{error!r}: {self._describe(history, state)}") from error
+
+    def _describe(self, history: History, state: CrashState) -> str:
+        return f"CRASH_SEED={self.seed}, history {history.name}, {state}"
