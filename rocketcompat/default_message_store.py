@@ -124,7 +124,7 @@ class DefaultMessageStore:
         if self._closed or self.mode == "r" or os.getpid() != self._pid:
             self._refuse_put()
         physical_offset, queue_offset, timestamp = self.commit_log.put_one(prepared)
-        self.dispatcher.wake()
+        self.dispatcher.wake_or_help(physical_offset + prepared.size)
         status = PutStatus.PUT_OK
         if durability == "fsync" or (self._sync_always and durability is None):
             status = self._synced_status(physical_offset + prepared.size)

@@ -39,7 +39,7 @@ from tubestore.kernels import Int64s
 
 _log = logging.getLogger(__name__)
 #: After it was woken the thread lets puts come together this long, unless somebody waits.
-LINGER_SECONDS = 0.002
+LINGER_SECONDS = 0.02
 _JOIN_SECONDS = 60.0
 
 
@@ -103,6 +103,7 @@ class ReputMessageService:
         self._condition = threading.Condition()
         self._position = position
         self._bytes_max = log.config.dispatch_batch_bytes_max
+        self._inline_bytes = log.config.dispatch_inline_bytes or 1 << 63
         #: Record starts that were handed over and not dispatched, and where they end.
         self._starts: Int64s = np.empty(0, np.int64)
         self._starts_end = position
@@ -133,10 +134,13 @@ class ReputMessageService:
 
     def dispatch_pending(self) -> int:
         """Hand over everything that is in the log now; returns the number of records."""
-        count = 0
         with self._dispatch_lock:
-            while (piece := self._next_piece()) is not None:
-                count += self._dispatch(piece)
+            return self._drain()
+
+    def _drain(self) -> int:
+        count = 0
+        while (piece := self._next_piece()) is not None:
+            count += self._dispatch(piece)
         return count
 
     def wait_dispatched(self, offset: int, timeout: float) -> bool:
@@ -162,10 +166,24 @@ class ReputMessageService:
         return True
 
     def wake(self) -> None:
-        """Say that something was put; cheap, and the puts do not wait for the thread."""
+        """Say that the log was put to; cheap."""
         if self._sleeping:
             self._sleeping = False
             self._wake.set()
+
+    def wake_or_help(self, log_end: int) -> None:
+        """As `wake`, of a single put up to `log_end`; with a lot pending hand it over here.
+
+        Two threads that pass the interpreter back and forth at every write of a record are
+        slower than one that does both; columns are long enough to overlap.
+        """
+        if log_end - self._position <= self._inline_bytes or self._thread is None:
+            self.wake()
+        elif self._dispatch_lock.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._dispatch_lock.release()
 
     def drop(self, follower: Follower) -> None:
         """Feed a follower no longer."""

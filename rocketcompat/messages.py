@@ -9,9 +9,9 @@ Next to read: `codec.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rocketcompat.formats import (
     SYS_FLAG_TRANSACTION_MASK,
@@ -120,8 +120,7 @@ class GetMessageStatus(Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
-@dataclass(frozen=True, slots=True)
-class PutResult:
+class PutResult(NamedTuple):
     """Where a message stands now."""
 
     status: PutStatus
@@ -129,7 +128,7 @@ class PutResult:
     queue_offset: int
     size: int
     store_timestamp: int
-    store_host_bytes: bytes = field(repr=False)
+    store_host_bytes: bytes
 
     @property
     def msg_id(self) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 from rocketcompat.formats import (
@@ -27,6 +27,7 @@ from rocketcompat.formats import (
     INT32_MAX,
     MESSAGE_HEAD,
     MESSAGE_SIZE_MAX,
+    RECORD_SIZE_SLACK,
 )
 from tubestore.errors import InvalidMessage
 
@@ -88,11 +89,19 @@ class MessageStoreConfig:
     recovery: Literal["tubestore", "upstream"] = "tubestore"
     layouts: frozenset[str] = LAYOUTS
     dispatch_batch_bytes_max: int = 8 << 20
+    #: A put that finds this much waiting for dispatch does it itself, so that two threads do
+    #: not fight for the interpreter; 0 leaves it all to the dispatcher's thread.
+    dispatch_inline_bytes: int = 2 << 20
     wait_dispatched_timeout: int = 5000
+    #: Bytes of the largest record that is taken: RocketMQ's limit, and what a file can hold.
+    record_size_max: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _check(field.name, getattr(self, field.name), field.default)
+        for option in fields(self):
+            _check(option.name, getattr(self, option.name), option.default)
+        room = self.mapped_file_size_commit_log - BLANK.size
+        limit = min(self.max_message_size + RECORD_SIZE_SLACK, room)
+        object.__setattr__(self, "record_size_max", limit)
         object.__setattr__(self, "layouts", frozenset(self.layouts))
         unknown = self.layouts - LAYOUTS
         if unknown:
@@ -106,7 +115,7 @@ class MessageStoreConfig:
         Options that this store has no use for are refused by name, so that nobody relies
         on one that does nothing; a broker's whole configuration needs `ignore_unknown`.
         """
-        known = {field.name: field.default for field in fields(cls)}
+        known = {option.name: option.default for option in fields(cls) if option.init}
         values = {}
         for camel, value in options.items():
             name = camel_to_snake(camel)
