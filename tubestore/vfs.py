@@ -23,6 +23,7 @@ import fcntl
 import mmap
 import os
 import platform
+import resource
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from typing import Protocol, runtime_checkable
 from tubestore.layout import Buffer
 
 DESCRIPTORS_MAX = 512
+LOOKS_MAX = 8
 
 
 class VfsFile(Protocol):
@@ -239,27 +241,34 @@ class OsLock:
 class OsVfs:
     """The file system of the machine (Linux; macOS as far as it goes)."""
 
-    def __init__(self, descriptors_max: int = DESCRIPTORS_MAX) -> None:
-        self._descriptors_max = descriptors_max
+    def __init__(self, descriptors_max: int | None = None) -> None:
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._descriptors_max = descriptors_max or max(16, min(DESCRIPTORS_MAX, allowed // 2))
         self._lock = threading.Lock()
         self._pool: deque[OsFile] = deque()
 
     def _admit(self, file: OsFile) -> None:
-        """Count a newly opened file; close one that was idle if there are too many."""
+        """Count a newly opened file; close one that has been idle if there are too many.
+
+        A second chance for those that were used since the last look, or have writes that no
+        sync has confirmed; looks at a few only, so that it costs the same with any number.
+        """
         with self._lock:
-            self._pool.append(file)
-            for _ in range(2 * len(self._pool)):
-                if len(self._pool) <= self._descriptors_max:
-                    break
-                oldest = self._pool.popleft()
+            pool = self._pool
+            pool.append(file)
+            looks = LOOKS_MAX
+            while len(pool) > self._descriptors_max:
+                oldest = pool.popleft()
                 held = oldest.descriptor
                 if held is None:
                     continue
-                if held.used or held.dirty:
-                    # A dirty one stays as long as it can: its next sync must see its write errors.
+                looks -= 1
+                if looks > 0 and (held.used or held.dirty):
                     held.used = False
-                    self._pool.append(oldest)
+                    pool.append(oldest)
                 else:
+                    # A write error that no descriptor has reported is reported to the next one
+                    # that is opened (Linux, since 4.13), so even a dirty file may be closed.
                     oldest.close()
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
