@@ -222,6 +222,31 @@ class IndexFile:
             number = previous
         return found
 
+    def candidates(self, key_hash: int, begin: int, end: int) -> list[int]:
+        """Return physical offsets of all items of a hash that may lie in the window, newest first.
+
+        Wider than `select`: items' times are truncated to the second, the first item's is
+        measured from another origin (spec §3.4), and times need not rise.
+        """
+        with self._lock:
+            number, header = self._slot(key_hash), self.header
+        count, origin = header.index_count, header.begin_timestamp
+        found: list[int] = []
+        if count <= 1:
+            return found
+        items, start = self._items(count), self.geometry.items_start
+        while 0 < number < count:
+            item = _ITEM.unpack_from(items, start + number * INDEX_ITEM.size)
+            item_hash, physical_offset, seconds, previous = item
+            stored = origin + seconds * 1000
+            fits = begin - 1000 < stored <= end or number == 1
+            if item_hash == key_hash and fits:
+                found.append(physical_offset)
+            if previous >= number:
+                break
+            number = previous
+        return found
+
     def select_many(self, key_hashes: Int32s) -> tuple[Int64s, Int64s]:
         """Return (place in `key_hashes`, physical offset) of all items of many keys, newest first.
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -253,6 +253,12 @@ class IndexService:
             if file.begin_timestamp < begin or len(found) >= count_max:
                 break
         return found, last_time, last_offset
+
+    def candidates(self, hash_of_key: int, begin: int, end: int) -> Iterator[int]:
+        """Yield physical offsets of items of a hash that may lie in the window, newest first."""
+        for file in reversed(self._files):
+            if file.index_count > 1 and file.begin_timestamp - 1000 <= end:
+                yield from file.candidates(hash_of_key, begin, end)
 
     def select_many(self, key_hashes: Int32s) -> tuple[Int64s, Int64s]:
         """Return (place in `key_hashes`, physical offset) of all items of many keys.
