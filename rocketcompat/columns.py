@@ -275,7 +275,7 @@ def hash_slices(raw: Bytes, starts: Int64s, ends: Int64s) -> Any:
         return np.array(hashes, np.int64).astype(np.uint32)
     sizes = ends - starts
     values = np.zeros(len(starts), np.uint32)
-    for size in np.unique(sizes).tolist():
+    for size in np.flatnonzero(np.bincount(sizes)).tolist():  # np.unique is ten times slower here
         rows = np.flatnonzero(sizes == size)
         if size:
             rectangle = gather(raw, starts[rows], np.dtype(f"V{size}"))

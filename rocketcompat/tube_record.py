@@ -145,40 +145,32 @@ def _plain_properties(properties: pa.LargeBinaryArray) -> tuple[Array, Array, An
     filled = np.flatnonzero(sizes > 0)
     trailing[filled] = raw[bounds[1:][filled] - 1] == ord(PROPERTY_SEPARATOR)
     ends = bounds[1:] - trailing
-    plain = _sums(_NOT_PLAIN[raw], bounds[:-1], ends) == 0
-    plain &= _pairs_are_whole(raw, bounds[:-1], ends)
+    plain = _pairs_are_whole(raw, bounds[:-1], ends)
+    strange = np.flatnonzero(_NOT_PLAIN[raw])
+    plain[np.searchsorted(bounds, strange, side="right") - 1] = False
     texts = kernels.slices(_TO_ATTRIBUTES[raw].data, bounds[:-1], ends - bounds[:-1])
     return plain, trailing, texts
 
 
-def _sums(values: Array, starts: Array, ends: Array) -> Array:
-    totals = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, out=totals[1:])
-    return np.asarray(totals[ends] - totals[starts])
-
-
 def _pairs_are_whole(raw: Array, starts: Array, ends: Array) -> Array:
-    """Return whether each string is name, U+0001, value, U+0002, name …: no part empty."""
-    separators = np.flatnonzero((raw == 1) | (raw == 2))
-    kinds = raw[separators]
-    # Between two separators, and at both ends, there is something.
-    empty = np.zeros(len(raw) + 1, np.int64)
-    touching = separators[1:][np.diff(separators) == 1]
-    np.add.at(empty, touching, 1)
-    at_start = np.isin(starts, separators) | np.isin(ends - 1, separators)
-    # Kinds alternate 1, 2, 1 … 1 within a string: as many names as values, never two alike.
-    owners = np.searchsorted(starts, separators, side="right") - 1
-    ordinal = np.arange(len(separators)) - np.searchsorted(separators, starts)[owners]
-    wrong = np.zeros(len(raw) + 1, np.int64)
-    inside = separators < ends[owners] if len(separators) else np.zeros(0, bool)
-    wrong[separators[inside & (kinds != 1 + ordinal % 2)]] = 1
-    counts = _sums((raw == 1).astype(np.int64), starts, ends)
-    pairs = _sums((raw == 2).astype(np.int64), starts, ends) + 1
-    nothing = ends == starts
-    whole = (counts == pairs) & ~at_start
-    whole &= _sums(empty[:-1], starts, ends) == 0
-    whole &= _sums(wrong[:-1], starts, ends) == 0
-    return np.asarray(whole | nothing)
+    """Return whether each string is name, U+0001, value, U+0002, name …: no part empty.
+
+    Looks at the separators only, a handful a string. `starts` ascend and strings do not overlap.
+    """
+    at = np.flatnonzero((raw == 1) | (raw == 2))
+    owners = np.searchsorted(starts, at, side="right") - 1
+    inside = at < ends[owners] if len(at) else np.zeros(0, bool)
+    at, owners = at[inside], owners[inside]
+    counts = np.bincount(owners, minlength=len(starts))
+    first = np.searchsorted(owners, np.arange(len(starts)))
+    ordinal = np.arange(len(at)) - first[owners]
+    # Kinds alternate 1, 2, 1 … 1; before, between and behind separators there is something.
+    wrong = raw[at] != 1 + ordinal % 2
+    previous = np.where(ordinal == 0, starts[owners] - 1, np.append(-2, at[:-1])[: len(at)])
+    wrong |= (at - previous == 1) | (at == ends[owners] - 1)
+    whole = counts % 2 == 1
+    whole[owners[wrong]] = False
+    return np.asarray(whole | (ends == starts))
 
 
 def _reserved_column(log: LogColumns, rows: Array, bits: Array, narrow: Array) -> Any:
