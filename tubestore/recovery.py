@@ -76,7 +76,6 @@ def recover(files: MsgFileStore) -> RecoverReport:
     _cut_partial_entry(files, report)
     index_from, data_from = _trusted(files)
     if index_from == files.index.end and data_from == files.data.end:
-        files.trust_directories()  # they were synced before the checkpoint was written
         return report
     _Reconciler(files, report, index_from, data_from).run()
     return report
@@ -99,6 +98,8 @@ def _trusted(files: MsgFileStore) -> tuple[int, int]:
     """
     checkpoint = read_checkpoint(files)
     if checkpoint is not None:
+        if (checkpoint.index_end, checkpoint.data_end) == (files.index.end, files.data.end):
+            files.trust_directories()  # they were synced before it was written
         return checkpoint.index_end, checkpoint.data_end
     if not len(files.index):
         return _first_offset(files.data), files.data.start

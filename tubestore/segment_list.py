@@ -115,6 +115,9 @@ class FileSegmentList:
             _, segment = changed.popitem(-1)
             segment.close()
             self._vfs.remove(segment.path)
+        if len(changed) < len(self._segments):
+            # Before the cut: a power cut must not bring one back behind the gap that it leaves.
+            self._vfs.sync_directory(self.directory)
         self._segments = changed
         last = self.last
         if last.end > end:
