@@ -37,6 +37,7 @@ help: ## Print this list
 .PHONY: demo
 demo: $(CORE) ## See it work on real input, in under a minute
 	.venv/bin/tubestore demo $(ARGS)
+	.venv/bin/rocketcompat demo $(ARGS)
 
 .PHONY: test
 test: $(DEV) ## Run the tests, without the slow ones
