@@ -53,7 +53,7 @@ def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:
         found = Checkpoint(**json.loads(files.vfs.read_file(path)))
     except (OSError, ValueError, TypeError):
         return None
-    if found.version != VERSION:
+    if found.version != VERSION or not _has_sense(found):
         return None
     for segments, end, digest in (
         (files.index, found.index_end, found.index_digest),
@@ -62,6 +62,11 @@ def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:
         if end > segments.end or _digest(segments, end) != digest:
             return None
     return found
+
+
+def _has_sense(found: Checkpoint) -> bool:
+    ends = (found.index_end, found.data_end)
+    return all(type(end) is int and end >= 0 for end in ends)
 
 
 def _digest(segments: FileSegmentList, end: int) -> str:

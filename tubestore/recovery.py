@@ -114,8 +114,9 @@ def _trusted(files: MsgFileStore) -> tuple[int, int]:
         return files.index.start, files.data.start
     at = index_from - (index_from - before.start) % ENTRY_SIZE
     entry = INDEX_ENTRY.unpack_from(before.read(at - ENTRY_SIZE, ENTRY_SIZE))
+    # TubeMQ 1.2.0 without caches writes entries at -1 (spec/oracle-tubemq.md 3).
     end = entry.data_offset + entry.data_size
-    if not files.data.start <= end <= files.data.end:
+    if entry.data_offset < 0 or not files.data.start <= end <= files.data.end:
         return files.index.start, files.data.start
     return at, end
 
@@ -146,8 +147,17 @@ class _Reconciler:
         self._entries = self._read_entries(index_from)
         self._entries_from = index_from
         self._good = self._verify(self._entries, index_from)
+        self._pass_expired()
         #: Index segments that were written to in the middle, sealed ones perhaps.
         self._rewritten: set[FileSegment] = set()
+
+    def _pass_expired(self) -> None:
+        """Leave the entries alone whose data is gone: TubeMQ expires the two streams separately."""
+        offsets = self._entries["data_offset"].astype(np.int64)
+        if self.data_offset == self.files.data.start and len(offsets):
+            expired = (offsets >= 0) & (offsets < self.data_offset)
+            count = len(offsets) if expired.all() else int(np.argmin(expired))
+            self.index_offset += ENTRY_SIZE * count
 
     def _read_entries(self, index_from: int) -> Array:
         parts = [
@@ -263,11 +273,24 @@ class _Reconciler:
             if by_entry is not None:
                 stop = min(stop, max(first, by_entry[0] - candidate.start))
             view = candidate.view(candidate.end)
-            position = find_valid(view, first, stop, self.index_offset)
-            if position is not None:
+            while (position := find_valid(view, first, stop, self.index_offset)) is not None:
                 header = DATA_HEADER.unpack_from(view, position)
-                return candidate.start + position, int(header.queue_logic_offset)
+                if self._can_follow(candidate.start + position, header, by_entry):
+                    return candidate.start + position, int(header.queue_logic_offset)
+                first = position + 1
         return by_entry
+
+    def _can_follow(self, data_offset: int, header: Any, by_entry: tuple[int, int] | None) -> bool:
+        """Whether an intact record behind damage has an offset that can be right.
+
+        The bytes in between hold so many messages and no more. A record that is part of a
+        damaged body (a dump of some store) has an offset of its own.
+        """
+        held = (data_offset - self.data_offset) // (DATA_HEADER.size + 1)
+        last = self.index_offset + ENTRY_SIZE * held
+        if by_entry is not None:
+            last = min(last, by_entry[1] - ENTRY_SIZE)
+        return bool(header.queue_logic_offset <= last)
 
     def _keep_or_write_placeholder(self, size: int) -> None:
         """Give a damaged message an entry, so that those behind it keep their offsets."""

@@ -1,0 +1,34 @@
+"""Fixtures that many tests share: golden stores, a disk in memory, a clock that stands, a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+import tubestore
+from tests.support.golden import golden_fixture as golden_fixture
+from tubestore.clock import ManualClock
+from tubestore.manager import MessageStoreManager
+from tubestore.testing import MemoryVfs
+
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=50)
+hypothesis.settings.load_profile("quick")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def memory_vfs(clock: ManualClock) -> MemoryVfs:
+    return MemoryVfs(clock)
+
+
+@pytest.fixture
+def store(memory_vfs: MemoryVfs, clock: ManualClock) -> Iterator[MessageStoreManager]:
+    """A store on a disk in memory, without threads: flushes happen in the caller."""
+    with tubestore.open("/store", vfs=memory_vfs, clock=clock, background=False) as opened:
+        yield opened

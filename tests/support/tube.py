@@ -1,0 +1,123 @@
+"""Shards and rows for the tests of the engine, below the level of `tubestore.open`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tubestore.clock import Clock, ManualClock
+from tubestore.file_store import MsgFileStore
+from tubestore.memory_pool import MemoryPool
+from tubestore.message_store import Background, MessageStore
+from tubestore.options import StoreOptions
+from tubestore.read_path import ALL_COLUMNS, ShardView
+from tubestore.records import RecordColumns, Row
+from tubestore.vfs import Vfs
+
+T0 = 1_700_000_000_000
+LOOPBACK = 127 << 24 | 1
+
+
+def make_row(payload: bytes = b"x", partition_id: int = 0, **values: Any) -> Row:
+    """Return a row with plain values where none are given."""
+    fields = {
+        "key_code": -1,
+        "received_time": T0,
+        "report_address": LOOPBACK,
+        "msg_id": 1,
+        "flag": 0,
+        **values,
+    }
+    return Row(partition_id=partition_id, payload=payload, **fields)
+
+
+def make_rows(count: int, partitions: int = 3, start: int = 0) -> list[Row]:
+    """Return rows with numbered payloads of different lengths."""
+    return [
+        make_row(
+            b"message %d " % n + b"." * (n % 17),
+            n % partitions,
+            msg_id=n,
+            received_time=T0 + n,
+            key_code=n % 5,
+        )
+        for n in range(start, start + count)
+    ]
+
+
+def columns_of(rows: Sequence[Row]) -> RecordColumns:
+    """Return the same messages as columns."""
+    ids, codes, times, addresses, msg_ids, flags, payloads = zip(*rows, strict=True)
+    return RecordColumns(
+        np.array(ids, np.int32),
+        np.array(codes, np.int32),
+        np.array(times, np.int64),
+        np.array(addresses, np.int32),
+        np.array(msg_ids, np.int64),
+        np.array(flags, np.int32),
+        [pa.array(payloads, pa.large_binary())],
+    )
+
+
+def open_shard(
+    vfs: Vfs,
+    directory: str = "/store/t-0",
+    *,
+    clock: Clock | None = None,
+    background: Background | None = None,
+    **options: Any,
+) -> MessageStore:
+    """Open one shard for writing, with recovery."""
+    settings = StoreOptions(**options)
+    topic, _, store_id = directory.rpartition("/")[2].rpartition("-")
+    return MessageStore.open(
+        MsgFileStore(vfs, directory, int(store_id), settings),
+        topic=topic,
+        options=settings,
+        clock=clock or ManualClock(),
+        pool=MemoryPool(settings.memory_bound_bytes),
+        background=background,
+    )
+
+
+def write_rows(
+    vfs: Vfs, rows: Iterable[Row], directory: str = "/store/t-0", **options: Any
+) -> None:
+    """Write rows one by one into a shard and close it."""
+    shard = open_shard(vfs, directory, **options)
+    for row in rows:
+        shard.append(row, "page_cache")
+    shard.close()
+
+
+def scanned(view: ShardView, *, verify: bool = False) -> list[dict[str, Any]]:
+    """Return every row of a shard in the order of offsets."""
+    return [r for b in view.scan(ALL_COLUMNS, verify=verify) for r in b.to_pylist()]
+
+
+def bodies(view: ShardView) -> list[bytes | None]:
+    """Return the body of every row of a shard."""
+    return [row["body"] for row in scanned(view)]
+
+
+def tree_digest(root: Path) -> str:
+    """Digest every path, size, time and byte below a directory."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        digest.update(f"{path.relative_to(root)} {status.st_mode} {status.st_mtime_ns}".encode())
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def golden_payload(record: dict[str, Any]) -> bytes | None:
+    """Return the payload of an expected record; None for a large one, which has a digest only."""
+    text = record.get("payload")
+    return None if text is None else base64.b64decode(text)

@@ -1,0 +1,439 @@
+"""The rows of recovery's table: what is found at the expected place, and what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.tube import bodies, make_row, make_rows, open_shard, scanned, write_rows
+from tubestore.formats import INDEX_ENTRY
+from tubestore.message_store import MessageStore
+from tubestore.messages import STATE_BAD_CHECKSUM, STATE_BAD_RECORD, STATE_OK
+from tubestore.records import ENTRY_SIZE, HEADER_SIZE, encode_row, entries_in, entry_of, inspect
+from tubestore.testing import FaultyVfs, MemoryVfs
+
+HOME = "/store/t-0"
+DATA = f"{HOME}/{0:020d}.tube"
+INDEX = f"{HOME}/index/{0:020d}.index"
+CHECKPOINT = f"{HOME}/.tubestore/checkpoint.json"
+ROWS = make_rows(20)
+BODIES = [row.payload for row in ROWS]
+#: Files of a few messages each.
+SMALL = {"segment_size_bytes": 300, "index_segment_size_bytes": 5 * ENTRY_SIZE}
+
+
+def starts_of(vfs: MemoryVfs) -> list[int]:
+    """Return where each record of a one-file shard starts."""
+    return [int(p) for p in entries_in(vfs.read_file(INDEX))["data_offset"]]
+
+
+def patch(vfs: MemoryVfs, path: str, position: int, data: bytes) -> None:
+    vfs.open(path).pwrite(data, position)
+
+
+def cut(vfs: MemoryVfs, path: str, by: int) -> None:
+    file = vfs.open(path)
+    file.truncate(file.size() - by)
+
+
+def append_and_read_back(vfs: MemoryVfs, shard: MessageStore, expected: list[bytes | None]) -> None:
+    """After any recovery: append, close, open, and find the same and the new message."""
+    shard.append(make_row(b"after"), "fsync")
+    shard.close()
+    again = open_shard(vfs, HOME)
+    assert bodies(again.view()) == [*expected, b"after"]
+    assert again.recovered.problems == []
+    again.close()
+    check_invariants(vfs)
+
+
+def check_invariants(vfs: MemoryVfs) -> None:
+    """Every index file is whole entries; each record says where its entry stands."""
+    data = {int(p[-25:-5]): b for p, b in vfs.tree().items() if p.endswith(".tube")}
+    for path, raw in vfs.tree().items():
+        if path.endswith(".index"):
+            assert len(raw) % ENTRY_SIZE == 0
+            for number, entry in enumerate(entries_in(raw)):
+                for start, content in data.items():
+                    at = int(entry["data_offset"]) - start
+                    if 0 <= at < len(content):
+                        header, reason = inspect(content, at, len(content))
+                        if reason is None and header.length + 4 == entry["data_size"]:
+                            offset = int(path[-26:-6]) + number * ENTRY_SIZE
+                            assert header.queue_logic_offset == offset
+                            assert entry_of(header, start + at) == entry.tobytes()
+
+
+class Case(NamedTuple):
+    """A damage, and what recovery makes of it; by default all messages stay."""
+
+    damage: Callable[[MemoryVfs], None]
+    lost: frozenset[int] = frozenset()
+    reindexed: int = 0
+    data_cut: int = 0
+    index_cut: int = 0
+    states: dict[int, str] = {}  # noqa: RUF012
+    problems: tuple[str, ...] = ()
+
+
+def flip_payload(vfs: MemoryVfs, number: int) -> None:
+    at = starts_of(vfs)[number] + HEADER_SIZE
+    byte = vfs.read_file(DATA)[at]
+    patch(vfs, DATA, at, bytes([byte ^ 1]))
+
+
+def patch_entry(number: int, **values: int) -> Callable[[MemoryVfs], None]:
+    def damage(vfs: MemoryVfs) -> None:
+        entry = INDEX_ENTRY.unpack_from(vfs.read_file(INDEX), ENTRY_SIZE * number)
+        changed = INDEX_ENTRY.pack(**{**entry._asdict(), **values})
+        patch(vfs, INDEX, ENTRY_SIZE * number, changed)
+
+    return damage
+
+
+def replace_file(path: str, change: Callable[[bytes], bytes]) -> Callable[[MemoryVfs], None]:
+    return lambda vfs: vfs.replace_file(path, change(vfs.read_file(path)))
+
+
+LAST = HEADER_SIZE + len(BODIES[-1])
+CASES = {
+    "nothing is wrong": Case(lambda vfs: None),
+    "records at the end have no entries": Case(
+        lambda vfs: cut(vfs, INDEX, 3 * ENTRY_SIZE), reindexed=3
+    ),
+    "entries at the end have no records": Case(
+        lambda vfs: cut(vfs, DATA, LAST), lost=frozenset({19}), index_cut=ENTRY_SIZE
+    ),
+    "the last record is torn in its payload": Case(
+        lambda vfs: cut(vfs, DATA, 3),
+        lost=frozenset({19}),
+        data_cut=LAST - 3,
+        index_cut=ENTRY_SIZE,
+    ),
+    "the last record is torn in its header": Case(
+        lambda vfs: cut(vfs, DATA, LAST - 20),
+        lost=frozenset({19}),
+        data_cut=20,
+        index_cut=ENTRY_SIZE,
+    ),
+    "the last record has a bad checksum": Case(
+        lambda vfs: flip_payload(vfs, 19),
+        lost=frozenset({19}),
+        data_cut=LAST,
+        index_cut=ENTRY_SIZE,
+    ),
+    "zeros stand behind the last record": Case(
+        replace_file(DATA, lambda data: data + bytes(1000)), data_cut=1000
+    ),
+    "noise stands behind the last record": Case(
+        replace_file(DATA, lambda data: data + b"\x02\xc9\x98\xb8 noise" * 9), data_cut=90
+    ),
+    "an entry is written in part": Case(
+        lambda vfs: cut(vfs, INDEX, 5), reindexed=1, index_cut=ENTRY_SIZE - 5
+    ),
+    "an index of less than one entry": Case(
+        replace_file(INDEX, lambda data: data[:13]), reindexed=20, index_cut=13
+    ),
+    "zeros stand behind the last entry": Case(
+        replace_file(INDEX, lambda data: data + bytes(10 * ENTRY_SIZE)), index_cut=10 * ENTRY_SIZE
+    ),
+    "the index is gone": Case(lambda vfs: vfs.remove(INDEX), reindexed=20),
+    "the index is empty": Case(replace_file(INDEX, lambda data: b""), reindexed=20),
+    "the index is zeros": Case(replace_file(INDEX, lambda data: bytes(len(data))), reindexed=20),
+    "an entry has another partition": Case(patch_entry(7, partition_id=1_234), reindexed=1),
+    "an entry has another key": Case(patch_entry(7, key_code=99), reindexed=1),
+    "an entry has another time": Case(patch_entry(7, received_time=99), reindexed=1),
+    "an entry points elsewhere": Case(patch_entry(7, data_offset=1), reindexed=1),
+    "an entry points behind the data": Case(patch_entry(7, data_offset=1 << 60), reindexed=1),
+    "an entry points before the data": Case(patch_entry(7, data_offset=-1), reindexed=1),
+    "an entry has another size": Case(patch_entry(7, data_size=29_360_181), reindexed=1),
+    "an entry has a negative size": Case(patch_entry(7, data_size=-5), reindexed=1),
+    "the first entry is zeros": Case(
+        lambda vfs: patch(vfs, INDEX, 0, bytes(ENTRY_SIZE)), reindexed=1
+    ),
+    "a payload in the middle has a flipped bit": Case(
+        lambda vfs: flip_payload(vfs, 7),
+        states={7: STATE_BAD_CHECKSUM},
+        problems=("checksum of the payload differs",),
+    ),
+    "the first payload has a flipped bit": Case(
+        lambda vfs: flip_payload(vfs, 0),
+        states={0: STATE_BAD_CHECKSUM},
+        problems=("checksum of the payload differs",),
+    ),
+    "a token in the middle is overwritten": Case(
+        lambda vfs: patch(vfs, DATA, starts_of(vfs)[7] + 4, b"nope"),
+        states={7: STATE_BAD_RECORD},
+        problems=("instead of 0x02c998b8",),
+    ),
+    "a length in the middle is huge": Case(
+        lambda vfs: patch(vfs, DATA, starts_of(vfs)[7], b"\x7f\xff\xff\xff"),
+        states={7: STATE_BAD_RECORD},
+        problems=("length 2147483647 is impossible",),
+    ),
+    "a length in the middle is negative": Case(
+        lambda vfs: patch(vfs, DATA, starts_of(vfs)[7], b"\xff\xff\xff\xff"),
+        states={7: STATE_BAD_RECORD},
+        problems=("length -1 is impossible",),
+    ),
+    "three records in a row are zeros": Case(
+        lambda vfs: patch(
+            vfs, DATA, starts_of(vfs)[7], bytes(starts_of(vfs)[10] - starts_of(vfs)[7])
+        ),
+        states={7: STATE_BAD_RECORD, 8: STATE_BAD_RECORD, 9: STATE_BAD_RECORD},
+        problems=("instead of 0x02c998b8",),
+    ),
+    "two damages apart from each other": Case(
+        lambda vfs: (flip_payload(vfs, 3), flip_payload(vfs, 12))[0],
+        states={3: STATE_BAD_CHECKSUM, 12: STATE_BAD_CHECKSUM},
+        problems=("checksum of the payload differs", "checksum of the payload differs"),
+    ),
+}
+
+
+@pytest.mark.parametrize("with_checkpoint", [False, True], ids=["", "stale checkpoint"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_shard_of_one_file_is_mended(
+    memory_vfs: MemoryVfs, case: Case, with_checkpoint: bool
+) -> None:
+    # A checkpoint of the first rows only: what was written behind it is looked at again.
+    write_rows(memory_vfs, ROWS[:1] if with_checkpoint else ROWS, HOME)
+    if with_checkpoint:
+        if {0} & {*case.states} or "first entry" in str(case):
+            pytest.skip("what is below the checkpoint is trusted")
+        saved = memory_vfs.read_file(CHECKPOINT)
+        write_rows(memory_vfs, ROWS[1:], HOME)
+        memory_vfs.replace_file(CHECKPOINT, saved)
+    else:
+        memory_vfs.remove(CHECKPOINT)
+    case.damage(memory_vfs)
+
+    shard = open_shard(memory_vfs, HOME)
+    report = shard.recovered
+    rows = scanned(shard.view(), verify=True)
+    kept = [n for n in range(20) if n not in case.lost]
+    assert [row["state"] for row in rows] == [case.states.get(n, STATE_OK) for n in kept]
+    assert [row["offset"] for row in rows] == [ENTRY_SIZE * n for n in kept]
+    for number, row in zip(kept, rows, strict=True):
+        if number not in case.states:
+            assert row["body"] == BODIES[number]
+            assert row["partition_id"] == ROWS[number].partition_id
+            assert row["key_code"] == ROWS[number].key_code
+    if not with_checkpoint:
+        assert (report.data_cut, report.index_cut) == (case.data_cut, case.index_cut)
+        assert report.reindexed == case.reindexed
+    assert len(report.problems) == len(case.problems)
+    for problem, reason in zip(report.problems, case.problems, strict=True):
+        assert reason in problem.reason
+        assert problem.path == DATA
+    append_and_read_back(memory_vfs, shard, bodies(shard.view()))
+
+
+def test_no_damage_means_no_write(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.remove(CHECKPOINT)
+    journal = memory_vfs.record()
+    shard = open_shard(memory_vfs, HOME)
+    assert [call.kind for call in journal.calls] == []
+    assert shard.recovered.verified == len(ROWS)
+    append_and_read_back(memory_vfs, shard, list(BODIES))
+
+
+def test_data_without_any_index_file_is_indexed_over_many_segments(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, ROWS, HOME, **SMALL)
+    for path in list(memory_vfs.tree()):
+        if path.endswith((".index", "checkpoint.json")):
+            memory_vfs.remove(path)
+    shard = open_shard(memory_vfs, HOME, **SMALL)
+    assert bodies(shard.view()) == BODIES
+    assert shard.recovered.reindexed == len(ROWS)
+    assert len(shard.files.index) > 2
+    append_and_read_back(memory_vfs, shard, list(BODIES))
+
+
+def test_index_entries_without_any_data_are_cut_and_reported(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.remove(DATA)
+    shard = open_shard(memory_vfs, HOME)
+    assert bodies(shard.view()) == []
+    assert [p.reason for p in shard.recovered.problems] == ["index entries without any data"]
+    append_and_read_back(memory_vfs, shard, [])
+
+
+def test_damage_in_the_last_of_several_files_keeps_what_is_behind_it(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS, HOME, **SMALL)
+    memory_vfs.remove(CHECKPOINT)
+    last = max(p for p in memory_vfs.tree() if p.endswith(".tube"))
+    before_last = sorted(p for p in memory_vfs.tree() if p.endswith(".tube"))[-2]
+    path = last if len(memory_vfs.read_file(last)) else before_last
+    patch(memory_vfs, path, HEADER_SIZE, b"#")
+    shard = open_shard(memory_vfs, HOME, **SMALL)
+    rows = scanned(shard.view(), verify=True)
+    assert len(rows) >= len(ROWS) - 1
+    good = [row["body"] for row in rows if row["state"] == STATE_OK]
+    assert set(BODIES) - set(good) <= {row.payload for row in ROWS}
+    assert len(good) == len(ROWS) - 1
+    append_and_read_back(memory_vfs, shard, bodies(shard.view()))
+
+
+def test_entries_whose_data_has_expired_stay_where_they_are(memory_vfs: MemoryVfs) -> None:
+    """TubeMQ expires data and index separately: the index may begin before the data."""
+    write_rows(memory_vfs, ROWS, HOME, segment_size_bytes=300)
+    memory_vfs.remove(CHECKPOINT)
+    memory_vfs.remove(DATA)
+    before = memory_vfs.read_file(INDEX)
+    first_kept = min(int(p[-25:-5]) for p in memory_vfs.tree() if p.endswith(".tube"))
+    expired = sum(e["data_offset"] < first_kept for e in entries_in(before))
+    assert 0 < expired < len(ROWS)
+    shard = open_shard(memory_vfs, HOME)
+    rows = scanned(shard.view(), verify=True)
+    assert memory_vfs.read_file(INDEX) == before
+    assert [row["body"] for row in rows[expired:]] == BODIES[expired:]
+    assert [row["offset"] for row in rows] == [ENTRY_SIZE * n for n in range(len(ROWS))]
+    append_and_read_back(memory_vfs, shard, bodies(shard.view()))
+
+
+def test_a_record_within_a_damaged_payload_is_not_taken_for_a_message(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """Bodies may be dumps of other stores: a record in them carries an offset of its own."""
+    (header, payload), _ = encode_row(make_row(b"inner"), 1_000_000 * ENTRY_SIZE, 0)
+    rows = [*ROWS[:5], make_row(b"outer " + header + payload), *ROWS[5:10]]
+    write_rows(memory_vfs, rows, HOME)
+    memory_vfs.remove(CHECKPOINT)
+    flip_payload(memory_vfs, 5)
+    shard = open_shard(memory_vfs, HOME)
+    found = scanned(shard.view(), verify=True)
+    assert [row["offset"] for row in found] == [ENTRY_SIZE * n for n in range(len(rows))]
+    assert [row["state"] for row in found] == [
+        STATE_BAD_CHECKSUM if n == 5 else STATE_OK for n in range(len(rows))
+    ]
+    append_and_read_back(memory_vfs, shard, bodies(shard.view()))
+
+
+def test_a_wild_offset_in_a_record_behind_damage_does_not_blow_up_the_index(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS[:5], HOME)
+    memory_vfs.remove(CHECKPOINT)
+    (header, payload), _ = encode_row(make_row(b"wild"), (1 << 40) * ENTRY_SIZE, 0)
+    end = len(memory_vfs.read_file(DATA))
+    patch(memory_vfs, DATA, end, b"junk" * 5 + header + payload)
+    shard = open_shard(memory_vfs, HOME)
+    assert bodies(shard.view())[:5] == BODIES[:5]
+    assert shard.view().index_end <= 7 * ENTRY_SIZE
+    append_and_read_back(memory_vfs, shard, bodies(shard.view()))
+
+
+def test_a_lost_index_behind_a_damaged_record_gets_entries_at_the_old_offsets(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.remove(CHECKPOINT)
+    starts = starts_of(memory_vfs)
+    patch(memory_vfs, DATA, starts[7], bytes(starts[9] - starts[7]))
+    cut(memory_vfs, INDEX, 15 * ENTRY_SIZE)
+    shard = open_shard(memory_vfs, HOME)
+    rows = {row["offset"]: row for row in scanned(shard.view(), verify=True)}
+    assert sorted(rows) == [ENTRY_SIZE * n for n in range(len(ROWS))]
+    for number, body in enumerate(BODIES):
+        state = rows[ENTRY_SIZE * number]["state"]
+        assert (state == STATE_OK) == (number not in (7, 8))
+        if state == STATE_OK:
+            assert rows[ENTRY_SIZE * number]["body"] == body
+    append_and_read_back(memory_vfs, shard, bodies(shard.view()))
+
+
+# -- the checkpoint --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [50, 2000])
+def test_after_a_clean_close_opening_does_not_depend_on_the_size(
+    memory_vfs: MemoryVfs, count: int
+) -> None:
+    shard = open_shard(memory_vfs, HOME)
+    for row in make_rows(count):
+        shard.append(row, "memory")
+    shard.close()
+    counting = FaultyVfs(memory_vfs)
+    again = open_shard(counting, HOME)
+    assert again.recovered.verified == 0
+    assert counting.calls["view"] == 0
+    assert counting.calls["pread"] <= 4
+    again.close()
+
+
+BAD_CHECKPOINTS = {
+    "not json": b"\xff\xfe{",
+    "empty": b"",
+    "a list": b"[]",
+    "null": b"null",
+    "no fields": b"{}",
+    "more fields": b'{"index_end": 0, "data_end": 0, "x": 1}',
+    "texts for numbers": b'{"index_end": "a", "data_end": "b", "index_digest": "", '
+    b'"data_digest": "", "version": 1}',
+    "negative ends": b'{"index_end": -28, "data_end": -100, "index_digest": "", '
+    b'"data_digest": "", "version": 1}',
+    "numbers for texts": b'{"index_end": 28, "data_end": 53, "index_digest": 1, '
+    b'"data_digest": null, "version": 1}',
+    "fractions": b'{"index_end": 28.5, "data_end": 1e300, "index_digest": "", '
+    b'"data_digest": "", "version": 1}',
+    "another version": b'{"index_end": 0, "data_end": 0, "index_digest": "", '
+    b'"data_digest": "", "version": 2}',
+}
+
+
+@pytest.mark.parametrize("content", BAD_CHECKPOINTS.values(), ids=BAD_CHECKPOINTS)
+def test_a_checkpoint_that_makes_no_sense_is_ignored(memory_vfs: MemoryVfs, content: bytes) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.replace_file(CHECKPOINT, content)
+    shard = open_shard(memory_vfs, HOME)
+    assert shard.recovered.verified == len(ROWS)
+    append_and_read_back(memory_vfs, shard, list(BODIES))
+
+
+def test_a_checkpoint_of_other_files_is_ignored(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, make_rows(20, start=100), HOME)
+    foreign = memory_vfs.read_file(CHECKPOINT)
+    for path in list(memory_vfs.tree()):
+        memory_vfs.remove(path)
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.replace_file(CHECKPOINT, foreign)
+    shard = open_shard(memory_vfs, HOME)
+    assert shard.recovered.verified == len(ROWS)
+    append_and_read_back(memory_vfs, shard, list(BODIES))
+
+
+def test_a_checkpoint_beyond_files_that_were_cut_is_ignored(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    cut(memory_vfs, DATA, LAST)
+    shard = open_shard(memory_vfs, HOME)
+    assert shard.recovered.verified == len(ROWS) - 1
+    append_and_read_back(memory_vfs, shard, list(BODIES[:-1]))
+
+
+def test_what_a_foreign_writer_appended_behind_the_checkpoint_is_verified(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS[:10], HOME)
+    saved = memory_vfs.read_file(CHECKPOINT)
+    write_rows(memory_vfs, ROWS[10:], HOME)
+    memory_vfs.replace_file(CHECKPOINT, saved)
+    shard = open_shard(memory_vfs, HOME)
+    assert shard.recovered.verified == 10
+    append_and_read_back(memory_vfs, shard, list(BODIES))
+
+
+def test_without_a_place_for_the_checkpoint_the_shard_works(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    faulty.fail("replace_file", forever=True, path="checkpoint")
+    shard = open_shard(faulty, HOME)
+    shard.append(ROWS[0], "fsync")
+    shard.close()
+    assert not memory_vfs.exists(CHECKPOINT)
+    shard = open_shard(memory_vfs, HOME)
+    append_and_read_back(memory_vfs, shard, BODIES[:1])
