@@ -35,6 +35,7 @@ from rocketcompat.dispatch import Follower, ReputMessageService
 from rocketcompat.flush import FlushService
 from rocketcompat.formats import (
     ABORT_FILE,
+    BATCH_CONSUME_QUEUE_DIRECTORY,
     CHECKPOINT_FILE,
     COMMIT_LOG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
@@ -334,6 +335,9 @@ class DefaultMessageStore:
             self._flusher.start()
 
     def _recover(self) -> None:
+        if self._vfs.entries(self._path(BATCH_CONSUME_QUEUE_DIRECTORY)):
+            # A real broker refuses a topic that has queues of both kinds (spec §2.9).
+            raise NotAStore(self.root, "has batch queues, which cannot be written yet")
         clean_exit = not self._vfs.exists(self._path(ABORT_FILE))
         known = self._progress_file.read()
         if clean_exit:

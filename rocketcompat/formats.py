@@ -153,6 +153,8 @@ PROPERTY_DELAY = "DELAY"
 PROPERTY_WAIT = "WAIT"
 KEY_SEPARATOR = " "
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+#: Queues that get units of other topics' messages (multi-dispatch, spec §1.13).
+LMQ_PREFIX = "%LMQ%"
 
 # Limits.
 TOPIC_SIZE_MAX = 127
@@ -171,6 +173,7 @@ MESSAGE_SIZE_MAX = 4 << 20
 # Names in the directory.
 COMMIT_LOG_DIRECTORY = "commitlog"
 CONSUME_QUEUE_DIRECTORY = "consumequeue"
+BATCH_CONSUME_QUEUE_DIRECTORY = "batchconsumequeue"
 INDEX_DIRECTORY = "index"
 TUBE_DIRECTORY = "tube"
 OWN_DIRECTORY = ".tubestore"

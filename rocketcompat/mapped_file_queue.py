@@ -196,7 +196,7 @@ class MappedFileQueue:
         Safe against a crash at any write: done again it has the same result.
         """
         lost = 0
-        doomed = [file for start, file in self._files.items() if start >= offset]
+        doomed = [file for start, file in self._files.items() if start > offset]
         for file in reversed(doomed):
             lost += self._drop(file)
         if doomed:

@@ -22,19 +22,21 @@ Next to read: `default_message_store.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from rocketcompat.columns import RecordColumns, decode_columns
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.consume_queue_table import ConsumeQueueTable
-from rocketcompat.dispatch import Follower, ReputMessageService
-from rocketcompat.formats import BLANK, MAGIC_BLANK
-from rocketcompat.log_scan import Damage, find_record, scan
+from rocketcompat.dispatch import Follower, ReputMessageService, queue_columns
+from rocketcompat.formats import BLANK, LMQ_PREFIX, MAGIC_BLANK
+from rocketcompat.log_scan import Damage, Piece, find_record, scan
 from rocketcompat.mapped_file_queue import MappedFileQueue
-from rocketcompat.messages import DispatchBatch
-from rocketcompat.progress import Mark, Progress
+from rocketcompat.messages import DispatchBatch, has_queue_unit
+from rocketcompat.progress import Mark, Progress, QueueKey
 from tubestore.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -60,14 +62,22 @@ class QueueOffsets:
     name = "queue_offsets"
 
     def __init__(self) -> None:
-        self.table: dict[tuple[str, int], int] = {}
+        self.table: dict[QueueKey, int] = {}
 
     def put_batch(self, batch: DispatchBatch) -> None:
         """Take in the queue offsets of a batch."""
-        highest = np.full(len(batch.queue_keys), -1, np.int64)
-        rows = np.flatnonzero(batch.queue_rows)
-        np.maximum.at(highest, batch.queue_codes[rows], batch.queue_offsets[rows])
-        for key, last in zip(batch.queue_keys, highest.tolist(), strict=True):
+        self._put(batch.queue_keys, batch.queue_codes, batch.queue_offsets, batch.queue_rows)
+
+    def put_records(self, records: RecordColumns) -> None:
+        """Take in the queue offsets of records."""
+        counted = has_queue_unit(records.column("sys_flag"))
+        self._put(*queue_columns(records), records.column("queue_offset"), counted)
+
+    def _put(self, keys: list[QueueKey], codes: Any, offsets: Any, counted: Any) -> None:
+        highest = np.full(len(keys), -1, np.int64)
+        rows = np.flatnonzero(counted)
+        np.maximum.at(highest, codes[rows], offsets[rows])
+        for key, last in zip(keys, highest.tolist(), strict=True):
             if last >= self.table.get(key, 0):
                 self.table[key] = last + 1
 
@@ -107,12 +117,41 @@ def find_log_end(
         if fault is None:
             break
         found = find_record(queue, position + 1, limit) if keep_good else None
+        if found is not None and is_left_over(queue, start, position, found, limit):
+            found, fault = None, f"{fault}; what follows was cut off once, and is older"
         if found is None:
             reason = fault
             break
         damages.append(_damage(queue, position, found, fault))
         position = found
     return position, reason, tuple(damages)
+
+
+def is_left_over(queue: MappedFileQueue, start: int, end: int, found: int, limit: int) -> bool:
+    """Whether the records from `found` on are what an earlier recovery of a real broker cut off.
+
+    It only moves its end back and leaves the bytes (oracle-rocketmq 2.1), so behind what was
+    appended since stand older records. They are known by both: they are older than the last
+    record of [start, end), and they claim queue offsets that were given out again there.
+    """
+    offsets, last_timestamp = QueueOffsets(), 0
+    for piece in scan(queue, start, end, check_crc=False):
+        if len(piece.starts):
+            records = decode_columns(piece.data, piece.starts, piece.base)
+            offsets.put_records(records)
+            last_timestamp = int(records.column("store_timestamp")[-1])
+    for piece in scan(queue, found, limit):
+        if not len(piece.starts):
+            continue
+        records = decode_columns(piece.data, piece.starts, piece.base)
+        if records.column("store_timestamp")[0] >= last_timestamp:
+            return False
+        keys, codes = queue_columns(records)
+        known = np.array([offsets.table.get(key, 0) for key in keys], np.int64)[codes]
+        counted = has_queue_unit(records.column("sys_flag"))
+        if (counted & (records.column("queue_offset") < known)).any():
+            return True
+    return False
 
 
 def _damage(queue: MappedFileQueue, start: int, end: int, reason: str) -> Damage:
@@ -180,6 +219,8 @@ def recover_followers(
     Afterwards all of them stand at the log's end, and the log knows the next queue offsets.
     """
     marks = known[0].followers if known else {}
+    if result.damages:
+        _keep_numbers(log, followers, result.damages)
     starts = [
         _recover_follower(log, follower, marks.get(follower.name), result) for follower in followers
     ]
@@ -211,9 +252,57 @@ def _recover_follower(
     if isinstance(follower, ConsumeQueueTable):
         # Units below the log's minimum stay: they are all that is left of those offsets.
         start = log.min_offset if trusted is None else trusted
-        follower.recover(start)
-        follower.mark(start, start)
+        _recover_queues(log, follower, start, known=trusted is not None)
         return start
     start = min(max(follower.recover(end, trusted), log.min_offset), end)
     follower.mark(start, start)
     return start
+
+
+def _recover_queues(log: CommitLog, queues: ConsumeQueueTable, start: int, *, known: bool) -> None:
+    """Cut the queues at `start`, but those that the log will not fill again only at its end.
+
+    Such are the queues of multi-dispatch (LMQ): other records' copies (spec §1.13). Which
+    they are only the log says, unless the store is known to be ours.
+    """
+    seen: set[QueueKey] | None = None
+    if not known and len(queues):
+        offsets = QueueOffsets()
+        for piece in sound_pieces(log, start, log.max_offset):
+            offsets.put_records(decode_columns(piece.data, piece.starts, piece.base))
+        seen = set(offsets.table)
+    for queue in queues:
+        key = (queue.topic, queue.queue_id)
+        filled = not queue.topic.startswith(LMQ_PREFIX) if seen is None else key in seen
+        queue.recover(start if filled else log.max_offset)
+    queues.mark(start, start)
+
+
+def sound_pieces(log: CommitLog, start: int, end: int) -> Iterator[Piece]:
+    """Follow the chain from `start`, over the damage that is known; no checksums."""
+    position = start
+    for damage in (*log.damages, None):
+        stop = end if damage is None else min(damage.start, end)
+        for piece in scan(log.queue, position, stop, check_crc=False):
+            if len(piece.starts):
+                yield piece
+        if damage is not None:
+            position = max(position, damage.end)
+
+
+def _keep_numbers(
+    log: CommitLog, followers: Sequence[Follower], damages: tuple[Damage, ...]
+) -> None:
+    """Take note of the queue offsets of damaged records, while units still tell them.
+
+    Without it the number of a queue's last message would be given out again.
+    """
+    queues = next((f for f in followers if isinstance(f, ConsumeQueueTable)), None)
+    for queue in queues or ():
+        first, units = queue.min_offset, queue.units(queue.min_offset, queue.max_offset)
+        places = units["physical_offset"].astype(np.int64)
+        for damage in damages:
+            inside = np.flatnonzero((places >= damage.start) & (places < damage.end))
+            if len(inside):
+                following = first + int(inside[-1]) + 1
+                log.raise_queue_offsets([((queue.topic, queue.queue_id), following)])
