@@ -1,0 +1,267 @@
+"""Look for damage in a store, without opening it, without a lock and without writing a byte.
+
+    for finding in check("data"):
+        print(finding.path, finding.position, finding.reason, finding.message)
+
+Verified is everything that files can show: names and lengths, that segments touch, that every
+entry and its record say the same, checksums, that every byte of data has an entry. What only a
+digest could show (a bit of a sender's address, say) is not.
+
+A store that is being written has bytes in flight at its ends. They are told from damage by
+looking again: what has moved or gone after a while is none (DESIGN.md D9).
+
+Next to read: `inspection.py`, the walk; `dump.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from tubestore.filenames import (
+    DATA_SUFFIX,
+    INDEX_SUFFIX,
+    OWN_DIRECTORY,
+    STORE_FILE,
+    TOPICS_FILE,
+    join,
+    segment_name,
+)
+from tubestore.inspection import walk
+from tubestore.records import ENTRY_SIZE
+from tubestore.shard_files import ShardFiles, StoredFile, find_shards, list_shard
+from tubestore.verdicts import Reason
+from tubestore.vfs import OsVfs, Vfs
+
+__all__ = ["REASONS", "Finding", "Reason", "check"]
+
+#: Every value of `reason`: its severity and what it means. "warning": unusual, nothing is lost.
+REASONS: dict[Reason, tuple[str, str]] = {
+    Reason.BAD_STATE: ("error", "a file in .tubestore/ is unreadable or of another version"),
+    Reason.FOREIGN_NAME: ("error", "a segment's suffix and no number: a real broker does not open"),
+    Reason.NAME_FORM: ("warning", "a segment's name that is not 20 ASCII digits; it opens"),
+    Reason.GAP: ("error", "a segment does not start where the one before ends; nothing opens it"),
+    Reason.OVERLAP: ("error", "a segment starts inside the one before; nothing opens it"),
+    Reason.UNREADABLE: ("error", "the operating system refuses to read a file"),
+    Reason.PARTIAL_ENTRY: ("error", "an index file ends in a part of an entry"),
+    Reason.BAD_ENTRY: ("error", "an index entry that no record can have, or not its record's"),
+    Reason.ENTRY_DIFFERS: ("error", "entry and record contradict each other; one is damaged"),
+    Reason.OWN_OFFSET: ("warning", "a record names another index offset than its entry has"),
+    Reason.MISSING: ("error", "an index entry points to bytes that no data file has"),
+    Reason.BAD_RECORD: ("error", "token or length of a record are damaged"),
+    Reason.BAD_CHECKSUM: ("error", "the payload of a record is damaged"),
+    Reason.BAD_ATTRIBUTES: ("warning", "the attribute length is impossible: sent like that"),
+    Reason.UNINDEXED: ("error", "intact records without entries: opening adds them"),
+    Reason.UNREFERENCED: ("error", "bytes between records that no entry points to"),
+    Reason.TORN: ("error", "bytes behind the last record: an unfinished write; opening cuts them"),
+}
+
+#: How often and after how many seconds what is found at the end of a stream is looked at again.
+_LOOKS = 4
+_PAUSE = 0.1
+#: Versions of the state files that this version reads.
+_STATE_VERSION = 1
+
+_OF_INDEX = {Reason.BAD_ENTRY, Reason.ENTRY_DIFFERS, Reason.OWN_OFFSET, Reason.MISSING}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be: the file, the byte in it, and why."""
+
+    path: str
+    position: int
+    reason: Reason
+    message: str
+    #: Whether it lies at the end of a stream, where a writer may be at work.
+    at_end: bool = False
+
+    @property
+    def severity(self) -> str:
+        """Either "error" or "warning"."""
+        return REASONS[self.reason][0]
+
+    @property
+    def identity(self) -> tuple[str, int, Reason]:
+        """What makes it the same finding at a second look."""
+        return self.path, self.position, self.reason
+
+    def as_row(self) -> dict[str, str | int]:
+        """Return the row that the command line prints."""
+        return {
+            "path": self.path,
+            "position": self.position,
+            "reason": str(self.reason),
+            "message": self.message,
+            "severity": self.severity,
+        }
+
+
+def check(
+    root: str | os.PathLike[str],
+    *,
+    topic: str | None = None,
+    store_id: int | None = None,
+    vfs: Vfs | None = None,
+    is_written: Callable[[], bool] | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> Iterator[Finding]:
+    """Go through a store and yield what is wrong, shard by shard, in the order of the index.
+
+    `is_written` says whether a writer has the store open, if that can be known: what stands at
+    the ends of its files is then not reported. NotAStore if there is no store at `root`.
+    """
+    root, vfs = os.fspath(root), vfs or OsVfs()
+    shards = find_shards(root, vfs, topic=topic, store_id=store_id)
+    yield from _check_state(vfs, join(root, OWN_DIRECTORY))
+    unsettled = []
+    for shard in shards:
+        seen = _Seen(vfs, root, shard)
+        if seen.findings and (any(f.at_end for f in seen.findings) or seen.has_moved()):
+            unsettled.append(seen)
+        else:
+            yield from seen.findings
+    for _ in range(_LOOKS if unsettled else 0):
+        wait(_PAUSE)
+        for seen in unsettled:
+            seen.look_again()
+    for seen in unsettled:
+        # What was there all the time is damage; at the end, only if no writer is at work.
+        yield from (f for f in seen.findings if not (f.at_end and is_written and is_written()))
+
+
+class _Seen:
+    """A shard's findings, and what its files were when it was looked at."""
+
+    def __init__(self, vfs: Vfs, root: str, shard: ShardFiles) -> None:
+        self._vfs, self._root, self._shard = vfs, root, shard
+        self._times = _modified(vfs, shard)
+        self.findings = _look(vfs, shard)
+
+        self._stale = False
+
+    def has_moved(self) -> bool:
+        """Whether a file was written, added or removed since the last look."""
+        again = list_shard(self._vfs, self._root, self._shard.topic, self._shard.store_id)
+        times = _modified(self._vfs, again)
+        self._stale |= (again, times) != (self._shard, self._times)
+        self._shard, self._times = again, times
+        return self._stale
+
+    def look_again(self) -> None:
+        """Keep the findings that are still there."""
+        if self.findings and self.has_moved():
+            known = {f.identity for f in self.findings}
+            self.findings = [f for f in _look(self._vfs, self._shard) if f.identity in known]
+            self._stale = False
+
+
+def _check_state(vfs: Vfs, directory: str) -> Iterator[Finding]:
+    """Look at the files that a store cannot be opened without."""
+    for name in (STORE_FILE, TOPICS_FILE):
+        path = join(directory, name)
+        try:
+            found = json.loads(vfs.read_file(path))
+            version, features = found["version"], found.get("features")
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            yield Finding(path, 0, Reason.BAD_STATE, f"cannot be read: {error!r}")
+            continue
+        if version != _STATE_VERSION or features:
+            text = f"version {version}, features {features}: not of this version"
+            yield Finding(path, 0, Reason.BAD_STATE, text)
+
+
+def _modified(vfs: Vfs, shard: ShardFiles) -> list[int]:
+    try:
+        return [vfs.modified_ms(file.path) for file in (*shard.index, *shard.data)]
+    except FileNotFoundError:
+        return []  # it went away since the listing
+
+
+def _look(vfs: Vfs, shard: ShardFiles) -> list[Finding]:
+    """Return what is wrong with a shard's files as they were listed."""
+    findings = [
+        *(Finding(path, 0, Reason.FOREIGN_NAME, f"{size} bytes") for path, size in shard.strays),
+        *_check_names(shard.index, INDEX_SUFFIX),
+        *_check_names(shard.data, DATA_SUFFIX),
+        *_check_lengths(shard.index),
+    ]
+    try:
+        findings += _merged(_findings_of(vfs, shard))
+    except OSError as error:
+        path = error.filename or shard.directory
+        findings.append(Finding(str(path), 0, Reason.UNREADABLE, error.strerror or repr(error)))
+    return findings
+
+
+def _check_names(files: tuple[StoredFile, ...], suffix: str) -> Iterator[Finding]:
+    for file in files:
+        if not file.path.endswith(segment_name(file.start, suffix)):
+            text = f"usual is {segment_name(file.start, suffix)}"
+            yield Finding(file.path, 0, Reason.NAME_FORM, text)
+    end = files[0].start if files else 0
+    for file in files:
+        if file.start != end:
+            reason = Reason.GAP if file.start > end else Reason.OVERLAP
+            text = f"it starts at {file.start}, what is before ends at {end}"
+            yield Finding(file.path, 0, reason, text)
+        end = max(end, file.end)
+
+
+def _check_lengths(files: tuple[StoredFile, ...]) -> Iterator[Finding]:
+    for file in files:
+        rest = file.size % ENTRY_SIZE
+        if rest:
+            text = f"the last {rest} bytes are a part of an entry of {ENTRY_SIZE}"
+            last = file is files[-1]
+            yield Finding(file.path, file.size - rest, Reason.PARTIAL_ENTRY, text, at_end=last)
+
+
+def _findings_of(vfs: Vfs, shard: ShardFiles) -> Iterator[tuple[Finding, int]]:
+    """Go through the walk's verdicts: (finding, rows or bytes that it covers)."""
+    index_end = shard.index[-1].end // ENTRY_SIZE * ENTRY_SIZE if shard.index else 0
+    for stretch in walk(vfs, shard):
+        if stretch.verdict is None:
+            continue
+        of_index = stretch.verdict in _OF_INDEX
+        offset = stretch.index_offset if of_index else stretch.data_offset
+        file = _holder(shard.index if of_index else shard.data, offset)
+        at_end = stretch.index_offset >= index_end and not of_index
+        found = Finding(
+            file.path, offset - file.start, stretch.verdict, stretch.message, at_end=at_end
+        )
+        yield found, len(stretch.entries)
+
+
+def _holder(files: tuple[StoredFile, ...], offset: int) -> StoredFile:
+    """Return the file that an offset was found in."""
+    return next(file for file in reversed(files) if file.start <= offset)
+
+
+def _merged(findings: Iterable[tuple[Finding, int]]) -> Iterator[Finding]:
+    """Join findings of the same kind in rows next to each other: one line, with their number."""
+    first: Finding | None = None
+    rows, last = 0, 0
+    for finding, count in findings:
+        same = first is not None and (first.path, first.reason) == (finding.path, finding.reason)
+        if same and count and finding.reason in _OF_INDEX and finding.position == last:
+            rows += count
+        else:
+            if first is not None:
+                yield _counted(first, rows)
+            first, rows = finding, count
+        last = finding.position + ENTRY_SIZE * count
+    if first is not None:
+        yield _counted(first, rows)
+
+
+def _counted(finding: Finding, rows: int) -> Finding:
+    if rows < 2 or finding.reason is Reason.UNINDEXED:
+        return finding
+    text = f"{rows} in a row; the first: {finding.message}"
+    return Finding(finding.path, finding.position, finding.reason, text, finding.at_end)
