@@ -5,14 +5,17 @@ What ours does otherwise than the real classes is named where it is tested (DESI
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tubestore
-from tests.support.golden import TUBE_VERSION, Golden, GoldenFactory, answers, tube_scenarios
+from tests.support.golden import TUBE_VERSION, GoldenFactory, answers, tube_scenarios, unpack
 from tests.support.tube import golden_payload, open_shard, scanned, tree_digest
 from tubestore.attributes import encode_prefix
 from tubestore.clock import ManualClock
@@ -106,11 +109,41 @@ PROBLEMS = {
 }
 
 
+@functools.cache
+def _expected(scenario: str, name: str, kind: str) -> Rows:
+    """Return a store's rows; the rows of a scenario are parsed once."""
+    return [r for r in _all_expected(scenario) if r["kind"] == kind and r["store"] == name]
+
+
+@functools.cache
+def _all_expected(scenario: str) -> Rows:
+    return list(answers("tubemq", TUBE_VERSION, scenario).expected())
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Unpack a scenario once for all tests; they work on copies of its stores."""
+
+    @functools.cache
+    def original(scenario: str) -> Path:
+        directory = tmp_path_factory.mktemp("original") / "g"
+        return unpack("tubemq", TUBE_VERSION, scenario, directory).store
+
+    return original
+
+
+@pytest.fixture
+def home(originals: Callable[[str], Path], scenario: str, name: str, tmp_path: Path) -> Path:
+    """A copy of one store."""
+    return Path(shutil.copytree(originals(scenario) / name, tmp_path / name))
+
+
 def _stores() -> list[tuple[str, str]]:
     return [
         (scenario, row["store"])
         for scenario in tube_scenarios()
-        for row in answers("tubemq", TUBE_VERSION, scenario).expected(kind="store")
+        for row in _all_expected(scenario)
+        if row["kind"] == "store"
     ]
 
 
@@ -118,13 +151,13 @@ STORES = _stores()
 each_store = pytest.mark.parametrize(("scenario", "name"), STORES, ids=[n for _, n in STORES])
 
 
-def _opened(golden: Golden, name: str) -> bool:
-    return bool(next(golden.expected(kind="store", store=name))["opened"])
+def _opened(scenario: str, name: str) -> bool:
+    return bool(_expected(scenario, name, "store")[0]["opened"])
 
 
-def _reader(golden: Golden, name: str) -> ShardReader:
-    topic, _, store_id = name.rpartition("-")
-    return ShardReader(OsVfs(), str(golden.store / name), topic, int(store_id), StoreOptions())
+def _reader(home: Path) -> ShardReader:
+    topic, _, store_id = home.name.rpartition("-")
+    return ShardReader(OsVfs(), str(home), topic, int(store_id), StoreOptions())
 
 
 def _same_message(row: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -164,17 +197,16 @@ def _same_payload(row: dict[str, Any], record: dict[str, Any]) -> None:
 
 @each_store
 def test_a_reader_sees_each_entry_as_the_real_classes_do(
-    golden: GoldenFactory, scenario: str, name: str
+    home: Path, scenario: str, name: str
 ) -> None:
-    store = golden("tubemq", TUBE_VERSION, scenario)
-    if not _opened(store, name):
+    if not _opened(scenario, name):
         pytest.skip("the real classes do not open it")
-    before = tree_digest(store.store)
-    reader = _reader(store, name)
+    before = tree_digest(home)
+    reader = _reader(home)
     rows = {row["offset"]: row for row in scanned(reader.view(), verify=True)}
     reader.close()
     compared = 0
-    for expected in store.expected(kind="message", store=name):
+    for expected in _expected(scenario, name, "message"):
         if expected["indexOffset"] in rows:
             row = rows[expected["indexOffset"]]
             compared += 1
@@ -185,24 +217,23 @@ def test_a_reader_sees_each_entry_as_the_real_classes_do(
         else:  # a tail whose data is not there may be a write in flight: a reader waits for it
             assert expected["state"] not in ("ok", "rejected")
     assert compared or not rows
-    assert tree_digest(store.store) == before
+    assert tree_digest(home) == before
 
 
 @each_store
 def test_recovery_keeps_every_message_that_the_real_classes_return(
-    golden: GoldenFactory, scenario: str, name: str
+    home: Path, scenario: str, name: str
 ) -> None:
-    store = golden("tubemq", TUBE_VERSION, scenario)
-    directory = str(store.store / name)
+    directory = str(home)
     if name in REFUSED:
         with pytest.raises(tubestore.NotAStore, match="does not start where the one before ends"):
             open_shard(OsVfs(), directory)
         return
-    assert _opened(store, name) or name in OPENS_WITH_OURS
+    assert _opened(scenario, name) or name in OPENS_WITH_OURS
     shard = open_shard(OsVfs(), directory)
     found = scanned(shard.view(), verify=True)
     rows = {row["offset"]: row for row in found}
-    expected_rows = list(store.expected(kind="message", store=name))
+    expected_rows = _expected(scenario, name, "message")
     for expected in expected_rows:
         if expected["state"] == "ok" and expected["record"]["crcOk"]:
             row = rows[expected["indexOffset"]]
@@ -227,19 +258,16 @@ def test_recovery_keeps_every_message_that_the_real_classes_return(
 
 
 @each_store
-def test_the_order_of_a_partition_is_the_real_classes(
-    golden: GoldenFactory, scenario: str, name: str
-) -> None:
-    store = golden("tubemq", TUBE_VERSION, scenario)
-    if not _opened(store, name):
+def test_the_order_of_a_partition_is_the_real_classes(home: Path, scenario: str, name: str) -> None:
+    if not _opened(scenario, name):
         pytest.skip("the real classes do not open it")
-    reader = _reader(store, name)
+    reader = _reader(home)
     bad = {
         e["indexOffset"]
-        for e in store.expected(kind="message", store=name)
+        for e in _expected(scenario, name, "message")
         if e["state"] == "ok" and not e["record"]["crcOk"]
     }
-    for expected in store.expected(kind="partition", store=name):
+    for expected in _expected(scenario, name, "partition"):
         if expected["end"] != "404" or expected.get("filter"):
             continue  # the real reader is stuck; filters have their own test
         view = reader.view()
@@ -324,8 +352,8 @@ def _row_of(expected: dict[str, Any]) -> Row:
     )
 
 
-def _settings(golden_answers: Any, name: str) -> dict[str, int]:
-    config = golden_answers.meta["config"]
+def _settings(scenario: str, name: str) -> dict[str, int]:
+    config = answers("tubemq", TUBE_VERSION, scenario).meta["config"]
     return {
         "segment_size_bytes": config["maxSegmentSize"],
         "index_segment_size_bytes": config["maxIndexSegmentSize"],
@@ -335,9 +363,9 @@ def _settings(golden_answers: Any, name: str) -> dict[str, int]:
     }
 
 
-def _files_below(root: Path, name: str) -> dict[str, bytes]:
-    paths = [*(root / name).glob("*.tube"), *(root / name / "index").glob("*.index")]
-    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(paths)}
+def _files_below(home: Path) -> dict[str, bytes]:
+    paths = [*home.glob("*.tube"), *(home / "index").glob("*.index")]
+    return {str(p.relative_to(home.parent)): p.read_bytes() for p in sorted(paths)}
 
 
 def _ours(vfs: MemoryVfs, root: str) -> dict[str, bytes]:
@@ -349,31 +377,27 @@ def _ours(vfs: MemoryVfs, root: str) -> dict[str, bytes]:
 
 
 @each_replayed
-def test_the_same_messages_give_the_same_files(
-    golden: GoldenFactory, scenario: str, name: str
-) -> None:
-    real = golden("tubemq", TUBE_VERSION, scenario)
+def test_the_same_messages_give_the_same_files(home: Path, scenario: str, name: str) -> None:
     vfs = MemoryVfs()
-    shard = open_shard(vfs, f"/store/{name}", **_settings(real, name))
-    for expected in real.expected(kind="message", store=name):
+    shard = open_shard(vfs, f"/store/{name}", **_settings(scenario, name))
+    for expected in _expected(scenario, name, "message"):
         # Only when a buffer is full is it written, as in the real one: the rolls depend on it.
         shard.append(_row_of(expected), "memory")
     shard.close()
-    assert _ours(vfs, "/store") == _files_below(real.store, name)
+    assert _ours(vfs, "/store") == _files_below(home)
 
 
 @each_replayed
 def test_topic_append_gives_the_same_files(
-    golden: GoldenFactory, scenario: str, name: str, monkeypatch: pytest.MonkeyPatch
+    home: Path, scenario: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = golden("tubemq", TUBE_VERSION, scenario)
     topic_name, _, store_id = name.rpartition("-")
     clock, vfs = ManualClock(), MemoryVfs()
-    settings = _settings(real, name)
+    settings = _settings(scenario, name)
     options = {**settings, "durability": "memory", "background": False}
     with tubestore.open("/store", vfs=vfs, clock=clock, **options) as store:
         topic = store.create_topic(topic_name, partitions=10, stores=int(store_id) + 1)
-        for expected in real.expected(kind="message", store=name):
+        for expected in _expected(scenario, name, "message"):
             row = _row_of(expected)
             if row.flag or row.key_code != -1:
                 pytest.skip("attributes that were composed otherwise have their own test")
@@ -384,7 +408,7 @@ def test_topic_append_gives_the_same_files(
                 partition=row.partition_id,
                 sender=address_from_int(row.report_address),
             )
-    assert _ours(vfs, "/store") == _files_below(real.store, name)
+    assert _ours(vfs, "/store") == _files_below(home)
 
 
 def test_attributes_are_composed_as_the_real_client_composes_them() -> None:
