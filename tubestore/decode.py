@@ -9,6 +9,7 @@ Next to read: `read_path.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,12 @@ _TIME_MIN, _TIME_MAX = -62_135_596_800_000, 253_402_300_799_999
 _FROM_PAYLOAD = {"filter_item", "attributes", "body"}
 _FROM_DATA = {*_FROM_PAYLOAD, "msg_id", "flag", "report_address", "state"}
 _STATES = pa.array(messages.STATES)
+
+
+@lru_cache(maxsize=4096)
+def _text(value: str) -> pa.Scalar:
+    # `pa.repeat` of a Python value looks for pandas at every call, 40 µs.
+    return pa.scalar(value, pa.string())
 
 
 def decode(
@@ -52,7 +59,7 @@ def decode(
         values = _from_data(entries, data, data_start, set(columns), verify)
     times = entries["received_time"].astype(np.int64)
     if "topic" in columns:
-        values["topic"] = pa.repeat(topic, count)
+        values["topic"] = pa.repeat(_text(topic), count)
     if "store_id" in columns:
         values["store_id"] = pa.repeat(pa.scalar(store_id, pa.int32()), count)
     if "received_time" in columns:
@@ -102,10 +109,11 @@ def _from_data(
             values[name] = pa.array(headers[name].astype(headers.dtype[name].newbyteorder("=")))
     if not everything:
         values = _spread(values, readable, count)
-    if states.any():
-        values["state"] = _STATES.take(pa.array(states.astype(np.int32)))
-    else:
-        values["state"] = pa.repeat(messages.STATE_OK, count)
+    if "state" in wanted:
+        if states.any():
+            values["state"] = _STATES.take(pa.array(states.astype(np.int32)))
+        else:
+            values["state"] = pa.repeat(_text(messages.STATE_OK), count)
     return values
 
 
