@@ -1,0 +1,97 @@
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExtBatch;
+import org.apache.rocketmq.store.PutMessageResult;
+
+/** Rates of the real store, warm: the first 200,000 messages are not counted. */
+final class RocketBench {
+    private static final int WARM_UP = 200_000;
+
+    private RocketBench() {
+    }
+
+    /** Puts into a new store; the warm-up has a store of its own, removed before the clock starts. */
+    static void put(Call call, Path root) throws Throwable {
+        Path warmRoot = root.resolve("warm-up");
+        putAll(call, warmRoot, WARM_UP);
+        Call.remove(warmRoot);
+        call.row(putAll(call, root, call.number(1)));
+    }
+
+    private static Map<String, Object> putAll(Call call, Path root, int messages) throws Throwable {
+        int topics = call.number(3);
+        int queues = call.number(4);
+        int batch = call.number(5);
+        byte[] body = new byte[call.number(2)];
+        new Random(1).nextBytes(body);
+        byte[] encoded = encodeBatch(body, batch);
+        try (RocketStore store = new RocketStore(root, call.settings)) {
+            if (!store.store.load()) {
+                throw new IllegalStateException("the store does not load");
+            }
+            store.startAndDispatch();
+            long refused = 0;
+            int turn = 0;
+            long start = System.nanoTime();
+            int done = 0;
+            for (; done < messages; done += batch) {
+                String topic = "bench" + turn % topics;
+                int queueId = turn++ / topics % queues;
+                refused += batch == 1 ? putOne(store, topic, queueId, body) : putBatch(store, topic, queueId, encoded);
+            }
+            double accepted = Call.seconds(start);
+            boolean dispatched = store.dispatched();
+            double readable = Call.seconds(start);
+            return Json.object(
+                    "kind", "bench", "bench", "rocketmq-put", "bodySize", body.length,
+                    "topics", topics, "queues", queues, "batch", batch, "messages", done,
+                    "refused", refused, "dispatched", dispatched, "seconds", accepted,
+                    "rate", done / accepted, "dispatchedSeconds", readable,
+                    "dispatchedRate", done / readable);
+        }
+    }
+
+    /** What a producer sends for a batch: made once, since the producer's work is not the store's. */
+    private static byte[] encodeBatch(byte[] body, int batch) {
+        List<Message> messages = new ArrayList<>(Collections.nCopies(batch, new Message("bench", body)));
+        return MessageDecoder.encodeMessages(messages);
+    }
+
+    private static int putOne(RocketStore store, String topic, int queueId, byte[] body) throws Throwable {
+        return attempt(() -> store.put(RocketDriver.newMessage(topic, queueId, body, "")));
+    }
+
+    private static int putBatch(RocketStore store, String topic, int queueId, byte[] encoded) throws Throwable {
+        return attempt(() -> {
+            MessageExtBatch message = new MessageExtBatch();
+            RocketDriver.address(message, topic, queueId);
+            message.setBody(encoded);
+            return store.store.putMessages(message);
+        });
+    }
+
+    private interface Put {
+        PutMessageResult run() throws Throwable;
+    }
+
+    /** Puts until the store takes it; returns how often it did not. */
+    private static int attempt(Put put) throws Throwable {
+        int refused = 0;
+        while (true) {
+            PutMessageResult result = put.run();
+            if (result.isOk()) {
+                return refused;
+            }
+            if (++refused > 10_000) {
+                throw new IllegalStateException("the store refuses messages: " + result.getPutMessageStatus());
+            }
+            Call.pause(1);
+        }
+    }
+}
