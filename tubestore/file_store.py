@@ -14,6 +14,7 @@ Next to read: `recovery.py` (how a shard's files are opened), then `message_stor
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from os.path import dirname
 from typing import Any
@@ -58,6 +59,7 @@ class MsgFileStore:
         self._kept_postings: set[tuple[int, str]] = set()
         #: Directories in which something appeared since they were synced.
         self._unsynced_directories: set[str] = set()
+        self._directories_lock = threading.Lock()
 
     def load(self, *, writable: bool) -> None:
         """Open the files that are there; NotAStore for a gap between them."""
@@ -155,9 +157,11 @@ class MsgFileStore:
         return end
 
     def _sync_directories(self) -> None:
-        pending, self._unsynced_directories = self._unsynced_directories, set()
-        for directory in sorted(pending):
-            self.vfs.sync_directory(directory)
+        # Under a lock of its own: who finds nothing left to sync has waited for who syncs it.
+        with self._directories_lock:
+            pending, self._unsynced_directories = self._unsynced_directories, set()
+            for directory in sorted(pending):
+                self.vfs.sync_directory(directory)
 
     def sync(self) -> None:
         """Sync both streams, data first."""

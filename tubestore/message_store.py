@@ -251,6 +251,8 @@ class MessageStore:
             with self._append_lock:
                 self._check_open()
                 target = self._main.index_end if index_end is None else index_end
+            if isinstance(self._refusal, DiskFull) and self._flushing is None:
+                self._roll_again()
             while self._visible.index_end < target:
                 with self._append_lock:
                     if self._flushing is None:
@@ -302,6 +304,17 @@ class MessageStore:
             refusal = self._refuse(error)
             if not isinstance(refusal, DiskFull):
                 raise refusal from error
+
+    def _roll_again(self) -> None:
+        """Make the file for which there was no room: all that was taken is written, so it waits."""
+        try:
+            self.files.roll_if_full()
+        except OSError as error:
+            raise self._refuse(error) from error
+        with self._append_lock:
+            if isinstance(self._refusal, DiskFull):
+                self._refusal = None
+            self._room.notify_all()
 
     def _refuse(self, error: OSError) -> TubeStoreError:
         """Remember why appends are refused from now on."""

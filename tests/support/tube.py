@@ -121,3 +121,28 @@ def golden_payload(record: dict[str, Any]) -> bytes | None:
     """Return the payload of an expected record; None for a large one, which has a digest only."""
     text = record.get("payload")
     return None if text is None else base64.b64decode(text)
+
+
+class RunningClock(ManualClock):
+    """A clock that goes on by itself, a second each time that it is asked."""
+
+    def monotonic(self) -> float:
+        """Return the time, and go on."""
+        self.advance(1000)
+        return super().monotonic()
+
+
+class Requests:
+    """Stands where the flush workers stand and only writes down what they were asked for."""
+
+    def __init__(self) -> None:
+        self.flushes: list[MessageStore] = []
+        self.syncs: list[MessageStore] = []
+
+    def flush_soon(self, shard: MessageStore) -> None:
+        """Note a flush."""
+        self.flushes.append(shard)
+
+    def sync_soon(self, shard: MessageStore) -> None:
+        """Note a sync."""
+        self.syncs.append(shard)
