@@ -73,10 +73,17 @@ def run(app: Callable[..., Any], name: str) -> NoReturn:
 
 def _call(app: Callable[..., Any], name: str) -> int:
     """Call the app; turn what it raises into an exit code and a line on stderr."""
+    stdout = sys.stdout
     try:
         result = app(prog_name=name, standalone_mode=False)
     except (BrokenPipeError, KeyboardInterrupt):
         raise
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        # typer takes a closed pipe for a failure: it covers stdout and leaves with 1.
+        sys.stdout = stdout
+        raise BrokenPipeError from None
     except Leave as leave:
         return leave.code
     except UsageMistake as mistake:

@@ -34,7 +34,7 @@ import typer
 from tubestore.cli.errors import UsageMistake
 
 Row = Mapping[str, Any]
-Kind = Literal["int32", "int64", "int64s", "text", "bytes", "map", "rows"]
+Kind = Literal["int32", "int64", "int64s", "text", "line", "bytes", "map", "rows"]
 
 #: Rows that set the widths of the text columns, and rows of one Arrow batch.
 _TEXT_WINDOW = 100
@@ -63,7 +63,8 @@ class Int64(enum.StrEnum):
 class Column:
     """One field of a row: its name and its kind; `rows` has the columns of its own rows.
 
-    "int64s" is a list of int64 with nulls allowed, "map" a dict of texts or null.
+    "int64s" is a list of int64 with nulls allowed, "map" a dict of texts or null, "line" a text
+    that is shown whole, however long it is.
     """
 
     name: str
@@ -228,7 +229,7 @@ def _write_csv(rows: Iterable[Row], columns: Sequence[Column], output: Output) -
 def _write_text(rows: Iterable[Row], columns: Sequence[Column]) -> None:
     """Print aligned columns; the first rows set the widths, later ones may be wider."""
     source = iter(rows)
-    window = [[_cell(row.get(c.name)) for c in columns] for row in islice(source, _TEXT_WINDOW)]
+    window = [_cells(row, columns) for row in islice(source, _TEXT_WINDOW)]
     names = [c.name for c in columns]
     widths = [max(map(len, cells)) for cells in zip(names, *window, strict=True)]
     right = [c.kind in ("int32", "int64") for c in columns]
@@ -237,7 +238,7 @@ def _write_text(rows: Iterable[Row], columns: Sequence[Column]) -> None:
     for cells in window:
         print(_line(cells, widths, right))
     for row in source:
-        print(_line([_cell(row.get(c.name)) for c in columns], widths, right))
+        print(_line(_cells(row, columns), widths, right))
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -245,7 +246,11 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
     return "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in places).rstrip()
 
 
-def _cell(value: Any) -> str:
+def _cells(row: Row, columns: Sequence[Column]) -> list[str]:
+    return [_cell(row.get(c.name), whole=c.kind == "line") for c in columns]
+
+
+def _cell(value: Any, *, whole: bool = False) -> str:
     """Return a value on one line, without control characters, cut when long."""
     if value is None:
         return "-"
@@ -253,8 +258,10 @@ def _cell(value: Any) -> str:
         value = value.decode("utf-8", "replace")
     elif isinstance(value, Mapping):
         value = " ".join(f"{k}={v}" for k, v in value.items())
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value)[:_TEXT_WIDTH_MAX])
-    return text if len(str(value)) <= _TEXT_WIDTH_MAX else text + "…"
+    text = str(value)
+    shown = text if whole else text[:_TEXT_WIDTH_MAX]
+    clean = "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
+    return clean if len(shown) == len(text) else clean + "…"
 
 
 def _write_object_text(value: Row, columns: Sequence[Column]) -> None:
@@ -312,6 +319,7 @@ def _arrow_type(column: Column) -> Any:
         "int64": pa.int64(),
         "int64s": pa.list_(pa.int64()),
         "text": pa.string(),
+        "line": pa.string(),
         "bytes": pa.large_binary(),
         "map": pa.map_(pa.string(), pa.string()),
     }[column.kind]

@@ -1,0 +1,24 @@
+"""The command lines: `tubestore` here, and what `rocketcompat` shares with it.
+
+| module | what |
+| --- | --- |
+| `app` | the commands of `tubestore`, their arguments and options |
+| `write`, `read`, `inspect` | what the commands do; loaded when they run |
+| `arguments` | options and times that several commands take |
+| `output`, `batches` | rows, objects and Arrow batches in the format that was asked for |
+| `errors` | how a command ends: exit codes, one line, no traceback |
+
+Nothing here loads numpy or pyarrow before a command needs it, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run `tubestore` and leave the process with the contract's exit code."""
+    from tubestore.cli.app import app
+    from tubestore.cli.errors import run
+
+    run(app, "tubestore")

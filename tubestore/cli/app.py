@@ -1,0 +1,281 @@
+"""The commands of `tubestore`: names, arguments, options. What they do is loaded when they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tubestore.cli.arguments import (
+    DurabilityName,
+    InputFormat,
+    OutOption,
+    PartitionOption,
+    RootArgument,
+    StoreIdOption,
+    TopicArgument,
+    TopicOption,
+)
+from tubestore.cli.errors import Leave
+from tubestore.cli.output import (
+    Format,
+    FormatOption,
+    Int64,
+    Int64Option,
+    LimitOption,
+    SummaryOption,
+)
+
+app = typer.Typer(
+    help="An embedded message store in TubeMQ's file format: write, read, look into, verify.",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help: three times as quick, and the same in every terminal
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+FilterItems = Annotated[
+    list[str] | None,
+    typer.Option("--filter-item", help="Only messages with this filter item; may be repeated."),
+]
+Verify = Annotated[bool, typer.Option("--verify", help="Compare checksums.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from tubestore import __version__
+
+        print(f"tubestore {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PATHS]...", help="Files and folders; else the standard library."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where it works.")] = Path(
+        "demo-out"
+    ),
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=10_000)] = 1000,
+    keep: Annotated[
+        bool, typer.Option("--keep/--no-keep", help="Leave the stores to look into.")
+    ] = True,
+) -> None:
+    """Write real lines over many partitions, read them back, kill a writer, recover, verify."""
+    import importlib
+
+    good = importlib.import_module("tubestore.cli.demo").run(
+        paths or (), out=out, partitions=partitions
+    )
+    if not keep:
+        import shutil
+
+        shutil.rmtree(out)
+    if good is False:
+        raise Leave(1)
+
+
+@app.command()
+def topics(
+    root: RootArgument,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    out: OutOption = None,
+) -> None:
+    """List the topics of a store with their settings and sizes."""
+    from tubestore.cli import inspect
+
+    inspect.topics(root, out=out, format=format, int64=int64)
+
+
+@app.command()
+def create(
+    root: RootArgument,
+    topic: TopicArgument,
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, max=10_000, help="Partitions of each shard.")
+    ] = 1,
+    stores: Annotated[
+        int, typer.Option("--stores", min=1, max=10_000, help="Shards of the topic.")
+    ] = 1,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Done if it is there with the same settings.")
+    ] = False,
+) -> None:
+    """Create a topic, and the store if there is none."""
+    from tubestore.cli import write
+
+    write.create(root, topic, partitions, stores, exist_ok)
+
+
+@app.command()
+def append(
+    root: RootArgument,
+    topic: TopicArgument,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILES]...", help="Else, or for -, stdin.")
+    ] = None,
+    input: Annotated[
+        InputFormat,
+        typer.Option("--input", "-i", help="A message a line, or the JSON objects of `read`."),
+    ] = InputFormat.LINES,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", min=1, max=10_000, help="Create the topic if it is missing."),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Partition id; else by key.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Chooses the partition; else they take turns.")
+    ] = None,
+    filter_item: Annotated[
+        str | None, typer.Option("--filter-item", help="Filter item of every message.")
+    ] = None,
+    durability: Annotated[
+        DurabilityName, typer.Option("--durability", "-d", help="What each batch waits for.")
+    ] = DurabilityName.PAGE_CACHE,
+    progress: Annotated[
+        bool, typer.Option("--progress/--no-progress", help="Shown on a terminal only.")
+    ] = True,
+    format: FormatOption = Format.TEXT,
+) -> None:
+    """Append lines or JSON Lines to a topic; what arrives is appended at once.
+
+    JSON Lines have body (base64) or text, and may have partition (or partition_id), key,
+    filter_item, attributes, received_time (ms): what `read` and `dump` print can be appended.
+    """
+    from tubestore.cli import write
+
+    defaults = {"partition": partition, "key": key, "filter_item": filter_item}
+    write.append(
+        root,
+        topic,
+        files or ["-"],
+        input=input,
+        partitions=partitions,
+        defaults={name: value for name, value in defaults.items() if value is not None},
+        durability=durability.value,
+        progress=progress,
+        format=format,
+    )
+
+
+@app.command()
+def read(
+    root: RootArgument,
+    topic: TopicArgument,
+    partition: PartitionOption = None,
+    offset: Annotated[
+        str, typer.Option("--offset", help="earliest, latest, or an offset of a message.")
+    ] = "earliest",
+    store_id: StoreIdOption = None,
+    filter_item: FilterItems = None,
+    start: Annotated[
+        str | None, typer.Option("--start", metavar="TIME", help="Received at or after.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--end", metavar="TIME", help="Received before.")
+    ] = None,
+    verify: Verify = False,
+    limit: LimitOption = None,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    out: OutOption = None,
+    summary: SummaryOption = None,
+) -> None:
+    """Read one partition, or without --partition the whole topic, from the store as it is now.
+
+    A TIME is ms since the epoch, ISO-8601 with a zone, or an age such as -2h.
+    """
+    from tubestore.cli import read as command
+
+    chosen = command.Chosen(partition, store_id, offset, filter_item, start, end, verify)
+    command.read(
+        root, topic, chosen, out=out, format=format, int64=int64, limit=limit, summary=summary
+    )
+
+
+@app.command()
+def stat(
+    root: RootArgument,
+    topic: TopicOption = None,
+    store_id: StoreIdOption = None,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    out: OutOption = None,
+) -> None:
+    """Show each shard's bounds and files as they lie; nothing is opened or verified."""
+    from tubestore.cli import inspect
+
+    inspect.stat(root, topic, store_id, out=out, format=format, int64=int64)
+
+
+@app.command()
+def dump(
+    root: RootArgument,
+    topic: TopicOption = None,
+    store_id: StoreIdOption = None,
+    partition: PartitionOption = None,
+    offset: Annotated[
+        int, typer.Option("--offset", min=0, help="Leave out index offsets below.")
+    ] = 0,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The payload as stored, not its attributes and body.")
+    ] = False,
+    trust_index: Annotated[
+        bool, typer.Option("--trust-index", help="Entries as they are; do not look for lost ones.")
+    ] = False,
+    limit: LimitOption = None,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    out: OutOption = None,
+    summary: SummaryOption = None,
+) -> None:
+    """Show every message of a directory, also of one that crashed or will not open.
+
+    An unreadable entry is a row whose state is not ok. Nothing is changed, no lock is taken.
+    """
+    from tubestore.cli import inspect
+
+    chosen = {
+        "topic": topic,
+        "store_id": store_id,
+        "partition": partition,
+        "start_at": offset,
+        "raw": raw,
+        "trust_index": trust_index,
+    }
+    inspect.dump(root, chosen, out=out, format=format, int64=int64, limit=limit, summary=summary)
+
+
+@app.command()
+def check(
+    root: RootArgument,
+    topic: TopicOption = None,
+    store_id: StoreIdOption = None,
+    limit: LimitOption = None,
+    format: FormatOption = Format.TEXT,
+    out: OutOption = None,
+    summary: SummaryOption = None,
+) -> None:
+    """Verify a directory: one row a finding, and exit code 1 if there are any.
+
+    Nothing is changed, no lock is taken; a writer may be at work.
+    """
+    from tubestore.cli import inspect
+
+    inspect.check(root, topic, store_id, out=out, format=format, limit=limit, summary=summary)

@@ -1,0 +1,156 @@
+"""`tubestore topics | stat | dump | check`: look into a directory without changing it."""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tubestore.cli.arguments import printing, say
+from tubestore.cli.batches import emit_batches
+from tubestore.cli.errors import EXIT_FINDINGS, Leave
+from tubestore.cli.output import Column, Format, Kind, Row, Summary, emit_rows, report
+from tubestore.filenames import LOCK_FILE, OWN_DIRECTORY, join
+from tubestore.shard_files import find_shards
+
+STAT_COLUMNS = (
+    Column("topic"),
+    Column("store_id", "int32"),
+    *(
+        Column(name, "int64")
+        for name in ("index_min", "index_max", "data_min", "data_max", "entries")
+    ),
+    Column("data_files", "int32"),
+    Column("index_files", "int32"),
+)
+TOPIC_COLUMNS = (
+    Column("topic"),
+    Column("partitions", "int32"),
+    Column("stores", "int32"),
+    Column("shards", "int32"),
+    Column("entries", "int64"),
+    Column("data_bytes", "int64"),
+)
+CHECK_COLUMNS = (
+    Column("path", "line"),
+    Column("position", "int64"),
+    Column("reason"),
+    Column("message", "line"),
+    Column("severity"),
+)
+#: What of a dump fits on a line of text.
+_DUMP_TEXT = (
+    "topic",
+    "store_id",
+    "partition_id",
+    "index_offset",
+    "data_offset",
+    "data_size",
+    "received_time",
+    "state",
+)
+
+
+def topics(root: str, *, out: str | None, **how: Any) -> None:
+    """List topics with their settings; opens the store for reading."""
+    import tubestore
+
+    shards = find_shards(root)
+    with tubestore.open(root, mode="r") as store, printing(out, **how) as output:
+        rows = []
+        for name in store.topics():
+            mine = [s for s in shards if s.topic == name]
+            options = store.topic(name).options
+            rows.append(
+                {
+                    "topic": name,
+                    "partitions": options.partitions,
+                    "stores": options.stores,
+                    "shards": len(mine),
+                    "entries": sum(s.entry_count for s in mine),
+                    "data_bytes": sum(f.size for s in mine for f in s.data),
+                }
+            )
+        emit_rows(rows, TOPIC_COLUMNS, output)
+
+
+def stat(
+    root: str, topic: str | None, store_id: int | None, *, out: str | None, **how: Any
+) -> None:
+    """Print a row a shard from the names and lengths of its files."""
+    shards = find_shards(root, topic=topic, store_id=store_id)
+    with printing(out, **how) as output:
+        emit_rows((shard.statistics() for shard in shards), STAT_COLUMNS, output)
+
+
+def dump(root: str, chosen: dict[str, Any], *, out: str | None, **how: Any) -> None:
+    """Print every row of the store."""
+    from tubestore import dump as dumping
+
+    schema = dumping.RAW_SCHEMA if chosen["raw"] else dumping.DUMP_SCHEMA
+    columns = columns_of(schema)
+    with printing(out, **how) as output:
+        if output.format is Format.TEXT:
+            last = ("payload",) if chosen["raw"] else ("attributes", "body")
+            columns = tuple(c for c in columns if c.name in (*_DUMP_TEXT, *last))
+        emit_batches(
+            dumping.dump(root, **chosen),
+            schema,
+            columns,
+            output,
+            to_rows=dumping.rows_of,
+            position=_dump_position,
+            summary=Summary(complete=not chosen["trust_index"]),
+        )
+
+
+def _dump_position(row: Row) -> dict[str, Any]:
+    """Return what to give to go on at a row: --topic, --store-id and --offset."""
+    return {"topic": row["topic"], "store_id": row["store_id"], "offset": row["index_offset"]}
+
+
+def check(
+    root: str, topic: str | None, store_id: int | None, *, out: str | None, **how: Any
+) -> None:
+    """Print a row a finding; exit code 1 if there are any."""
+    from tubestore import check as checking
+
+    findings = checking.check(
+        root, topic=topic, store_id=store_id, is_written=lambda: has_writer(root)
+    )
+    first = next(findings, None)
+    with printing(out, **how) as output:
+        if first is None and output.format is Format.TEXT:
+            say("nothing found")
+            report(Summary(), output)
+            return
+        found = findings if first is None else chain([first], findings)
+        emit_rows((f.as_row() for f in found), CHECK_COLUMNS, output)
+    if first is not None:
+        raise Leave(EXIT_FINDINGS)
+
+
+def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+    """Return the columns that print an Arrow schema."""
+    kinds: dict[pa.DataType, Kind] = {
+        pa.int32(): "int32",
+        pa.int64(): "int64",
+        pa.string(): "text",
+        pa.large_binary(): "bytes",
+        pa.map_(pa.string(), pa.string()): "map",
+    }
+    return tuple(Column(field.name, kinds[field.type]) for field in schema)
+
+
+def has_writer(root: str) -> bool:
+    """Whether a process holds the store's lock, as far as the system tells without taking it."""
+    try:
+        status = os.stat(join(root, OWN_DIRECTORY, LOCK_FILE))
+        held = Path("/proc/locks").read_text()
+    except OSError:
+        return False
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    return any(device in line.split() for line in held.splitlines() if "->" not in line)

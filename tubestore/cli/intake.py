@@ -1,0 +1,126 @@
+"""What `tubestore append` reads: blocks of whole lines, lines as messages, or JSON Lines.
+
+Lines are handed on as soon as they arrive: from a slow pipe one by one, from a file a MiB at a
+time, so appending is quick for the one and prompt for the other.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from tubestore.cli.arguments import parse_time
+from tubestore.cli.errors import UsageMistake
+from tubestore.formats import ATTRIBUTE_TIME, ATTRIBUTE_TYPE, PAYLOAD_SIZE_MAX
+
+_BLOCK_BYTES = 1 << 20
+
+#: What a JSON line may have; the second set is printed by `read` and `dump` and has no say here.
+_FIELDS = {"body", "text", "partition", "partition_id", "key", "filter_item", "attributes"}
+_FIELDS |= {"received_time", "received_time_ms"}
+_PASSED_OVER = {"topic", "store_id", "offset", "index_offset", "data_offset", "data_size"}
+_PASSED_OVER |= {"key_code", "msg_id", "flag", "report_address", "checksum", "state"}
+
+
+class Block(NamedTuple):
+    """Whole lines of one input: its name, the number of the first line, the bytes."""
+
+    name: str
+    first_line: int
+    lines: int
+    data: bytes
+
+
+def total_bytes(files: Sequence[str]) -> int | None:
+    """Return how much there is to read, None if that cannot be known."""
+    if all(name != "-" and os.path.isfile(name) for name in files):
+        return sum(os.path.getsize(name) for name in files)
+    return None
+
+
+def blocks_of(files: Sequence[str]) -> Iterator[Block]:
+    """Read the files one after the other, "-" being stdin."""
+    for name in files:
+        if name == "-":
+            yield from _blocks("stdin", cast(BinaryIO, sys.stdin.buffer))
+        else:
+            with open(name, "rb") as file:
+                yield from _blocks(name, file)
+
+
+def _blocks(name: str, file: BinaryIO) -> Iterator[Block]:
+    line, rest = 1, b""
+    while chunk := file.read1(_BLOCK_BYTES):  # type: ignore[attr-defined]
+        end = chunk.rfind(b"\n") + 1
+        if not end:
+            rest += chunk
+            if len(rest) > 2 * PAYLOAD_SIZE_MAX:  # base64 takes more room than the body
+                raise UsageMistake(f"{name}, line {line}: longer than any message may be")
+            continue
+        data, rest = rest + chunk[:end], chunk[end:]
+        count = data.count(b"\n")
+        yield Block(name, line, count, data)
+        line += count
+    if rest:
+        yield Block(name, line, 1, rest)
+
+
+def lines_of(block: Block, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a message a line, without its end; empty lines are none."""
+    return [{"body": line, **defaults} for line in block.data.split(b"\n") if line]
+
+
+def rows_of(block: Block, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a message a JSON line."""
+    rows = []
+    for number, line in enumerate(block.data.split(b"\n"), block.first_line):
+        if line.strip():
+            try:
+                rows.append({**defaults, **_row(json.loads(line))})
+            except (ValueError, TypeError, AttributeError, UsageMistake) as error:
+                raise UsageMistake(f"{block.name}, line {number}: {error}") from error
+    return rows
+
+
+def _row(given: Any) -> dict[str, Any]:
+    """Return the columns of a message from its JSON object."""
+    if not isinstance(given, dict):
+        raise UsageMistake("not a JSON object")
+    unknown = set(given) - _FIELDS - _PASSED_OVER
+    if unknown:
+        raise UsageMistake(f"unknown field {min(unknown)!r}; known: {', '.join(sorted(_FIELDS))}")
+    row: dict[str, Any] = {"body": _body(given)}
+    partition = given.get("partition", given.get("partition_id"))
+    time = given.get("received_time", given.get("received_time_ms"))
+    if time is not None:
+        row["received_time_ms"] = parse_time(time) if isinstance(time, str) else time
+    attributes = dict(given.get("attributes") or {})
+    attributes.pop(ATTRIBUTE_TIME, None)  # it is made from the received time
+    item = attributes.pop(ATTRIBUTE_TYPE, None)
+    values = {
+        "partition": int(partition) if isinstance(partition, str) else partition,
+        "key": given.get("key"),
+        "filter_item": given.get("filter_item") or item,
+        "attributes": attributes or None,
+    }
+    for name, kind in {"partition": int, "key": str, "filter_item": str}.items():
+        if values[name] is not None and not isinstance(values[name], kind):
+            raise UsageMistake(f"{name} {values[name]!r} is no {kind.__name__}")
+    return row | {name: value for name, value in values.items() if value is not None}
+
+
+def _body(given: Mapping[str, Any]) -> bytes:
+    text = given.get("text")
+    if (text is None) == (given.get("body") is None):
+        raise UsageMistake("one of body (base64) and text is needed")
+    if text is not None:
+        return str(text).encode("utf-8", "surrogatepass")
+    try:
+        return base64.b64decode(given["body"], validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise UsageMistake("body is not base64; plain text goes into text") from None

@@ -1,0 +1,144 @@
+"""`tubestore read`: one partition, or a whole topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+import tubestore
+from tubestore.cli.arguments import parse_time, printing
+from tubestore.cli.batches import emit_batches
+from tubestore.cli.errors import UsageMistake
+from tubestore.cli.output import Column, Format, Row
+from tubestore.formats import address_from_int
+from tubestore.messages import MESSAGE_SCHEMA
+from tubestore.shard_files import check_root
+from tubestore.topic import Topic, make_filter
+from tubestore.vfs import OsVfs
+
+PAGE_ROWS = 1000
+
+#: As printed; arrow and parquet have `MESSAGE_SCHEMA`, with the time as a timestamp too.
+COLUMNS: tuple[Column, ...] = (
+    Column("topic"),
+    Column("store_id", "int32"),
+    Column("partition_id", "int32"),
+    Column("offset", "int64"),
+    Column("received_time", "int64"),
+    Column("filter_item"),
+    Column("key_code", "int32"),
+    Column("attributes", "map"),
+    Column("body", "bytes"),
+    Column("msg_id", "int64"),
+    Column("flag", "int32"),
+    Column("report_address"),
+    Column("state"),
+)
+_TEXT = ("partition_id", "offset", "received_time", "filter_item", "state", "body")
+
+
+class Chosen(NamedTuple):
+    """Which messages are wanted, as the user wrote it."""
+
+    partition: int | None
+    store_id: int | None
+    offset: str
+    filter_items: list[str] | None
+    start: str | None
+    end: str | None
+    verify: bool
+
+
+def read(root: str, topic: str, chosen: Chosen, *, out: str | None, **how: Any) -> None:
+    """Print the messages that are wanted."""
+    offset = _parse_offset(chosen)
+    bounds = {
+        "filter_items": chosen.filter_items or None,
+        "start": parse_time(chosen.start, "--start"),
+        "end": parse_time(chosen.end, "--end"),
+    }
+    check_root(root, OsVfs())
+    with tubestore.open(root, mode="r") as store, printing(out, **how) as output:
+        found = store.topic(topic)
+        if chosen.partition is not None:
+            rows = PAGE_ROWS if output.limit is None else min(PAGE_ROWS, output.limit + 1)
+            batches = _pages(found, chosen, offset, rows, bounds)
+        else:
+            batches = _scan(found, chosen, offset, bounds)
+        columns = COLUMNS
+        if output.format is Format.TEXT:
+            columns = tuple(sorted((c for c in COLUMNS if c.name in _TEXT), key=_text_place))
+        whole = chosen.partition is None
+        emit_batches(
+            batches,
+            MESSAGE_SCHEMA,
+            columns,
+            output,
+            to_rows=_rows,
+            position=_scan_position if whole else _page_position,
+        )
+
+
+def _text_place(column: Column) -> int:
+    return _TEXT.index(column.name)
+
+
+def _parse_offset(chosen: Chosen) -> int | str:
+    text = chosen.offset
+    if text in ("earliest", "latest"):
+        if text == "latest" and chosen.partition is None:
+            raise UsageMistake("--offset latest needs --partition")
+        return text
+    if not text.isascii() or not text.isdecimal():
+        raise UsageMistake(f"--offset {text!r}: earliest, latest, or a number")
+    if chosen.partition is None and chosen.store_id is None:
+        raise UsageMistake("--offset needs --partition or --store-id: each shard has its own")
+    return int(text)
+
+
+def _pages(
+    topic: Topic, chosen: Chosen, offset: int | str, rows: int, bounds: dict[str, Any]
+) -> Iterator[pa.RecordBatch]:
+    assert chosen.partition is not None
+    position: Any = offset
+    while True:
+        page = topic.read(chosen.partition, position, limit=rows, verify=chosen.verify, **bounds)
+        yield from page.table.to_batches()
+        if not page.truncated:
+            return
+        position, rows = page.next_offset, PAGE_ROWS
+
+
+def _scan(
+    topic: Topic, chosen: Chosen, offset: int | str, bounds: dict[str, Any]
+) -> Iterator[pa.RecordBatch]:
+    wanted = make_filter(**bounds)
+    stores = range(topic.options.stores)
+    if chosen.store_id is not None:
+        if chosen.store_id not in stores:
+            raise UsageMistake(f"--store-id {chosen.store_id}: {topic.name} has {len(stores)}")
+        stores = range(chosen.store_id, chosen.store_id + 1)
+    for store_id in stores:
+        view = topic.shard(store_id).view()
+        start = offset if isinstance(offset, int) else 0
+        yield from view.scan(MESSAGE_SCHEMA.names, wanted, start=start, verify=chosen.verify)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    for row in batch.drop_columns(["received_time"]).to_pylist():
+        row["received_time"] = row.pop("received_time_ms")
+        if row["attributes"] is not None:
+            row["attributes"] = dict(row["attributes"])
+        if row["report_address"] is not None:
+            row["report_address"] = address_from_int(row["report_address"])
+        yield row
+
+
+def _page_position(row: Row) -> int:
+    return int(row["offset"])
+
+
+def _scan_position(row: Row) -> dict[str, Any]:
+    return {"store_id": row["store_id"], "offset": row["offset"]}

@@ -1,0 +1,154 @@
+"""`tubestore create | append`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+import tubestore
+from tubestore.cli.arguments import InputFormat
+from tubestore.cli.errors import UsageMistake
+from tubestore.cli.intake import Block, blocks_of, lines_of, rows_of, total_bytes
+from tubestore.cli.output import Column, Format, Output, emit_object
+from tubestore.errors import NotAStore, TopicExists, TubeStoreError
+from tubestore.messages import MESSAGE_SCHEMA
+from tubestore.options import Durability
+from tubestore.shard_files import check_root
+from tubestore.topic import Topic
+from tubestore.vfs import OsVfs
+
+#: Columns of a batch; those that no row has are left out.
+_TYPES = {
+    "body": pa.large_binary(),
+    "partition": pa.int64(),
+    "key": pa.string(),
+    "filter_item": pa.string(),
+    "attributes": MESSAGE_SCHEMA.field("attributes").type,
+    "received_time_ms": pa.int64(),
+}
+_DONE = (
+    Column("topic"),
+    Column("messages", "int64"),
+    Column("bytes", "int64"),
+    Column("empty_lines", "int64"),
+    Column("durability"),
+)
+
+
+def create(root: str, topic: str, partitions: int, stores: int, exist_ok: bool) -> None:
+    """Create a topic."""
+    _check_directory(root)
+    with tubestore.open(root) as store:
+        store.create_topic(topic, partitions=partitions, stores=stores, exist_ok=exist_ok)
+
+
+def _check_directory(root: str) -> None:
+    """Refuse to make a store of a directory that is something else; a new one is fine."""
+    vfs = OsVfs()
+    if vfs.exists(root):
+        check_root(root, vfs)
+
+
+def append(
+    root: str,
+    topic: str,
+    files: Sequence[str],
+    *,
+    input: InputFormat,
+    partitions: int | None,
+    defaults: Mapping[str, Any],
+    durability: Durability,
+    progress: bool,
+    format: Format,
+) -> None:
+    """Append files one after the other and say how much that was."""
+    if format not in (Format.TEXT, Format.JSONL):
+        raise UsageMistake("append reports as text or jsonl")
+    _check_directory(root)
+    if partitions is None and not OsVfs().exists(root):
+        raise NotAStore(root, "no such directory; --partitions N makes a store and the topic")
+    done: dict[str, Any] = {"topic": topic, "messages": 0, "bytes": 0, "empty_lines": 0}
+    with tubestore.open(root) as store, _progress(progress, files) as advance:
+        found = _topic(store, topic, partitions)
+        for block in blocks_of(files):
+            try:
+                _append_block(found, block, input, defaults, durability, done)
+            except (TubeStoreError, UsageMistake) as error:
+                _explain(error, block, done["messages"])
+            advance(len(block.data))
+    emit_object({**done, "durability": durability}, _DONE, Output(format))
+
+
+def _topic(store: Any, name: str, partitions: int | None) -> Topic:
+    if name in store or partitions is None:
+        if name not in store:
+            raise UsageMistake(f"no topic {name!r} in this store; --partitions N creates it")
+        found: Topic = store.topic(name)
+        if partitions not in (None, found.options.partitions):
+            raise TopicExists(name, f"it has {found.options.partitions} partitions")
+        return found
+    made: Topic = store.create_topic(name, partitions=partitions)
+    return made
+
+
+def _append_block(
+    topic: Topic,
+    block: Block,
+    input: InputFormat,
+    defaults: Mapping[str, Any],
+    durability: Durability,
+    done: dict[str, Any],
+) -> None:
+    read = lines_of if input is InputFormat.LINES else rows_of
+    rows = read(block, defaults)
+    done["empty_lines"] += block.lines - len(rows)
+    if not rows:
+        return
+    topic.append_batch(_table(rows), durability=durability)
+    done["messages"] += len(rows)
+    done["bytes"] += sum(len(row["body"]) for row in rows)
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    used = {name for row in rows for name in row}
+    if "partition" in used and any("partition" not in row for row in rows):
+        raise UsageMistake("some messages name a partition and some do not; --partition for all?")
+    return pa.table(
+        {
+            name: pa.array([row.get(name) for row in rows], kind)
+            for name, kind in _TYPES.items()
+            if name in used
+        }
+    )
+
+
+def _explain(error: Exception, block: Block, taken: int) -> None:
+    """Say where in the input it was, and that what came before is in the store."""
+    where = f"{block.name}, lines {block.first_line} to {block.first_line + block.lines - 1}"
+    text = f"{error} ({where}; {taken} messages before these were appended)"
+    if isinstance(error, UsageMistake | ValueError):
+        raise UsageMistake(text) from error
+    raise TubeStoreError(text) from error
+
+
+@contextlib.contextmanager
+def _progress(wanted: bool, files: Sequence[str]) -> Iterator[Any]:
+    """Show a bar on stderr if that is a terminal; yields what is told of bytes that are done."""
+    import sys
+
+    if not wanted or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+    console = Console(stderr=True)  # it honours NO_COLOR
+    bar = Progress(
+        BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=console, transient=True
+    )
+    with bar:
+        task = bar.add_task("append", total=total_bytes(files))
+        yield lambda count: bar.advance(task, count)
