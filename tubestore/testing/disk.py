@@ -75,11 +75,17 @@ class DiskFile(NamedTuple):
 
     durable: Content
     changes: tuple[Change, ...] = ()
+    durable_ms: int = 0  #: modified at the last sync
 
     @property
     def cached(self) -> Content:
         """The file as readers see it while the machine runs."""
         return self.changes[-1].after if self.changes else self.durable
+
+    @property
+    def modified_ms(self) -> int:
+        """When it was modified, as a running machine sees it."""
+        return self.changes[-1].call.ms if self.changes else self.durable_ms
 
 
 class NameChange(NamedTuple):
@@ -103,17 +109,17 @@ class Disk:
     @classmethod
     def durable(
         cls,
-        files: Mapping[str, tuple[int, bytes]],
+        files: Mapping[str, tuple[int, bytes, int]],
         directories: Iterable[str],
         boot_id: str,
         last_number: int,
     ) -> Disk:
-        """Make a disk on which everything given is durable."""
+        """Make a disk on which everything is durable; files as (number, bytes, modified ms)."""
         disk = cls(boot_id)
         disk.names = {d: DIRECTORY for d in directories if d != "/"}
-        for path, (number, data) in files.items():
+        for path, (number, data, modified_ms) in files.items():
             disk.names[path] = number
-            disk.files[number] = DiskFile(Content(data, len(data)))
+            disk.files[number] = DiskFile(Content(data, len(data)), (), modified_ms)
         disk.durable_names = dict(disk.names)
         disk.last_number = last_number
         return disk
@@ -156,8 +162,8 @@ class Disk:
         if call.kind in ("pwrite", "truncate"):
             self._change(call)
         elif call.kind == "sync":
-            cached = self.files[call.file].cached
-            self.files[call.file] = DiskFile(cached)
+            file = self.files[call.file]
+            self.files[call.file] = DiskFile(file.cached, (), file.modified_ms)
         elif call.kind == "sync_directory":
             self._sync_directory(call.path)
         else:
@@ -170,14 +176,15 @@ class Disk:
             after = cached.resized(call.position)
         else:
             after = cached.written(call.data, call.position)
-        self.files[call.file] = DiskFile(file.durable, (*file.changes, Change(call, after)))
+        changes = (*file.changes, Change(call, after))
+        self.files[call.file] = DiskFile(file.durable, changes, file.durable_ms)
 
     def _rename(self, call: Call) -> None:
         directories: tuple[str, ...] = (dirname(call.path),)
         if call.kind == "rename" and dirname(call.target) != directories[0]:
             directories = (directories[0], dirname(call.target))
         if call.kind == "create":
-            self.files[call.file] = DiskFile(EMPTY)
+            self.files[call.file] = DiskFile(EMPTY, (), call.ms)
             self.last_number = max(self.last_number, call.file)
         apply_name(self.names, call)
         self.name_changes = (*self.name_changes, NameChange(call, directories))

@@ -64,14 +64,14 @@ class MemoryVfs:
 
     def _load(self, disk: Disk) -> None:
         self._boot_id = disk.boot_id
-        now = self.clock.now_ms()
         for path, number in sorted(disk.names.items()):
             self._directories[dirname(path)].add(basename(path))
             if number == 0:
                 self._directories[path] = set()
             else:
-                cached = disk.files[number].cached
-                self._files[path] = Inode(number, cached.data, cached.size, now)
+                file = disk.files[number]
+                cached = file.cached
+                self._files[path] = Inode(number, cached.data, cached.size, file.modified_ms)
         self._last_number = disk.last_number
 
     # -- what a test asks ---------------------------------------------------------------------
@@ -90,7 +90,9 @@ class MemoryVfs:
             elif self._disk is not None:
                 start = self._disk
             else:
-                files = {p: (i.number, i.read(i.size, 0)) for p, i in self._files.items()}
+                files = {
+                    p: (i.number, i.read(i.size, 0), i.modified_ms) for p, i in self._files.items()
+                }
                 start = Disk.durable(files, self._directories, self._boot_id, self._last_number)
             self.journal = Journal(start)
             return self.journal

@@ -14,7 +14,8 @@ What we assume of disk and system (ext4, XFS and their like, on a drive that hon
    new file's data, which must have been synced before.
 6. Syncing a file does not make its name durable: it may be gone after a power cut.
 7. A file whose directory did not survive is gone, synced or not.
-8. What was durable before and was not written to since does not change.
+8. A file's time of modification is that of its last sync, or of its last write.
+9. What was durable before and was not written to since does not change.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def power_cut(disk: Disk, random: Random, variant: int, boot_id: str) -> Disk:
     for number in names.values():
         if number != DIRECTORY:
             file = disk.files[number]
-            files[number] = DiskFile(cut.survivor(file)) if file.changes else file
+            files[number] = cut.surviving_file(file) if file.changes else file
     after = Disk.of_names(names, files, boot_id)
     after.last_number = disk.last_number
     return after
@@ -98,6 +99,11 @@ class _Cut:
             elif not self._keep_others:
                 counts[directory] = 0
         return counts
+
+    def surviving_file(self, file: DiskFile) -> DiskFile:
+        """Return what is left of a file with unsynced changes, and one of its two times."""
+        latest = self._variant in (1, 2) or self._random.random() < 0.5
+        return DiskFile(self.survivor(file), (), file.modified_ms if latest else file.durable_ms)
 
     def survivor(self, file: DiskFile) -> Content:
         """Return what is left of a file with unsynced changes."""
