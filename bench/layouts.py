@@ -1,0 +1,204 @@
+"""A layout: a way to keep the messages of many partitions on a disk. Bring your own.
+
+Everything that is compared here by doing the same work is a `Layout`: ours, the rivals' in
+`peers.py`, and yours (`python -m bench --layout package.module:Class`).
+
+Next to read: `peers.py`, then `cases.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Iterator, Sequence, Sized
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+import tubestore
+
+Durability = Literal["memory", "page_cache", "fsync"]
+#: Where a reader goes on; None: from the first message. Its meaning is the layout's own.
+Position = object
+
+
+class Unavailable(Exception):
+    """It cannot be measured here; the text says why and what to do."""
+
+
+@runtime_checkable
+class Layout(Protocol):
+    """Messages of `topics` × `partitions`, numbered from 0, in one directory.
+
+    Made by `Class(root, topics=…, partitions=…, durability=…)`, which creates what is missing and
+    opens what is there. Only `append` has to be thread-safe, and only if `threads_ok`.
+    """
+
+    name: str
+    threads_ok: bool
+
+    def append(self, topic: int, partition: int, body: bytes) -> None:
+        """Take one message; it has reached the durability when this returns."""
+
+    def append_batch(self, batch: pa.Table) -> None:
+        """Take rows of `topic` (int32), `partition` (int32) and `body` (binary), likewise."""
+
+    def flush(self) -> None:
+        """Bring what was taken to the files (page cache) and make it readable."""
+
+    def read(
+        self, topic: int, partition: int, position: Position | None, limit: int, *, lean: bool
+    ) -> tuple[Sized, Position | None]:
+        """Copy out up to `limit` messages: (rows, where to go on, None at the end).
+
+        `lean`: position and body are enough; otherwise everything that is known of a message.
+        """
+
+    def scan(self, *, verify: bool) -> Iterator[Sized]:
+        """Copy out every message, some at a time; `verify` checks checksums, if there are any."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class TopicSharded:
+    """Ours: a shard for each topic, its partitions interleaved in one data and one index stream."""
+
+    name = "tubestore"
+    threads_ok = True
+
+    def __init__(self, root: Path, *, topics: int, partitions: int, durability: Durability) -> None:
+        self._store = tubestore.open(root, durability=durability)
+        names = [f"topic{n:05d}" for n in range(topics)]
+        self._topics = [
+            self._store.create_topic(name, partitions=partitions, exist_ok=True) for name in names
+        ]
+        self._names = pa.array(names)
+
+    def append(self, topic: int, partition: int, body: bytes) -> None:
+        self._topics[topic].append(body, partition=partition)
+
+    def append_batch(self, batch: pa.Table) -> None:
+        topics = batch.column("topic")
+        if len(self._topics) == 1:
+            self._topics[0].append_batch(batch.drop_columns(["topic"]))
+            return
+        codes = topics.combine_chunks()
+        named = pa.DictionaryArray.from_arrays(codes, self._names)
+        self._store.append_batch(batch.set_column(0, "topic", named))
+
+    def flush(self) -> None:
+        self._store.flush()
+
+    def read(
+        self, topic: int, partition: int, position: Position | None, limit: int, *, lean: bool
+    ) -> tuple[Sized, Position | None]:
+        page = self._topics[topic].read(
+            partition,
+            "earliest" if position is None else position,  # type: ignore[arg-type]
+            limit=limit,
+            max_bytes=None,
+            columns=["offset", "body"] if lean else None,
+        )
+        return page, page.next_offset if page.truncated else None
+
+    def scan(self, *, verify: bool) -> Iterator[Sized]:
+        for topic in self._topics:
+            yield from topic.scan(verify=verify)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class SingleLog:
+    """Ours in RocketMQ's layout: one CommitLog, dispatched to queues and index; no tube shards.
+
+    A message is readable when it was dispatched; `flush` waits for that.
+    """
+
+    name = "rocketcompat"
+    threads_ok = True
+    structures = frozenset({"consume_queue", "index"})
+
+    def __init__(self, root: Path, *, topics: int, partitions: int, durability: Durability) -> None:
+        try:
+            import rocketcompat
+            from rocketcompat.messages import Message
+            from rocketcompat.options import MessageStoreConfig
+
+            self._message: Any = Message
+            config = MessageStoreConfig(
+                layouts=self.structures,
+                flush_disk_type="SYNC_FLUSH" if durability == "fsync" else "ASYNC_FLUSH",
+                max_transfer_count_on_message_in_memory=1 << 20,
+                max_transfer_bytes_on_message_in_memory=1 << 30,
+                max_transfer_count_on_message_in_disk=1 << 20,
+                max_transfer_bytes_on_message_in_disk=1 << 30,
+            )
+            self._store: Any = rocketcompat.open(root, mode="w", config=config)
+        except (ImportError, AttributeError) as error:
+            raise Unavailable(f"rocketcompat: {error}") from error
+        self._names = [f"topic{n:05d}" for n in range(topics)]
+        self._column = pa.array(self._names)
+
+    def append(self, topic: int, partition: int, body: bytes) -> None:
+        self._store.put_message(self._message(self._names[topic], body, queue_id=partition))
+
+    def append_batch(self, batch: pa.Table) -> None:
+        codes = batch.column("topic").combine_chunks()
+        columns = {
+            "topic": pa.DictionaryArray.from_arrays(codes, self._column),
+            "queue_id": batch.column("partition"),
+            "body": batch.column("body"),
+        }
+        self._store.put_columns(pa.table(columns))
+
+    def flush(self) -> None:
+        end = self._store.max_physical_offset
+        if not self._store.wait_dispatched(end - 1, timeout=600.0):
+            raise TimeoutError("the dispatcher is behind")
+
+    def read(
+        self, topic: int, partition: int, position: Position | None, limit: int, *, lean: bool
+    ) -> tuple[Sized, Position | None]:
+        found = self._store.get_message(self._names[topic], partition, position or 0, limit)
+        more = found.next_begin_offset < found.max_offset
+        return found.to_arrow(), found.next_begin_offset if more and len(found) else None
+
+    def scan(self, *, verify: bool) -> Iterator[Sized]:
+        raise Unavailable("no scan of the whole log yet")
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class SingleLogAndShards(SingleLog):
+    """The same with everything on: queues, index, and the shards of `tubestore`."""
+
+    name = "rocketcompat + tube"
+    structures = frozenset({"consume_queue", "index", "tube"})
+
+
+def load_layout(name: str) -> type[Layout]:
+    """Import `package.module:Class`."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute or "Layout")  # type: ignore[no-any-return]
+    except (ImportError, AttributeError) as error:
+        raise Unavailable(f"--layout {name}: {error}") from error
+
+
+def fresh(root: Path) -> Path:
+    """Return the directory, empty."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    return root
+
+
+def columns_of(batch: pa.Table) -> tuple[Sequence[int], Sequence[int], list[bytes]]:
+    """Return topics, partitions and bodies as Python lists, for those who know no columns."""
+    topics, partitions, bodies = (
+        batch.column(n).to_pylist() for n in ("topic", "partition", "body")
+    )
+    return topics, partitions, bodies

@@ -1,0 +1,89 @@
+"""What is stored: pieces of real text that every machine has, the Python standard library.
+
+Next to read: `layouts.py`.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+BODY_SIZE = 1024
+TEXT_BYTES = 4 << 20
+SEED = 20_261_121
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Bodies of equal size, cut from one text; they repeat when it is used up."""
+
+    text: bytes
+    body_size: int = BODY_SIZE
+
+    @cached_property
+    def bodies(self) -> list[bytes]:
+        """The distinct bodies, in a fixed order."""
+        size = self.body_size
+        return [self.text[at : at + size] for at in range(0, len(self.text) - size + 1, size)]
+
+    @property
+    def digest(self) -> str:
+        """Tells runs over the same text from others: Python versions bring different sources."""
+        return xxhash.xxh3_64_hexdigest(self.text)
+
+    def messages(self, count: int) -> Iterator[bytes]:
+        """Hand out `count` bodies one by one."""
+        return islice(cycle(self.bodies), count)
+
+    def column(self, count: int, first: int = 0) -> pa.BinaryArray:
+        """Return `count` bodies as an Arrow column, from the `first`-th on."""
+        bodies = self.bodies
+        return pa.array([bodies[(first + n) % len(bodies)] for n in range(count)], pa.binary())
+
+    def batches(
+        self, size: int, *, topics: int = 1, partitions: int = 1, mixed: bool = True
+    ) -> list[pa.Table]:
+        """Return tables of `size` rows with `topic`, `partition` and `body`, to be used in turn.
+
+        `mixed` draws each row's topic with a fixed seed; otherwise a table is of one topic. There
+        are as many tables as it takes to use the whole text, or to name every topic.
+        """
+        random = np.random.default_rng(SEED)
+        count = max(1, len(self.bodies) // size)
+        if topics > 1:
+            count = max(count, topics if not mixed else -(-topics * partitions // size))
+        tables = []
+        for number in range(count):
+            rows = np.arange(number * size, (number + 1) * size)
+            places = rows % partitions
+            chosen = random.integers(0, topics, size) if mixed else np.full(size, number % topics)
+            columns = {
+                "topic": pa.array(chosen.astype(np.int32)),
+                "partition": pa.array(places.astype(np.int32)),
+                "body": self.column(size, number * size % max(1, len(self.bodies) - size + 1)),
+            }
+            tables.append(pa.table(columns))
+        return tables
+
+
+def standard_library(size: int = TEXT_BYTES) -> Payload:
+    """Read the sources of the Python standard library, in the order of their paths."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    parts: list[bytes] = []
+    total = 0
+    for path in sorted(folder.rglob("*.py")):
+        if "site-packages" in path.parts or "test" in path.parts:
+            continue
+        parts.append(path.read_bytes())
+        total += len(parts[-1])
+        if total >= size:
+            break
+    return Payload(b"".join(parts)[:size])

@@ -1,0 +1,156 @@
+"""The command: `python -m bench`, `make bench ARGS="--quick"`.
+
+Next to read: README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.harness import Run, Skipped, compete, file_system, machine
+from bench.layouts import Unavailable, load_layout
+from bench.payload import Payload, standard_library
+from bench.report import from_file, lines, machine_line
+from bench.workloads import WORKLOADS, Scale, Workload
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+SCRATCH = RESULTS / "scratch"
+SHARED_MEMORY = Path("/dev/shm")
+ROOM_BYTES = {"full": 8 << 30, "quick": 4 << 30, "tiny": 1 << 28}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    names = "\n".join(f"  {w.name:24}{w.question}" for w in WORKLOADS)
+    found = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Measure the store beside the machine's limits and its rivals.",
+        epilog=f"workloads:\n{names}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    found.add_argument("--quick", action="store_true", help="about a minute, without Java")
+    found.add_argument(
+        "--tiny", action="store_true", help="see that it works; the rates mean nothing"
+    )
+    found.add_argument(
+        "--only", action="append", metavar="NAME", help="a workload, or how its name begins"
+    )
+    found.add_argument(
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        help="where to write: tmpfs (/dev/shm, the default with room) or a disk",
+    )
+    found.add_argument("--profile", metavar="NAME", help="print where the time of a workload goes")
+    found.add_argument(
+        "--layout",
+        action="append",
+        default=[],
+        metavar="MODULE:CLASS",
+        help="compare your own, too",
+    )
+    found.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="results as JSON lines (default: bench/results/)",
+    )
+    found.add_argument(
+        "--report", type=Path, metavar="FILE", help="print the table of an earlier run"
+    )
+    return found
+
+
+def choose(names: list[str] | None) -> list[Workload]:
+    """Return the workloads whose names begin with one of these; all without any."""
+    known = {w.name for w in WORKLOADS}
+    chosen = [
+        w
+        for w in WORKLOADS
+        if names is None
+        or any(w.name == n or (n not in known and w.name.startswith(n)) for n in names)
+    ]
+    if not chosen:
+        raise Unavailable(f"no workload begins with {' or '.join(names or [])}; see --help")
+    return chosen
+
+
+def place_for(directory: Path | None, scale: Scale) -> Path:
+    """Return where to write: what was asked for, else shared memory with room, else a disk."""
+    if directory is None:
+        room = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free
+        fits = room and room >= ROOM_BYTES[scale] and file_system(SHARED_MEMORY) == "tmpfs"
+        directory = SHARED_MEMORY if fits else SCRATCH
+    directory.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="tubestore-bench-", dir=directory))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    asked = parser().parse_args(arguments)
+    scale: Scale = "tiny" if asked.tiny else "quick" if asked.quick else "full"
+    places: list[Path] = []
+    try:
+        if asked.report:
+            print("\n".join(from_file(asked.report)))
+            return 0
+        layouts = [load_layout(name) for name in asked.layout]
+        payload = standard_library()
+        places.append(place_for(asked.dir, scale))
+        if asked.profile:
+            from bench.profiling import profile
+
+            for workload in choose([asked.profile]):
+                print(profile(workload, scale, payload, _disk(workload, places, scale)))
+            return 0
+        workloads = [w.with_layouts(layouts) for w in choose(asked.only)]
+        output = asked.output or RESULTS / time.strftime("%Y%m%dT%H%M%S.jsonl", time.gmtime())
+        measure(workloads, scale, payload, places, output)
+        return 0
+    except Unavailable as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        for place in places:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def measure(
+    workloads: list[Workload], scale: Scale, payload: Payload, places: list[Path], output: Path
+) -> None:
+    """Run the workloads, print a table each, and write every run as a JSON line."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with output.open("w", encoding="utf-8") as file:
+        found = machine(payload, scale)
+        print(json.dumps(found), file=file)
+        print(machine_line(found) + "\n", flush=True)
+        for workload in workloads:
+            noted: list[Run | Skipped] = []
+
+            def note(one: Run | Skipped, noted: list[Run | Skipped] = noted) -> None:
+                noted.append(one)
+                print(one.as_json(), file=file, flush=True)
+
+            compete(workload, scale, payload, _disk(workload, places, scale), note)
+            runs = [n for n in noted if isinstance(n, Run)]
+            skipped = [n for n in noted if isinstance(n, Skipped)]
+            table = lines(workload, runs, skipped, judge=scale != "tiny")
+            print("\n".join(table), flush=True)
+
+
+def _disk(workload: Workload, places: list[Path], scale: Scale) -> Path:
+    """Return where this workload writes: not to a tmpfs if it asks how long a disk takes."""
+    if not workload.needs_disk or file_system(places[0]) != "tmpfs":
+        return places[0]
+    if len(places) == 1:
+        places.append(place_for(SCRATCH, scale))
+    return places[1]
