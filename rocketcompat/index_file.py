@@ -274,6 +274,10 @@ class IndexFile:
         order = np.argsort(all_places, kind="stable")
         return all_places[order], np.concatenate([o for _, o in found])[order]
 
+    def items(self) -> np.ndarray[Any, Any]:
+        """Return the items in the order of their numbers, from item 1 on, without a copy."""
+        return self._item_rows(self.index_count)[1:]
+
     def flush(self) -> None:
         """Write the slots that changed, and the header, if items were put since."""
         pages, self._dirty_pages = self._dirty_pages, None

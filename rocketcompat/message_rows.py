@@ -65,10 +65,10 @@ def row_of(record: MessageRecord, state: str = STATE_OK) -> dict[str, Any]:
     }
 
 
-def unreadable_row(physical_offset: int, size: int, state: str, **known: Any) -> dict[str, Any]:
-    """Return the row of bytes that are no record: what is known, null for the rest."""
+def unreadable_row(physical_offset: int, size: int | None, state: str) -> dict[str, Any]:
+    """Return the row of bytes that are no record: null where nothing is known."""
     row: dict[str, Any] = dict.fromkeys(name for name, _, _ in MESSAGE_COLUMNS)
-    return row | {"physical_offset": physical_offset, "store_size": size, "state": state} | known
+    return row | {"physical_offset": physical_offset, "store_size": size, "state": state}
 
 
 def table_of_rows(rows: Sequence[dict[str, Any]]) -> pa.Table:

@@ -149,7 +149,7 @@ class Found:
         return [
             row_of(entry)
             if isinstance(entry, MessageRecord)
-            else unreadable_row(offset, 0, STATE_DAMAGED)
+            else unreadable_row(offset, None, STATE_DAMAGED)
             for offset, entry in pairs
         ]
 

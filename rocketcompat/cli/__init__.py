@@ -1,0 +1,34 @@
+"""`rocketcompat`: look into a RocketMQ store with no broker running. The contract: DESIGN.md §6.
+
+Every command reads a directory as it lies, whether it was closed, has crashed or is being
+written, and changes no byte. numpy and pyarrow are loaded inside the commands, so that
+`--help` is quick.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from rocketcompat.cli.checking import check
+from rocketcompat.cli.checking import demo as _demo
+from rocketcompat.cli.listing import cq, dump, queues
+from rocketcompat.cli.reading import get, query
+from tubestore.cli.errors import run
+
+app = typer.Typer(
+    name="rocketcompat",
+    help="Look into the files of a RocketMQ message store, with no broker running.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: three times as quick, and the same in every terminal
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (dump, queues, cq, get, query, check):
+    app.command()(_command)
+app.command("demo")(_demo)  # `cli.demo` is the module that does it
+
+
+def main() -> None:
+    """Run the command line and leave the process."""
+    run(app, "rocketcompat")

@@ -1,0 +1,67 @@
+"""`check`: cross-checks of a store's files; `demo`: see the stack work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rocketcompat.cli.options import ConfFile, Root, StoreOptions, open_directory
+from tubestore.cli.errors import EXIT_FINDINGS, Leave
+from tubestore.cli.output import (
+    Column,
+    Format,
+    FormatOption,
+    Int64,
+    Int64Option,
+    LimitOption,
+    Output,
+    SummaryOption,
+    emit_rows,
+)
+
+FINDING_COLUMNS = (
+    Column("path"),
+    Column("position", "int64"),
+    Column("reason"),
+    Column("message"),
+    Column("severity"),
+)
+
+
+def check(
+    root: Root,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    limit: LimitOption = None,
+    summary: SummaryOption = None,
+    option: StoreOptions = None,
+    conf: ConfFile = None,
+) -> None:
+    """Compare log, queues and index with each other; exit 1 if something is found."""
+    directory = open_directory(root, option, conf)
+    from rocketcompat.check import check_store
+
+    listing = emit_rows(
+        check_store(directory), FINDING_COLUMNS, Output(format, int64, limit, summary)
+    )
+    if listing.rows or listing.truncated:
+        raise Leave(EXIT_FINDINGS)
+
+
+def demo(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Files and folders; else Python's own sources.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Where the stores are written.")] = Path(
+        "demo-out"
+    ),
+    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Queues.")] = 1000,
+) -> None:
+    """Put real lines through the full stack, kill a writer, recover, read back, verify."""
+    import importlib
+
+    module = importlib.import_module("rocketcompat.cli.demo")
+    if not module.run(paths or (), out=out, partitions=partitions):
+        raise Leave(EXIT_FINDINGS)

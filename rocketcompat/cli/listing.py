@@ -1,0 +1,136 @@
+"""`dump`, `queues`, `cq`: the log and the queues as rows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rocketcompat.cli.options import (
+    MESSAGE_COLUMNS,
+    ConfFile,
+    Queue,
+    Root,
+    StoreOptions,
+    Topic,
+    TrustQueues,
+    open_directory,
+)
+from tubestore.cli.output import (
+    Column,
+    Format,
+    FormatOption,
+    Int64,
+    Int64Option,
+    LimitOption,
+    Output,
+    Summary,
+    SummaryOption,
+    emit_rows,
+)
+
+QUEUE_COLUMNS = (
+    Column("topic"),
+    Column("queue_id", "int32"),
+    Column("min_offset", "int64"),
+    Column("max_offset", "int64"),
+)
+UNIT_COLUMNS = (
+    Column("topic"),
+    Column("queue_id", "int32"),
+    Column("queue_offset", "int64"),
+    Column("physical_offset", "int64"),
+    Column("size", "int32"),
+    Column("tags_code", "int64"),
+    Column("state"),
+)
+
+
+def dump(
+    root: Root,
+    start: Annotated[
+        int | None, typer.Option("--from", min=0, help="Physical offset of the first record.")
+    ] = None,
+    topic: Topic = None,
+    queue: Queue = None,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    limit: LimitOption = None,
+    summary: SummaryOption = None,
+    option: StoreOptions = None,
+    conf: ConfFile = None,
+) -> None:
+    """List the CommitLog's records in order; what cannot be read is a row with a state."""
+    directory = open_directory(root, option, conf)
+    from rocketcompat.dump import dump_log
+
+    rows = (
+        row
+        for row in dump_log(directory, start)
+        if row["state"] != "ok"
+        or (
+            (topic is None or row["topic"] == topic) and (queue is None or row["queue_id"] == queue)
+        )
+    )
+    emit_rows(
+        rows,
+        MESSAGE_COLUMNS,
+        Output(format, int64, limit, summary),
+        position=lambda row: {"physical_offset": row["physical_offset"]},
+    )
+
+
+def queues(
+    root: Root,
+    trust_queues: TrustQueues = False,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    limit: LimitOption = None,
+    summary: SummaryOption = None,
+    option: StoreOptions = None,
+    conf: ConfFile = None,
+) -> None:
+    """List the queues with their first and next offsets, as a correct recovery would give them."""
+    directory = open_directory(root, option, conf)
+    from rocketcompat.dump import dump_queues
+    from rocketcompat.queue_view import QueueViews
+
+    emit_rows(
+        dump_queues(QueueViews(directory, trust=trust_queues)),
+        QUEUE_COLUMNS,
+        Output(format, int64, limit, summary),
+        position=lambda row: {"topic": row["topic"], "queue_id": row["queue_id"]},
+        summary=Summary(complete=not trust_queues),
+    )
+
+
+def cq(
+    root: Root,
+    topic: Topic = None,
+    queue: Queue = None,
+    start: Annotated[
+        int, typer.Option("--from", min=0, help="First queue offset of each queue.")
+    ] = 0,
+    trust_queues: TrustQueues = False,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    limit: LimitOption = None,
+    summary: SummaryOption = None,
+    option: StoreOptions = None,
+    conf: ConfFile = None,
+) -> None:
+    """List the ConsumeQueue units, missing ones from the log, surplus ones with a state."""
+    directory = open_directory(root, option, conf)
+    from rocketcompat.dump import dump_units
+    from rocketcompat.queue_view import QueueViews
+
+    only = (topic, queue) if topic is not None and queue is not None else None
+    views = QueueViews(directory, only=only, topic=topic, trust=trust_queues)
+    rows = (row for row in dump_units(views, start) if queue is None or row["queue_id"] == queue)
+    emit_rows(
+        rows,
+        UNIT_COLUMNS,
+        Output(format, int64, limit, summary),
+        position=lambda row: {name: row[name] for name in ("topic", "queue_id", "queue_offset")},
+        summary=Summary(complete=not trust_queues),
+    )

@@ -1,0 +1,221 @@
+"""A store's directory as it lies: its files, their sizes, the log's chain from end to end.
+
+For the windows (dump, check, the command line): works on a store that will not open, whether
+it was closed, has crashed or is being written; changes no byte and takes no lock. Unlike a
+store it takes what it finds: files of a wrong length, foreign names, holes in the log.
+
+Next to read: `queue_view.py`, `dump.py`, `check.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rocketcompat.columns import RecordColumns, decode_columns
+from rocketcompat.formats import (
+    BLANK,
+    COMMIT_LOG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    INDEX_DIRECTORY,
+    MAGIC_BLANK,
+    MESSAGE_PREFIX,
+    parse_offset_name,
+)
+from rocketcompat.log_scan import find_record, scan
+from rocketcompat.mapped_file import MappedFile
+from rocketcompat.options import MessageStoreConfig
+from tubestore.errors import NotAStore
+from tubestore.vfs import OsVfs, Vfs
+
+#: States of a region behind which the log does not go on.
+ENDS = ("torn", "stale")
+_FILE_SIZE_OPTIONS = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue")
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part [start, end) of the log that holds no sound records.
+
+    `state` is "damaged" if sound ones follow, "missing" if its file is not there; at the end
+    of the log "torn", or "stale" where records follow that an earlier recovery cut off.
+    `position` is where it starts in the file at `path`.
+    """
+
+    start: int
+    end: int
+    state: str
+    reason: str
+    path: str
+    position: int
+
+
+class LogFiles:
+    """The CommitLog's files, read-only; what `log_scan` asks of a queue of files."""
+
+    def __init__(self, vfs: Vfs, directory: str, file_size: int) -> None:
+        self.directory, self.file_size = directory, file_size
+        found = [(parse_offset_name(n), n, s) for n, d, s in vfs.entries(directory) if not d and s]
+        self.files: tuple[MappedFile, ...] = tuple(
+            MappedFile(
+                vfs.open(os.path.join(directory, name), writable=False), start, file_size,
+                min(size, file_size),
+            )
+            for start, name, size in sorted((o, n, s) for o, n, s in found if o is not None)
+        )  # fmt: skip
+
+    @property
+    def last(self) -> MappedFile | None:
+        """The file with the highest offset."""
+        return self.files[-1] if self.files else None
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte; 0 without files."""
+        return self.files[0].file_from_offset if self.files else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Offset behind the last file's bytes; 0 without files."""
+        return self.files[-1].end_offset if self.files else 0
+
+    def find(self, offset: int) -> MappedFile | None:
+        """Return the file that holds an offset."""
+        for file in self.files:
+            if 0 <= offset - file.file_from_offset < self.file_size:
+                return file
+        return None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read up to `size` bytes; fewer at the end of a file."""
+        file = self.find(offset)
+        return file.read(offset - file.file_from_offset, size) if file else b""
+
+
+class StoreDirectory:
+    """The root of a store. NotAStore if it is none; sizes are inferred if options do not say."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        options: Mapping[str, Any] | None = None,
+        vfs: Vfs | None = None,
+    ) -> None:
+        self.root, self.vfs = os.fspath(root), vfs or OsVfs()
+        if not self.vfs.exists(self.root):
+            raise NotAStore(self.root, "no such directory")
+        if not self.vfs.exists(self.path(COMMIT_LOG_DIRECTORY)):
+            raise NotAStore(self.root, "has no commitlog directory, so it is no RocketMQ store")
+        self.options = dict(options or {})
+        self.config = MessageStoreConfig.from_camel({**self._inferred_sizes(), **self.options})
+        self.log = LogFiles(
+            self.vfs, self.path(COMMIT_LOG_DIRECTORY), self.config.mapped_file_size_commit_log
+        )
+
+    def path(self, *names: str) -> str:
+        """Return a path below the root."""
+        return os.path.join(self.root, *names)
+
+    def _inferred_sizes(self) -> dict[str, int]:
+        """Return the file sizes that the first files have."""
+        log = self._first_size(self.path(COMMIT_LOG_DIRECTORY))
+        queue = 0
+        for topic, queue_id in self.queue_names():
+            queue = queue or self._first_size(self.queue_path(topic, queue_id))
+            if queue:
+                break
+        sizes = zip(_FILE_SIZE_OPTIONS, (log, queue), strict=True)
+        return {name: size for name, size in sizes if size and name not in self.options}
+
+    def _first_size(self, directory: str) -> int:
+        sizes = [
+            s
+            for n, d, s in self.vfs.entries(directory)
+            if not d and parse_offset_name(n) is not None
+        ]
+        return next((size for size in sizes if size), 0)
+
+    def queue_names(self) -> Iterator[tuple[str, int]]:
+        """Yield topic and queue id of the queues' directories."""
+        base = self.path(CONSUME_QUEUE_DIRECTORY)
+        for topic, is_directory, _ in self.vfs.entries(base):
+            if is_directory:
+                names = self.vfs.entries(os.path.join(base, topic))
+                ids = [n for n, d, _ in names if d and n.isascii() and n.isdecimal()]
+                yield from ((topic, int(name)) for name in sorted(ids, key=int))
+
+    def queue_path(self, topic: str, queue_id: int) -> str:
+        """Return a queue's directory."""
+        return self.path(CONSUME_QUEUE_DIRECTORY, topic, str(queue_id))
+
+    def index_paths(self) -> list[str]:
+        """Return the index files, oldest first."""
+        base = self.path(INDEX_DIRECTORY)
+        rows = self.vfs.entries(base)
+        return [os.path.join(base, name) for name, d, _ in rows if not d and name.isdecimal()]
+
+    def scan_log(self, start: int | None = None) -> Iterator[RecordColumns | Region]:
+        """Yield the log in order: records by the piece, and what lies between them.
+
+        Ends behind the last sound record; a torn one after it is a Region. `start` must be a
+        record's physical offset. In a store that is being written the end is where it was
+        when it was reached.
+        """
+        log = self.log
+        position = log.min_offset if start is None else max(start, log.min_offset)
+        retried = -1
+        while position < log.max_offset:
+            fault = None
+            for piece in scan(log, position, log.max_offset):  # type: ignore[arg-type]
+                position, fault = piece.end, piece.fault
+                if len(piece.starts):
+                    yield decode_columns(piece.data, piece.starts, piece.base)
+            if fault is None:
+                return
+            found = find_record(log, position + 1, log.max_offset)  # type: ignore[arg-type]
+            if found is not None and self._is_left_over(position, found):
+                yield self._region(position, log.max_offset, "stale", fault)
+                return
+            if found is not None:
+                file = log.find(position)
+                state = "damaged" if file else "missing"
+                yield self._region(position, found, state, fault)
+                position = found
+            elif retried != position and self._has_data(position):
+                retried = position  # a writer may have been in the middle of it: look again
+            else:
+                if self._has_data(position):
+                    yield self._region(
+                        position, position + self._torn_size(position), "torn", fault
+                    )
+                return
+
+    def _is_left_over(self, end: int, found: int) -> bool:
+        """Whether the records from `found` on are older than those before (oracle 2.1)."""
+        from rocketcompat.recovery import is_left_over
+
+        log: Any = self.log
+        return is_left_over(log, log.min_offset, end, found, log.max_offset)
+
+    def _region(self, start: int, end: int, state: str, reason: str) -> Region:
+        file = self.log.find(start)
+        path = file.path if file else self.log.directory
+        return Region(
+            start, end, state, reason, path, start - (file.file_from_offset if file else 0)
+        )
+
+    def _has_data(self, position: int) -> bool:
+        """Whether the log goes on with something that is neither zeros nor a blank."""
+        raw = self.log.read(position, BLANK.size)
+        if len(raw) == BLANK.size and BLANK.unpack_from(raw).magic_code == MAGIC_BLANK:
+            return False
+        return any(raw)
+
+    def _torn_size(self, position: int) -> int:
+        """Bytes that the record at the end says it has, as far as the file goes."""
+        room = self.log.file_size - position % self.log.file_size
+        raw = self.log.read(position, MESSAGE_PREFIX.size).ljust(MESSAGE_PREFIX.size, b"\0")
+        size = int(MESSAGE_PREFIX.unpack_from(raw).total_size)
+        return size if 0 < size <= room else room

@@ -1,0 +1,100 @@
+"""The log and the queues of a directory as rows, whatever state they are in.
+
+What cannot be read is a row with a `state`, never left out:
+
+| state | in `dump_log` |
+| --- | --- |
+| ok | a sound record |
+| damaged | a region without sound records, with sound ones behind it |
+| missing | the log's file of this region is not there |
+| torn | the last record, not whole |
+
+The states of queue units are `queue_view.UNIT_STATES`.
+
+Reads only; works on a store that will not open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rocketcompat.columns import RecordColumns
+from rocketcompat.directory import Region, StoreDirectory
+from rocketcompat.formats import MAGIC_V1, decode_host, message_id, parse_properties
+from rocketcompat.message_rows import MESSAGE_COLUMNS, STATE_OK, unreadable_row
+from rocketcompat.queue_view import QueueViews
+
+_NUMBERS = (
+    "queue_id", "queue_offset", "flag", "sys_flag", "born_timestamp", "store_timestamp",
+    "reconsume_times", "prepared_transaction_offset", "body_crc",
+)  # fmt: skip
+_NAMES = [name for name, _, _ in MESSAGE_COLUMNS]
+
+
+def dump_log(directory: StoreDirectory, start: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield a row a record of the CommitLog, in order, from a physical offset on."""
+    for piece in directory.scan_log(start):
+        if isinstance(piece, Region):
+            if piece.state == "stale":  # behind the end, and no part of the log any more
+                return
+            yield unreadable_row(piece.start, piece.end - piece.start, piece.state)
+        else:
+            yield from rows_of(piece)
+
+
+def rows_of(records: RecordColumns) -> Iterator[dict[str, Any]]:
+    """Yield records as rows (`message_rows.MESSAGE_COLUMNS`), column by column underneath."""
+    numbers = [records.column(name).tolist() for name in _NUMBERS]
+    topics = [records.topic_names[code] for code in records.topic_codes.tolist()]
+    offsets = (records.starts + records.base).tolist()
+    sizes = records.column("total_size").tolist()
+    versions = [1 if magic == MAGIC_V1 else 2 for magic in records.column("magic_code").tolist()]
+    born, store = records.hosts("born_host").to_pylist(), records.hosts("store_host").to_pylist()
+    texts, bodies = records.properties().to_pylist(), records.bodies().to_pylist()
+    hosts = {raw: decode_host(raw) for raw in {*born, *store}}
+    for row, values in enumerate(zip(*numbers, strict=True)):
+        found = dict(zip(_NUMBERS, values, strict=True))
+        found |= {
+            "topic": topics[row],
+            "physical_offset": offsets[row],
+            "store_size": sizes[row],
+            "version": versions[row],
+            "born_host": hosts[born[row]],
+            "store_host": hosts[store[row]],
+            "properties": parse_properties(texts[row].decode("utf-8", "replace")),
+            "body": bodies[row],
+            "msg_id": message_id(store[row], offsets[row]),
+            "state": STATE_OK,
+        }
+        yield {name: found[name] for name in _NAMES}
+
+
+def dump_queues(views: QueueViews) -> Iterator[dict[str, Any]]:
+    """Yield a row a queue."""
+    for view in views:
+        yield {
+            "topic": view.topic,
+            "queue_id": view.queue_id,
+            "min_offset": view.min_offset,
+            "max_offset": view.max_offset,
+        }
+
+
+def dump_units(views: QueueViews, start: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield a row a unit, queue by queue, from a queue offset on."""
+    for view in views:
+        skipped = max(start - view.min_offset, 0)
+        rows = view.units[skipped:].tolist()
+        states = view.states[skipped:].tolist()
+        first = view.min_offset + skipped
+        for place, (unit, state) in enumerate(zip(rows, states, strict=True)):
+            yield {
+                "topic": view.topic,
+                "queue_id": view.queue_id,
+                "queue_offset": first + place,
+                "physical_offset": unit[0],
+                "size": unit[1],
+                "tags_code": unit[2],
+                "state": state,
+            }

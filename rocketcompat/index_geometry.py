@@ -1,0 +1,126 @@
+"""How many slots and items an index file has: given, or proven by its content.
+
+The numbers stand nowhere in the file, and a wrong guess misreads every item (spec trap 14).
+But each item stands in the chain of slot `hash % slots`, and the header knows the first and
+the last item's offsets: only the right number of slots makes all of that fit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT_SIZE
+from rocketcompat.index_items import IndexGeometry, IndexHeader, link_chains
+from tubestore.errors import InvalidMessage
+
+#: Of so many items one may be damaged, and the geometry is still beyond doubt.
+WRONG_SHARE = 20
+_SLOTS, _ITEMS = "maxHashSlotNum", "maxIndexNum"
+_WORD = 4
+_ITEM_WORDS = INDEX_ITEM.size // _WORD
+
+
+def geometry_of(directory: StoreDirectory) -> IndexGeometry:
+    """Return the geometry of a directory's index files.
+
+    From the options, else the default if the size is the default's and nothing contradicts,
+    else what the fullest file proves. InvalidMessage says which options to give.
+    """
+    files = [(path, *_header(directory, path)) for path in directory.index_paths()]
+    files = [row for row in files if row[1] >= INDEX_HEADER.size]
+    if not files:
+        return IndexGeometry()
+    path, size, header = max(files, key=lambda row: row[2].index_count)
+    given = _given(directory, size)
+    if given is not None:
+        return given
+    default = IndexGeometry()
+    count = header.index_count - 1
+    if size == default.file_size and (count == 0 or _fits(directory, path, default, header)):
+        return default
+    if count == 0:  # nothing to misread: any will do
+        words = (size - INDEX_HEADER.size) // _WORD
+        slots = words % _ITEM_WORDS or _ITEM_WORDS
+        return IndexGeometry(slots, (words - slots) // _ITEM_WORDS)
+    proven = [g for g in _candidates(directory, path, size, header)
+              if _fits(directory, path, g, header)]  # fmt: skip
+    if len(proven) == 1:
+        return proven[0]
+    raise InvalidMessage(
+        f"{path}: its {size} bytes do not say how many slots it has;"
+        f" give --option {_SLOTS}=N --option {_ITEMS}=N as the broker was configured"
+    )
+
+
+def _header(directory: StoreDirectory, path: str) -> tuple[int, IndexHeader]:
+    file = directory.vfs.open(path, writable=False)
+    raw = file.pread(INDEX_HEADER.size, 0)
+    size = file.size()
+    file.close()
+    return size, IndexHeader.unpack(raw.ljust(INDEX_HEADER.size, b"\0"))
+
+
+def _given(directory: StoreDirectory, size: int) -> IndexGeometry | None:
+    """Return the geometry of the options; one number follows from the other and the size."""
+    options, config = directory.options, directory.config
+    slots = config.max_hash_slot_num if _SLOTS in options else None
+    items = config.max_index_num if _ITEMS in options else None
+    body = size - INDEX_HEADER.size
+    if slots is None and items is not None:
+        slots = (body - items * INDEX_ITEM.size) // INDEX_SLOT_SIZE
+    elif items is None and slots is not None:
+        items = (body - slots * INDEX_SLOT_SIZE) // INDEX_ITEM.size
+    if slots is None or items is None:
+        return None
+    found = IndexGeometry(slots, items)
+    if slots < 1 or items < 1 or found.file_size != size:
+        raise InvalidMessage(f"{_SLOTS}, {_ITEMS}: do not give index files of {size} bytes")
+    return found
+
+
+def _candidates(
+    directory: StoreDirectory, path: str, size: int, header: IndexHeader
+) -> list[IndexGeometry]:
+    """Return the geometries in which the first and the last item are what the header says."""
+    words_total = (size - INDEX_HEADER.size) // _WORD
+    count = header.index_count - 1
+    if (size - INDEX_HEADER.size) % _WORD or count * _ITEM_WORDS >= words_total:
+        return []
+    file = directory.vfs.open(path, writable=False)
+    words = np.frombuffer(file.pread(size, 0), ">i4")
+    file.close()
+    slots = np.arange(words_total % _ITEM_WORDS or _ITEM_WORDS, words_total, _ITEM_WORDS)
+    slots = slots[(words_total - slots) // _ITEM_WORDS > count]
+    good = np.ones(len(slots), bool)
+    for number, offset in ((1, header.begin_physical_offset), (count, header.end_physical_offset)):
+        at = INDEX_HEADER.size // _WORD + slots + number * _ITEM_WORDS
+        high, low = offset >> 32, (offset & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
+        good &= (words[at] >= 0) & (words[at + 1] == high) & (words[at + 2] == low)
+        good &= (words[at + 3] >= 0) & (words[at + 4] >= 0) & (words[at + 4] < number)
+    return [
+        IndexGeometry(slot, (words_total - slot) // _ITEM_WORDS) for slot in slots[good].tolist()
+    ]
+
+
+def _fits(
+    directory: StoreDirectory, path: str, geometry: IndexGeometry, header: IndexHeader
+) -> bool:
+    """Whether all chains and the slot table agree with this number of slots."""
+    count = header.index_count - 1
+    file = directory.vfs.open(path, writable=False)
+    raw = file.pread(count * INDEX_ITEM.size, geometry.item_position(1))
+    items = np.frombuffer(raw[: len(raw) - len(raw) % INDEX_ITEM.size], INDEX_ITEM.dtype)
+    stored = np.frombuffer(file.pread(INDEX_SLOT_SIZE * geometry.slots, INDEX_HEADER.size), ">i4")
+    file.close()
+    if len(items) < count or bool((items["key_hash"] < 0).any()):
+        return False
+    table = np.zeros(geometry.slots, np.int32)
+    slots = items["key_hash"].astype(np.int64) % geometry.slots
+    chains = link_chains(table, slots, 1)
+    table[chains.slots] = chains.newest
+    # Slots may be older than the items after a crash, and a chain or two may be damaged.
+    known = stored != 0
+    wrong = np.count_nonzero(chains.previous != items["previous"])
+    wrong += np.count_nonzero(stored[known] > table[known])
+    return bool(known.any()) and wrong <= count // WRONG_SHARE
