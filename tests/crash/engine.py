@@ -5,19 +5,19 @@ Everything is tiny, so that a run of some dozen messages rolls data and index se
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
-from random import Random
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 
 import tubestore
-from tests.crash.book import RANK, Book, Promise, Promises, Sent, raised
-from tests.crash.invariants import Found, check_history
+from tests.crash.book import Book, Promise, Promises, Sent, raised
+from tests.crash.invariants import Found, check_history, found_row
+from tests.crash.run import RandomRun, body_of
+from tests.crash.shards import read_shards
 from tubestore.clock import ManualClock
-from tubestore.formats import CHECKSUM_MASK, DATA_HEADER, INDEX_ENTRY, TOKEN_MESSAGE
+from tubestore.formats import INDEX_ENTRY
 from tubestore.options import DURABILITIES, Durability
 from tubestore.testing import MemoryVfs
 from tubestore.vfs import Vfs
@@ -40,31 +40,21 @@ def open_store(vfs: Vfs, clock: ManualClock) -> tubestore.MessageStoreManager:
         return tubestore.open(ROOT, vfs=vfs, clock=clock, background=False, **SETTINGS)
 
 
-def body_of(number: int, random: Random) -> bytes:
-    """Return a body that no other message has; now and then one above a segment's size."""
-    size = random.choice((0, 0, 10, 40, 100, 700 if random.random() < 0.2 else 20))
-    return b"%06d:" % number + bytes(random.choices(b"abcdefgh", k=size))
+class EngineRun(RandomRun):
+    """Appends of all kinds and levels, flushes, syncs, closes and kills."""
 
-
-class EngineRun:
-    """A writer that does one random thing after the other, and marks what was promised."""
-
-    def __init__(
-        self, vfs: MemoryVfs, clock: ManualClock, book: Book, promises: Promises, seed: int
-    ) -> None:
-        self.vfs, self.clock, self.book = vfs, clock, book
-        self.promises = dict(promises)
-        self.random = Random(seed)
-        self.store = open_store(vfs, clock)
+    def open(self) -> None:
+        """Open the store, and make its topics where they are missing."""
+        self.store = open_store(self.vfs, self.clock)
         for name, partitions in TOPICS.items():
             stores = partitions[-1] // 10_000 + 1
             self.store.create_topic(
                 name, partitions=len(partitions) // stores, stores=stores, exist_ok=True
             )
 
-    def step(self) -> None:
-        """Do one thing."""
-        things: tuple[tuple[Callable[[], None], int], ...] = (
+    def things(self) -> list[tuple[Callable[[], None], int]]:
+        """What it may do."""
+        return [
             (self.append_one, 8),
             (self.append_batch, 3),
             (self.append_mixed, 2),
@@ -73,9 +63,11 @@ class EngineRun:
             (self.grow_older, 1),
             (self.reopen, 1),
             (self.die, 1),
-        )
-        weights = [weight for _, weight in things]
-        self.random.choices([thing for thing, _ in things], weights)[0]()
+        ]
+
+    def what_is_there(self) -> list[Found]:
+        """Everything that the store shows."""
+        return read_all(self.store, self.book)
 
     # -- things that it does -------------------------------------------------------------------
 
@@ -146,14 +138,8 @@ class EngineRun:
         """Close and open again."""
         opened = self._opened()
         self.store.close()
-        self.vfs.mark(self._note(raised(opened, "fsync")))
-        self.store = open_store(self.vfs, self.clock)
-
-    def die(self) -> None:
-        """Be killed: what was only in memory is gone, and its offsets are given again."""
-        self.stop()
-        self.promises = {p.id: p for p in self.promises.values() if p.level != "memory"}
-        self.store = open_store(self.vfs, self.clock)
+        self.mark(raised(opened, "fsync"))
+        self.open()
 
     def stop(self) -> None:
         """End without writing anything."""
@@ -171,31 +157,16 @@ class EngineRun:
         level = promises[0].level
         shards = {self._shard(p.id) for p in promises}
         earlier = [p for p in self.promises.values() if self._shard(p.id) in shards]
-        self.vfs.mark(self._note([*raised(earlier, level), *promises]))
+        self.mark([*raised(earlier, level), *promises])
 
     def _promise_all(self, topic: str, level: Durability) -> None:
         earlier = [p for p in self._opened() if self.book.sent[p.id].topic == topic]
-        self.vfs.mark(self._note(raised(earlier, level)))
+        self.mark(raised(earlier, level))
 
     def _opened(self) -> list[Promise]:
         """The promises of the shards that this process has to do with."""
         shards = {(t, s.store_id) for t in TOPICS for s in self.store[t].opened_shards()}
         return [p for p in self.promises.values() if self._shard(p.id) in shards]
-
-    def _note(self, promises: list[Promise]) -> list[Promise]:
-        self.promises.update((p.id, p) for p in promises)
-        return promises
-
-    def promise_what_is_there(self) -> None:
-        """What a recovery shows may not vanish with the process any more."""
-        found = read_all(self.store, self.book)
-        shown = [Promise(f.id, f.offset, "page_cache") for f in found if f.id is not None]
-        known = self.promises
-        self.vfs.mark(
-            self._note(
-                [p for p in shown if p.id not in known or RANK[known[p.id].level] < RANK[p.level]]
-            )
-        )
 
 
 def _table(rows: list[Sent]) -> pa.Table:
@@ -215,14 +186,13 @@ def read_all(store: tubestore.MessageStoreManager, book: Book) -> list[Found]:
     """Return everything that the store shows, in the order of each shard."""
     found = []
     for topic in store.topics():
-        columns = ["partition_id", "offset", "filter_item", "body", "state"]
+        columns = ["partition_id", "offset", "body", "state"]
         with store[topic].scan(columns=columns, verify=True) as reader:
             table = reader.read_all()
-        for partition, offset, tag, body, state in zip(
+        for partition, offset, body, state in zip(
             *(column.to_pylist() for column in table.columns), strict=True
         ):
-            number = book.by_body.get(body) if state == "ok" else None
-            found.append(Found(number, topic, partition, offset, body, tag, state))
+            found.append(found_row(book, topic, partition, offset, body if state == "ok" else None))
     return found
 
 
@@ -235,91 +205,66 @@ def check_state(
     damage_allowed: bool,
     thorough: bool,
 ) -> None:
-    """Open what the crash left; raises AssertionError for the first thing that does not hold."""
+    """Open what the crash left; raises AssertionError for the first thing that does not hold.
+
+    What is there is read from the files, by a reader of our own; a thorough check compares it
+    with what the store shows, and goes on to a clean close and another opening.
+    """
     store = open_store(vfs, clock)
     try:
-        found = read_all(store, book)
+        for topic, partitions in TOPICS.items():
+            if topic in store:
+                for store_id in {partition // 10_000 for partition in partitions}:
+                    store[topic].shard(store_id)
+        found = read_shards(vfs, ROOT, book, damage_allowed=damage_allowed)
         check_history(found, book, promises, damage_allowed=damage_allowed)
-        check_files(vfs, damage_allowed=damage_allowed)
-        added = _append_everywhere(store)
-        again = read_all(store, book)
-        assert [f for f in again if f.body not in added] == found, "an append changed the rest"
-        assert sorted(f.body for f in again if f.body in added) == sorted(added), "append lost"
         if thorough:
-            _check_partitions(store, again)
-            store.close()
-            check_files(vfs, damage_allowed=damage_allowed)
-            store = open_store(vfs, clock)
-            assert read_all(store, book) == again, "a clean close changed what is there"
+            assert read_all(store, book) == found, "the store shows something else than its files"
+        added = _append_everywhere(store)
+        if thorough:
+            _check_reopened(store, vfs, clock, book, found, added)
     finally:
         store.abandon("looked at")
 
 
 def _append_everywhere(store: tubestore.MessageStoreManager) -> list[bytes]:
+    """Append after the recovery, and read it back."""
     added = []
     for topic in store.topics():
         for partition in store[topic].partition_ids[::2]:
             body = f"after the crash {topic} {partition}".encode()
-            store[topic].append(body, partition=partition, durability="page_cache")
+            ack = store[topic].append(body, partition=partition, durability="page_cache")
+            page = store[topic].read(partition, ack.offset, columns=["offset", "body"])
+            assert page.table.to_pylist() == [{"offset": ack.offset, "body": body}], "append lost"
             added.append(body)
     return added
 
 
-def _check_partitions(store: tubestore.MessageStoreManager, found: list[Found]) -> None:
-    """Each partition by itself shows what the scan showed of it."""
-    for topic in store.topics():
-        for partition in store[topic].partition_ids:
-            rows = [(m.offset, m.body) for m in store[topic].messages(partition) if m.body]
-            want = [
-                (f.offset, f.body)
-                for f in found
-                if (f.topic, f.partition) == (topic, partition) and f.body
-            ]
-            assert rows == want, f"partition {partition} of {topic} shows something else"
+def _check_reopened(
+    store: tubestore.MessageStoreManager,
+    vfs: MemoryVfs,
+    clock: ManualClock,
+    book: Book,
+    found: list[Found],
+    added: list[bytes],
+) -> None:
+    """A clean close and another opening change nothing, and each partition shows its part."""
+    store.close()
+    again = open_store(vfs, clock)
+    try:
+        rows = read_all(again, book)
+        assert [f for f in rows if f.body not in added] == found, "lost by an append or a close"
+        assert sorted(f.body for f in rows if f.body in added) == sorted(added), "append lost"
+        assert read_shards(vfs, ROOT, book, damage_allowed=True) == rows, "not what the files say"
+        for topic in again.topics():
+            for partition in again[topic].partition_ids:
+                whole = [f for f in rows if (f.topic, f.partition) == (topic, partition)]
+                _check_partition(again[topic], partition, [f for f in whole if f.state == "ok"])
+    finally:
+        again.abandon("looked at")
 
 
-def check_files(vfs: Vfs, *, damage_allowed: bool, root: str = ROOT) -> None:
-    """Read the files with a reader of our own: data and index say the same, and all of it."""
-    for name, is_directory, _ in vfs.entries(root):
-        if is_directory and not name.startswith("."):
-            _check_shard(vfs, f"{root}/{name}", damage_allowed)
-
-
-def _stream(vfs: Vfs, directory: str, suffix: str) -> tuple[int, bytes]:
-    parts, start, end = [], None, 0
-    for name, is_directory, size in vfs.entries(directory):
-        if not is_directory and name.endswith(suffix):
-            first = int(name.removesuffix(suffix))
-            start = first if start is None else start
-            assert end in (0, first), f"{directory}: gap or overlap before {name}"
-            parts.append(vfs.read_file(f"{directory}/{name}"))
-            end = first + size
-    return start or 0, b"".join(parts)
-
-
-def _check_shard(vfs: Vfs, directory: str, damage_allowed: bool) -> None:
-    data_start, data = _stream(vfs, directory, ".tube")
-    index_start, index = _stream(vfs, f"{directory}/index", ".index")
-    assert len(index) % INDEX_ENTRY.size == 0, f"{directory}: part of an index entry is left"
-    covered = 0
-    for place in range(0, len(index), INDEX_ENTRY.size):
-        entry = INDEX_ENTRY.unpack_from(index, place)
-        position = entry.data_offset - data_start
-        whole = 0 <= position <= len(data) - DATA_HEADER.size
-        good = whole and _is_record(data, position, entry, index_start + place)
-        assert good or damage_allowed, f"{directory}: entry {index_start + place} has no record"
-        covered += entry.data_size if good else 0
-    if not damage_allowed:
-        assert covered == len(data), f"{directory}: {len(data) - covered} bytes in no entry"
-
-
-def _is_record(data: bytes, position: int, entry: Any, index_offset: int) -> bool:
-    header = DATA_HEADER.unpack_from(data, position)
-    payload = data[position + DATA_HEADER.size : position + entry.data_size]
-    return bool(
-        header.token == TOKEN_MESSAGE
-        and header.length == entry.data_size - 4
-        and header.queue_logic_offset == index_offset
-        and header.partition_id == entry.partition_id
-        and header.checksum == zlib.crc32(payload) & CHECKSUM_MASK
-    )
+def _check_partition(topic: tubestore.Topic, partition: int, rows: list[Found]) -> None:
+    messages = [m for m in topic.messages(partition) if m.state == "ok"]
+    shown = [(m.offset, m.body) for m in messages]
+    assert shown == [(f.offset, f.body) for f in rows], f"partition {partition} shows other rows"

@@ -17,6 +17,7 @@ from tubestore.clock import ManualClock
 from tubestore.testing import CrashState, Distinct, Journal, MemoryVfs, crash_states
 
 DEPTH = 3
+DEFAULT_STATES = 4000
 
 
 class Run(Protocol):
@@ -80,9 +81,9 @@ def seed_from_environment() -> int:
     return int(os.environ.get("CRASH_SEED", "0")) or Random().randrange(1, 1_000_000)
 
 
-def states_from_environment(default: int) -> int:
-    """Return how many distinct states to look at: CRASH_STATES, else `default`."""
-    return int(os.environ.get("CRASH_STATES", "0")) or default
+def share_of_states(parts: int) -> int:
+    """Return how many distinct states each of so many parts looks at; CRASH_STATES in all."""
+    return -(-int(os.environ.get("CRASH_STATES", "0") or DEFAULT_STATES) // parts)
 
 
 class Explorer:

@@ -1,0 +1,85 @@
+"""A reader of shard files that shares no code with the engine but the layouts.
+
+It takes what recovery left at its word: every entry has its record, every record its entry.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from tests.crash.book import Book
+from tests.crash.invariants import Found, found_row
+from tubestore.formats import (
+    CHECKSUM_MASK,
+    DATA_HEADER,
+    FLAG_HAS_ATTRIBUTES,
+    INDEX_ENTRY,
+    TOKEN_MESSAGE,
+)
+from tubestore.vfs import Vfs
+
+
+def read_shards(vfs: Vfs, root: str, book: Book, *, damage_allowed: bool) -> list[Found]:
+    """Return every message in the shards of a root, by shard and in index order."""
+    found: list[Found] = []
+    for name, is_directory, _ in vfs.entries(root):
+        if is_directory and not name.startswith("."):
+            found += _read_shard(vfs, f"{root}/{name}", name, book, damage_allowed)
+    return found
+
+
+def _stream(vfs: Vfs, directory: str, suffix: str) -> tuple[int, bytes]:
+    parts: list[bytes] = []
+    start = end = -1
+    for name, is_directory, _ in vfs.entries(directory):
+        if is_directory or not name.endswith(suffix):
+            continue
+        first = int(name.removesuffix(suffix))
+        assert end in (-1, first), f"{directory}: gap or overlap before {name}"
+        start = first if start < 0 else start
+        parts.append(vfs.read_file(f"{directory}/{name}"))
+        end = first + len(parts[-1])
+    return max(start, 0), b"".join(parts)
+
+
+def _read_shard(
+    vfs: Vfs, directory: str, name: str, book: Book, damage_allowed: bool
+) -> list[Found]:
+    topic, store_id = name.rsplit("-", 1)
+    data_start, data = _stream(vfs, directory, ".tube")
+    index_start, index = _stream(vfs, f"{directory}/index", ".index")
+    assert len(index) % INDEX_ENTRY.size == 0, f"{directory}: part of an index entry is left"
+    found = []
+    covered = 0
+    for place in range(0, len(index), INDEX_ENTRY.size):
+        entry = INDEX_ENTRY.unpack_from(index, place)
+        body = _body(data, entry.data_offset - data_start, entry, index_start + place)
+        assert body is not None or damage_allowed, f"{directory}: no record for {entry}"
+        if body is not None:
+            assert entry.partition_id // 10_000 == int(store_id), f"{directory}: foreign {entry}"
+            covered += entry.data_size
+        found.append(found_row(book, topic, entry.partition_id, index_start + place, body))
+    if not damage_allowed:
+        assert covered == len(data), f"{directory}: {len(data) - covered} bytes are in no entry"
+    return found
+
+
+def _body(data: bytes, position: int, entry: Any, index_offset: int) -> bytes | None:
+    """Return the body of the record that an entry points to, None if it is not a whole one."""
+    if not 0 <= position <= len(data) - DATA_HEADER.size:
+        return None
+    header = DATA_HEADER.unpack_from(data, position)
+    payload = data[position + DATA_HEADER.size : position + entry.data_size]
+    good = (
+        header.token == TOKEN_MESSAGE
+        and header.length == entry.data_size - 4
+        and header.queue_logic_offset == index_offset
+        and header.partition_id == entry.partition_id
+        and header.checksum == zlib.crc32(payload) & CHECKSUM_MASK
+    )
+    if not good:
+        return None
+    if header.flag & FLAG_HAS_ATTRIBUTES:
+        return payload[4 + int.from_bytes(payload[:4], "big") :]
+    return payload

@@ -1,0 +1,274 @@
+"""The full stack as a subject of the crash proof: log, queues, index and shards of one store.
+
+What was put is promised by the log alone; queues, index and shards must agree with it after
+every recovery: each message exactly once in each (DESIGN.md D2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import rocketcompat
+from rocketcompat.messages import Message
+from rocketcompat.options import MessageStoreConfig
+from rocketcompat.tube_layout import TubeLayout
+from tests.crash.book import Book, Promise, Promises, Sent, raised
+from tests.crash.invariants import Found, check_history
+from tests.crash.rocket_files import LogRecord, read_index, read_log, read_queues
+from tests.crash.run import RandomRun, body_of
+from tests.crash.shards import read_shards
+from tubestore.clock import ManualClock
+from tubestore.formats import INDEX_ENTRY
+from tubestore.options import StoreOptions
+from tubestore.testing import MemoryVfs
+from tubestore.vfs import Vfs
+
+ROOT = "/store"
+TUBE = f"{ROOT}/tube"
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=1400,
+    mapped_file_size_consume_queue=20 * 6,
+    max_hash_slot_num=7,
+    max_index_num=12,
+    dispatch_batch_bytes_max=700,
+)
+SHARDS = StoreOptions(segment_size_bytes=900, index_segment_size_bytes=6 * INDEX_ENTRY.size)
+#: Topics and their queue ids; the second has a queue in another shard.
+TOPICS = {"orders": (0, 1), "audit": (0, 10_001)}
+TAGS = (None, "red", "green")
+_UUID = "00000000-0000-4000-8000-000000000000"
+Store = Any
+
+
+def _small_shards(root: str, **settings: Any) -> TubeLayout:
+    return TubeLayout(root, **settings, options=SHARDS)
+
+
+def open_store(vfs: Vfs, clock: ManualClock) -> Store:
+    """Open the store without threads, with small shards and an identity that is always the same."""
+    with (
+        mock.patch("tubestore.manager.uuid.uuid4", return_value=_UUID),
+        mock.patch("rocketcompat.default_message_store.TubeLayout", _small_shards),
+    ):
+        return rocketcompat.open(
+            ROOT, mode="w", config=CONFIG, vfs=vfs, clock=clock, background=False
+        )
+
+
+def abandon(store: Store) -> None:
+    """Leave a store as a killed process leaves it: nothing is written any more."""
+    store._closed = True
+    if store.tube is not None:
+        store.tube.store.abandon("killed")
+
+
+def dispatch_all(store: Store) -> None:
+    """Hand over everything that is in the log."""
+    end = store.max_physical_offset
+    if end > store.min_physical_offset:
+        assert store.wait_dispatched(end - 1), "the dispatcher did not come to the log's end"
+    assert not store.dispatcher.failed, f"a structure stopped: {store.dispatcher.failed}"
+
+
+class StackRun(RandomRun):
+    """Puts one by one and in columns at both levels, dispatches, flushes, closes and kills."""
+
+    def open(self) -> None:
+        """Open the store."""
+        self.store = open_store(self.vfs, self.clock)
+
+    def stop(self) -> None:
+        """End without writing anything."""
+        abandon(self.store)
+        self.vfs.release_locks()
+
+    def things(self) -> list[tuple[Callable[[], None], int]]:
+        """What it may do."""
+        return [
+            (self.put_one, 8),
+            (self.put_columns, 3),
+            (self.dispatch, 4),
+            (self.flush, 1),
+            (self.grow_older, 1),
+            (self.reopen, 1),
+            (self.die, 1),
+        ]
+
+    def what_is_there(self) -> list[Found]:
+        """Everything in the log."""
+        return [row_of(record, self.book) for record in read_log(self.vfs, ROOT).records]
+
+    def _message(self) -> Sent:
+        topic = self.random.choice(sorted(TOPICS))
+        queue_id = self.random.choice(TOPICS[topic])
+        number = self.book.next_id
+        body = body_of(number, self.random)
+        return self.book.send(Sent(number, topic, queue_id, body, self.random.choice(TAGS)))
+
+    def _promise(self, promises: list[Promise]) -> None:
+        """Mark promises; `fsync` covers everything earlier in the log."""
+        earlier = list(self.promises.values()) if promises[0].level == "fsync" else []
+        self.mark([*raised(earlier, "fsync"), *promises])
+
+    def put_one(self) -> None:
+        """Put one message."""
+        sent = self._message()
+        level = self.random.choice(("page_cache", "fsync"))
+        message = Message(
+            sent.topic, sent.body, tags=sent.tag, keys=keys_of(sent), queue_id=sent.partition
+        )
+        result = self.store.put_message(message, durability=level)
+        self._promise([Promise(sent.id, result.physical_offset, level)])
+
+    def put_columns(self) -> None:
+        """Put some messages at once."""
+        rows = [self._message() for _ in range(self.random.randint(1, 6))]
+        level = self.random.choice(("page_cache", "fsync"))
+        columns = {
+            "topic": [m.topic for m in rows],
+            "body": [m.body for m in rows],
+            "queue_id": [m.partition for m in rows],
+            "tags": [m.tag for m in rows],
+            "keys": [keys_of(m) for m in rows],
+        }
+        result = self.store.put_columns(columns, durability=level)
+        places = result.column("physical_offset").to_pylist()
+        self._promise([Promise(m.id, p, level) for m, p in zip(rows, places, strict=True)])
+
+    def dispatch(self) -> None:
+        """Let queues, index and shards follow."""
+        dispatch_all(self.store)
+
+    def flush(self) -> None:
+        """Sync everything, and write the marks."""
+        self.store.flush()
+        self.mark(raised(self.promises.values(), "fsync"))
+
+    def grow_older(self) -> None:
+        """Let time pass."""
+        self.clock.advance(self.random.choice((5, 3_000)))
+
+    def reopen(self) -> None:
+        """Close and open again."""
+        self.store.close()
+        self.mark(raised(self.promises.values(), "fsync"))
+        self.open()
+
+
+def keys_of(message: Sent) -> list[str]:
+    """Return the keys of a message: one of its own, and often one that many share."""
+    return [f"k{message.id}", "shared"] if message.id % 3 else [f"k{message.id}"]
+
+
+def row_of(record: LogRecord, book: Book) -> Found:
+    """Return a log record as a row."""
+    number = book.by_body.get(record.body)
+    return Found(number, record.topic, record.queue_id, record.physical_offset, record.body, "ok")
+
+
+# -- after the crash ---------------------------------------------------------------------------
+
+
+def check_state(
+    vfs: MemoryVfs,
+    clock: ManualClock,
+    book: Book,
+    promises: Promises,
+    *,
+    damage_allowed: bool,
+    thorough: bool,
+) -> None:
+    """Open what the crash left; raises AssertionError for the first thing that does not hold."""
+    store = open_store(vfs, clock)
+    try:
+        dispatch_all(store)
+        records = check_structures(vfs, store, book, damage_allowed=damage_allowed)
+        found = [row_of(record, book) for record in records]
+        check_history(found, book, promises, damage_allowed=damage_allowed)
+        _put_after_the_crash(store, book)
+        if thorough:
+            store.close()
+            store = open_store(vfs, clock)
+            dispatch_all(store)
+            after = check_structures(vfs, store, book, damage_allowed=damage_allowed, closed=True)
+            assert after[: len(records)] == records, "a clean close changed what is there"
+            _check_reads(store, after)
+    finally:
+        abandon(store)
+
+
+def check_structures(
+    vfs: Vfs, store: Store, book: Book, *, damage_allowed: bool, closed: bool = False
+) -> list[LogRecord]:
+    """Each record of the log stands exactly once in its queue, the index and its shard."""
+    log = read_log(vfs, ROOT, gaps=[(d.start, d.end) for d in store.commit_log.damages])
+    assert damage_allowed or not log.gaps, f"damage without a power cut: {log.gaps}"
+    assert log.end == store.max_physical_offset, "the log ends elsewhere"
+    _check_queues(vfs, log.records, damaged=bool(log.gaps))
+    _check_index(vfs, log.records, closed)
+    _check_shards(vfs, log.records, book)
+    return log.records
+
+
+def _check_queues(vfs: Vfs, records: list[LogRecord], *, damaged: bool) -> None:
+    wanted: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+    for r in records:
+        units = wanted.setdefault((r.topic, r.queue_id), {})
+        assert r.queue_offset not in units, f"a queue offset was given twice: {r}"
+        units[r.queue_offset] = (r.physical_offset, r.size)
+    for units in wanted.values():
+        assert damaged or sorted(units) == list(range(len(units))), "queue offsets leave a gap"
+    shown = read_queues(vfs, ROOT)
+    for place, units in wanted.items():
+        have = shown.pop(place, {})
+        assert have == units, f"queue {place} has {have}, the log {units}"
+    assert not any(shown.values()), f"queues of nothing in the log: {shown}"
+
+
+def _check_index(vfs: Vfs, records: list[LogRecord], closed: bool) -> None:
+    wanted: Counter[tuple[int, int]] = Counter()
+    for record in records:
+        wanted.update((h, record.physical_offset) for h in record.key_hashes)
+    slots, items = CONFIG.max_hash_slot_num, CONFIG.max_index_num
+    have = read_index(vfs, ROOT, slots, items, closed=closed)
+    missing, surplus = wanted - have, have - wanted
+    assert not missing and not surplus, f"index: missing {missing}, too much {surplus}"
+
+
+def _check_shards(vfs: Vfs, records: list[LogRecord], book: Book) -> None:
+    rows = read_shards(vfs, TUBE, book, damage_allowed=False)
+    have = sorted((row.topic, row.partition, row.offset, row.body) for row in rows)
+    shards: dict[tuple[str, int], int] = {}
+    wanted = []
+    for r in records:  # what stands in a shard stands there in the order of the log
+        place = (r.topic, r.queue_id // 10_000)
+        wanted.append((r.topic, r.queue_id, shards.get(place, 0), r.body))
+        shards[place] = shards.get(place, 0) + INDEX_ENTRY.size
+    assert have == sorted(wanted), f"shards have {have}, the log {wanted}"
+
+
+def _put_after_the_crash(store: Store, book: Book) -> None:
+    """A put after the recovery works, and is read back through its queue and its key."""
+    for topic, queues in TOPICS.items():
+        body = b"after the crash " + topic.encode()
+        next_offset = store.max_offset_in_queue(topic, queues[0])
+        put = store.put_message(Message(topic, body, keys=["after"], queue_id=queues[0]))
+        dispatch_all(store)
+        assert store.look_message(put.physical_offset).body == body, "a put was lost"
+        assert put.queue_offset == next_offset, f"queue offset {put.queue_offset}, not the next"
+        assert store.max_offset_in_queue(topic, queues[0]) == next_offset + 1, "no unit for it"
+
+
+def _check_reads(store: Store, records: list[LogRecord]) -> None:
+    """What the store answers by queue and by key is what the files hold."""
+    for record in records:
+        got = store.get_message(record.topic, record.queue_id, record.queue_offset, 1)
+        assert got.physical_offsets == [record.physical_offset], f"{got} for {record}"
+        for key in record.keys:
+            if key != "shared":
+                answer = store.query_message(record.topic, key)
+                offsets = list(answer.physical_offsets)
+                assert offsets == [record.physical_offset], f"{key}: {offsets} for {record}"
