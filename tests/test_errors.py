@@ -1,0 +1,97 @@
+"""Errors say where, keep their facts, and survive the way to another process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+import tubestore
+from tubestore import errors
+from tubestore.messages import Ack
+
+EXAMPLES = [
+    errors.TubeStoreError("something", 1),
+    errors.CorruptRecord("/s/t-0/0.tube", 17, "token"),
+    errors.StoreClosed("t-0 is closed"),
+    errors.StoreFailed("/s/t-0", "sync: EIO"),
+    errors.StoreLocked("/s", "pid 7"),
+    errors.StoreBusy("t-0: both buffers stayed full"),
+    errors.DiskFull("/s/t-0", "no space"),
+    errors.ReadOnlyStore("/s was opened with mode='r'"),
+    errors.NotAStore("/s", "no such directory"),
+    errors.MessageTooLarge(11, 10, "payload"),
+    errors.InvalidMessage("row 3: no body"),
+    errors.InvalidName("a/b", "no slash"),
+    errors.UnknownTopic("nope"),
+    errors.TopicExists("logs", "it has other settings"),
+    errors.OffsetOutOfRange(5, 28, 56),
+    errors.DataLoss("from 5 to 7"),
+    errors.BatchError("disk full", [Ack(0, 0, "fsync"), None]),
+]
+each_error = pytest.mark.parametrize("error", EXAMPLES, ids=lambda e: type(e).__name__)
+
+
+def test_there_is_an_example_of_every_error() -> None:
+    defined = {v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, Exception)}
+    assert {type(e) for e in EXAMPLES} == defined
+
+
+@each_error
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_an_error_survives_pickling(error: errors.TubeStoreError, protocol: int) -> None:
+    again = pickle.loads(pickle.dumps(error, protocol))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.args == error.args
+    assert vars(again) == vars(error)
+
+
+@each_error
+def test_an_error_survives_copying_and_raising(error: errors.TubeStoreError) -> None:
+    with pytest.raises(errors.TubeStoreError) as caught:
+        raise copy.copy(error)
+    assert str(caught.value) == str(error)
+
+
+@each_error
+def test_an_error_says_something(error: errors.TubeStoreError) -> None:
+    assert len(str(error)) > 8
+    assert type(error).__name__ in repr(error)
+
+
+def _fail() -> None:
+    raise errors.CorruptRecord("/s/0.tube", 5, "token")
+
+
+def test_an_error_comes_back_from_a_worker_process() -> None:
+    with (
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+        pytest.raises(errors.CorruptRecord) as caught,
+    ):
+        pool.submit(_fail).result()
+    assert caught.value.position == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "family"),
+    [
+        (errors.StoreBusy, TimeoutError),
+        (errors.DiskFull, OSError),
+        (errors.MessageTooLarge, ValueError),
+        (errors.InvalidMessage, ValueError),
+        (errors.InvalidName, ValueError),
+        (errors.UnknownTopic, KeyError),
+    ],
+)
+def test_who_does_not_know_us_catches_the_usual_errors(error: type, family: type) -> None:
+    assert issubclass(error, family)
+    assert issubclass(error, errors.TubeStoreError)
+
+
+def test_every_error_is_a_name_of_the_package() -> None:
+    for example in EXAMPLES:
+        assert getattr(tubestore, type(example).__name__) is type(example)
