@@ -211,7 +211,7 @@ class TubeLayout:
             highest = int((ids % PARTITIONS_PER_STORE).max())
             stores = int(ids.max()) // PARTITIONS_PER_STORE + 1
             wanted[records.topic_names[code]] = TopicOptions(partitions=highest + 1, stores=stores)
-        return codes.astype(np.int64), self.store.ensure_topics(wanted, sync=False)
+        return codes.astype(np.int64), self.store.ensure_topics(wanted)
 
     def replayed(self) -> None:
         """Forget what was needed for skipping: the log has been handed over once."""

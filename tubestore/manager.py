@@ -182,10 +182,10 @@ class MessageStoreManager:
                 most = max(most, int(places.max(initial=0)) + 1)
         return TopicOptions(partitions=most, stores=max(stores) + 1)
 
-    def _save_topics(self, topics: dict[str, TopicOptions], *, sync: bool = True) -> None:
+    def _save_topics(self, topics: dict[str, TopicOptions]) -> None:
         content = {"version": FORMAT_VERSION, "topics": {n: t.as_json() for n, t in topics.items()}}
         data = json.dumps(content, indent=1, sort_keys=True).encode()
-        self.vfs.replace_file(join(self._own, TOPICS_FILE), data, sync=sync)
+        self.vfs.replace_file(join(self._own, TOPICS_FILE), data)
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -213,13 +213,12 @@ class MessageStoreManager:
             topic = self._topics[name] = Topic(self, name, options, self._open_shard)
             return topic
 
-    def ensure_topics(
-        self, wanted: Mapping[str, TopicOptions], *, sync: bool = True
-    ) -> list[Topic]:
+    def ensure_topics(self, wanted: Mapping[str, TopicOptions]) -> list[Topic]:
         """Return topics that have at least these partitions, creating or growing them.
 
         Counts only rise: more partitions change where keys go, so this is for callers that
-        give partitions. `sync=False` leaves the settings in the page cache.
+        give partitions. Durable when this returns: a settings file that is replaced unsynced
+        can be empty after a power cut, and the one before it is gone.
         """
         with self._lock:
             self._check_open(writing=True)
@@ -232,7 +231,7 @@ class MessageStoreManager:
                     changed[name] = grown
             if changed:
                 settings = {n: t.options for n, t in self._topics.items()}
-                self._save_topics({**settings, **changed}, sync=sync)
+                self._save_topics({**settings, **changed})
                 for name, options in changed.items():
                     if name in self._topics:
                         self._topics[name].options = options
