@@ -123,4 +123,4 @@ def _fits(
     known = stored != 0
     wrong = np.count_nonzero(chains.previous != items["previous"])
     wrong += np.count_nonzero(stored[known] > table[known])
-    return bool(known.any()) and wrong <= count // WRONG_SHARE
+    return bool(known.any()) and bool(wrong <= count // WRONG_SHARE)
