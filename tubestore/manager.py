@@ -21,6 +21,7 @@ import uuid
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
+from os.path import dirname
 from types import TracebackType
 from typing import Any, Literal
 
@@ -117,12 +118,36 @@ class MessageStoreManager:
     # -- the directory -----------------------------------------------------------------------
 
     def _prepare_directory(self) -> None:
+        there = self.root
+        while not self.vfs.exists(there):
+            there = dirname(there)
         self.vfs.make_directories(self._own)
         path = join(self._own, LOCK_FILE)
         try:
             self._file_lock = self.vfs.lock(path, kind="flock")
         except (BlockingIOError, PermissionError) as error:
             raise StoreLocked(self.root) from error
+        if not self.vfs.exists(join(self._own, STORE_FILE)):
+            try:
+                self._sync_ancestors(there)
+            except BaseException:
+                self._file_lock.release()
+                raise
+
+    def _sync_ancestors(self, there: str) -> None:
+        """Make the way to a new store durable, before the file that says that it is one.
+
+        The directory above is synced also if the root was there: a process that was killed
+        may have made it.
+        """
+        self.vfs.sync_directory(self.root)
+        path = self.root
+        while True:
+            path = dirname(path)
+            with contextlib.suppress(PermissionError):  # not ours: somebody else made it
+                self.vfs.sync_directory(path)
+            if len(path) <= len(there):
+                return
 
     def _read_identity(self) -> str:
         path = join(self._own, STORE_FILE)
@@ -132,7 +157,6 @@ class MessageStoreManager:
             found = {"version": FORMAT_VERSION, "features": [], "uuid": str(uuid.uuid4())}
             if self.mode == "w":
                 self.vfs.replace_file(path, json.dumps(found).encode())
-                self.vfs.sync_directory(self.root)
         except ValueError as error:
             raise NotAStore(self.root, f"{STORE_FILE} cannot be read: {error}") from error
         if found.get("version") != FORMAT_VERSION or found.get("features"):
