@@ -105,7 +105,6 @@ class Explorer:
     def _first(self, number: int) -> History:
         clock = ManualClock()
         vfs = MemoryVfs(clock)
-        vfs.make_directories("/store")
         journal = vfs.record()
         book = Book()
         run = self.subject.run(vfs, clock, book, {}, hash((self.seed, number)))

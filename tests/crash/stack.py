@@ -234,8 +234,7 @@ def _check_index(vfs: Vfs, records: list[LogRecord], closed: bool) -> None:
         wanted.update((h, record.physical_offset) for h in record.key_hashes)
     slots, items = CONFIG.max_hash_slot_num, CONFIG.max_index_num
     have = read_index(vfs, ROOT, slots, items, closed=closed)
-    missing, surplus = wanted - have, have - wanted
-    assert not missing and not surplus, f"index: missing {missing}, too much {surplus}"
+    assert have == wanted, f"index: missing {wanted - have}, too much {have - wanted}"
 
 
 def _check_shards(vfs: Vfs, records: list[LogRecord], book: Book) -> None:
