@@ -30,6 +30,10 @@ def encode_prefix(
     '$msgType$=tid1,$msgTime$=202401010000,k=v'
     """
     items = []
+    if not isinstance(filter_item, str | None):
+        raise InvalidMessage(f"filter item {filter_item!r}: not text")
+    if not isinstance(attributes, Mapping | None):
+        raise InvalidMessage(f"attributes are a mapping, not {type(attributes).__name__}")
     if filter_item and filter_item.strip():
         if any(mark in filter_item for mark in _FORBIDDEN):
             raise InvalidMessage(f"filter item {filter_item!r}: no ',' and no '='")
@@ -44,7 +48,10 @@ def encode_prefix(
         items.append(f"{key}={value}")
     if not items:
         return b""
-    encoded = ",".join(items).encode()
+    try:
+        encoded = ",".join(items).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"a filter item or an attribute is no text: {error}") from error
     return _LENGTH.pack(len(encoded)) + encoded
 
 
@@ -52,7 +59,8 @@ def encode_prefix(
 def _minute_text(minutes: int) -> str:
     """Return TubeMQ's time of a message, yyyyMMddHHmm (we write UTC)."""
     try:
-        return datetime.fromtimestamp(minutes * 60, UTC).strftime("%Y%m%d%H%M")
+        moment = datetime.fromtimestamp(minutes * 60, UTC)
+        return f"{moment.year:04d}{moment:%m%d%H%M}"
     except (ValueError, OverflowError, OSError):
         return "197001010000"
 

@@ -146,7 +146,14 @@ def route(
 
 def hash_key(key: str | bytes) -> int:
     """Return the 64-bit hash that chooses a key's partition; text is hashed as UTF-8."""
-    return xxhash.xxh3_64_intdigest(key.encode() if isinstance(key, str) else key)
+    if isinstance(key, str):
+        try:
+            key = key.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidMessage(f"key {key!r}: {error}") from error
+    elif not isinstance(key, bytes | bytearray | memoryview):
+        raise InvalidMessage(f"a key is text or bytes, not {type(key).__name__}")
+    return xxhash.xxh3_64_intdigest(key)
 
 
 def _hash_keys(keys: pa.Array, round_robin: Callable[..., Array], codes: Array) -> Array:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tubestore.decode import decode
 from tubestore.file_store import FileSnapshot, MsgFileStore, locate
+from tubestore.kernels import rows_at
 from tubestore.mem_store import Placed
 from tubestore.messages import MESSAGE_SCHEMA
 from tubestore.partition_index import PartitionIndex
@@ -141,13 +142,15 @@ class ShardView:
 
         `max_bytes` counts whole records; the first message is returned even if it is larger.
         """
+        if limit == 0:
+            return Pages([], offset, self._has_more(partition_id, offset, wanted))
         found: list[Selection] = []
         count, size = 0, 0
         for source in self.sources(offset):
             ordinals = self._ordinals(source, partition_id, offset, limit - count, wanted)
             if not len(ordinals):
                 continue
-            entries = source.entries[ordinals]
+            entries = rows_at(source.entries, ordinals)
             if not wanted.is_empty:
                 keep = wanted.mask(entries)
                 entries, ordinals = entries[keep], ordinals[keep]
@@ -222,7 +225,7 @@ class ShardView:
             else:
                 ordinals = np.arange(first, len(source.entries))
             for rows in _portions(source.entries, ordinals):
-                entries = source.entries[rows]
+                entries = rows_at(source.entries, rows)
                 if not wanted.is_empty:
                     keep = wanted.mask(entries)
                     entries, rows = entries[keep], rows[keep]

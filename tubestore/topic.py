@@ -5,9 +5,10 @@ Next to read: `manager.py`.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,17 +46,23 @@ Array = np.ndarray[Any, Any]
 Time = int | datetime
 Shard = MessageStore | ShardReader
 DEFAULT_PAGE_BYTES = 8 << 20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def time_ms(value: Time | None) -> int | None:
     """Return ms since the epoch of an int (already ms) or an aware datetime; naive is refused."""
-    if value is None or isinstance(value, int):
-        return value
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        try:
+            return operator.index(value)
+        except TypeError:
+            raise TypeError(f"time {value!r}: an aware datetime, or ms since the epoch") from None
     if value.tzinfo is None:
         raise ValueError(
             f"{value!r} has no time zone; give an aware datetime or ms since the epoch"
         )
-    return int(value.timestamp() * 1000)
+    return (value - _EPOCH) // timedelta(milliseconds=1)
 
 
 def make_filter(filter_items: Iterable[str] | None, start: Time | None, end: Time | None) -> Filter:
@@ -162,6 +169,8 @@ class Topic:
             check_durability(durability)
         now = self._store.clock.now_ms() if received_time is None else time_ms(received_time)
         assert now is not None
+        if not -(1 << 63) <= now < 1 << 63:
+            raise InvalidMessage(f"time {now} ms does not fit into 64 bits")
         payload, flag, code = bytes(body), 0, -1
         if filter_item is not None or attributes:
             prefix = encode_prefix(filter_item, now, attributes)
@@ -239,6 +248,8 @@ class Topic:
         CorruptRecord; else it is a row whose `state` is not "ok". OffsetOutOfRange below the
         first kept offset or beyond the end.
         """
+        if limit < 0:
+            raise ValueError(f"limit = {limit}: not negative")
         view = self._view_of(partition)
         start_at = self._resolve(view, offset)
         names = _check_columns(columns)
@@ -435,7 +446,9 @@ def append_columns(
         offsets[order] = placed
     if failure is not None:
         pairs = zip(columns.partition_ids.tolist(), offsets.tolist(), strict=True)
-        acks = [Ack(p, o, level) if o >= 0 else None for p, o in pairs]
+        # Over several shards the syncs come last, and which of them were done is not known here.
+        reached = _level_below(level, len(shards))
+        acks = [Ack(p, o, reached) if o >= 0 else None for p, o in pairs]
         if not any(acks):
             raise failure
         raise BatchError(str(failure), acks) from failure
@@ -452,6 +465,11 @@ def _turns(topics: list[Topic], codes: Array) -> Array:
     return numbers
 
 
+def _level_below(level: Durability, shards: int) -> Durability:
+    """The level that is reached shard by shard: `fsync` over several is a step of its own."""
+    return "page_cache" if level == "fsync" and shards > 1 else level
+
+
 def _append_slices(
     columns: RecordColumns,
     shards: list[MessageStore],
@@ -462,7 +480,7 @@ def _append_slices(
     """Encode once, append each shard's slice; `fsync` syncs after all are written."""
     batch = encode_columns(columns)
     bounds = [*firsts.tolist(), len(columns)]
-    below = level if level != "fsync" or len(shards) == 1 else "page_cache"
+    below = _level_below(level, len(shards))
     for shard, first, end in zip(shards, bounds, bounds[1:], strict=False):
         part = batch if len(shards) == 1 else batch.part(first, end)
         offsets[first:end] = shard.append_encoded(part, below)

@@ -1,0 +1,531 @@
+"""A topic: what may be appended, where it goes, and how it is read."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tubestore
+from tubestore.clock import ManualClock
+from tubestore.errors import (
+    BatchError,
+    CorruptRecord,
+    DiskFull,
+    InvalidMessage,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    StoreFailed,
+)
+from tubestore.formats import java_hash
+from tubestore.manager import MessageStoreManager
+from tubestore.records import ENTRY_SIZE
+from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.topic import Topic, time_ms
+
+T0 = 1_700_000_000_000
+
+
+@pytest.fixture
+def topic(store: MessageStoreManager) -> Topic:
+    return store.create_topic("logs", partitions=4)
+
+
+def bodies(page: Any) -> list[bytes | None]:
+    return [m.body for m in page]
+
+
+# -- one message -----------------------------------------------------------------------------
+
+
+def test_a_message_comes_back_as_it_was_given(topic: Topic, clock: ManualClock) -> None:
+    ack = topic.append(
+        b"hello",
+        partition=2,
+        filter_item=" greeting ",
+        attributes={"k": "v", "\u00e9": "\u6d41"},
+        sender="10.0.0.1",
+    )
+    assert ack == (2, 0, "page_cache")
+    (message,) = topic.read(2)
+    assert message.topic == "logs"
+    assert (message.partition, message.offset, message.state) == (2, 0, "ok")
+    assert message.body == b"hello"
+    assert message.received_time == clock.now_ms()
+    assert message.filter_item == "greeting"
+    assert message.key_code == java_hash("greeting")
+    assert dict(message.attributes) == {
+        "$msgType$": "greeting",
+        "$msgTime$": "202311142213",
+        "k": "v",
+        "\u00e9": "\u6d41",
+    }
+    assert topic.read(2).table.column("report_address").to_pylist() == [10 << 24 | 1]
+
+
+@pytest.mark.parametrize("body", [b"x", bytearray(b"xy"), memoryview(b"xyz"), b"\0" * 100])
+def test_bodies_are_any_bytes(topic: Topic, body: Any) -> None:
+    ack = topic.append(body)
+    assert bodies(topic.read(ack.partition)) == [bytes(body)]
+
+
+def test_a_time_may_be_given_as_ms_or_as_an_aware_datetime(topic: Topic) -> None:
+    moment = datetime(2024, 2, 29, 12, 0, 0, 123_000, tzinfo=timezone(timedelta(hours=5)))
+    topic.append(b"a", partition=0, received_time=1)
+    topic.append(b"b", partition=0, received_time=moment)
+    topic.append(b"c", partition=0, received_time=np.int64(7))
+    times = [m.received_time for m in topic.read(0)]
+    assert times == [1, 1_709_190_000_123, 7]
+
+
+@given(st.integers(-62_135_596_800_000, 253_402_300_799_999))
+def test_a_datetime_is_exact_to_the_ms(ms: int) -> None:
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    assert time_ms(moment) == ms
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception]]] = {
+    "no body": ({"body": b""}, InvalidMessage),
+    "text for a body": ({"body": "text"}, InvalidMessage),
+    "none for a body": ({"body": None}, InvalidMessage),
+    "a number for a body": ({"body": 5}, InvalidMessage),
+    "too large": ({"body": b"x" * 1_058_817}, MessageTooLarge),
+    "too large with attributes": (
+        {"body": b"x" * 1_058_810, "attributes": {"k": "v"}},
+        MessageTooLarge,
+    ),
+    "partition beyond the last": ({"partition": 4}, InvalidMessage),
+    "partition of another store": ({"partition": 10_000}, InvalidMessage),
+    "negative partition": ({"partition": -1}, InvalidMessage),
+    "huge partition": ({"partition": 1 << 70}, InvalidMessage),
+    "text for a partition": ({"partition": "1"}, InvalidMessage),
+    "fraction for a partition": ({"partition": 1.0}, InvalidMessage),
+    "number for a key": ({"key": 5}, InvalidMessage),
+    "lone surrogate in a key": ({"key": "\ud800"}, InvalidMessage),
+    "comma in a filter item": ({"filter_item": "a,b"}, InvalidMessage),
+    "equals in a filter item": ({"filter_item": "a=b"}, InvalidMessage),
+    "number for a filter item": ({"filter_item": 5}, InvalidMessage),
+    "lone surrogate in a filter item": ({"filter_item": "\ud800"}, InvalidMessage),
+    "blank attribute": ({"attributes": {"k": " "}}, InvalidMessage),
+    "comma in an attribute": ({"attributes": {"k": "a,b"}}, InvalidMessage),
+    "system name for an attribute": ({"attributes": {"$msgType$": "x"}}, InvalidMessage),
+    "number for an attribute": ({"attributes": {"k": 5}}, InvalidMessage),
+    "list for attributes": ({"attributes": ["k"]}, InvalidMessage),
+    "lone surrogate in an attribute": ({"attributes": {"k": "\ud800"}}, InvalidMessage),
+    "naive time": ({"received_time": datetime(2024, 1, 1)}, ValueError),  # noqa: DTZ001
+    "time beyond 64 bits": ({"received_time": 1 << 63}, InvalidMessage),
+    "time below 64 bits": ({"received_time": -(1 << 63) - 1}, InvalidMessage),
+    "fraction for a time": ({"received_time": 1.5}, (InvalidMessage, TypeError)),  # type: ignore[dict-item]
+    "no address": ({"sender": "localhost"}, ValueError),
+    "unknown level": ({"durability": "disk"}, ValueError),
+}
+
+
+@pytest.mark.parametrize(("given", "error"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_stored_is_refused_before_anything_is_written(
+    store: MessageStoreManager,
+    topic: Topic,
+    memory_vfs: MemoryVfs,
+    given: dict[str, Any],
+    error: type[Exception],
+) -> None:
+    before = memory_vfs.tree()
+    arguments = dict(given)
+    body = arguments.pop("body", b"x")
+    with pytest.raises(error):
+        topic.append(body, **arguments)
+    store.flush()
+    assert memory_vfs.tree() == before
+    assert topic.append(b"good", partition=0).offset == 0
+    assert bodies(topic.read(0)) == [b"good"]
+
+
+def test_round_robin_goes_through_all_partitions(topic: Topic) -> None:
+    counts = Counter(topic.append(b"x").partition for _ in range(12))
+    assert counts == {0: 3, 1: 3, 2: 3, 3: 3}
+
+
+def test_round_robin_goes_through_all_partitions_of_all_stores(store: MessageStoreManager) -> None:
+    topic = store.create_topic("wide", partitions=3, stores=2)
+    one_by_one = Counter(topic.append(b"x").partition for _ in range(12))
+    batch = topic.append_batch({"body": [b"x"] * 12})
+    ids = {0, 1, 2, 10_000, 10_001, 10_002}
+    assert one_by_one == Counter(batch.partitions.to_pylist()) == dict.fromkeys(ids, 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "partition"),
+    # Recorded: which partition a key chooses may never change.
+    [("user-7", 38), (b"user-7", 38), ("", 38), ("\u6d41", 36), ("a" * 1000, 40)],
+)
+def test_a_key_always_chooses_the_same_partition(
+    store: MessageStoreManager, key: str | bytes, partition: int
+) -> None:
+    topic = store.create_topic("keyed", partitions=100)
+    assert topic.append(b"x", key=key).partition == partition
+    assert topic.append_batch([{"body": b"x", "key": key}]).partitions.to_pylist() == [partition]
+
+
+@given(keys=st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=20))
+def test_a_batch_chooses_the_partitions_that_single_appends_choose(keys: list[str]) -> None:
+    with tubestore.open("/s", vfs=MemoryVfs(), background=False, durability="memory") as store:
+        topic = store.create_topic("wide", partitions=7, stores=3)
+        batch = topic.append_batch({"body": [b"x"] * len(keys), "key": keys})
+        single = [topic.append(b"x", key=key).partition for key in keys]
+        assert batch.partitions.to_pylist() == single
+
+
+# -- batches ---------------------------------------------------------------------------------
+
+
+def test_a_batch_and_single_appends_store_the_same(store: MessageStoreManager) -> None:
+    given = [
+        {"body": b"a", "partition": 1, "filter_item": "x", "attributes": {"k": "v"}},
+        {"body": b"b", "partition": 0, "filter_item": None, "attributes": None},
+        {"body": b"c", "partition": 1, "filter_item": "y", "attributes": None},
+    ]
+    one, many = store.create_topic("one", partitions=2), store.create_topic("many", partitions=2)
+    for row in given:
+        one.append(received_time=T0, **row)
+    acks = list(many.append_batch([{**row, "received_time_ms": T0} for row in given]))
+    assert [ack.offset for ack in acks] == [0, ENTRY_SIZE, 2 * ENTRY_SIZE]
+    columns = ["partition_id", "offset", "received_time", "filter_item", "key_code", "attributes"]
+    columns += ["body", "flag", "state", "report_address"]
+    assert one.scan(columns=columns).read_all() == many.scan(columns=columns).read_all()
+
+
+def test_offsets_and_partitions_are_in_the_order_of_the_rows(store: MessageStoreManager) -> None:
+    topic = store.create_topic("wide", partitions=3, stores=4)
+    generator = np.random.default_rng(5)
+    numbers = generator.integers(0, 12, 500)
+    partitions = (numbers // 3 * 10_000 + numbers % 3).tolist()
+    payloads = [b"row %d" % n for n in range(500)]
+    acks = topic.append_batch({"body": payloads, "partition": partitions})
+    assert acks.partitions.to_pylist() == partitions
+    assert len(acks) == 500
+    for ack, body in zip(acks, payloads, strict=True):
+        message = topic.message_at(ack.partition, ack.offset)
+        assert message is not None
+        assert message.body == body
+    for partition in set(partitions):
+        wanted = [b for b, p in zip(payloads, partitions, strict=True) if p == partition]
+        assert bodies(topic.read(partition)) == wanted
+
+
+def test_an_empty_batch_is_no_error(topic: Topic) -> None:
+    assert len(topic.append_batch([])) == 0
+    assert len(topic.append_batch(pa.table({"body": pa.array([], pa.binary())}))) == 0
+    assert len(topic.read(0)) == 0
+
+
+def test_a_batch_larger_than_the_buffers_is_taken(memory_vfs: MemoryVfs) -> None:
+    with tubestore.open(
+        "/s", vfs=memory_vfs, background=False, mem_store_messages=10, mem_store_size_bytes=500
+    ) as store:
+        topic = store.create_topic("t", partitions=2)
+        topic.append(b"before", partition=0, durability="memory")
+        topic.append_batch({"body": [b"%d" % n for n in range(1000)], "partition": [1] * 1000})
+        assert bodies(topic.read(1)) == [b"%d" % n for n in range(1000)]
+        assert bodies(topic.read(0)) == [b"before"]
+
+
+def test_a_batch_that_fails_in_one_shard_says_which_rows_were_taken(
+    memory_vfs: MemoryVfs,
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    store = tubestore.open("/s", vfs=faulty, background=False)
+    topic = store.create_topic("t", partitions=1, stores=3)
+    table = {"body": [b"0", b"1", b"2", b"0+"], "partition": [0, 10_000, 20_000, 0]}
+    topic.append_batch(table)
+    faulty.fail("pwrite", path="t-1", error=errno.EIO)
+    with pytest.raises(BatchError) as caught:
+        topic.append_batch(table)
+    taken = [ack is not None for ack in caught.value.acks]
+    assert taken == [True, False, False, True]
+    for ack, body in zip(caught.value.acks, table["body"], strict=True):
+        if ack is not None:
+            message = topic.message_at(ack.partition, ack.offset)
+            assert message is not None
+            assert message.body == body
+    store.close()
+
+
+def test_acknowledgements_never_claim_a_level_that_a_failed_sync_did_not_reach(
+    memory_vfs: MemoryVfs,
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    store = tubestore.open("/s", vfs=faulty, background=False)
+    topic = store.create_topic("t", partitions=1, stores=2)
+    topic.append_batch({"body": [b"0", b"1"], "partition": [0, 10_000]}, durability="fsync")
+    faulty.fail("sync", path="t-1")
+    with pytest.raises((BatchError, StoreFailed)) as caught:
+        topic.append_batch({"body": [b"0", b"1"], "partition": [0, 10_000]}, durability="fsync")
+    if isinstance(caught.value, BatchError):
+        second = caught.value.acks[1]
+        assert second is None or second.durability != "fsync"
+    store.close()
+
+
+def test_a_full_disk_refuses_a_batch_and_takes_it_later(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    with tubestore.open("/s", vfs=faulty, background=False) as store:
+        topic = store.create_topic("t")
+        topic.append(b"before")
+        faulty.fail("pwrite", path=".tube", error=errno.ENOSPC, forever=True)
+        for _ in range(2):
+            with pytest.raises(DiskFull):
+                topic.append_batch({"body": [b"batch"]})
+        faulty.heal()
+        topic.append(b"after", durability="fsync")
+        found = bodies(topic.read(0))
+        assert (found[0], found[-1]) == (b"before", b"after")
+
+
+# -- pages -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(topic: Topic) -> Topic:
+    """100 messages, by turns in 4 partitions, the last ones still in memory."""
+    for number in range(100):
+        topic.append(
+            b"%03d" % number,
+            partition=number % 4,
+            received_time=T0 + number,
+            filter_item=["even", "odd", None][number % 3],
+            durability="memory" if number > 90 else "page_cache",
+        )
+    return topic
+
+
+def test_pages_of_a_limit_give_everything_once(filled: Topic) -> None:
+    for limit in (1, 3, 24, 25, 26, 1000):
+        found: list[bytes | None] = []
+        page = filled.read(1, limit=limit)
+        while True:
+            found += bodies(page)
+            assert len(page) <= limit
+            assert page.truncated == (len(found) < 25)
+            if not page.truncated:
+                break
+            page = filled.read(1, page.next_offset, limit=limit)
+        assert found == [b"%03d" % n for n in range(1, 100, 4)]
+        assert page.end_offset == 100 * ENTRY_SIZE
+        assert page.next_offset <= page.end_offset
+
+
+def test_a_page_stops_at_max_bytes_but_has_one_message(filled: Topic) -> None:
+    size = 52 + 3  # and attributes, for most
+    assert len(filled.read(0, max_bytes=1)) == 1
+    assert len(filled.read(0, max_bytes=0)) == 1
+    page = filled.read(0, max_bytes=10 * size)
+    assert 1 <= len(page) < 10
+    assert page.truncated
+    found = []
+    position: Any = "earliest"
+    while True:
+        page = filled.read(0, position, max_bytes=200)
+        found += bodies(page)
+        position = page.next_offset
+        if not page.truncated:
+            break
+    assert found == [b"%03d" % n for n in range(0, 100, 4)]
+    assert len(filled.read(0, max_bytes=None)) == 25
+
+
+def test_a_page_of_no_messages_does_not_pass_any_by(filled: Topic) -> None:
+    page = filled.read(0, limit=0)
+    assert len(page) == 0
+    assert page.truncated
+    assert bodies(filled.read(0, page.next_offset)) == bodies(filled.read(0))
+    with pytest.raises(ValueError, match="limit"):
+        filled.read(0, limit=-1)
+
+
+def test_reading_at_the_end_is_an_empty_page_and_goes_on_later(filled: Topic) -> None:
+    page = filled.read(3, "latest")
+    assert (len(page), page.truncated) == (0, False)
+    assert page.next_offset == page.end_offset == 100 * ENTRY_SIZE
+    filled.append(b"new", partition=3)
+    assert bodies(filled.read(3, page.next_offset)) == [b"new"]
+
+
+def test_an_idle_partition_gives_the_end_to_go_on_from(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t", partitions=2)
+    for _ in range(10):
+        topic.append(b"x", partition=0)
+    page = topic.read(1)
+    assert (len(page), page.next_offset, page.truncated) == (0, 10 * ENTRY_SIZE, False)
+
+
+def test_an_offset_between_messages_is_rounded_up(filled: Topic) -> None:
+    assert bodies(filled.read(0, 1, limit=1)) == [b"004"]
+    assert bodies(filled.read(1, 1, limit=1)) == [b"001"]
+    assert bodies(filled.read(1, 28, limit=1)) == [b"001"]
+    assert bodies(filled.read(1, 29, limit=1)) == [b"005"]
+
+
+@pytest.mark.parametrize("offset", [-1, 100 * ENTRY_SIZE + 1, 1 << 62])
+def test_an_offset_outside_is_an_error_that_says_what_is_there(filled: Topic, offset: int) -> None:
+    with pytest.raises(OffsetOutOfRange) as caught:
+        filled.read(0, offset)
+    assert (caught.value.first, caught.value.end) == (0, 2800)
+
+
+@pytest.mark.parametrize("offset", [None, "first", 1.5, b"0"])
+def test_an_offset_of_another_type_is_refused(filled: Topic, offset: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        filled.read(0, offset)
+
+
+@pytest.mark.parametrize("partition", [4, -1, 10_000, "0", None, 1 << 70])
+def test_a_partition_that_is_none_of_the_topic_s_is_refused(filled: Topic, partition: Any) -> None:
+    with pytest.raises(InvalidMessage):
+        filled.read(partition)
+
+
+def test_filter_items_and_times_choose_messages(filled: Topic) -> None:
+    evens = [n for n in range(100) if n % 3 == 0]
+    expected = [b"%03d" % n for n in evens if n % 4 == 2]
+    assert bodies(filled.read(2, filter_items=["even"])) == expected
+    assert bodies(filled.read(2, filter_items=["even", "nothing"])) == expected
+    assert bodies(filled.read(2, filter_items=[])) == []
+    page = filled.read(2, start=T0 + 50, end=T0 + 94)
+    assert bodies(page) == [b"%03d" % n for n in range(50, 94, 4)]
+    both = filled.read(
+        2, filter_items=["even"], start=datetime.fromtimestamp((T0 + 50) / 1000, UTC)
+    )
+    assert bodies(both) == [b"%03d" % n for n in evens if n % 4 == 2 and n >= 50]
+    with pytest.raises(TypeError, match="a list of texts"):
+        filled.read(2, filter_items="even")
+
+
+def test_filtered_pages_give_everything_once(filled: Topic) -> None:
+    found, position, pages = [], 0, 0
+    while True:
+        page = filled.read(1, position, filter_items=["odd"], limit=2)
+        found += bodies(page)
+        position, pages = page.next_offset, pages + 1
+        if not page.truncated:
+            break
+    assert found == [b"%03d" % n for n in range(1, 100, 4) if n % 3 == 1]
+    assert pages <= 1 + len(found) // 2
+
+
+def test_columns_choose_what_is_read(filled: Topic) -> None:
+    page = filled.read(0, columns=["body", "offset"], limit=1)
+    assert page.table.column_names == ["body", "offset"]
+    assert len(filled.read(0, columns=[], limit=3).table.column_names) == 0
+    with pytest.raises(ValueError, match="nonsense"):
+        filled.read(0, columns=["nonsense"])
+
+
+def test_a_page_is_an_arrow_stream_as_often_as_one_likes(filled: Topic) -> None:
+    page = filled.read(0)
+    assert pa.table(page) == pa.table(page) == page.table
+    assert "Page(25 messages" in repr(page)
+
+
+# -- many messages ---------------------------------------------------------------------------
+
+
+def test_messages_are_those_of_the_call_and_end(filled: Topic) -> None:
+    found = []
+    for message in filled.messages(1):
+        found.append(message.body)
+        if len(found) < 50:
+            filled.append(b"while reading", partition=1)
+    assert found == [b"%03d" % n for n in range(1, 100, 4)]
+    assert list(filled.messages(1, "latest")) == []
+
+
+def test_messages_go_over_many_pages(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t", partitions=2)
+    topic.append_batch(
+        {"body": [b"%d" % n for n in range(5000)], "partition": [n % 2 for n in range(5000)]}
+    )
+    assert [m.body for m in topic.messages(1)] == [b"%d" % n for n in range(1, 5000, 2)]
+
+
+def test_following_ends_when_nothing_came_for_a_while(filled: Topic, clock: ManualClock) -> None:
+    following = filled.follow(0, 80 * ENTRY_SIZE, idle_timeout=0, poll_interval=0)
+    assert [m.body for m in following] == [b"080", b"084", b"088", b"092", b"096"]
+
+
+def test_a_scan_sees_all_shards_in_the_order_of_offsets(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t", partitions=2, stores=3)
+    for number in range(60):
+        topic.append(b"%02d" % number, partition=number % 3 * 10_000 + number % 2)
+    with topic.scan(columns=["store_id", "offset", "body"]) as reader:
+        topic.append(b"later", partition=0)
+        table = reader.read_all()
+    assert table.num_rows == 60
+    keys = list(
+        zip(table.column("store_id").to_pylist(), table.column("offset").to_pylist(), strict=True)
+    )
+    assert keys == sorted(keys)
+
+
+def test_a_scan_filters_by_item_and_time(filled: Topic) -> None:
+    table = filled.scan(filter_items=["even", "odd"], start=T0 + 10, end=T0 + 96).read_all()
+    assert table.column("body").to_pylist() == [
+        b"%03d" % n for n in range(10, 96) if n % 3 in (0, 1)
+    ]
+    assert filled.scan(filter_items=["none"]).read_all().num_rows == 0
+
+
+def test_the_partitions_table_counts_messages(filled: Topic) -> None:
+    table = filled.partitions()
+    assert table.column("partition").to_pylist() == [0, 1, 2, 3]
+    assert table.column("count").to_pylist() == [25] * 4
+    assert set(table.column("next").to_pylist()) == {100 * ENTRY_SIZE}
+    assert set(table.column("first").to_pylist()) == {0}
+
+
+def test_the_message_at_an_offset_is_of_this_partition_or_none(filled: Topic) -> None:
+    message = filled.message_at(1, ENTRY_SIZE)
+    assert message is not None
+    assert message.body == b"001"
+    assert filled.message_at(0, ENTRY_SIZE) is None
+    assert filled.message_at(0, 100 * ENTRY_SIZE) is None
+
+
+# -- damage ----------------------------------------------------------------------------------
+
+
+def test_an_unreadable_message_is_a_row_or_an_error_as_one_chooses(
+    store: MessageStoreManager, filled: Topic, memory_vfs: MemoryVfs
+) -> None:
+    filled.sync()
+    path = f"/store/logs-0/{0:020d}.tube"
+    memory_vfs.open(path).pwrite(b"nope", 4)
+    (first, *others) = list(filled.read(0))
+    assert (first.state, first.body, first.partition) == ("bad_record", None, 0)
+    assert {m.state for m in others} == {"ok"}
+    with tubestore.open("/store", mode="r", vfs=memory_vfs, on_damage="raise") as strict:
+        logs = strict.topic("logs")
+        with pytest.raises(CorruptRecord, match="bad_record"):
+            logs.read(0)
+        with pytest.raises(CorruptRecord):
+            logs.scan(columns=["body"]).read_all()
+        assert len(logs.read(1, columns=["body"]).table.column_names) == 1
+
+
+def test_a_flipped_bit_is_seen_when_one_asks_for_checksums(
+    filled: Topic, memory_vfs: MemoryVfs
+) -> None:
+    filled.sync()
+    path = f"/store/logs-0/{0:020d}.tube"
+    data = memory_vfs.read_file(path)
+    at = data.index(b"008")
+    memory_vfs.open(path).pwrite(b"#", at)
+    assert {m.state for m in filled.read(0)} == {"ok"}
+    states = [m.state for m in filled.read(0, verify=True)]
+    assert states == ["ok", "ok", "bad_checksum"] + ["ok"] * 22
