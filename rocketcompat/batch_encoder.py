@@ -210,6 +210,8 @@ def _properties(table: pa.Table, count: int, config: MessageStoreConfig) -> Any:
         if not config.trailing_property_separator:
             joined = pc.utf8_rtrim(joined, PROPERTY_SEPARATOR)
     raw = _compact(joined.cast(pa.large_binary()))
+    if raw.buffers()[2] is not None and not bytes_of(raw.buffers()[2]).all():
+        raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
     longest = int(np.diff(_bounds(raw)).max(initial=0))
     if longest > PROPERTIES_SIZE_MAX:
         raise MessageTooLarge(longest, PROPERTIES_SIZE_MAX, "property string")

@@ -48,7 +48,7 @@ from rocketcompat.formats import (
 from rocketcompat.messages import Message, MessageRecord
 from rocketcompat.options import MessageStoreConfig
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidName, MessageTooLarge
-from tubestore.kernels import Int64s, crc32, crc_each, gather
+from tubestore.kernels import Int64s, crc32, crc_each, gather, slices
 from tubestore.layout import Buffer
 
 _HOST_FLAGS = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
@@ -100,6 +100,8 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
     prepared.sys_flag = sys_flag
     text = property_text(message, trailing_separator=config.trailing_property_separator)
     properties = text.encode()
+    if "\0" in text:
+        raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
     if len(properties) > PROPERTIES_SIZE_MAX:
         raise MessageTooLarge(len(properties), PROPERTIES_SIZE_MAX, "property string")
     prepared.properties = _PROPERTIES_LENGTH.pack(len(properties)) + properties
@@ -263,12 +265,16 @@ class Walk:
     reason: str | None = None
 
 
-def walk(data: Buffer, start: int, base: int, file_end: int, *, check_crc: bool = True) -> Walk:
+def walk(
+    data: Buffer, start: int, base: int, file_end: int, *,
+    check_crc: bool = True, own: bool = False,
+) -> Walk:  # fmt: skip
     """Follow the chain of records from position `start` of `data`, verifying each.
 
     `base` is the physical offset of `data[0]`, `file_end` the position in `data` (perhaps
     behind its end) where the file ends. Verified are magic, length, the record's own
-    physical offset, its parts against its length, and the CRC of the body.
+    physical offset, its parts against its length, and the CRC of the body; with `own` also
+    what holds for records that we wrote (see `first_fault`).
     """
     starts: list[int] = []
     position, available = start, len(data)
@@ -292,7 +298,7 @@ def walk(data: Buffer, start: int, base: int, file_end: int, *, check_crc: bool 
         starts.append(position)
         position += total
     good = np.array(starts, np.int64)
-    count, fault = first_fault(data, good, check_crc=check_crc)
+    count, fault = first_fault(data, good, check_crc=check_crc, own=own)
     if fault is not None:
         return Walk(good[:count], starts[count], reason=fault)
     return Walk(good, position, wanted, blank, reason)
@@ -322,10 +328,14 @@ def _prefix_fault(total: int, magic: int, physical: int, expected: int, left: in
     return None
 
 
-def first_fault(data: Buffer, starts: Int64s, *, check_crc: bool) -> tuple[int, str | None]:
+def first_fault(
+    data: Buffer, starts: Int64s, *, check_crc: bool, own: bool = False
+) -> tuple[int, str | None]:
     """Return how many records are sound before the first that is not, and what is wrong with it.
 
-    The records' prefixes must be sound and whole records lie inside `data`.
+    The records' prefixes must be sound and whole records lie inside `data`. No checksum covers
+    topic and properties; but ours hold no U+0000 (`prepare` refuses it), so with `own` zeros
+    there are a torn write.
     """
     if len(starts) == 0:
         return 0, None
@@ -349,6 +359,17 @@ def first_fault(data: Buffer, starts: Int64s, *, check_crc: bool) -> tuple[int, 
     properties = _lengths(raw, np.where(sound, properties_at, starts), np.dtype(">i2"))
     sound &= properties_at + PROPERTIES_LENGTH_SIZE + np.maximum(properties, 0) == ends
     count = len(starts) if sound.all() else int(np.argmin(sound))
+    if own:
+        zero = _first_zero(
+            data,
+            (topics_at + tails)[:count],
+            topics[:count],
+            (properties_at + PROPERTIES_LENGTH_SIZE)[:count],
+            ends[:count],
+        )
+        if zero is not None:
+            first, fault = first_fault(data, starts[:zero], check_crc=check_crc)
+            return first, fault or "zeros in its topic or properties"
     if check_crc:
         wrong = _wrong_crc(data, prefixes["body_crc"], body_starts[:count], topics_at[:count])
         if wrong is not None:
@@ -361,6 +382,23 @@ def _wrong_crc(data: Buffer, crcs: Any, starts: Int64s, ends: Int64s) -> int | N
     found = crc_each(data, starts, ends, BODY_CRC_MASK)
     wrong = np.flatnonzero(found != crcs[: len(starts)])
     return int(wrong[0]) if len(wrong) else None
+
+
+def _first_zero(
+    data: Buffer, topics: Int64s, topic_sizes: Int64s, properties: Int64s, ends: Int64s
+) -> int | None:
+    """Return the first row with a zero byte in its topic or properties."""
+    starts = np.stack((topics, properties), 1).ravel()
+    sizes = np.stack((topic_sizes, ends - properties), 1).ravel()
+    texts = slices(data, starts, sizes)
+    buffer = texts.buffers()[2] if len(texts) else None
+    if buffer is None:
+        return None
+    zeros = np.flatnonzero(np.frombuffer(buffer, np.uint8) == 0)
+    if not len(zeros):
+        return None
+    bounds = np.frombuffer(texts.buffers()[1], np.int64)
+    return int(np.searchsorted(bounds, zeros[0], "right") - 1) // 2
 
 
 def _lengths(raw: Any, positions: Int64s, dtype: np.dtype[Any]) -> Int64s:

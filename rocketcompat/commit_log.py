@@ -261,6 +261,10 @@ class CommitLog:
         """Return the known damaged region that begins at `offset`."""
         return next((damage for damage in self.damages if damage.start == offset), None)
 
+    def is_damaged(self, offset: int) -> bool:
+        """Whether `offset` lies in a region that is known to be damaged."""
+        return any(damage.start <= offset < damage.end for damage in self.damages)
+
     def note_damage(self, damage: Damage) -> None:
         """Remember a damaged region."""
         if self.damage_at(damage.start) is None:

@@ -43,12 +43,14 @@ from rocketcompat.formats import (
 )
 from rocketcompat.index_items import IndexGeometry
 from rocketcompat.index_service import IndexService
+from rocketcompat.mapped_file_queue import make_directory
 from rocketcompat.messages import Message, MessageRecord, PutResult, PutStatus
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.progress import ProgressFile
 from rocketcompat.recovery import (
     RecoverResult,
     find_log_end,
+    known_damages,
     recover_followers,
     recover_log,
 )
@@ -320,8 +322,9 @@ class DefaultMessageStore:
         return followers
 
     def _open_to_write(self, background: bool) -> None:
-        self._vfs.make_directories(self._path(COMMIT_LOG_DIRECTORY))
-        self._vfs.make_directories(self._path(CONSUME_QUEUE_DIRECTORY))
+        for name in (COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY):
+            for parent in make_directory(self._vfs, self._path(name)):
+                self._vfs.sync_directory(parent)
         self._lock = StoreLock(self._vfs, self.root)
         try:
             self._recover()
@@ -341,9 +344,10 @@ class DefaultMessageStore:
         clean_exit = not self._vfs.exists(self._path(ABORT_FILE))
         known = self._progress_file.read()
         if clean_exit:
-            # Before the first byte is changed, and durable: a crash from here on must be seen.
             self._vfs.open(self._path(ABORT_FILE), create=True).close()
-            self._vfs.sync_directory(self.root)
+        # Before the first byte is changed, and durable: a crash from here on must be seen. A
+        # process that was killed may not have come to it.
+        self._vfs.sync_directory(self.root)
         self.recovered: RecoverResult = recover_log(self.commit_log, known, clean_exit=clean_exit)
         self._followers = self._make_followers()
         if self.queues is not None:
@@ -362,6 +366,8 @@ class DefaultMessageStore:
             self.commit_log, self._followers, self.dispatcher, self._progress_file,
             self._checkpoint, self._clock,
         )  # fmt: skip
+        # What stands in the log from here on is ours: the mark says so, after a reboot too.
+        self.commit_log.flush()
         self._progress_file.write(self._flusher.progress(), sync=True)
 
     def _open_to_read(self) -> None:
@@ -388,6 +394,7 @@ class DefaultMessageStore:
             mark = progress.trusted(progress.log, same_boot=same_boot)
             if begin <= mark <= log.queue.max_offset:
                 begin = mark
+                log.damages = known_damages(log.queue, progress)
         end, _, damages = find_log_end(log.queue, begin, check_crc=True, keep_good=True)
         log.start_at(end, 0)
         for damage in damages:

@@ -68,7 +68,8 @@ class FlushService:
         """Return the marks as of now."""
         followers = {f.name: Mark(*f.progress()) for f in self._followers}
         log = Mark(self._log.max_offset, self._log.synced_offset)
-        return Progress(log, followers, clean, queues or {}, self._log.min_offset)
+        damages = [(damage.start, damage.end, damage.reason) for damage in self._log.damages]
+        return Progress(log, followers, clean, queues or {}, self._log.min_offset, damages)
 
     def start(self) -> None:
         """Start the thread."""

@@ -67,6 +67,7 @@ def scan(
     end: int,
     *,
     check_crc: bool = True,
+    own: bool = False,
     bytes_max: int = PIECE_BYTES,
 ) -> Iterator[Piece]:
     """Follow the chain from the physical offset `start` up to `end`, piece by piece.
@@ -83,7 +84,7 @@ def scan(
             return
         relative = position - file.file_from_offset
         data = file.read(relative, min(window, end - position))
-        found = walk(data, 0, position, file.file_size - relative, check_crc=check_crc)
+        found = walk(data, 0, position, file.file_size - relative, check_crc=check_crc, own=own)
         after = position + found.end
         if found.reason is None and found.wanted > window:
             window = found.wanted  # a record larger than the window; bounded by the file

@@ -23,6 +23,9 @@ from tubestore.errors import NotAStore
 from tubestore.layout import Buffer
 from tubestore.vfs import Vfs
 
+#: A queue's directory, its topic's, and that of all queues.
+_LEVELS = 3
+
 
 class MappedFileQueue:
     """RocketMQ's `MappedFileQueue`: files by start offset (spec §5)."""
@@ -194,8 +197,15 @@ class MappedFileQueue:
 
         Returns the bytes of data that were dropped or zeroed. Durable on return.
         Safe against a crash at any write: done again it has the same result.
+
+        The process before may have been killed before it synced the directories that it made,
+        so the next flush syncs them, three levels up.
         """
         lost = 0
+        directory = self.directory
+        for _ in range(_LEVELS):
+            self._note_directory(directory or ".")
+            directory = os.path.dirname(directory)
         doomed = [file for start, file in self._files.items() if start > offset]
         for file in reversed(doomed):
             lost += self._drop(file)
@@ -234,17 +244,22 @@ class MappedFileQueue:
 
     def _make_directory(self) -> None:
         """Create the directory, remembering which entries above it are new."""
-        missing = []
-        path = self.directory
-        while path and not self._vfs.exists(path):
-            missing.append(path)
-            path = os.path.dirname(path)
-        if missing:
-            self._vfs.make_directories(self.directory)
-            for directory in missing:
-                self._note_directory(os.path.dirname(directory))
+        for parent in make_directory(self._vfs, self.directory):
+            self._note_directory(parent)
 
     def _note_directory(self, directory: str) -> None:
         with self._flush_lock:
             if directory not in self._unsynced_directories:
                 self._unsynced_directories.append(directory)
+
+
+def make_directory(vfs: Vfs, directory: str) -> list[str]:
+    """Create a directory and its parents; returns those that have to be synced to keep it."""
+    parents = []
+    path = directory
+    while path and not vfs.exists(path):
+        path = os.path.dirname(path)
+        parents.append(path or ".")
+    if parents:
+        vfs.make_directories(directory)
+    return parents

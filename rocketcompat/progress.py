@@ -49,6 +49,8 @@ class Progress:
     clean: bool = False
     queues: dict[QueueKey, int] = field(default_factory=dict)
     log_minimum: int = 0
+    #: Damaged regions of the log below its mark: (start, end, reason).
+    damages: list[tuple[int, int, str]] = field(default_factory=list)
 
     def trusted(self, mark: Mark, *, same_boot: bool) -> int:
         """Return the mark that counts."""
@@ -120,6 +122,7 @@ def _to_json(progress: Progress) -> dict[str, Any]:
         "log_minimum": progress.log_minimum,
         "log": [progress.log.written, progress.log.synced],
         "followers": {n: [m.written, m.synced] for n, m in sorted(progress.followers.items())},
+        "damages": [list(damage) for damage in progress.damages],
         "queues": queues,
     }
 
@@ -135,6 +138,7 @@ def _from_json(content: dict[str, Any]) -> Progress:
             for queue_id, end in ends.items()
         },
         log_minimum=int(content["log_minimum"]),
+        damages=[(int(a), int(b), str(reason)) for a, b, reason in content["damages"]],
     )
 
 

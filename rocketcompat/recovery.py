@@ -30,14 +30,16 @@ import numpy as np
 
 from rocketcompat.columns import RecordColumns, decode_columns
 from rocketcompat.commit_log import CommitLog
+from rocketcompat.consume_queue import ConsumeQueue
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.dispatch import Follower, ReputMessageService, queue_columns
-from rocketcompat.formats import BLANK, LMQ_PREFIX, MAGIC_BLANK
+from rocketcompat.formats import BLANK, CQ_PRE_FILL_SIZE, LMQ_PREFIX, MAGIC_BLANK
 from rocketcompat.log_scan import Damage, Piece, find_record, scan
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import DispatchBatch, has_queue_unit
 from rocketcompat.progress import Mark, Progress, QueueKey
 from tubestore.clock import Clock
+from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
 _log = logging.getLogger(__name__)
 
@@ -100,19 +102,19 @@ class QueueOffsets:
 
 
 def find_log_end(
-    queue: MappedFileQueue, start: int, *, check_crc: bool, keep_good: bool
+    queue: MappedFileQueue, start: int, *, check_crc: bool, keep_good: bool, own: bool = False
 ) -> tuple[int, str | None, tuple[Damage, ...]]:
     """Follow the chain from `start`; returns the log's end, why it ended, and damage before it.
 
     With `keep_good` damage is passed over if sound records follow it, else the log ends there.
-    Reads only.
+    With `own` nobody but us has written from `start` on (see `codec.first_fault`). Reads only.
     """
     damages: list[Damage] = []
     limit = queue.max_offset
     position, reason = start, None
     while position < limit:
         fault = None
-        for piece in scan(queue, position, limit, check_crc=check_crc):
+        for piece in scan(queue, position, limit, check_crc=check_crc, own=own):
             position, fault = piece.end, piece.fault
         if fault is None:
             break
@@ -125,6 +127,12 @@ def find_log_end(
         damages.append(_damage(queue, position, found, fault))
         position = found
     return position, reason, tuple(damages)
+
+
+def known_damages(queue: MappedFileQueue, progress: Progress) -> tuple[Damage, ...]:
+    """Return the damage that was found before and lies below the log's mark."""
+    kept = (row for row in progress.damages if row[0] >= queue.min_offset)
+    return tuple(_damage(queue, start, end, reason) for start, end, reason in kept)
 
 
 def is_left_over(queue: MappedFileQueue, start: int, end: int, found: int, limit: int) -> bool:
@@ -186,25 +194,32 @@ def recover_log(
     if known is not None:
         progress, same_boot = known
         end = progress.log.written
+        old = known_damages(queue, progress)
         if clean_exit and progress.clean and is_as_left(queue, end):
             log.start_at(end, end)
-            return RecoverResult(True, end, end)
+            log.damages = old
+            return RecoverResult(True, end, end, damages=old)
         trusted = progress.trusted(progress.log, same_boot=same_boot)
         synced = progress.log.synced
     else:
-        trusted = synced = minimum
+        trusted, synced, old = minimum, minimum, ()
     if not minimum <= trusted <= limit:
-        trusted = synced = minimum
+        trusted, synced, old = minimum, minimum, ()
     keep_good = log.config.recovery == "tubestore"
     end, reason, damages = find_log_end(
-        queue, trusted, check_crc=log.config.check_crc_on_recover, keep_good=keep_good
+        queue,
+        trusted,
+        check_crc=log.config.check_crc_on_recover,
+        keep_good=keep_good,
+        own=known is not None,
     )
+    damages = (*(damage for damage in old if damage.end <= trusted), *damages)
     cut = queue.truncate_dirty_files(end)
     if cut:
         _log.warning("%s: cut at %d, %d bytes (%s)", queue.directory, end, cut, reason)
     log.start_at(end, min(synced, end))
     log.damages = damages
-    return RecoverResult(False, trusted, end, cut, reason, damages)
+    return RecoverResult(False, trusted, end, cut, reason if cut else None, damages)
 
 
 def recover_followers(
@@ -275,7 +290,31 @@ def _recover_queues(log: CommitLog, queues: ConsumeQueueTable, start: int, *, kn
         key = (queue.topic, queue.queue_id)
         filled = not queue.topic.startswith(LMQ_PREFIX) if seen is None else key in seen
         queue.recover(start if filled else log.max_offset)
+        if filled:
+            _drop_foreign_units(log, queue)
     queues.mark(start, start)
+
+
+def _drop_foreign_units(log: CommitLog, queue: ConsumeQueue) -> None:
+    """Cut a queue's last unit as long as it is not that of the record that it points to.
+
+    A unit of which a cut was zeroing the front when the process ended points too low, and
+    would stay as one below the mark.
+    """
+    end = queue.max_offset
+    while end > 0 and (unit := queue.unit(end - 1)) is not None:
+        offset, size, _ = unit
+        if size == CQ_PRE_FILL_SIZE or offset < log.min_offset or log.is_damaged(offset):
+            return
+        try:
+            record = log.record_at(offset, check_crc=False)
+            place = (record.topic, record.queue_id, record.queue_offset, record.size)
+        except (CorruptRecord, OffsetOutOfRange):
+            place = ("", 0, 0, 0)
+        if place == (queue.topic, queue.queue_id, end - 1, size):
+            return
+        end -= 1
+        queue.cut(end)
 
 
 def sound_pieces(log: CommitLog, start: int, end: int) -> Iterator[Piece]:

@@ -13,33 +13,40 @@ import threading
 
 from rocketcompat.formats import LOCK_CONTENT, LOCK_FILE
 from tubestore.errors import StoreLocked
-from tubestore.vfs import Vfs, VfsLock
+from tubestore.vfs import OsVfs, Vfs, VfsLock
 
 _registry_lock = threading.Lock()
-_registry: set[tuple[int, int, str]] = set()
+_registry: set[tuple[int, str]] = set()
 
 
 class StoreLock:
     """The lock on a root, held until `release`; StoreLocked if somebody has it."""
 
     def __init__(self, vfs: Vfs, root: str) -> None:
-        # Two vfs are two disks, and a fork holds nothing of its parent's.
-        self._entry = (os.getpid(), id(vfs), os.path.realpath(root))
-        with _registry_lock:
-            if self._entry in _registry:
-                raise StoreLocked(root, "this process")
-            _registry.add(self._entry)
+        # With the process's number, since a fork holds nothing of its parent's.
+        self._entry = (os.getpid(), os.path.realpath(root))
+        self._registered = isinstance(vfs, OsVfs)  # a disk in memory excludes by itself
+        if self._registered:
+            with _registry_lock:
+                if self._entry in _registry:
+                    raise StoreLocked(root, "this process")
+                _registry.add(self._entry)
         try:
             self._lock = _locked(vfs, root)
         except BaseException:
-            _registry.discard(self._entry)
+            self._forget()
             raise
 
     def release(self) -> None:
         """Give it back; harmless when repeated, and in a fork of the process that took it."""
         self._lock.release()
-        if self._entry[0] == os.getpid():
-            _registry.discard(self._entry)
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._registered and self._entry[0] == os.getpid():
+            self._registered = False
+            with _registry_lock:
+                _registry.discard(self._entry)
 
 
 def _locked(vfs: Vfs, root: str) -> VfsLock:
