@@ -269,6 +269,13 @@ class ConsumeQueue:
             self._files.truncate_dirty_files(end)
             return self._end
 
+    def cut(self, end: int) -> None:
+        """Lose the units from queue offset `end` on; zeroed, durably (recovery does)."""
+        with self._open_lock:
+            self._open()
+            self._files.truncate_dirty_files(end * _SIZE)
+            self._end, self._min_for = end, -1
+
     def _starts_well(self, files: tuple[MappedFile, ...], keep_below: int) -> bool:
         """Whether the cut is in the last of these files or behind it."""
         first = np.frombuffer(files[-1].read(0, _SIZE), CQ_UNIT.dtype)
