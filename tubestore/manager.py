@@ -96,7 +96,7 @@ class MessageStoreManager:
         self._topics: dict[str, Topic] = {}
         self._pool = MemoryPool(self.options.memory_bound_bytes)
         self._last_msg_id = 0
-        self._closed: str | None = None
+        self._closed: str | None = "it was never open"  # until the end of this method
         self._file_lock: VfsLock | None = None
         self._own = join(self.root, OWN_DIRECTORY)
         if mode == "w":
@@ -113,6 +113,7 @@ class MessageStoreManager:
         self._workers: Workers | None = None
         if mode == "w" and background:
             self._workers = Workers(self.options.flush_workers, self._writing_shards)
+        self._closed = None
         _open_stores.add(self)
 
     # -- the directory -----------------------------------------------------------------------

@@ -4,7 +4,9 @@
 | --- | --- |
 | `app` | the commands of `tubestore`, their arguments and options |
 | `write`, `read`, `inspect` | what the commands do; loaded when they run |
-| `arguments` | options and times that several commands take |
+| `arguments`, `times` | options that several commands take; times as users write them |
+| `intake` | what `append` reads: lines, JSON Lines |
+| `demo`, `demo_parts`, `demo_child` | `tubestore demo` |
 | `output`, `batches` | rows, objects and Arrow batches in the format that was asked for |
 | `errors` | how a command ends: exit codes, one line, no traceback |
 

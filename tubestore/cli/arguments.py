@@ -1,34 +1,20 @@
-"""Arguments and options that several commands take, and times as users write them.
-
-Shared by `tubestore` and `rocketcompat`.
-
-| a time | means |
-| --- | --- |
-| `1767225600000` | ms since the epoch |
-| `2026-01-01T00:00:00Z`, `2026-01-01T01:00:00+01:00` | ISO-8601; a zone is needed |
-| `-2h`, `-30m`, `-7d`, `-90s`, `-1w` | so long before now |
-"""
+"""Arguments and options that several commands take, and where their output goes."""
 
 from __future__ import annotations
 
 import contextlib
 import enum
 import os
-import re
 import sys
-import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
 
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Format, Int64, Output
-
-_AGO = re.compile(r"-(\d+)([smhdw])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+from tubestore.cli.times import parse_time
+from tubestore.clock import SystemClock
 
 RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's directory.")]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
@@ -61,28 +47,9 @@ class InputFormat(enum.StrEnum):
     JSONL = "jsonl"
 
 
-def parse_time(text: str | None, option: str = "time") -> int | None:
-    """Return ms since the epoch of a time as users write it; UsageMistake if it is none.
-
-    >>> parse_time("2026-01-01T01:00:00+01:00"), parse_time("1767225600000")
-    (1767225600000, 1767225600000)
-    """
-    if text is None:
-        return None
-    ago = _AGO.fullmatch(text)
-    if ago:
-        return time.time_ns() // 1_000_000 - int(ago[1]) * _SECONDS[ago[2]] * 1000
-    if re.fullmatch(r"-?\d+", text):
-        return int(text)
-    try:
-        stamp = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageMistake(
-            f"{option} {text!r}: ms since the epoch, ISO-8601 with a zone, or an age such as -2h"
-        ) from None
-    if stamp.tzinfo is None:
-        raise UsageMistake(f"{option} {text!r} has no zone: add Z for UTC, or +01:00")
-    return (stamp - _EPOCH) // timedelta(milliseconds=1)
+def parse_bound(text: str | None) -> int | None:
+    """Return ms since the epoch of a time that may be left out."""
+    return None if text is None else parse_time(text, SystemClock().now_ms())
 
 
 @contextlib.contextmanager

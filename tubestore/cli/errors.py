@@ -109,7 +109,8 @@ def _typer_or_internal(name: str, error: Exception) -> int:
     if "Abort" in kind:
         return EXIT_INTERRUPTED
     if "NoArgsIsHelpError" in kind:
-        return EXIT_USAGE  # the help was printed
+        print(error.format_message(), file=sys.stderr)  # type: ignore[attr-defined]  # the help
+        return EXIT_USAGE
     if "ClickException" in kind:
         return _say(name, error.format_message(), EXIT_USAGE)  # type: ignore[attr-defined]
     return _say(

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from tubestore.cli.arguments import parse_time
+from tubestore.cli.arguments import parse_bound
 from tubestore.cli.errors import UsageMistake
 from tubestore.formats import ATTRIBUTE_TIME, ATTRIBUTE_TYPE, PAYLOAD_SIZE_MAX
 
@@ -98,7 +98,7 @@ def _row(given: Any) -> dict[str, Any]:
     partition = given.get("partition", given.get("partition_id"))
     time = given.get("received_time", given.get("received_time_ms"))
     if time is not None:
-        row["received_time_ms"] = parse_time(time) if isinstance(time, str) else time
+        row["received_time_ms"] = parse_bound(time) if isinstance(time, str) else time
     attributes = dict(given.get("attributes") or {})
     attributes.pop(ATTRIBUTE_TIME, None)  # it is made from the received time
     item = attributes.pop(ATTRIBUTE_TYPE, None)

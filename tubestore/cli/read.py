@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 import tubestore
-from tubestore.cli.arguments import parse_time, printing
+from tubestore.cli.arguments import parse_bound, printing
 from tubestore.cli.batches import emit_batches
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Column, Format, Row
@@ -56,8 +56,8 @@ def read(root: str, topic: str, chosen: Chosen, *, out: str | None, **how: Any) 
     offset = _parse_offset(chosen)
     bounds = {
         "filter_items": chosen.filter_items or None,
-        "start": parse_time(chosen.start, "--start"),
-        "end": parse_time(chosen.end, "--end"),
+        "start": parse_bound(chosen.start),
+        "end": parse_bound(chosen.end),
     }
     check_root(root, OsVfs())
     with tubestore.open(root, mode="r") as store, printing(out, **how) as output:

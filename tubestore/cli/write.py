@@ -13,6 +13,7 @@ from tubestore.cli.arguments import InputFormat
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.intake import Block, blocks_of, lines_of, rows_of, total_bytes
 from tubestore.cli.output import Column, Format, Output, emit_object
+from tubestore.clock import SystemClock
 from tubestore.errors import NotAStore, TopicExists, TubeStoreError
 from tubestore.messages import MESSAGE_SCHEMA
 from tubestore.options import Durability
@@ -114,6 +115,9 @@ def _append_block(
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     used = {name for row in rows for name in row}
+    if "received_time_ms" in used:
+        now = SystemClock().now_ms()
+        rows = [{"received_time_ms": now, **row} for row in rows]
     if "partition" in used and any("partition" not in row for row in rows):
         raise UsageMistake("some messages name a partition and some do not; --partition for all?")
     return pa.table(
