@@ -93,6 +93,14 @@ def gather(
     return windows[positions].view(dtype)
 
 
+def rows_at(rows: np.ndarray[Any, Any], places: Any) -> np.ndarray[Any, Any]:
+    """Copy the elements of a structured array at these places, as `rows[places]` does.
+
+    As raw bytes, which is five to ten times as fast (see `gather`).
+    """
+    return rows.view(f"V{rows.dtype.itemsize}").take(places).view(rows.dtype)
+
+
 def scatter(
     data: np.ndarray[Any, np.dtype[np.uint8]], positions: Int64s, values: np.ndarray[Any, Any]
 ) -> None:
