@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.columns import RecordColumns
-from rocketcompat.consume_queue import GAP_UNITS_MAX, Units, is_fill, is_unit
+from rocketcompat.consume_queue import GAP_UNITS_MAX, Units, is_fill, is_unit, units_of
 from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.dispatch import queue_columns
 from rocketcompat.formats import (
@@ -33,6 +33,8 @@ from rocketcompat.messages import has_queue_unit
 from tubestore.kernels import Int64s
 
 QueueKey = tuple[str, int]
+PROPERTY_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+PROPERTY_MULTI_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 
 #: What can be said of a unit; "ok" comes first, the rest are findings of `check`.
 UNIT_STATES = {
@@ -109,8 +111,6 @@ class QueueViews:
             return self._trusted(key, first, units)
         if key in self._computed:
             return self._compared(key, first, units, *self._computed[key])
-        if key[0].startswith(LMQ_PREFIX):  # units of other topics' records (spec §1.13)
-            return self._trusted(key, first, units)
         return self._compared(key, first, units, np.empty(0, np.int64), units[:0])
 
     def _wanted(self, key: QueueKey) -> bool:
@@ -150,13 +150,36 @@ class QueueViews:
             if not self._wanted(key):
                 continue
             rows = np.flatnonzero((codes == number) & queued)
-            units = np.empty(len(rows), CQ_UNIT.dtype)
-            units["physical_offset"] = records.starts[rows] + records.base
-            units["size"] = records.column("total_size")[rows]
-            units["tags_code"] = tags[rows]
+            sizes = records.column("total_size")[rows]
+            units = units_of(records.starts[rows] + records.base, sizes, tags[rows])
             if len(rows):
                 offsets = records.column("queue_offset")[rows]
                 parts.setdefault(key, []).append((offsets, units))
+        self._collect_copies(records, tags, parts)
+
+    def _collect_copies(
+        self,
+        records: RecordColumns,
+        tags: Int64s,
+        parts: dict[QueueKey, list[tuple[Int64s, Units]]],
+    ) -> None:
+        """Collect the units of multi-dispatch: one more in each queue that is named (§1.13)."""
+        rows, starts, ends = records.property_values(PROPERTY_MULTI_DISPATCH)
+        if len(rows) == 0:
+            return
+        raw = records.property_bytes.tobytes()
+        places = zip(
+            *(a.tolist() for a in records.property_values(PROPERTY_MULTI_OFFSET)), strict=True
+        )
+        offsets_of = {row: raw[start:end].split(b",") for row, start, end in places}
+        queue_ids, sizes = records.column("queue_id"), records.column("total_size")
+        for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            names = raw[start:end].decode("utf-8", "replace").split(",")
+            for name, offset in zip(names, offsets_of.get(row, []), strict=False):
+                key = (name, 0 if name.startswith(LMQ_PREFIX) else int(queue_ids[row]))
+                if self._wanted(key) and offset.isdigit():
+                    unit = units_of([records.base + records.starts[row]], [sizes[row]], [tags[row]])
+                    parts.setdefault(key, []).append((np.array([int(offset)], np.int64), unit))
 
     def _trusted(self, key: QueueKey, first: int, units: Units) -> QueueView:
         """Take the files as they are, up to the first that is no unit of a record in the log."""

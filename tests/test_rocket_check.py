@@ -1,0 +1,117 @@
+"""check: what is wrong in a store's directory, and nothing else (spec §20)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketcompat.check import PER_FILE_MAX, REASONS, check
+from rocketcompat.formats import CQ_UNIT, INDEX_HEADER
+from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
+
+VERSIONS = ["4.9.8", "5.3.3"]
+CLEAN = ["basic", "rolled", "keys-tags", "crash", "pull-limits", "batch", "transactions", "delayed"]
+CLEAN += ["compressed", "ipv6", "lmq", "cq-ext", "odd", "restarts", "expired", "expired-most"]
+#: Damaged scenarios, and what must be among the findings.
+DAMAGED = {
+    "torn-half": {"torn", "unit_surplus", "item_surplus"},
+    "stale-units": {"stale", "unit_surplus", "item_missing"},
+    "flip-body-middle": {"damaged", "unit_damaged"},
+    "bad-magic-last-file": {"torn", "unit_surplus"},
+    "cl-middle-file-missing": {"file_missing", "unit_damaged"},
+    "cl-wrong-length": {"size"},
+    "cq-wrong-length": {"size"},
+    "cq-hole": {"unit_missing"},
+    "cq-tail-zeroed": {"unit_missing"},
+    "cq-one-queue-deleted": {"unit_missing"},
+    "stray-dir-in-commitlog": {"name"},
+    "index-broken-chain": {"index_chain"},
+}
+
+
+def cases(*names: str) -> list[tuple[str, str]]:
+    known = {version: set(rocket_scenarios(version)) for version in VERSIONS}
+    return [(v, name) for v in VERSIONS for name in names if name in known[v]]
+
+
+@pytest.mark.parametrize(("version", "scenario"), cases(*CLEAN))
+def test_what_the_real_classes_wrote_is_clean(
+    golden: GoldenFactory, version: str, scenario: str
+) -> None:
+    """Also after a crash: mapped files of a killed process are whole."""
+    assert list(check(golden("rocketmq", version, scenario).store)) == []
+
+
+@pytest.mark.parametrize(("version", "scenario"), cases(*DAMAGED))
+def test_damage_is_found(golden: GoldenFactory, version: str, scenario: str) -> None:
+    store = golden("rocketmq", version, scenario).store
+    findings = list(check(store))
+    reasons = {row["reason"] for row in findings}
+    assert reasons >= DAMAGED[scenario]
+    assert reasons <= set(REASONS)
+    for row in findings:
+        assert row["path"].startswith(str(store))
+        assert row["severity"] in ("error", "warning")
+        assert row["position"] >= 0
+
+
+@pytest.fixture(name="store")
+def store_fixture(golden: GoldenFactory) -> Path:
+    return golden("rocketmq", "4.9.8", "basic").store
+
+
+def patch(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def test_a_flipped_bit_of_a_body_is_found_where_it_is(store: Path) -> None:
+    log = store / "commitlog" / "00000000000000000000"
+    patch(log, 298 + 88, b"\xff")
+    (damaged,) = [row for row in check(store) if row["reason"] == "damaged"]
+    assert (damaged["path"], damaged["position"]) == (str(log), 298)
+    assert damaged["severity"] == "error"
+
+
+def test_a_flipped_field_of_a_unit_is_found(store: Path) -> None:
+    path = store / "consumequeue" / "LogA" / "2" / "00000000000000000000"
+    for field in ("physical_offset", "size", "tags_code"):
+        raw = path.read_bytes()
+        patch(path, 3 * CQ_UNIT.size + CQ_UNIT.position(field) + 3, b"\x01")
+        (row,) = check(store)
+        assert (row["path"], row["position"]) == (str(path), 3 * CQ_UNIT.size)
+        assert row["reason"] in ("unit_wrong", "unit_surplus")
+        path.write_bytes(raw)
+
+
+def test_a_flipped_bit_of_the_index_is_found(store: Path) -> None:
+    (path,) = (store / "index").iterdir()
+    item = INDEX_HEADER.size + 4 * 101 + 20 * 7
+    raw = path.read_bytes()
+    for at, reason in ((item, "item_surplus"), (item + 11, "item_surplus"), (item + 19, None)):
+        patch(path, at, bytes([raw[at] ^ 1]))
+        reasons = {row["reason"] for row in check(store)}
+        assert "index_chain" in reasons or reason in reasons
+        path.write_bytes(raw)
+    patch(path, INDEX_HEADER.position("end_physical_offset") + 7, b"\x01")
+    options = {"maxHashSlotNum": 101}
+    assert [row["reason"] for row in check(store, options)] == ["index_header"]
+
+
+def test_a_wrong_checkpoint_is_found(store: Path) -> None:
+    (store / "checkpoint").write_bytes(b"short")
+    assert [row["reason"] for row in check(store)] == ["checkpoint"]
+    (store / "checkpoint").unlink()
+    assert [row["reason"] for row in check(store)] == ["checkpoint"]
+
+
+def test_many_findings_of_one_kind_are_counted_and_not_listed(store: Path) -> None:
+    (path,) = (store / "index").iterdir()
+    for number in range(10, 60):
+        patch(path, INDEX_HEADER.size + 4 * 101 + 20 * number + 4, b"\x00\x00\x7f")
+    rows = [row for row in check(store, {"maxHashSlotNum": 101})
+            if row["reason"] == "item_surplus"]  # fmt: skip
+    assert len(rows) == PER_FILE_MAX + 1
+    assert rows[-1]["message"] == "30 more of these"
