@@ -20,7 +20,7 @@ Next to read: `topic.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ def as_table(data: Any, *, with_topic: bool) -> pa.Table:
     """Return the batch as one Arrow table with known columns, or raise InvalidMessage."""
     try:
         if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-            table = pa.Table.from_pylist(list(data))
+            table = _table_of_rows(data)
         else:
             table = pa.table(data)
     except (TypeError, ValueError, pa.ArrowException) as error:
@@ -73,6 +73,15 @@ def as_table(data: Any, *, with_topic: bool) -> pa.Table:
             "a column topic is needed here" if with_topic else "a topic takes no column topic"
         )
     return table.combine_chunks()
+
+
+def _table_of_rows(rows: Sequence[Any]) -> pa.Table:
+    """Make a table of dicts; Arrow itself takes the columns of the first one only."""
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise TypeError(f"a row is a dict, not {type(row).__name__}")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
 def column(table: pa.Table, name: str) -> pa.Array | None:
@@ -112,9 +121,7 @@ def build_columns(
         partition_ids.astype(np.int32),
         key_codes,
         times,
-        np.full(count, LOOPBACK, np.int32)
-        if addresses is None
-        else _integers(addresses, "report_address").astype(np.int32),
+        np.full(count, LOOPBACK, np.int32) if addresses is None else _addresses(addresses),
         next_msg_ids(count),
         flags,
         [bodies] if prefixes is None else [prefixes, bodies],
@@ -171,7 +178,7 @@ def _hash_keys(keys: pa.Array, round_robin: Callable[..., Array], codes: Array) 
 def _binary(values: pa.Array | None, name: str) -> pa.LargeBinaryArray:
     assert values is not None
     kind = values.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if _is_text(kind):
         values = values.cast(pa.large_string())
     elif not (
         pa.types.is_binary(kind)
@@ -186,7 +193,18 @@ def _binary(values: pa.Array | None, name: str) -> pa.LargeBinaryArray:
 def _integers(values: pa.Array, name: str) -> Array:
     if not pa.types.is_integer(values.type) or values.null_count:
         raise InvalidMessage(f"column {name}: integers without null are needed")
-    return np.asarray(values.to_numpy(zero_copy_only=False), np.int64)
+    try:
+        return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    except pa.ArrowInvalid as error:
+        raise InvalidMessage(f"column {name}: {error}") from error
+
+
+def _addresses(values: pa.Array) -> Array:
+    """Return IPv4 addresses as TubeMQ's signed ints; unsigned ones are the same four bytes."""
+    numbers = _integers(values, "report_address")
+    if len(numbers) and (numbers.min() < -(1 << 31) or numbers.max() >= 1 << 32):
+        raise InvalidMessage("column report_address: an IPv4 address has 32 bits")
+    return numbers.astype(np.uint32).view(np.int32)
 
 
 def _times(table: pa.Table, count: int, now_ms: int) -> Array:
@@ -202,6 +220,33 @@ def _times(table: pa.Table, count: int, now_ms: int) -> Array:
     return np.asarray(milliseconds.to_numpy())
 
 
+def _texts(values: pa.Array | None, name: str) -> pa.Array | None:
+    if values is None:
+        return None
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if not _is_text(kind) and not pa.types.is_null(kind):
+        raise InvalidMessage(f"column {name}: {kind} is not text")
+    return values.cast(pa.string())
+
+
+def _maps(table: pa.Table) -> pa.Array | None:
+    """Return the column of attributes: a map of texts, or dicts that Arrow took for a struct."""
+    values = column(table, "attributes")
+    if values is None or pa.types.is_null(values.type):
+        return values
+    kind = values.type
+    if pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type):
+        return values
+    if pa.types.is_struct(kind) and all(_is_text(f.type) for f in kind):
+        return values
+    raise InvalidMessage(f"column attributes: {kind} is no map of texts")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
 def _first_null(values: pa.Array) -> int:
     return int(pc.index(pc.is_null(values), True).as_py())
 
@@ -210,11 +255,11 @@ def _attributes(
     table: pa.Table, times: Array, count: int
 ) -> tuple[pa.LargeBinaryArray | None, Array, Array]:
     """Return (prefixes or None, key codes, flags) of the rows."""
-    items, maps = column(table, "filter_item"), column(table, "attributes")
+    items, maps = _texts(column(table, "filter_item"), "filter_item"), _maps(table)
     flags = np.zeros(count, np.int32)
     key_codes = np.full(count, NO_KEY_CODE, np.int32)
     if items is not None:
-        items = items.cast(pa.string()).dictionary_encode()
+        items = items.dictionary_encode()
         codes = [key_code_of(item) for item in items.dictionary.to_pylist()]
         places = items.indices.fill_null(-1).to_numpy()
         key_codes = np.array([*codes, NO_KEY_CODE], np.int32)[places]
@@ -245,7 +290,8 @@ def _prefixes(
             distinct.append(encode_prefix(text, (minute + low) * 60_000))
         return pa.array(distinct, pa.large_binary()).take(pa.array(rows))
     texts = items.to_pylist() if items is not None else [None] * count
-    given = [dict(pairs or ()) for pairs in maps.to_pylist()]
+    # Dicts may have come as a struct, in which what one of them lacks is null.
+    given = [{k: v for k, v in dict(p or ()).items() if v is not None} for p in maps.to_pylist()]
     rows_ = zip(texts, times.tolist(), given, strict=True)
     return pa.array([encode_prefix(*row) for row in rows_], pa.large_binary())
 

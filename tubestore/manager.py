@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from tubestore import ingest
 from tubestore.clock import Clock, SystemClock
@@ -289,9 +290,12 @@ class MessageStoreManager:
         self._check_open(writing=True)
         table = ingest.as_table(data, with_topic=True)
         names = ingest.column(table, "topic")
+        if table.num_rows == 0:
+            return append_table(self, table, [], np.empty(0, np.int64), durability)
         if names is None or names.null_count:
             raise InvalidMessage("column topic: every row needs a topic")
-        encoded = names.dictionary_encode() if not hasattr(names, "dictionary") else names
+        # Through text: a dictionary may hold values that no row has.
+        encoded = names.cast(pa.string()).dictionary_encode()
         topics = [self.topic(str(name)) for name in encoded.dictionary.to_pylist()]
         codes = encoded.indices.to_numpy().astype(np.int64)
         return append_table(self, table.drop_columns(["topic"]), topics, codes, durability)
