@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.test_dump_tube import CLEAN
 from tubestore import manager
 from tubestore.check import _STATE_VERSION as STATE_VERSION
 from tubestore.check import REASONS, Finding, Reason, check
+from tubestore.cli.inspect import has_writer
 from tubestore.testing.memory_vfs import MemoryVfs
 from tubestore.vfs import OsVfs
 
@@ -255,3 +257,19 @@ def test_a_file_that_cannot_be_read_is_a_finding_and_not_the_end(
     (finding,) = check(root, vfs=vfs)
     assert finding.reason is Reason.UNREADABLE
     assert "logs-1" in finding.path
+
+
+def test_a_lost_index_is_one_finding_a_data_file_however_many_records(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path, background=False) as store:
+        store.create_topic("t").append_batch([{"body": b"x"}] * 10_000)
+    shutil.rmtree(tmp_path / "t-0" / "index")
+    (finding,) = check(tmp_path, wait=lambda _: None)
+    assert finding.message == "10000 intact records without index entries"
+
+
+def test_an_open_writer_is_seen_without_touching_its_lock(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path):
+        if not Path("/proc/locks").exists():
+            pytest.skip("this system does not list its locks")
+        assert has_writer(str(tmp_path))
+    assert not has_writer(str(tmp_path))

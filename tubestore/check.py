@@ -19,7 +19,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tubestore.filenames import (
     DATA_SUFFIX,
@@ -66,6 +66,8 @@ _PAUSE = 0.1
 _STATE_VERSION = 1
 
 _OF_INDEX = {Reason.BAD_ENTRY, Reason.ENTRY_DIFFERS, Reason.OWN_OFFSET, Reason.MISSING}
+#: Next to each other in a file, these are one finding.
+_JOINED = {*_OF_INDEX, Reason.UNINDEXED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +224,8 @@ def _check_lengths(files: tuple[StoredFile, ...]) -> Iterator[Finding]:
             yield Finding(file.path, file.size - rest, Reason.PARTIAL_ENTRY, text, at_end=last)
 
 
-def _findings_of(vfs: Vfs, shard: ShardFiles) -> Iterator[tuple[Finding, int]]:
-    """Go through the walk's verdicts: (finding, rows or bytes that it covers)."""
+def _findings_of(vfs: Vfs, shard: ShardFiles) -> Iterator[tuple[Finding, int, int]]:
+    """Go through the walk's verdicts: (finding, its rows, its bytes in the file)."""
     index_end = shard.index[-1].end // ENTRY_SIZE * ENTRY_SIZE if shard.index else 0
     for stretch in walk(vfs, shard):
         if stretch.verdict is None:
@@ -235,7 +237,8 @@ def _findings_of(vfs: Vfs, shard: ShardFiles) -> Iterator[tuple[Finding, int]]:
         found = Finding(
             file.path, offset - file.start, stretch.verdict, stretch.message, at_end=at_end
         )
-        yield found, len(stretch.entries)
+        length = ENTRY_SIZE * len(stretch.entries) if of_index else stretch.data_size
+        yield found, len(stretch.entries), length
 
 
 def _holder(files: tuple[StoredFile, ...], offset: int) -> StoredFile:
@@ -243,25 +246,28 @@ def _holder(files: tuple[StoredFile, ...], offset: int) -> StoredFile:
     return next(file for file in reversed(files) if file.start <= offset)
 
 
-def _merged(findings: Iterable[tuple[Finding, int]]) -> Iterator[Finding]:
+def _merged(findings: Iterable[tuple[Finding, int, int]]) -> Iterator[Finding]:
     """Join findings of the same kind in rows next to each other: one line, with their number."""
     first: Finding | None = None
-    rows, last = 0, 0
-    for finding, count in findings:
+    rows, end = 0, 0
+    for finding, count, length in findings:
         same = first is not None and (first.path, first.reason) == (finding.path, finding.reason)
-        if same and count and finding.reason in _OF_INDEX and finding.position == last:
+        if same and finding.reason in _JOINED and finding.position == end:
             rows += count
         else:
             if first is not None:
                 yield _counted(first, rows)
             first, rows = finding, count
-        last = finding.position + ENTRY_SIZE * count
+        end = finding.position + length
     if first is not None:
         yield _counted(first, rows)
 
 
 def _counted(finding: Finding, rows: int) -> Finding:
-    if rows < 2 or finding.reason is Reason.UNINDEXED:
+    if finding.reason is Reason.UNINDEXED:
+        text = f"{rows} intact records without index entries"
+    elif rows > 1:
+        text = f"{rows} in a row; the first: {finding.message}"
+    else:
         return finding
-    text = f"{rows} in a row; the first: {finding.message}"
-    return Finding(finding.path, finding.position, finding.reason, text, finding.at_end)
+    return replace(finding, message=text)

@@ -27,8 +27,9 @@ Array = np.ndarray[Any, Any]
 #: Index entries and data bytes that are held at a time.
 CHUNK_ENTRIES = 32_768
 WINDOW_BYTES = 8 << 20
-#: Records this far apart are still read together.
-_SLACK_BYTES = 64 << 10
+#: Records this far apart are still read together: decoding costs by the window, and reading
+#: what lies between one partition's records costs less.
+_SLACK_BYTES = 1 << 20
 
 
 class Window(NamedTuple):
@@ -51,7 +52,8 @@ class ShardBytes:
         for file in shard.data:
             if not self.data or file.start >= self.data[-1].end:
                 self.data.append(file)
-        self._starts = np.array([f.start for f in self.data], np.int64)
+        self._start_list = [f.start for f in self.data]
+        self._starts = np.array(self._start_list, np.int64)
         self._ends = np.array([f.end for f in self.data], np.int64)
 
     @property
@@ -124,7 +126,7 @@ class ShardBytes:
 
     def data_file(self, offset: int) -> StoredFile | None:
         """Return the data file that holds this offset."""
-        place = bisect_right(self._starts, offset) - 1
+        place = bisect_right(self._start_list, offset) - 1
         return self.data[place] if place >= 0 and offset < self.data[place].end else None
 
     def portions(self, low: int, high: int) -> Iterator[tuple[StoredFile, int, int]]:
