@@ -95,6 +95,8 @@ class MessageStoreManager:
         self.problems: list[CorruptRecord] = []
         self._lock = threading.RLock()
         self._topics: dict[str, Topic] = {}
+        #: Topics whose settings nobody gave: learned from their files, and never saved.
+        self._guessed: set[str] = set()
         self._pool = MemoryPool(self.options.memory_bound_bytes)
         self._last_msg_id = 0
         self._closed: str | None = "it was never open"  # until the end of this method
@@ -106,7 +108,7 @@ class MessageStoreManager:
             raise NotAStore(self.root, "no such directory")
         try:
             self.uuid = self._read_identity()
-            self._load_topics()
+            self._topics = self._load_topics()
         except BaseException:
             if self._file_lock is not None:
                 self._file_lock.release()
@@ -123,8 +125,11 @@ class MessageStoreManager:
         there = self.root
         while not self.vfs.exists(there):
             there = dirname(there)
-        self.vfs.make_directories(self._own)
         path = join(self._own, LOCK_FILE)
+        try:
+            self.vfs.make_directories(self._own)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise NotAStore(self.root, "not a directory") from error
         try:
             self._file_lock = self.vfs.lock(path, kind="flock")
         except (BlockingIOError, PermissionError) as error:
@@ -152,38 +157,47 @@ class MessageStoreManager:
                 return
 
     def _read_identity(self) -> str:
-        path = join(self._own, STORE_FILE)
-        try:
-            found = json.loads(self.vfs.read_file(path))
-        except FileNotFoundError:
+        found = self._read_state(STORE_FILE)
+        if found is None:
             found = {"version": FORMAT_VERSION, "features": [], "uuid": str(uuid.uuid4())}
             if self.mode == "w":
-                self.vfs.replace_file(path, json.dumps(found).encode())
-        except ValueError as error:
-            raise NotAStore(self.root, f"{STORE_FILE} cannot be read: {error}") from error
-        if found.get("version") != FORMAT_VERSION or found.get("features"):
+                self.vfs.replace_file(join(self._own, STORE_FILE), json.dumps(found).encode())
+        if found.get("features") or not isinstance(found.get("uuid"), str):
             raise NotAStore(self.root, f"written by another version: {found}")
         return str(found["uuid"])
 
-    def _load_topics(self) -> None:
+    def _read_state(self, name: str) -> dict[str, Any] | None:
+        """Return what a file of ours says; None if it is missing, NotAStore for nonsense."""
         try:
-            known = json.loads(self.vfs.read_file(join(self._own, TOPICS_FILE)))["topics"]
+            found = json.loads(self.vfs.read_file(join(self._own, name)))
         except FileNotFoundError:
-            known = {}
-        except (ValueError, KeyError) as error:
-            raise NotAStore(self.root, f"{TOPICS_FILE} cannot be read: {error}") from error
-        for name, settings in known.items():
-            self._topics[name] = Topic(self, name, TopicOptions(**settings), self._open_shard)
+            return None
+        except NotADirectoryError as error:
+            raise NotAStore(self.root, "not a directory") from error
+        except ValueError as error:
+            raise NotAStore(self.root, f"{name} cannot be read: {error}") from error
+        if not isinstance(found, dict) or found.get("version") != FORMAT_VERSION:
+            raise NotAStore(self.root, f"{name} was written by another version: {found}")
+        return found
+
+    def _load_topics(self) -> dict[str, Topic]:
+        state = self._read_state(TOPICS_FILE) or {"topics": {}}
+        try:
+            settings = {name: TopicOptions(**given) for name, given in state["topics"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise NotAStore(self.root, f"{TOPICS_FILE} makes no sense: {error}") from error
+        self._guessed = set()
         for name, stores in sorted(self._found_on_disk().items()):
-            if name not in self._topics:  # TubeMQ's: it keeps a topic's settings elsewhere
-                options = self._guess_options(name, stores)
-                self._topics[name] = Topic(self, name, options, self._open_shard)
+            if name not in settings:  # TubeMQ's: it keeps a topic's settings elsewhere
+                settings[name] = self._guess_options(name, stores)
+                self._guessed.add(name)
+        return {n: Topic(self, n, options, self._open_shard) for n, options in settings.items()}
 
     def _found_on_disk(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
         for name, is_directory, _ in self.vfs.entries(self.root):
             key = parse_store_key(name) if is_directory else None
-            if key is not None and self._is_shard(name):
+            if key is not None and key[1] < PARTITIONS_PER_STORE and self._is_shard(name):
                 found.setdefault(key[0], []).append(key[1])
         return found
 
@@ -221,7 +235,8 @@ class MessageStoreManager:
         """Create a topic, or return it with `exist_ok`; durable when this returns.
 
         `partitions` is per store (shard); an id is store id * 10,000 + place. TopicExists if it
-        is there and `exist_ok` is not set, or its settings are others.
+        is there and `exist_ok` is not set, or its settings are others. A topic that only TubeMQ
+        knows, found by its files, takes the settings with `exist_ok` if they hold what is there.
         """
         options = TopicOptions(partitions=partitions, stores=stores)
         check_topic_name(name)
@@ -231,12 +246,16 @@ class MessageStoreManager:
             if topic is not None:
                 if not exist_ok:
                     raise TopicExists(name)
-                if topic.options != options:
-                    raise TopicExists(name, f"it has other settings: {topic.options}")
-                return topic
-            settings = {n: t.options for n, t in self._topics.items()}
+                if name not in self._guessed or not options.covers(topic.options):
+                    if topic.options != options:
+                        raise TopicExists(name, f"it has other settings: {topic.options}")
+                    return topic
+            settings = {n: t.options for n, t in self._topics.items() if n not in self._guessed}
             self._save_topics({**settings, name: options})
-            topic = self._topics[name] = Topic(self, name, options, self._open_shard)
+            self._guessed.discard(name)
+            if topic is None:
+                topic = self._topics[name] = Topic(self, name, options, self._open_shard)
+            topic.options = options
             return topic
 
     def ensure_topics(self, wanted: Mapping[str, TopicOptions]) -> list[Topic]:
@@ -335,10 +354,11 @@ class MessageStoreManager:
             with self._lock:
                 for topic in list(self._topics.values()):
                     self.refresh_topic(topic)
-                known = self._topics
-                self._topics = {}
-                self._load_topics()
-                self._topics |= {n: t for n, t in known.items() if n in self._topics}
+                fresh = self._load_topics()
+                for name in fresh.keys() & self._topics.keys():
+                    known = self._topics[name]
+                    known.options, fresh[name] = fresh[name].options, known
+                self._topics = fresh
 
     def refresh_topic(self, topic: Topic) -> None:
         """Refresh the shards of one topic."""
@@ -411,8 +431,10 @@ class MessageStoreManager:
     def abandon(self, reason: str) -> None:
         """Stop without writing anything: what a forked child does with its parent's stores."""
         self._closed = reason
-        for shard in self._writing_shards():
-            shard.abandon(StoreClosed(f"{self.root}: {reason}"))
+        # Locks that other threads held at the fork are held for ever in the child.
+        self._lock = threading.RLock()
+        for topic in self._topics.values():
+            topic.abandon(StoreClosed(f"{self.root}: {reason}"))
 
     def __enter__(self) -> MessageStoreManager:
         return self

@@ -445,7 +445,14 @@ class MessageStore:
             raise self._refusal
 
     def abandon(self, reason: StoreClosed) -> None:
-        """Refuse everything from now on and write nothing (a forked child, or after a failure)."""
+        """Refuse everything from now on and write nothing: what a forked child does.
+
+        The locks are new ones: those that other threads held at the fork are never released.
+        """
+        self._flush_lock = threading.Lock()
+        self._append_lock = threading.Lock()
+        self._room = threading.Condition(self._append_lock)
+        self._sync_done = threading.Condition(threading.Lock())
         self._refusal = reason
 
     def close(self) -> None:

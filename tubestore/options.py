@@ -108,6 +108,10 @@ class TopicOptions:
             stores=max(self.stores, other.stores),
         )
 
+    def covers(self, other: TopicOptions) -> bool:
+        """Whether every partition of the other settings is one of these."""
+        return self.partitions >= other.partitions and self.stores >= other.stores
+
     def as_json(self) -> dict[str, Any]:
         """Return the settings as they stand in topics.json."""
         return asdict(self)

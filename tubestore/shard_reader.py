@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tubestore.errors import StoreClosed
 from tubestore.file_store import FileSnapshot, MsgFileStore
 from tubestore.formats import RECORD_SIZE_MAX
 from tubestore.options import StoreOptions
@@ -26,6 +27,7 @@ class ShardReader:
     ) -> None:
         self.topic, self.store_id, self.directory = topic, store_id, directory
         self.files = MsgFileStore(vfs, directory, store_id, options)
+        self._refusal: StoreClosed | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -49,8 +51,16 @@ class ShardReader:
 
     def view(self) -> ShardView:
         """Return what is visible."""
+        if self._refusal is not None:
+            raise self._refusal
         return ShardView(self.topic, self.store_id, self.files, self._ends, ())
 
+    def abandon(self, reason: StoreClosed) -> None:
+        """Refuse everything from now on (a forked child)."""
+        self._refusal = reason
+
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Give the descriptors back; views that were given stay valid."""
+        if self._refusal is None:
+            self._refusal = StoreClosed(f"{self.topic}-{self.store_id} is closed")
         self.files.close()

@@ -24,6 +24,7 @@ from tubestore.errors import (
     MessageTooLarge,
     OffsetOutOfRange,
     ReadOnlyStore,
+    StoreClosed,
     TubeStoreError,
 )
 from tubestore.formats import (
@@ -118,6 +119,12 @@ class Topic:
                     shard = self._open_shard(self.name, store_id)
                     self._shards[store_id] = shard
         return shard
+
+    def abandon(self, reason: StoreClosed) -> None:
+        """Refuse everything from now on: this process is a fork of the one that opened it."""
+        self._lock = Lock()
+        for shard in self._shards.values():
+            shard.abandon(reason)
 
     def opened_shards(self) -> list[Shard]:
         """Return the shards that have been used."""
