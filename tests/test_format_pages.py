@@ -1,4 +1,7 @@
-"""FORMAT.md shows the tables that the code reads. `python -m tests.test_format_pages` writes them."""
+"""FORMAT.md shows the tables that the code reads.
+
+`python -m tests.test_format_pages` writes them.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,11 @@ from tubestore.layout import Layout
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("tubestore/FORMAT.md", "rocketcompat/FORMAT.md")
-_TABLE = re.compile(r"(<!-- table: (?P<module>[\w.]+)\.(?P<name>\w+)(?:\[(?P<place>\d)\])? -->\n).*?"
-                    r"(?=<!-- end -->)", re.DOTALL)  # fmt: skip
+_TABLE = re.compile(
+    r"(<!-- table: (?P<module>[\w.]+)\.(?P<name>\w+)(?:\[(?P<place>\d)\])? -->\n)"
+    r".*?(?=<!-- end -->)",
+    re.DOTALL,
+)
 
 
 def layout_of(module: str, name: str, place: str | None) -> Layout:
