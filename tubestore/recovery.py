@@ -103,8 +103,8 @@ def _trusted(files: MsgFileStore) -> tuple[int, int]:
         return checkpoint.index_end, checkpoint.data_end
     if not len(files.index):
         return _first_offset(files.data), files.data.start
-    index_from = files.index.last.start
     last_data = files.data.last
+    index_from = _first_entry_into(files, last_data.start)
     if last_data.size >= DATA_HEADER.size:
         header = DATA_HEADER.unpack_from(last_data.read(last_data.start, DATA_HEADER.size))
         if header.token == TOKEN_MESSAGE and files.index.start <= header.queue_logic_offset:
@@ -119,6 +119,24 @@ def _trusted(files: MsgFileStore) -> tuple[int, int]:
     if entry.data_offset < 0 or not files.data.start <= end <= files.data.end:
         return files.index.start, files.data.start
     return at, end
+
+
+def _first_entry_into(files: MsgFileStore, data_offset: int) -> int:
+    """Return from where on index entries may point to data at or behind `data_offset`.
+
+    Asked of the entries and not of the data: an index segment can be sealed, and so on stable
+    storage, while the data that it points to is lost.
+    """
+    last = files.index.last
+    found = last.start
+    for segment in reversed(list(files.index)):
+        offsets = entries_in(segment.view(segment.end))["data_offset"]
+        rows = np.flatnonzero(offsets >= data_offset)
+        if len(rows):
+            found = min(found, segment.start + ENTRY_SIZE * int(rows[0]))
+        if segment is not last and (len(rows) == 0 or rows[0] > 0):
+            break
+    return found
 
 
 def _first_offset(data: Any) -> int:
