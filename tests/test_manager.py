@@ -353,8 +353,8 @@ def test_an_error_within_the_block_is_the_one_that_is_seen(memory_vfs: MemoryVfs
 
     with pytest.raises(ZeroDivisionError):
         use()
-    with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
-        assert bodies(store["t"]) == [b"x"]
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as again:
+        assert bodies(again["t"]) == [b"x"]
 
 
 def test_an_open_store_cannot_be_pickled_or_copied(store: MessageStoreManager) -> None:
