@@ -1,0 +1,113 @@
+"""The column kernels against the plain loops that they replace."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tubestore import kernels
+from tubestore.formats import java_hash
+
+chunks = st.lists(st.binary(max_size=40), max_size=30)
+DATA = bytes(range(256)) * 3
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Pieces of DATA: in any order, perhaps empty, perhaps over each other."""
+    starts = draw(st.lists(st.integers(0, len(DATA)), max_size=25))
+    return [(start, draw(st.integers(0, len(DATA) - start))) for start in starts]
+
+
+def arrays(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    return (
+        np.array([start for start, _ in pairs], np.int64),
+        np.array([size for _, size in pairs], np.int64),
+    )
+
+
+@given(spans())
+def test_slices_copy_out_the_bytes_in_the_order_asked_for(pairs: list[tuple[int, int]]) -> None:
+    found = kernels.slices(DATA, *arrays(pairs))
+    assert found.type == pa.large_binary()
+    assert found.to_pylist() == [DATA[start : start + size] for start, size in pairs]
+
+
+@given(chunks)
+def test_slices_of_a_log_are_its_pieces(pieces: list[bytes]) -> None:
+    sizes = np.array([len(p) for p in pieces], np.int64)
+    starts = kernels.offsets_of(sizes)[:-1]
+    assert kernels.slices(b"".join(pieces), starts, sizes).to_pylist() == pieces
+
+
+@given(spans())
+def test_checksums_are_zlib_s(pairs: list[tuple[int, int]]) -> None:
+    starts, sizes = arrays(pairs)
+    found = kernels.crc_each(DATA, starts, starts + sizes)
+    assert found.dtype == np.int32
+    assert found.tolist() == [zlib.crc32(DATA[a : a + n]) & 0x7FFFFFFF for a, n in pairs]
+
+
+def test_checksums_have_the_values_of_the_specification() -> None:
+    data = b"123456789hello"
+    found = kernels.crc_each(data, np.array([0, 9]), np.array([9, 14]))
+    assert found.tolist() == [0x4BF43926, 0x3610A686]
+
+
+@given(st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9)), max_size=20))
+def test_interleave_joins_row_by_row(rows: list[tuple[bytes, bytes]]) -> None:
+    left = pa.array([a for a, _ in rows], pa.large_binary())
+    right = pa.array([b for _, b in rows], pa.large_binary())
+    joined = b"".join(a + b for a, b in rows)
+    buffer = kernels.interleave(left, right)
+    assert (bytes(buffer)[: len(joined)] if buffer is not None else b"") == joined
+
+
+def test_fixed_binary_shows_rows_as_bytes() -> None:
+    rows = np.array([(1, 2), (3, 4)], np.dtype([("a", ">i2"), ("b", ">i4")]))
+    column = kernels.fixed_binary(rows)
+    assert column.to_pylist() == [b"\0\1\0\0\0\2", b"\0\3\0\0\0\4"]
+
+
+@given(st.lists(st.integers(0, len(DATA) - 4), max_size=30))
+def test_gather_reads_fields_anywhere(positions: list[int]) -> None:
+    found = kernels.gather(kernels.bytes_of(DATA), np.array(positions, np.int64), np.dtype(">i4"))
+    assert found.tolist() == [
+        int.from_bytes(DATA[p : p + 4], "big", signed=True) for p in positions
+    ]
+
+
+@pytest.mark.parametrize("position", [-1, len(DATA) - 3, len(DATA), 1 << 40])
+def test_gather_refuses_to_read_outside(position: int) -> None:
+    with pytest.raises(IndexError):
+        kernels.gather(kernels.bytes_of(DATA), np.array([0, position]), np.dtype(">i4"))
+
+
+def test_scatter_writes_fields_anywhere() -> None:
+    data = np.zeros(20, np.uint8)
+    kernels.scatter(data, np.array([1, 12]), np.array([-2, 5], ">i4"))
+    assert data.tobytes() == b"\0\xff\xff\xff\xfe" + bytes(10) + b"\5" + bytes(4)
+    kernels.scatter(data, np.empty(0, np.int64), np.empty(0, ">i4"))
+
+
+@given(st.lists(st.integers(-3, 3), max_size=40))
+def test_ranks_count_the_equal_ones_before(values: list[int]) -> None:
+    expected = [values[:n].count(v) for n, v in enumerate(values)]
+    assert kernels.ranks(np.array(values, np.int64)).tolist() == expected
+
+
+@given(st.lists(st.one_of(st.none(), st.text(max_size=12)), max_size=20), st.integers(0, 3))
+def test_the_hash_of_a_column_is_java_s_of_each_text(texts: list[str | None], first: int) -> None:
+    clean = [None if t is None else t.encode("utf-8", "replace").decode() for t in texts]
+    column = pa.array(clean, pa.string()).slice(first)
+    assert kernels.java_hashes(column).tolist() == [java_hash(t or "") for t in clean[first:]]
+
+
+@given(st.lists(st.text(st.characters(codec="ascii"), max_size=12), min_size=1, max_size=20))
+def test_the_hash_of_a_column_of_ascii_is_java_s_too(texts: list[str]) -> None:
+    assert kernels.java_hashes(pa.array(texts)).tolist() == [java_hash(t) for t in texts]
