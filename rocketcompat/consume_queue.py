@@ -33,6 +33,7 @@ from rocketcompat.formats import CQ_PRE_FILL_SIZE, CQ_UNIT, INT32_MAX
 from rocketcompat.mapped_file import MappedFile
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from tubestore.kernels import Int64s
+from tubestore.layout import Buffer
 from tubestore.vfs import Vfs
 
 Units = np.ndarray[Any, Any]
@@ -184,17 +185,24 @@ class ConsumeQueue:
         """
         self.put_rows(queue_offsets, units_of(physical_offsets, sizes, tags_codes))
 
+    def append_units(self, first: int, units: Buffer) -> bool:
+        """Write units where the queue ends; False, and nothing done, if that is not at `first`."""
+        self._open()
+        if first != self._end or self._files.last is None:
+            return False
+        self._write(first, units)
+        return True
+
     def put_rows(
         self, queue_offsets: Int64s, rows: Units, damaged: tuple[int, int] | None = None
     ) -> None:
         """As `put_units`; missing places before a row point into the `damaged` region."""
         self._open()
         count = len(rows)
-        first = int(queue_offsets[0]) if count else 0
-        consecutive = count == 1 or bool((np.diff(queue_offsets) == 1).all())
-        if first == self._end and self._files.last is not None and consecutive:
-            self._write(first, rows.tobytes())
+        if count == 0:
             return
+        first = int(queue_offsets[0])
+        consecutive = count == 1 or bool((np.diff(queue_offsets) == 1).all())
         if consecutive:
             self._put_run(first, rows, damaged)
             return
@@ -243,7 +251,7 @@ class ConsumeQueue:
         for place in np.flatnonzero(fill).tolist():
             self._files.write_at((first + place) * _SIZE, rows[place].tobytes())
 
-    def _write(self, first: int, units: bytes) -> None:
+    def _write(self, first: int, units: Buffer) -> None:
         self._files.write_at(first * _SIZE, units)
         self._end = first + len(units) // _SIZE
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from rocketcompat.consume_queue import ConsumeQueue, LogMinimum, units_of
+from rocketcompat.formats import CQ_UNIT
 from rocketcompat.messages import DispatchBatch
 from tubestore.errors import NotAStore
 from tubestore.vfs import Vfs
@@ -119,13 +120,30 @@ class ConsumeQueueTable:
         rows, codes = rows[order], codes[order]
         offsets = batch.queue_offsets[rows]
         units = units_of(batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows])
-        starts = np.flatnonzero(np.diff(codes, prepend=-1)).tolist()
-        for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
-            queue = self._queue_of(*batch.queue_keys[codes[start]])
-            if queue is not None:
-                with self._lock:
-                    self._dirty.add(queue)
-                queue.put_rows(offsets[start:end], units[start:end], batch.damaged)
+        raw = memoryview(units.tobytes())
+        starts = np.flatnonzero(np.diff(codes, prepend=-1))
+        broken = (np.diff(offsets, prepend=0) != 1) & (np.diff(codes, prepend=-1) == 0)
+        groups = zip(
+            codes[starts].tolist(),
+            starts.tolist(),
+            [*starts[1:].tolist(), len(rows)],
+            offsets[starts].tolist(),
+            np.logical_or.reduceat(broken, starts).tolist() if len(rows) else (),
+            strict=True,
+        )
+        touched: list[ConsumeQueue] = []
+        try:
+            for code, start, end, first, has_gap in groups:
+                queue = self._queue_of(*batch.queue_keys[code])
+                if queue is None:
+                    continue
+                touched.append(queue)
+                part = raw[start * CQ_UNIT.size : end * CQ_UNIT.size]
+                if has_gap or not queue.append_units(first, part):
+                    queue.put_rows(offsets[start:end], units[start:end], batch.damaged)
+        finally:
+            with self._lock:  # after the writes: a sync in between would not have seen them
+                self._dirty.update(touched)
         self._written = max(self._written, batch.end)
 
     def _queue_of(self, topic: str, queue_id: int) -> ConsumeQueue | None:

@@ -154,11 +154,11 @@ class IndexFile:
         items["time_diff_seconds"] = self._differences(store_timestamps)
         items["previous"] = chains.previous
         header = self._header_after(physical_offsets, store_timestamps, chains)
-        self.unsynced = True
         self._file.pwrite(items.tobytes(), self.geometry.item_position(first_number))
         # Items are worth nothing without the time they are measured from, and a recovery that
         # keeps them all could not know the last one's time to the ms.
         self._file.pwrite(header.pack(), 0)
+        self.unsynced = True  # behind the writes: a sync in between would not have seen them
         self._touch_pages(chains.slots)
         with self._lock:  # slots and count together, or a reader would lose a chain
             table[chains.slots] = chains.newest
@@ -286,6 +286,7 @@ class IndexFile:
         try:
             self._write_slots(pages)
             self._file.pwrite(self.header.pack(), 0)
+            self.unsynced = True
         except OSError:
             self._dirty_pages = pages
             raise
