@@ -79,7 +79,7 @@ class MsgMemStore:
             self._rows_index_start, self._rows_data_start = offset, self.data_end
         self._rows.append(row)
         self.index_end = offset + ENTRY_SIZE
-        self.data_end += HEADER_SIZE + len(row.payload)
+        self.data_end += HEADER_SIZE + len(row[-1])
         self.count += 1
         return offset
 

@@ -60,6 +60,8 @@ Array = np.ndarray[Any, Any]
 
 #: A shard takes its memory from the pool in steps, not a lock a message.
 _GRANT_BYTES = 64 << 10
+#: A buffer that filled faster than this is written by whoever filled it.
+_HOT_SECONDS = 0.1
 
 
 class Background(Protocol):
@@ -69,7 +71,7 @@ class Background(Protocol):
         """Call `shard.flush()` in another thread."""
 
     def sync_soon(self, shard: MessageStore) -> None:
-        """Call `shard.sync()` in another thread."""
+        """Call `shard.sync_files()` in another thread."""
 
 
 class MessageStore:
@@ -102,6 +104,8 @@ class MessageStore:
         self._flushing: MsgMemStore | None = None
         self._visible = files.snapshot()
         self._granted = 0
+        #: What main takes without another look at its bounds and the pool; 0 bytes: look.
+        self._room_bytes = self._room_messages = 0
         self.recovered = RecoverReport()
 
     @classmethod
@@ -128,10 +132,12 @@ class MessageStore:
 
     def append(self, row: Row, durability: Durability) -> int:
         """Take one message; returns its offset when it has reached `durability`."""
-        size = HEADER_SIZE + len(row.payload)
+        size = HEADER_SIZE + len(row[-1])
         with self._append_lock:
-            if self._refusal is not None or not self._fits(size, 1):
-                self._wait_for_room(size, 1)
+            if self._refusal is not None or size > self._room_bytes or self._room_messages < 1:
+                self._take_room(size, 1)
+            self._room_bytes -= size
+            self._room_messages -= 1
             main = self._main
             offset = main.add_row(row)
             if main.count == 1:
@@ -157,8 +163,8 @@ class MessageStore:
             return np.empty(0, np.int64)
         size = len(batch.data)
         with self._append_lock:
-            if self._refusal is not None or not self._fits(size, len(batch)):
-                self._wait_for_room(size, len(batch))
+            self._take_room(size, len(batch))
+            self._room_bytes = 0
             main = self._main
             if main.count == 0:
                 main.first_time = self._clock.monotonic()
@@ -168,6 +174,15 @@ class MessageStore:
         if durability != "memory":
             self._reach(end, data_end, durability)
         return np.arange(offset, end, ENTRY_SIZE, dtype=np.int64)
+
+    def _take_room(self, size: int, count: int) -> None:
+        """Wait until main takes this, and note how much more it takes; under the append lock."""
+        if self._refusal is not None or not self._fits(size, count):
+            self._wait_for_room(size, count)
+        options, main = self._options, self._main
+        room = min(options.mem_store_size_bytes - main.size_bytes, self._granted - self.dirty_bytes)
+        self._room_bytes = max(room, size)  # an empty buffer takes what is larger than itself
+        self._room_messages = max(options.mem_store_messages - main.count, count)
 
     def _fits(self, size: int, count: int) -> bool:
         """Whether main takes this now; under the append lock."""
@@ -191,9 +206,13 @@ class MessageStore:
             if self._refusal is None and self._fits(size, count):
                 return
             if self._flushing is None and self._main.count and self._refusal is None:
+                filled_in = self._clock.monotonic() - self._main.first_time
                 self._swap()
                 if self._background is not None:
-                    self._background.flush_soon(self)
+                    if filled_in < _HOT_SECONDS:
+                        self._flush_here()
+                    else:
+                        self._background.flush_soon(self)
                     continue
             if self._background is None or self._refusal is not None or not self._main.count:
                 # Nobody flushes for us, or the disk was full: try it ourselves.
@@ -211,6 +230,20 @@ class MessageStore:
             if left <= 0:
                 raise StoreBusy(f"{self.name}: both buffers stayed full until the deadline")
             self._room.wait(min(0.05, left))
+
+    def _flush_here(self) -> None:
+        """Write the full buffer in this thread; under the append lock, which is let go meanwhile.
+
+        Somebody who fills a buffer in no time keeps the interpreter busy: a worker would get it
+        once in 5 ms, for one system call, and the other buffer would be full long before.
+        """
+        assert self._flushing is not None
+        index_end = self._flushing.index_end
+        self._append_lock.release()
+        try:
+            self.flush(index_end)
+        finally:
+            self._append_lock.acquire()
 
     def _background_flush(self) -> None:
         if self._background is not None:
@@ -240,6 +273,7 @@ class MessageStore:
         assert self._flushing is None
         self._flushing = self._main
         self._main = MsgMemStore(self._flushing.index_end, self._flushing.data_end)
+        self._room_bytes = 0
 
     def flush(self, index_end: int | None = None) -> None:
         """Write the buffers to the files (page cache), as far as they reach at the call.
@@ -277,6 +311,7 @@ class MessageStore:
         if self._granted > keep:
             self._pool.give_back(self._granted - keep)
             self._granted = keep
+            self._room_bytes = 0
 
     def _write(self, batches: tuple[Placed, ...]) -> None:
         if len(batches) > 1:
@@ -342,17 +377,23 @@ class MessageStore:
     def sync(self) -> None:
         """Bring everything taken so far to stable storage, index included; leaves a checkpoint."""
         self.flush()
+        self.sync_files()
+
+    def sync_files(self) -> None:
+        """Bring what is in the files to stable storage, and leave a checkpoint of that.
+
+        Nobody who writes waits for it: what is written meanwhile may or may not be covered, and
+        a segment that is sealed meanwhile is synced by that.
+        """
         with self._append_lock:
             self._check_open()
+            ends = self._visible
         try:
-            with self._flush_lock:
-                self.files.sync()
-                index_end, data_end = self.files.index.end, self.files.data.end
+            self.files.sync()
         except OSError as error:
             raise self._fail(error) from error
-        self._note_synced(data_end)
-        # With the ends that were synced: others may have appended since.
-        write_checkpoint(self.files, index_end, data_end)
+        self._note_synced(ends.data_end)
+        write_checkpoint(self.files, ends.index_end, ends.data_end)
         self.files.keep_postings()
 
     def sync_data(self) -> None:
@@ -407,7 +448,7 @@ class MessageStore:
             self.flush()
         behind = self._visible.data_end > self._synced_data_end
         if behind and (now - self._last_sync) * 1000 >= options.sync_after_ms:
-            self.sync()
+            self.sync_files()
 
     def cut(self, index_offset: int) -> None:
         """Forget every message from `index_offset` on (DESIGN.md D2: what the log does not have).
@@ -424,6 +465,7 @@ class MessageStore:
             self.files.cut_copying(index_offset, data_end)
             self._visible = self.files.snapshot()
             self._main = MsgMemStore(index_offset, data_end)
+            self._room_bytes = 0
             self._synced_data_end = min(self._synced_data_end, data_end)
             self.recovered.problems.clear()
 

@@ -16,6 +16,7 @@ from tubestore.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 MAINTENANCE_INTERVAL_S = 0.5
+_FLUSH, _SYNC = 1, 2
 
 
 class Workers:
@@ -24,8 +25,8 @@ class Workers:
     def __init__(self, threads: int, shards: Callable[[], Iterable[MessageStore]]) -> None:
         self._shards = weakref.WeakMethod(shards)
         self._changed = threading.Condition()
-        #: What is to be done to which shard: False flush, True sync; in order of asking.
-        self._wanted: dict[MessageStore, bool] = {}
+        #: What is to be done to which shard, in order of asking.
+        self._wanted: dict[MessageStore, int] = {}
         self._busy: set[MessageStore] = set()
         self._stopped = False
         self._threads = [
@@ -40,18 +41,18 @@ class Workers:
 
     def flush_soon(self, shard: MessageStore) -> None:
         """Have a worker write the shard's buffers."""
-        self._want(shard, False)
+        self._want(shard, _FLUSH)
 
     def sync_soon(self, shard: MessageStore) -> None:
-        """Have a worker sync the shard."""
-        self._want(shard, True)
+        """Have a worker sync what is in the shard's files."""
+        self._want(shard, _SYNC)
 
-    def _want(self, shard: MessageStore, sync: bool) -> None:
+    def _want(self, shard: MessageStore, what: int) -> None:
         with self._changed:
-            self._wanted[shard] = self._wanted.get(shard, False) or sync
+            self._wanted[shard] = self._wanted.get(shard, 0) | what
             self._changed.notify()
 
-    def _next(self) -> tuple[MessageStore, bool] | None:
+    def _next(self) -> tuple[MessageStore, int] | None:
         with self._changed:
             while not self._stopped:
                 for shard in self._wanted:
@@ -63,12 +64,12 @@ class Workers:
 
     def _work(self) -> None:
         while (task := self._next()) is not None:
-            shard, sync = task
+            shard, what = task
             try:
-                if sync:
-                    shard.sync()
-                else:
+                if what & _FLUSH:
                     shard.flush()
+                if what & _SYNC:
+                    shard.sync_files()
             except TubeStoreError as error:  # appends of the shard are refused and say so
                 log.warning("%s: %s", shard.name, error)
             finally:
