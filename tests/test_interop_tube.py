@@ -1,0 +1,217 @@
+"""The real TubeMQ classes open what we wrote, append, and we read on; skipped without Java."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tubestore
+from tests.interop.conftest import tube as tube
+from tests.interop.drivers import Row, TubeDriver, bytes_of, of_kind
+from tests.support.golden import TUBE_VERSION, GoldenFactory
+from tests.support.tube import open_shard, scanned
+from tubestore.vfs import OsVfs
+
+pytestmark = pytest.mark.interop
+
+ROOT = Path(__file__).resolve().parent.parent
+COLUMNS = ["store_id", "offset", "partition_id", "key_code", "received_time_ms", "msg_id", "flag"]
+COLUMNS += ["report_address", "filter_item", "attributes", "body", "state"]
+
+
+def ours(root: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """Every message as we read it, checksums compared, by shard and offset."""
+    found = {}
+    with tubestore.open(root, mode="r", on_damage="raise") as store:
+        for name in store.topics():
+            for row in store[name].scan(columns=COLUMNS, verify=True).read_all().to_pylist():
+                found[f"{name}-{row['store_id']}", row["offset"]] = row
+    return found
+
+
+def theirs(rows: list[Row]) -> dict[tuple[str, int], Row]:
+    """Every message as the real classes return it; nothing may have been passed over."""
+    assert all(row["opened"] for row in of_kind(rows, "store"))
+    assert of_kind(rows, "unreturned") == []
+    assert {row["end"] for row in of_kind(rows, "partition")} <= {"404"}
+    return {(row["store"], row["indexOffset"]): row for row in of_kind(rows, "message")}
+
+
+def compare(root: Path, tube: TubeDriver) -> int:
+    """Compare field by field; returns how many messages there are."""
+    one, other = ours(root), theirs(tube.read(root))
+    assert one.keys() == other.keys()
+    for place, mine in one.items():
+        real = other[place]
+        assert real["crcOk"]
+        assert real["queueLogicOffset"] == mine["offset"]
+        assert real["partitionId"] == mine["partition_id"]
+        assert real["keyCode"] == mine["key_code"]
+        assert real["timeRecv"] == real["receivedTime"] == mine["received_time_ms"]
+        assert real["msgId"] == mine["msg_id"]
+        assert real["flag"] == mine["flag"]
+        assert real["reportAddr"] == mine["report_address"]
+        if mine["flag"] & 1:
+            client = real["client"]
+            assert bytes_of(client, "data") == mine["body"]
+            assert client["msgType"] == mine["filter_item"]
+            assert client["attribute"] == ",".join(f"{k}={v}" for k, v in mine["attributes"])
+        else:
+            assert bytes_of(real, "payload") == mine["body"]
+    return len(one)
+
+
+def test_the_real_one_returns_everything_from_rolled_files_of_several_stores(
+    tube: TubeDriver, tmp_path: Path
+) -> None:
+    small = {"segment_size_bytes": 2048, "index_segment_size_bytes": 20 * 28}
+    with tubestore.open(tmp_path, mem_store_messages=16, **small) as store:
+        logs = store.create_topic("logs", partitions=5, stores=3)
+        for number in range(100):
+            logs.append(b"single %d" % number, sender=f"10.0.0.{number}")
+        logs.append_batch({"body": [b"batch %d" % n for n in range(300)]}, durability="memory")
+        store.create_topic("other").append(b"\0" * 1_058_816)
+    assert len(list(tmp_path.glob("logs-0/*.tube"))) > 2
+    assert len(list(tmp_path.glob("logs-0/index/*.index"))) > 2
+    assert compare(tmp_path, tube) == 401
+
+
+def test_the_real_one_decodes_our_attributes(tube: TubeDriver, tmp_path: Path) -> None:
+    with tubestore.open(tmp_path) as store:
+        logs = store.create_topic("logs", partitions=2)
+        logs.append(b"plain")
+        logs.append(b"item", filter_item=" tid1 ")
+        logs.append(b"both", filter_item="\u6d41", attributes={"\u00e9": "\U0001f600", "k": "v w"})
+        logs.append(b"only", attributes={"k": "v"})
+        logs.append_batch(
+            {"body": [b"a", b"b"], "filter_item": ["x", None], "received_time_ms": [1, 2]}
+        )
+    assert compare(tmp_path, tube) == 6
+
+
+def test_writers_may_take_turns(tube: TubeDriver, tmp_path: Path) -> None:
+    settings = {"maxSegmentSize": 1500, "maxIndexSegmentSize": 15 * 28}
+    expected = 0
+    for turn in range(3):
+        with tubestore.open(
+            tmp_path, segment_size_bytes=1500, index_segment_size_bytes=15 * 28
+        ) as store:
+            logs = store.create_topic("logs", partitions=4, exist_ok=True)
+            for number in range(20):
+                logs.append(b"ours %d %d" % (turn, number))
+            assert store.problems == []
+        expected += 20
+        assert compare(tmp_path, tube) == expected
+        appended = tube.append(tmp_path, "logs", 0, 30, partitions=4, settings=settings)
+        expected += 30
+        assert len(of_kind(appended, "append")) == 30
+        assert compare(tmp_path, tube) == expected
+    with tubestore.open(tmp_path) as store:
+        for _ in store["logs"].messages(0):
+            pass
+        assert store.problems == []
+
+
+def test_we_read_on_after_the_real_one_was_killed(tube: TubeDriver, tmp_path: Path) -> None:
+    with tubestore.open(tmp_path) as store:
+        store.create_topic("logs", partitions=4).append_batch({"body": [b"x"] * 50})
+    tube.append(tmp_path, "logs", 0, 30, partitions=4, close=False)
+    with tubestore.open(tmp_path) as store:
+        logs = store["logs"]
+        count = logs.scan().read_all().num_rows
+        assert count >= 50  # what was in its caches is lost
+        logs.append(b"after")
+        assert store.problems == []
+    assert compare(tmp_path, tube) == count + 1
+
+
+CHILD = """
+import sys, tubestore
+store = tubestore.open(sys.argv[1], durability="page_cache", mem_store_messages=40,
+                       segment_size_bytes=3000, index_segment_size_bytes=30 * 28)
+logs = store.create_topic("logs", partitions=4, stores=2)
+number = 0
+while True:
+    acks = [logs.append(b"%06d" % number, filter_item="even" if number % 2 == 0 else None)]
+    acks += logs.append_batch({"body": [b"%06d" % n for n in range(number + 1, number + 40)]})
+    for place, ack in enumerate(acks):
+        print(ack.partition, ack.offset, number + place)
+    print("acked", flush=True)
+    number += 40
+"""
+
+
+@pytest.mark.crash
+def test_the_real_one_returns_all_that_was_acknowledged_before_a_kill(
+    tube: TubeDriver, tmp_path: Path
+) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path / "s")], stdout=subprocess.PIPE, cwd=ROOT
+    )
+    assert child.stdout is not None
+    acked: list[tuple[int, int, bytes]] = []
+    batch: list[tuple[int, int, bytes]] = []
+    with child.stdout:
+        for line in child.stdout:
+            if line == b"acked\n":
+                acked += batch
+                batch = []
+                if len(acked) >= 400:
+                    break
+            else:
+                partition, offset, number = map(int, line.split())
+                batch.append((partition, offset, b"%06d" % number))
+        child.kill()
+    child.wait()
+
+    before = theirs(tube.read(tmp_path / "s"))  # as the kill left it
+    with tubestore.open(tmp_path / "s") as store:
+        assert store.problems == []
+        logs = store["logs"]
+        for partition, offset, body in acked:
+            message = logs.message_at(partition, offset)
+            assert message is not None
+            assert message.body == body
+        logs.append(b"after", partition=0)
+    assert compare(tmp_path / "s", tube) > len(acked)
+    after = theirs(tube.read(tmp_path / "s"))
+    for partition, offset, _ in acked:
+        place = f"logs-{partition // 10_000}", offset
+        assert before[place]["msgId"] == after[place]["msgId"]
+
+
+DAMAGED = ["datacut7-0", "indexgone-0", "indexcut5-0", "payloadbit-0", "tokenbad-0", "lengthbad-0"]
+DAMAGED += [
+    "lengthsmall-0",
+    "headerother-0",
+    "entryzero-0",
+    "entrysize-0",
+    "index13-0",
+    "bothtorn-0",
+]
+DAMAGED += ["innerzero-0", "indexnegative-0", "datajunk-0"]
+
+
+def test_the_real_one_returns_every_good_message_of_what_we_recovered(
+    tube: TubeDriver, golden: GoldenFactory
+) -> None:
+    torn = golden("tubemq", TUBE_VERSION, "torn")
+    expected = {}
+    for name in DAMAGED:
+        shard = open_shard(OsVfs(), str(torn.store / name))
+        for row in scanned(shard.view(), verify=True):
+            if row["state"] == "ok":
+                expected[name, row["offset"]] = row
+        shard.close()
+    topics = [name.removesuffix("-0") for name in DAMAGED]
+    rows = tube.read(torn.store, *topics)
+    returned = {(r["store"], r["indexOffset"]): r for r in of_kind(rows, "message")}
+    assert expected.keys() <= returned.keys()
+    for place, row in expected.items():
+        assert bytes_of(returned[place], "payload").endswith(row["body"])
+    bad = {place for place, row in returned.items() if not row["crcOk"]}
+    assert bad.isdisjoint(expected)
