@@ -98,7 +98,7 @@ def rows_at(rows: np.ndarray[Any, Any], places: Any) -> np.ndarray[Any, Any]:
 
     As raw bytes, which is five to ten times as fast (see `gather`).
     """
-    return rows.view(f"V{rows.dtype.itemsize}").take(places).view(rows.dtype)
+    return np.asarray(rows.view(f"V{rows.dtype.itemsize}").take(places).view(rows.dtype))
 
 
 def scatter(

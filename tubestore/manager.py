@@ -98,7 +98,9 @@ class MessageStoreManager:
         #: Topics whose settings nobody gave: learned from their files, and never saved.
         self._guessed: set[str] = set()
         self._pool = MemoryPool(self.options.memory_bound_bytes)
-        self._last_msg_id = 0
+        self._id_lock = threading.Lock()
+        # A million ids a millisecond: whoever opens the store later begins above them.
+        self._last_msg_id = self.clock.now_ms() << 20
         self._closed: str | None = "it was never open"  # until the end of this method
         self._file_lock: VfsLock | None = None
         self._own = join(self.root, OWN_DIRECTORY)
@@ -369,16 +371,16 @@ class MessageStoreManager:
     # -- ids, states -------------------------------------------------------------------------
 
     def next_msg_id(self) -> int:
-        """Return an id that no message of this store has: ms of now, then a count."""
-        with self._lock:
-            self._last_msg_id = max(self._last_msg_id + 1, self.clock.now_ms() << 20)
-            return self._last_msg_id
+        """Return an id that no message of this store has: ms of the opening, then a count."""
+        with self._id_lock:
+            self._last_msg_id = last = self._last_msg_id + 1
+            return last
 
     def next_msg_ids(self, count: int) -> Array:
         """Reserve `count` ids in a row (int64)."""
-        with self._lock:
-            first = max(self._last_msg_id + 1, self.clock.now_ms() << 20)
-            self._last_msg_id = first + count - 1
+        with self._id_lock:
+            first = self._last_msg_id + 1
+            self._last_msg_id += count
         return np.arange(first, first + count, dtype=np.int64)
 
     def flush(self) -> None:

@@ -9,6 +9,7 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +30,7 @@ from tubestore.errors import (
 )
 from tubestore.formats import (
     FLAG_HAS_ATTRIBUTES,
+    NO_KEY_CODE,
     PARTITIONS_PER_STORE,
     address_to_int,
     key_code_of,
@@ -47,6 +49,9 @@ Array = np.ndarray[Any, Any]
 Time = int | datetime
 Shard = MessageStore | ShardReader
 DEFAULT_PAGE_BYTES = 8 << 20
+# As `Row(...)` and `Ack(...)`, at a third of the time: one append makes one of each.
+_row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
+_ack: Callable[[tuple[Any, ...]], Ack] = partial(tuple.__new__, Ack)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -103,6 +108,8 @@ class Topic:
         self._shards: dict[int, Shard] = {}
         self._lock = Lock()
         self._next = 0
+        #: Ids below this are partitions of store 0.
+        self._first_store_end = options.partitions
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.options.partition_count})"
@@ -167,31 +174,41 @@ class Topic:
         InvalidMessage, MessageTooLarge (nothing was written), StoreBusy (not taken), DiskFull,
         StoreFailed, StoreClosed, ReadOnlyStore.
         """
-        if not isinstance(body, bytes | bytearray | memoryview):
-            raise InvalidMessage(f"a body is bytes, not {type(body).__name__}")
-        if len(body) == 0:
+        if body.__class__ is not bytes:
+            if not isinstance(body, bytes | bytearray | memoryview):
+                raise InvalidMessage(f"a body is bytes, not {type(body).__name__}")
+            body = bytes(body)
+        if not body:
             raise InvalidMessage("a message needs a body of at least one byte")
-        level = self._store.options.durability if durability is None else durability
-        if durability is not None:
-            check_durability(durability)
-        now = self._store.clock.now_ms() if received_time is None else time_ms(received_time)
-        assert now is not None
-        if not -(1 << 63) <= now < 1 << 63:
-            raise InvalidMessage(f"time {now} ms does not fit into 64 bits")
-        payload, flag, code = bytes(body), 0, -1
+        store = self._store
+        level = store.options.durability if durability is None else check_durability(durability)
+        if received_time is None:
+            now = store.clock.now_ms()
+        else:
+            given = time_ms(received_time)
+            assert given is not None
+            if not -(1 << 63) <= given < 1 << 63:
+                raise InvalidMessage(f"time {given} ms does not fit into 64 bits")
+            now = given
+        payload, flag, code = body, 0, NO_KEY_CODE
         if filter_item is not None or attributes:
             prefix = encode_prefix(filter_item, now, attributes)
-            payload = prefix + payload
+            payload = prefix + body
             flag = FLAG_HAS_ATTRIBUTES if prefix else 0
             code = key_code_of(filter_item)
-        limit = self._store.options.payload_size_max
+        limit = store.options.payload_size_max
         if len(payload) > limit:
             raise MessageTooLarge(len(payload), limit, "payload")
-        number = self._choose(key, partition)
+        if partition.__class__ is int and 0 <= partition < self._first_store_end:
+            number, shard = partition, self._shards.get(0)
+        else:
+            number = self._choose(key, partition)
+            shard = self._shards.get(number // PARTITIONS_PER_STORE)
+        if shard.__class__ is not MessageStore:
+            shard = self.writable(number // PARTITIONS_PER_STORE)
         address = ingest.LOOPBACK if sender is None else address_to_int(sender)
-        row = Row(number, code, now, address, self._store.next_msg_id(), flag, payload)
-        shard = self.writable(number // PARTITIONS_PER_STORE)
-        return Ack(number, shard.append(row, level), level)
+        row = _row((number, code, now, address, store.next_msg_id(), flag, payload))
+        return _ack((number, shard.append(row, level), level))
 
     def _choose(self, key: str | bytes | None, partition: int | None) -> int:
         options = self.options
