@@ -31,6 +31,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.messages import has_queue_unit
 from tubestore.kernels import Int64s
+from tubestore.vfs import VfsFile
 
 QueueKey = tuple[str, int]
 PROPERTY_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
@@ -263,6 +264,10 @@ class QueueViews:
         return found
 
 
+#: A multiple of the file system's blocks.
+_BLOCK_SIZE = 64 << 10
+
+
 def read_queue_files(directory: StoreDirectory, key: QueueKey) -> tuple[int, Units]:
     """Return the first queue offset of a queue's files, and all units from there on.
 
@@ -282,7 +287,7 @@ def read_queue_files(directory: StoreDirectory, key: QueueKey) -> tuple[int, Uni
         if hole > size * len(files):
             break
         file = directory.vfs.open(os.path.join(path, name), writable=False)
-        raw = _written(file.pread(size, 0)) if file.next_data(0) is not None else b""
+        raw = _written(file, size)
         file.close()
         parts += [bytes(max(hole, 0)), raw]
         length += max(hole, 0) + len(raw)
@@ -291,10 +296,25 @@ def read_queue_files(directory: StoreDirectory, key: QueueKey) -> tuple[int, Uni
     return first // CQ_UNIT.size, np.frombuffer(units, CQ_UNIT.dtype)
 
 
-def _written(raw: bytes) -> bytes:
-    """Cut the zeros at the end, but no unit."""
-    used = len(raw.rstrip(b"\0"))
-    return raw[: -(-used // CQ_UNIT.size) * CQ_UNIT.size]
+def _written(file: VfsFile, size: int) -> bytes:
+    """Read a file up to the unit with its last byte that is not zero; holes are not read.
+
+    Block by block: a queue's file has its full size from the start, and most are nearly empty.
+    """
+    parts: list[bytes] = []
+    length = 0
+    position = file.next_data(0)
+    while position is not None and position < size:
+        start = position - position % _BLOCK_SIZE
+        block = file.pread(min(_BLOCK_SIZE, size - start), start)
+        if block.count(0) < len(block):
+            parts += [bytes(start - length), block]
+            length = start + len(block)
+        position = file.next_data(start + _BLOCK_SIZE)
+    if not parts:
+        return b""
+    used = length - len(parts[-1]) + len(parts[-1].rstrip(b"\0"))
+    return b"".join(parts)[: -(-used // CQ_UNIT.size) * CQ_UNIT.size]
 
 
 def _leading(mask: Any) -> int:
