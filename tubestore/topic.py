@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from tubestore import ingest
 from tubestore.attributes import encode_prefix
+from tubestore.clock import Clock
 from tubestore.errors import (
     BatchError,
     CorruptRecord,
@@ -37,13 +38,10 @@ from tubestore.formats import (
 )
 from tubestore.message_store import MessageStore
 from tubestore.messages import MESSAGE_SCHEMA, STATE_OK, Ack, BatchAck, Message, Page, messages_of
-from tubestore.options import Durability, TopicOptions, check_durability
+from tubestore.options import Durability, StoreOptions, TopicOptions, check_durability
 from tubestore.read_path import ALL_COLUMNS, EVERYTHING, Filter, ShardView
 from tubestore.records import RecordColumns, Row, encode_columns
 from tubestore.shard_reader import ShardReader
-
-if TYPE_CHECKING:
-    from tubestore.manager import MessageStoreManager
 
 Array = np.ndarray[Any, Any]
 Time = int | datetime
@@ -53,6 +51,26 @@ DEFAULT_PAGE_BYTES = 8 << 20
 _row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
 _ack: Callable[[tuple[Any, ...]], Ack] = partial(tuple.__new__, Ack)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TopicHost(Protocol):
+    """What a topic asks of the store that it belongs to (`manager.py`)."""
+
+    root: str
+    options: StoreOptions
+    clock: Clock
+
+    def next_msg_id(self) -> int:
+        """Return an id that no message of the store has."""
+
+    def next_msg_ids(self, count: int) -> Array:
+        """Reserve ids in a row (int64)."""
+
+    def shard_exists(self, topic: str, store_id: int) -> bool:
+        """Whether a shard has a directory."""
+
+    def refresh_topic(self, topic: Topic) -> None:
+        """Let a reading store see what was written since."""
 
 
 def time_ms(value: Time | None) -> int | None:
@@ -97,7 +115,7 @@ class Topic:
 
     def __init__(
         self,
-        store: MessageStoreManager,
+        store: TopicHost,
         name: str,
         options: TopicOptions,
         open_shard: Callable[[str, int], Shard],
@@ -418,7 +436,7 @@ class Topic:
 
 
 def append_table(
-    store: MessageStoreManager,
+    store: TopicHost,
     table: pa.Table,
     topics: list[Topic],
     codes: Array,
