@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.cli import main
 from rocketcompat.cli.options import MESSAGE_COLUMNS as CLI_COLUMNS
 from rocketcompat.directory import StoreDirectory
@@ -414,6 +416,33 @@ def test_an_empty_store_is_an_empty_listing(command: Command, tmp_path: Path) ->
     for name in ("dump", "queues", "cq"):
         done = command(name, tmp_path, "--format", "jsonl")
         assert (done.code, done.out, done.err) == (0, "", "")
+
+
+def test_a_store_that_is_being_written_is_shown_as_recovery_would_leave_it(
+    command: Command, tmp_path: Path
+) -> None:
+    """Queues and index lag behind the log; what they lack is computed, and is no error."""
+    config = MessageStoreConfig(mapped_file_size_commit_log=4096, max_index_num=100)
+    config = config.changed(mapped_file_size_consume_queue=200, max_hash_slot_num=7)
+    options = {"config": config, "layouts": {"consume_queue", "index"}, "background": False}
+    with rocketcompat.open(tmp_path, "w", **options) as store:  # type: ignore[arg-type]
+        for number in range(40):
+            message = Message("T", b"x" * 50, keys=[f"k{number}"], queue_id=number % 3)
+            last = store.put_message(message)
+            if number == 25:
+                store.wait_dispatched(last.physical_offset)
+        rows = command("dump", tmp_path, "-f", "jsonl").rows
+        assert [row["state"] for row in rows] == ["ok"] * 40
+        units = command("cq", tmp_path, "-f", "jsonl").rows
+        assert sorted(row["physical_offset"] for row in units) == [
+            row["physical_offset"] for row in rows
+        ]
+        assert {row["state"] for row in units} == {"ok", "missing"}
+        (answer,) = command("query", tmp_path, "-t", "T", "-k", "k39", "-f", "jsonl").rows
+        assert answer["physical_offsets"] == [last.physical_offset]
+        findings = command("check", tmp_path, "-f", "jsonl").rows
+        assert {row["severity"] for row in findings} == {"warning"}
+    assert command("check", tmp_path, "-f", "jsonl").rows == []
 
 
 def test_expired_queues_begin_at_their_end(golden: GoldenFactory, command: Command) -> None:
