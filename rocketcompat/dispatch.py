@@ -225,8 +225,8 @@ class ReputMessageService:
                 return
             self._wake.clear()
             self._sleeping = True
-            # A put between the last look and the line above has not woken anybody.
-            if self._log.max_offset <= self._position:
+            # A put or a stop between the last look and the lines above has not woken anybody.
+            if self._log.max_offset <= self._position and not self._stopping:
                 self._wake.wait()
             self._sleeping = False
             if not self._stopping and not self._urgent.is_set():
