@@ -45,7 +45,7 @@ class EngineRun(RandomRun):
 
     def open(self) -> None:
         """Open the store, and make its topics where they are missing."""
-        self.store = open_store(self.vfs, self.clock)
+        self.store = open_store(self.disk, self.clock)
         for name, partitions in TOPICS.items():
             stores = partitions[-1] // 10_000 + 1
             self.store.create_topic(

@@ -10,6 +10,7 @@ from tests.crash.book import Book, Promise, Promises
 from tests.crash.invariants import Found
 from tubestore.clock import ManualClock
 from tubestore.testing import MemoryVfs
+from tubestore.vfs import Vfs
 
 
 def body_of(number: int, random: Random) -> bytes:
@@ -27,7 +28,12 @@ class RandomRun(ABC):
         self.vfs, self.clock, self.book = vfs, clock, book
         self.promises = dict(promises)
         self.random = Random(seed)
+        self.disk = self.disk_of(vfs)
         self.open()
+
+    def disk_of(self, vfs: MemoryVfs) -> Vfs:
+        """Return the disk that the store is given; a planted bug puts another one in between."""
+        return vfs
 
     @abstractmethod
     def things(self) -> list[tuple[Callable[[], None], int]]:

@@ -60,6 +60,8 @@ def _read_shard(
             assert entry.partition_id // 10_000 == int(store_id), f"{directory}: foreign {entry}"
             covered += entry.data_size
         found.append(found_row(book, topic, entry.partition_id, index_start + place, body))
+    # What is torn has nothing intact behind it, and is cut.
+    assert not found or found[-1].state == "ok", f"{directory}: ends with damage, {found[-1]}"
     if not damage_allowed:
         assert covered == len(data), f"{directory}: {len(data) - covered} bytes are in no entry"
     return found

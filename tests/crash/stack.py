@@ -78,7 +78,7 @@ class StackRun(RandomRun):
 
     def open(self) -> None:
         """Open the store."""
-        self.store = open_store(self.vfs, self.clock)
+        self.store = open_store(self.disk, self.clock)
 
     def stop(self) -> None:
         """End without writing anything."""

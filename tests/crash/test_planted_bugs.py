@@ -1,0 +1,142 @@
+"""The proof is itself proved: each bug that is planted here must be found, and soon.
+
+The seed is fixed, so a bug is found after the same number of states each time; `LOOKED_AT_MOST`
+leaves room for changes of the stores.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from rocketcompat import flush, mapped_file
+from rocketcompat.progress import Mark, Progress
+from tests.crash import engine, stack
+from tests.crash.explore import Broken, Explorer, Subject
+from tubestore import kernels, message_store, recovery, segment
+from tubestore.formats import DATA_HEADER
+from tubestore.testing import LyingVfs, MemoryVfs
+from tubestore.vfs import Vfs
+
+LOOKED_AT_MOST = 4000
+ENGINE = Subject(engine.EngineRun, engine.check_state)
+STACK = Subject(stack.StackRun, stack.check_state)
+
+pytestmark = pytest.mark.crash
+
+
+def states_until_found(subject: Subject, message: str) -> int:
+    """Explore until an invariant breaks; it must be the one that the bug breaks."""
+    explorer = Explorer(subject, 1, LOOKED_AT_MOST)
+    with pytest.raises(Broken, match=message):
+        explorer.run()
+    print(f"found after {explorer.checked} states")
+    return explorer.checked
+
+
+class LyingEngineRun(engine.EngineRun):
+    """Runs on a disk that does not sync what it says it did."""
+
+    def disk_of(self, vfs: MemoryVfs) -> Vfs:
+        return LyingVfs(vfs, ".tube")
+
+
+class LyingStackRun(stack.StackRun):
+    """Runs on a disk that does not sync the CommitLog."""
+
+    def disk_of(self, vfs: MemoryVfs) -> Vfs:
+        return LyingVfs(vfs, "commitlog")
+
+
+def test_a_skipped_fsync_of_a_shard_is_found() -> None:
+    states_until_found(Subject(LyingEngineRun, engine.check_state), "lost|NotAStore")
+
+
+def test_a_skipped_fsync_of_the_log_is_found() -> None:
+    states_until_found(Subject(LyingStackRun, stack.check_state), "lost")
+
+
+def test_a_skipped_sync_of_a_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tubestore.file_store.MsgFileStore._sync_directories", lambda self: None)
+    states_until_found(ENGINE, "lost")
+
+
+def _stored_checksums(data: Any, starts: Any, ends: Any, mask: int = 0) -> Any:
+    places = starts - DATA_HEADER.size + DATA_HEADER.position("checksum")
+    return kernels.gather(kernels.bytes_of(data), places, np.dtype(">i4"))
+
+
+def test_an_ignored_checksum_of_a_shard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    inspect, verify = recovery.inspect, recovery.verify_entries
+
+    def careless_inspect(*args: Any) -> Any:
+        header, reason = inspect(*args)
+        return header, None if reason and reason.startswith("checksum") else reason
+
+    def careless_verify(*args: Any) -> Any:
+        with mock.patch.object(kernels, "crc_each", _stored_checksums):
+            return verify(*args)
+
+    monkeypatch.setattr(recovery, "inspect", careless_inspect)
+    monkeypatch.setattr(recovery, "verify_entries", careless_verify)
+    states_until_found(ENGINE, "damage|no record|shows something else")
+
+
+def test_an_ignored_checksum_of_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def large_body(number: int, random: Random) -> bytes:
+        return b"%06d:" % number + bytes(random.choices(b"abcdefgh", k=900))
+
+    monkeypatch.setattr(stack, "body_of", large_body)
+    monkeypatch.setattr(stack, "CONFIG", stack.CONFIG.changed(check_crc_on_recover=False))
+    states_until_found(STACK, "end of the log|ends elsewhere|damage|stopped")
+
+
+def test_progress_that_is_written_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = flush.FlushService.progress
+
+    def hasty(self: Any, **given: Any) -> Progress:
+        progress = honest(self, **given)
+        marks = progress.followers.items()
+        progress.followers = {name: Mark(mark.written, mark.written) for name, mark in marks}
+        return progress
+
+    monkeypatch.setattr(flush.FlushService, "progress", hasty)
+    states_until_found(STACK, "queue|index|shards")
+
+
+def test_a_checkpoint_that_is_written_before_the_sync_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = message_store.MessageStore.sync
+
+    def hasty(self: Any) -> None:
+        self.flush()
+        message_store.write_checkpoint(self.files, self.files.index.end, self.files.data.end)
+        honest(self)
+
+    monkeypatch.setattr(message_store.MessageStore, "sync", hasty)
+    states_until_found(ENGINE, "lost|damage|no record|shows something else")
+
+
+def test_a_cut_that_leaves_old_units_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = mapped_file.MappedFile.zero_behind
+
+    def careless(self: Any, position: int) -> int:
+        return 0 if "consumequeue" in self.path else honest(self, position)
+
+    monkeypatch.setattr(mapped_file.MappedFile, "zero_behind", careless)
+    states_until_found(STACK, "queue")
+
+
+def test_a_cut_that_leaves_old_entries_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(self: Any, end: int) -> None:
+        self.end = end
+        self.synced_end = min(self.synced_end, end)
+        self._view = memoryview(b"")
+
+    monkeypatch.setattr(segment.FileSegment, "cut", careless)
+    states_until_found(ENGINE, "entry|entries|twice|no record|order|lost|something else")
