@@ -15,9 +15,8 @@ Next to read: `recovery.py` (how a shard's files are opened), then `message_stor
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from os.path import dirname
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +33,7 @@ from tubestore.vfs import Vfs
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class FileSnapshot:
+class FileSnapshot(NamedTuple):
     """What a reader may see of the files: both ends, taken at one moment."""
 
     index_start: int

@@ -27,6 +27,15 @@ class FileSegmentList:
         self._vfs, self.directory, self._suffix = vfs, directory, suffix
         self._segment_size_bytes = segment_size_bytes
         self._segments: SortedDict[int, FileSegment] = SortedDict()
+        #: The ends of `_segments`: they are asked for at every append.
+        self._first: FileSegment | None = None
+        self._last: FileSegment | None = None
+
+    def _show(self, segments: SortedDict[int, FileSegment]) -> None:
+        """Let everybody see other segments."""
+        self._segments = segments
+        self._first = segments.peekitem(0)[1] if segments else None
+        self._last = segments.peekitem(-1)[1] if segments else None
 
     @classmethod
     def load(
@@ -43,8 +52,9 @@ class FileSegmentList:
             if before.end != after.start:
                 reason = f"{after.path} does not start where the one before ends ({before.end})"
                 raise NotAStore(directory, reason)
-        if found._segments:
-            found.last.sealed = False
+        found._show(found._segments)
+        if found._last is not None:
+            found._last.sealed = False
         return found
 
     def __iter__(self) -> Iterator[FileSegment]:
@@ -56,18 +66,19 @@ class FileSegmentList:
     @property
     def last(self) -> FileSegment:
         """The segment that is written to."""
-        segment: FileSegment = self._segments.peekitem(-1)[1]
-        return segment
+        if self._last is None:
+            raise IndexError(f"no segment in {self.directory}")
+        return self._last
 
     @property
     def start(self) -> int:
         """The first offset that is kept."""
-        return int(self._segments.peekitem(0)[0]) if self._segments else 0
+        return self._first.start if self._first is not None else 0
 
     @property
     def end(self) -> int:
         """The offset after the last byte."""
-        return self.last.end if self._segments else 0
+        return self._last.end if self._last is not None else 0
 
     def find(self, offset: int) -> FileSegment | None:
         """Return the segment that holds `offset`; the last one for its end; None outside."""
@@ -80,13 +91,16 @@ class FileSegmentList:
 
     def between(self, start: int, end: int) -> list[FileSegment]:
         """Return the segments that hold bytes of [start, end), in order."""
+        last = self._last
+        if last is None or start >= last.start:
+            return [last] if last is not None and last.start < end and last.end > start else []
         segments = self._segments
         first = max(0, segments.bisect_right(start) - 1)
         return [s for s in segments.values()[first : segments.bisect_left(end)] if s.end > start]
 
     def writable(self, start: int) -> FileSegment:
         """Return the segment to append to, making the first one at `start` if there is none."""
-        return self.last if self._segments else self.create(start)
+        return self._last or self.create(start)
 
     def create(self, start: int) -> FileSegment:
         """Add an empty segment at `start`."""
@@ -95,13 +109,13 @@ class FileSegmentList:
         segment = FileSegment(file, start, 0, sealed=False)
         changed = self._segments.copy()
         changed[start] = segment
-        self._segments = changed
+        self._show(changed)
         return segment
 
     def roll_if_full(self) -> FileSegment | None:
         """Sync and seal the last segment if it is full, start the next; returns the sealed one."""
         last = self.last
-        if last.size < self._segment_size_bytes:
+        if last.end - last.start < self._segment_size_bytes:
             return None
         last.sync()
         self.create(last.end)
@@ -118,7 +132,7 @@ class FileSegmentList:
         if len(changed) < len(self._segments):
             # Before the cut: a power cut must not bring one back behind the gap that it leaves.
             self._vfs.sync_directory(self.directory)
-        self._segments = changed
+        self._show(changed)
         last = self.last
         if last.end > end:
             last.cut(max(end, last.start))
@@ -139,7 +153,7 @@ class FileSegmentList:
             changed = self._segments.copy()
             file = self._vfs.open(segment.path)
             changed[segment.start] = FileSegment(file, segment.start, keep, sealed=False)
-            self._segments = changed
+            self._show(changed)
         self.cut(end)
 
     def sync(self) -> None:
