@@ -65,7 +65,8 @@ def _sorted_run(first: int, end: int, keys: Array, ordinals: Array) -> Run:
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     borders = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    starts = np.concatenate(([0], borders, [len(ordered)])).astype(np.int32)
+    ends = [len(ordered)] if len(ordered) else []
+    starts = np.concatenate(([0], borders, ends)).astype(np.int32)
     return Run(first, end, ordered[starts[:-1]], starts, ordinals[order])
 
 
@@ -142,6 +143,8 @@ class PartitionIndex:
         totals: dict[int, int] = {}
         shift = self._first_partition_id if self.field == "partition_id" else 0
         for run in self.extend(entries):
+            if run.end > len(entries):  # another reader has extended beyond our snapshot
+                run = build_run(self._values(entries[run.first :]), run.first)
             sizes = np.diff(run.starts)
             for key, size in zip(run.keys.tolist(), sizes.tolist(), strict=True):
                 totals[key + shift] = totals.get(key + shift, 0) + size

@@ -1,0 +1,110 @@
+"""One file of a shard."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from tubestore.segment import MAPPED_READ_MIN, FileSegment
+from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.vfs import OsVfs, Vfs
+
+START = 1000
+
+
+def make(vfs: Vfs, path: str = "/a.tube") -> FileSegment:
+    return FileSegment(vfs.open(path, create=True), START, 0, sealed=False)
+
+
+def test_offsets_are_absolute(memory_vfs: MemoryVfs) -> None:
+    segment = make(memory_vfs)
+    segment.append(b"hello")
+    segment.append(b" world")
+    assert (segment.start, segment.end, segment.size) == (START, START + 11, 11)
+    assert bytes(segment.read(START + 6, 5)) == b"world"
+    assert bytes(segment.read(START + 6, 500)) == b"world"
+    assert bytes(segment.view(START + 5)) == b"hello"
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("written", [0, 1, 4])
+def test_a_failed_write_leaves_the_segment_as_it_was(
+    memory_vfs: MemoryVfs, error: int, written: int
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    segment = make(faulty)
+    segment.append(b"good")
+    faulty.fail("pwrite", error=error, written=written)
+    with pytest.raises(OSError, match=r"\[Errno"):
+        segment.append(b"bad!!")
+    assert segment.end == START + 4
+    assert memory_vfs.read_file("/a.tube") == b"good"
+    segment.append(b"better")
+    assert memory_vfs.read_file("/a.tube") == b"goodbetter"
+
+
+def test_a_write_that_cannot_be_cut_back_is_written_over(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    segment = make(faulty)
+    faulty.fail("pwrite", written=3)
+    faulty.fail("truncate")
+    with pytest.raises(OSError, match=r"\[Errno"):
+        segment.append(b"bad")
+    segment.append(b"good")
+    assert memory_vfs.read_file("/a.tube") == b"good"
+
+
+def test_a_sync_is_made_only_when_there_is_something_to_sync(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    segment = make(faulty)
+    assert segment.sync() == START
+    assert faulty.calls["sync"] == 0
+    segment.append(b"a")
+    assert segment.sync() == segment.synced_end == START + 1
+    segment.sync()
+    assert faulty.calls["sync"] == 1
+
+
+def test_a_failed_sync_promises_nothing(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    segment = make(faulty)
+    segment.append(b"a")
+    faulty.fail("sync")
+    with pytest.raises(OSError, match=r"\[Errno"):
+        segment.sync()
+    assert segment.synced_end == START
+
+
+def test_a_cut_takes_back_what_was_synced(memory_vfs: MemoryVfs) -> None:
+    segment = make(memory_vfs)
+    segment.append(b"0123456789")
+    segment.sync()
+    segment.cut(START + 4)
+    assert (segment.end, segment.synced_end) == (START + 4, START + 4)
+    segment.append(b"ab")
+    assert bytes(segment.view(segment.end)) == b"0123ab"
+
+
+def test_a_view_is_as_long_as_asked_and_stays_when_the_file_grows(tmp_path: Path) -> None:
+    segment = make(OsVfs(), str(tmp_path / "a.tube"))
+    segment.append(b"a" * 5000)
+    old = segment.view(START + 10)
+    segment.append(b"b" * 5000)
+    new = segment.view(segment.end)
+    segment.close()
+    assert bytes(old) == b"a" * 10
+    assert bytes(new) == b"a" * 5000 + b"b" * 5000
+
+
+def test_large_reads_are_mapped_and_small_ones_are_not(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    segment = make(faulty)
+    segment.append(bytes(range(256)) * 1024)
+    assert bytes(segment.read(START + 7, 3)) == b"\x07\x08\x09"
+    assert faulty.calls == {"create": 1, "pwrite": 1, "pread": 1}
+    assert len(segment.read(START + 7, MAPPED_READ_MIN)) == MAPPED_READ_MIN
+    assert faulty.calls["view"] == 1
+    assert bytes(segment.read(START + 7, 3)) == b"\x07\x08\x09"
+    assert faulty.calls["pread"] == 1
