@@ -70,7 +70,7 @@ def _key_of(table: pa.Table, row: int) -> str:
 
 
 def _messages(table: pa.Table, queues: int) -> pa.Table:
-    """Return the lines as messages: a file's lines in one queue, its kind as tag, file:line as key."""
+    """Return the lines as messages: a file's lines in one queue, kind as tag, file:line as key."""
     files = table["key"].combine_chunks().dictionary_encode()
     keys = pc.binary_join_element_wise(
         table["key"], pc.cast(table["number"], pa.string()), pa.scalar(":")
@@ -109,11 +109,16 @@ def _put_and_get(root: Path, messages: pa.Table, steps: Steps) -> bool:
         clock = timed()
         hits = [store.query_message(TOPIC, key) for key in wanted]
         steps.done("keys", "through the index, one by one", clock(), len(hits))
+        closing = timed()
+    queues = len(pc.unique(messages["queue_id"]))
+    steps.done("close", f"{queues:,} queues on stable storage", closing())
     mine = pc.equal(messages["queue_id"], queue)
     expected = messages.filter(mine)["body"].to_pylist()
     kinds = pc.is_in(messages["tags"], pa.array(["def", "class"]))
     found = all(len(hit.messages) == 1 for hit in hits)
-    return bool(bodies == expected and len(tagged) == pc.sum(pc.and_(mine, kinds)).as_py() and found)
+    return bool(
+        bodies == expected and len(tagged) == pc.sum(pc.and_(mine, kinds)).as_py() and found
+    )
 
 
 def _pull(store: Any, queue: int, tags: str | None = None) -> list[bytes]:

@@ -1,0 +1,54 @@
+"""The demos find everything that they wrote, also after their child was killed."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rocketcompat.cli import demo as stack_demo
+from tubestore.cli import demo as engine_demo
+from tubestore.cli.demo_parts import load_lines, prepare
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=120)
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.crash
+def test_both_demos_read_back_what_they_wrote_and_recover_what_was_acknowledged(
+    tmp_path: Path, console: Console
+) -> None:
+    small = {"out": tmp_path / "out", "partitions": 20, "lines": 3_000, "console": console}
+    assert engine_demo.run(**small)  # type: ignore[arg-type]
+    assert stack_demo.run(**small)  # type: ignore[arg-type]
+    text = printed(console)
+    assert text.count("lost 0, twice 0") == 2
+    assert text.count("0 findings") == 2
+    assert {"engine", "stack"} <= {entry.name for entry in (tmp_path / "out").iterdir()}
+
+
+def test_the_demo_takes_files_and_folders_of_ones_own(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("import a\n\ndef f\nplain\n")
+    (tmp_path / "b.txt").write_text("class B\n")
+    table, files = load_lines([folder, tmp_path / "b.txt"], 100)
+    assert files == 2
+    assert table["body"].to_pylist() == [b"import a", b"def f", b"plain", b"class B"]
+    assert table["filter_item"].to_pylist() == ["import", "def", None, "class"]
+
+
+def test_the_demo_does_not_empty_a_directory_that_is_not_its_own(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(FileExistsError, match=r"thesis\.txt"):
+        prepare(tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
