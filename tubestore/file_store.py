@@ -25,7 +25,7 @@ from tubestore.filenames import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX, join
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.options import StoreOptions
 from tubestore.partition_index import PartitionIndex
-from tubestore.records import EncodedBatch, entries_in
+from tubestore.records import ENTRY_SIZE, EncodedBatch, entries_in
 from tubestore.segment import FileSegment
 from tubestore.segment_list import FileSegmentList
 from tubestore.vfs import Vfs
@@ -195,6 +195,21 @@ class MsgFileStore:
                     self._kept_postings.add(key)
             lists = self._postings.setdefault(key, lists)
         return lists
+
+    def forget_stale_postings(self) -> None:
+        """Drop lists whose entries are no longer there: a writer took back what it had shown."""
+        for key, lists in list(self._postings.items()):
+            if not lists.covered:
+                continue
+            segment = self.index.find(key[0])
+            end = key[0] + lists.covered * ENTRY_SIZE
+            if (
+                segment is None
+                or end > segment.end
+                or not lists.ends_with(bytes(segment.read(end - ENTRY_SIZE, ENTRY_SIZE)))
+            ):
+                del self._postings[key]
+                self._kept_postings.discard(key)
 
     def keep_postings(self) -> None:
         """Write the lists of sealed segments that somebody has asked for; they are caches."""

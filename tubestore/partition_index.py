@@ -77,6 +77,8 @@ class PartitionIndex:
         self.field = field
         self._first_partition_id = first_partition_id
         self._runs: tuple[Run, ...] = ()
+        #: The last entry in the lists; b"" while that is not known.
+        self._last = b""
         self._lock = threading.Lock()
 
     def _values(self, entries: Array) -> Array:
@@ -108,7 +110,12 @@ class PartitionIndex:
                 while len(grown) > 1 and _size(grown[-2]) <= 2 * _size(grown[-1]):
                     grown[-2:] = [_merge(grown[-2:])]
                 self._runs = tuple(grown)
+                self._last = entries[-1].tobytes()
             return self._runs
+
+    def ends_with(self, entry: bytes) -> bool:
+        """Whether the last entry in the lists is this one."""
+        return self._last == entry
 
     def lookup(self, entries: Array, key: int, first: int, limit: int | None) -> Array:
         """Return up to `limit` ordinals >= `first` of one partition id (or key code), ascending.

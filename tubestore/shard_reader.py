@@ -33,6 +33,7 @@ class ShardReader:
     def refresh(self) -> None:
         """See what has been written since; answers that were given stay valid."""
         self.files.load(writable=False)
+        self.files.forget_stale_postings()
         index, data = self.files.index, self.files.data
         self._ends = FileSnapshot(index.start, self._whole_end(), data.start, data.end)
 

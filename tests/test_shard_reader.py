@@ -1,0 +1,182 @@
+"""Reading beside a writer: a whole prefix, never a changed byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tubestore
+from tests.support.tube import bodies, make_rows, open_shard, scanned, tree_digest, write_rows
+from tubestore.errors import StoreClosed, UnknownTopic
+from tubestore.options import StoreOptions
+from tubestore.records import ENTRY_SIZE, encode_rows
+from tubestore.shard_reader import ShardReader
+from tubestore.testing import MemoryVfs
+
+HOME = "/store/t-0"
+DATA = f"{HOME}/{0:020d}.tube"
+INDEX = f"{HOME}/index/{0:020d}.index"
+ROWS = make_rows(30)
+BODIES = [row.payload for row in ROWS]
+
+
+def reader_of(vfs: MemoryVfs) -> ShardReader:
+    return ShardReader(vfs, HOME, "t", 0, StoreOptions())
+
+
+def test_a_reader_sees_what_reached_the_files_as_of_its_refresh(memory_vfs: MemoryVfs) -> None:
+    shard = open_shard(memory_vfs, HOME, segment_size_bytes=300, index_segment_size_bytes=140)
+    reader = reader_of(memory_vfs)
+    assert bodies(reader.view()) == []
+    for number, row in enumerate(ROWS):
+        shard.append(row, "page_cache" if number % 3 == 2 else "memory")
+        before = bodies(reader.view())
+        assert before == BODIES[: number // 3 * 3]
+        reader.refresh()
+        assert bodies(reader.view()) == BODIES[: (number + 1) // 3 * 3]
+    shard.close()
+    reader.close()
+
+
+def test_views_that_were_taken_stay_as_they_are(memory_vfs: MemoryVfs) -> None:
+    shard = open_shard(memory_vfs, HOME, segment_size_bytes=300)
+    reader = reader_of(memory_vfs)
+    views = []
+    for row in ROWS:
+        shard.append(row, "page_cache")
+        reader.refresh()
+        views.append(reader.view())
+    reader.close()
+    shard.close()
+    for number, view in enumerate(views):
+        assert bodies(view) == BODIES[: number + 1]
+
+
+@pytest.mark.parametrize("data_size", [0, 1, 51, 52, 60, 130, 10_000])
+@pytest.mark.parametrize("index_size", [0, 1, 27, 28, 29, 83, 84])
+def test_a_write_in_flight_is_not_there_yet_and_never_damage(
+    memory_vfs: MemoryVfs, data_size: int, index_size: int
+) -> None:
+    write_rows(memory_vfs, ROWS[:5], HOME)
+    data, index = memory_vfs.read_file(DATA), memory_vfs.read_file(INDEX)
+    batch = encode_rows(ROWS[5:8], len(index), len(data))
+    whole = batch.data.tobytes(), batch.entries.tobytes()
+    memory_vfs.open(DATA).pwrite(whole[0][:data_size], len(data))
+    memory_vfs.open(INDEX).pwrite(whole[1][:index_size], len(index))
+    reader = reader_of(memory_vfs)
+    rows = scanned(reader.view(), verify=True)
+    assert {row["state"] for row in rows} == {"ok"}
+    assert 5 <= len(rows) <= 8
+    assert [row["body"] for row in rows] == BODIES[: len(rows)]
+    memory_vfs.open(DATA).pwrite(whole[0], len(data))
+    memory_vfs.open(INDEX).pwrite(whole[1], len(index))
+    reader.refresh()
+    assert bodies(reader.view()) == BODIES[:8]
+    reader.close()
+
+
+def test_damage_in_the_middle_is_a_row_with_a_state(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.open(DATA).pwrite(bytes(10), 0)
+    reader = reader_of(memory_vfs)
+    states = [row["state"] for row in scanned(reader.view())]
+    assert states == ["bad_record"] + ["ok"] * 29
+    reader.close()
+
+
+def test_posting_lists_follow_the_files_when_a_writer_took_back_what_was_shown(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS[:10], HOME)
+    reader = reader_of(memory_vfs)
+    view = reader.view()
+    assert len(view.read(0, 0, limit=100, max_bytes=None).batches[0]) == 4
+
+    shard = open_shard(memory_vfs, HOME)
+    entries = shard.view()
+    data_end = int(next(entries.sources(0)).entries["data_offset"][4])
+    shard.files.cut_copying(4 * ENTRY_SIZE, data_end)
+    shard.files.close()
+    write_rows(memory_vfs, [r._replace(partition_id=5) for r in ROWS[10:20]], HOME)
+
+    reader.refresh()
+    view = reader.view()
+    for partition in range(6):
+        pages = view.read(partition, 0, limit=100, max_bytes=None)
+        found = [r for b in pages.batches for r in b.column("partition_id").to_pylist()]
+        assert found == [partition] * {0: 2, 1: 1, 2: 1, 5: 10}.get(partition, 0)
+    reader.close()
+
+
+def test_a_closed_reader_refuses(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    reader = reader_of(memory_vfs)
+    view = reader.view()
+    reader.close()
+    reader.close()
+    with pytest.raises(StoreClosed):
+        reader.view()
+    assert bodies(view) == BODIES  # what was given stays valid
+
+
+# -- a whole store ---------------------------------------------------------------------------
+
+
+def test_nothing_that_a_reader_does_changes_a_byte(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with tubestore.open(root, segment_size_bytes=500, index_segment_size_bytes=280) as store:
+        logs = store.create_topic("logs", partitions=3, stores=2)
+        logs.append_batch({"body": [b"%d" % n for n in range(200)]})
+    with max(root.glob("logs-0/*.tube")).open("ab") as file:
+        file.write(b"torn tail")  # damage does not tempt it either
+    before = tree_digest(root)
+    with tubestore.open(root, mode="r") as store:
+        logs = store["logs"]
+        logs.scan(verify=True).read_all()
+        for partition in logs.partition_ids:
+            logs.read(partition, filter_items=["x"])
+            list(logs.messages(partition))
+        logs.partitions()
+        store.refresh()
+        store.flush()
+        store.sync()
+    assert tree_digest(root) == before
+
+
+def test_a_reader_follows_a_writer_to_new_topics_shards_and_files(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with (
+        tubestore.open(root, segment_size_bytes=300) as writer,
+        tubestore.open(root, mode="r") as reader,
+    ):
+        assert reader.topics() == []
+        logs = writer.create_topic("logs", partitions=2, stores=2)
+        with pytest.raises(UnknownTopic):
+            reader.topic("logs")
+        reader.refresh()
+        followed = reader["logs"]
+        position: Any = "earliest"
+        found: list[bytes | None] = []
+        for number in range(40):
+            logs.append(b"%d" % number, partition=10_001)
+            reader.refresh()
+            assert reader["logs"] is followed
+            page = followed.read(10_001, position)
+            found += [m.body for m in page]
+            position = page.next_offset
+        assert found == [b"%d" % n for n in range(40)]
+
+
+def test_a_message_in_memory_is_seen_by_readers_of_this_process_only(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with tubestore.open(root, durability="memory") as writer:
+        logs = writer.create_topic("logs")
+        logs.append(b"x")
+        with tubestore.open(root, mode="r") as reader:
+            assert len(logs.read(0)) == 1
+            assert len(reader["logs"].read(0)) == 0
+            logs.flush()
+            reader.refresh()
+            assert len(reader["logs"].read(0)) == 1
