@@ -29,6 +29,7 @@ class Workers:
         self._wanted: dict[MessageStore, int] = {}
         self._busy: set[MessageStore] = set()
         self._stopped = False
+        self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._work, name=f"tubestore-flush-{n}", daemon=True)
             for n in range(threads)
@@ -78,18 +79,19 @@ class Workers:
                     self._changed.notify()
 
     def _tick(self) -> None:
-        with self._changed:
-            while not self._changed.wait_for(lambda: self._stopped, MAINTENANCE_INTERVAL_S):
-                shards = self._shards()
-                if shards is None:
-                    return
-                due = list(shards())
-                self._changed.release()
-                try:
-                    for shard in due:
-                        self._maintain(shard)
-                finally:
-                    self._changed.acquire()
+        # On an event of its own: a request's `notify` wakes one thread, and that must be a worker.
+        while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
+            if not self._maintain_all():
+                return
+
+    def _maintain_all(self) -> bool:
+        """Maintain every shard; False when the store is gone (nothing here keeps it alive)."""
+        shards = self._shards()
+        if shards is None:
+            return False
+        for shard in list(shards()):
+            self._maintain(shard)
+        return True
 
     def _maintain(self, shard: MessageStore) -> None:
         try:
@@ -102,6 +104,7 @@ class Workers:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+        self._stopping.set()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()

@@ -1,0 +1,124 @@
+"""The files of one shard: data before index, and a failure changes nothing."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import pytest
+
+from tests.support.tube import make_rows
+from tubestore.file_store import MsgFileStore, locate
+from tubestore.options import StoreOptions
+from tubestore.records import ENTRY_SIZE, EncodedBatch, encode_rows
+from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.vfs import Vfs
+
+HOME = "/store/t-0"
+
+
+def files_of(vfs: Vfs, **options: int) -> MsgFileStore:
+    files = MsgFileStore(vfs, HOME, 0, StoreOptions(**options))  # type: ignore[arg-type]
+    files.load(writable=True)
+    return files
+
+
+def batch_at(files: MsgFileStore, first: int, count: int) -> tuple[EncodedBatch, int, int]:
+    index, data = files.index.end, files.data.end
+    return encode_rows(make_rows(count, start=first), index, data), index, data
+
+
+def test_nothing_is_made_before_the_first_write(memory_vfs: MemoryVfs) -> None:
+    files = files_of(memory_vfs)
+    assert files.sync_data() == 0
+    files.sync()
+    assert not files.roll_if_full()
+    assert memory_vfs.tree() == {}
+
+
+def test_a_batch_goes_into_one_file_and_the_roll_comes_after_it(memory_vfs: MemoryVfs) -> None:
+    files = files_of(memory_vfs, segment_size_bytes=200, index_segment_size_bytes=100)
+    sizes = []
+    for number in range(4):
+        batch = batch_at(files, number * 10, 10)
+        sizes.append(len(batch[0].data))
+        files.append(*batch)
+        files.roll_if_full()
+    assert [s.size for s in files.data] == [*sizes, 0]
+    assert [s.size for s in files.index] == [10 * ENTRY_SIZE] * 4 + [0]
+
+
+@pytest.mark.parametrize("path", [".tube", ".index"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_failed_append_leaves_both_streams_as_they_were(
+    memory_vfs: MemoryVfs, path: str, error: int
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    files = files_of(faulty)
+    files.append(*batch_at(files, 0, 3))
+    before = memory_vfs.tree(), files.snapshot()
+    faulty.fail("pwrite", path=path, error=error, written=20)
+    batch = batch_at(files, 3, 5)
+    with pytest.raises(OSError, match=r"\[Errno"):
+        files.append(*batch)
+    assert (memory_vfs.tree(), files.snapshot()) == before
+    files.append(*batch)
+    assert files.index.end == 8 * ENTRY_SIZE
+
+
+def test_directories_are_synced_once_for_each_file_that_appears(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    files = files_of(faulty, segment_size_bytes=100)
+    files.append(*batch_at(files, 0, 1))
+    files.sync_data()
+    first = faulty.calls["sync_directory"]
+    assert first == 3  # the root, the shard, its index
+    files.append(*batch_at(files, 1, 1))
+    files.sync_data()
+    assert faulty.calls["sync_directory"] == first
+    assert files.roll_if_full()
+    files.sync_data()
+    assert faulty.calls["sync_directory"] == first + 1
+
+
+def test_the_fsync_level_syncs_data_only_and_sync_both(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    files = files_of(faulty)
+    files.append(*batch_at(files, 0, 3))
+    assert files.sync_data() == files.data.end
+    assert faulty.calls["sync"] == 1
+    files.sync()
+    assert faulty.calls["sync"] == 2  # the data is synced already
+
+
+def test_entries_are_found_in_the_file_that_holds_their_data(memory_vfs: MemoryVfs) -> None:
+    files = files_of(memory_vfs, segment_size_bytes=150)
+    for number in range(12):
+        files.append(*batch_at(files, number, 1))
+        files.roll_if_full()
+    (index,) = files.index
+    entries = files.entries(index, files.index.end).copy()
+    entries["data_offset"][3] = -1
+    entries["data_offset"][5] = 1 << 40
+    segments = list(files.data)
+    for some in (segments, segments[1:3], segments[:1]):
+        found: dict[int, int] = {}
+        for segment, rows in locate(entries, some):
+            assert rows.tolist() == sorted(rows.tolist())
+            found |= dict.fromkeys(rows.tolist(), segment.start)
+        expected = {
+            n: s.start
+            for n, offset in enumerate(entries["data_offset"].tolist())
+            for s in some
+            if s.start <= offset < s.end
+        }
+        assert found == expected
+
+
+def test_entries_end_where_the_snapshot_ends(memory_vfs: MemoryVfs) -> None:
+    files = files_of(memory_vfs)
+    files.append(*batch_at(files, 0, 5))
+    segment = files.index.last
+    assert len(files.entries(segment, 3 * ENTRY_SIZE)) == 3
+    assert len(files.entries(segment, 1 << 40)) == 5
+    assert np.array_equal(files.entries(segment, 56), files.entries(segment, 60))
