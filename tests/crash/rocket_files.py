@@ -50,6 +50,10 @@ class Log:
     end: int
     gaps: list[tuple[int, int]]
 
+    def lost(self, physical_offset: int) -> bool:
+        """Whether what stood there is damaged: queues and index may still point to it."""
+        return any(start <= physical_offset < end for start, end in self.gaps)
+
 
 def _files(vfs: Vfs, directory: str) -> list[tuple[int, bytes]]:
     return [
@@ -59,14 +63,16 @@ def _files(vfs: Vfs, directory: str) -> list[tuple[int, bytes]]:
     ]
 
 
-def read_log(vfs: Vfs, root: str, gaps: list[tuple[int, int]] | None = None) -> Log:
+def read_log(vfs: Vfs, root: str, file_size: int, gaps: list[tuple[int, int]] | None = None) -> Log:
     """Follow the chain of records to its end, over the `gaps` that the store knows of."""
     passed = dict(gaps or [])
     records: list[LogRecord] = []
-    end = 0
+    end = next_start = 0
     for start, data in _files(vfs, f"{root}/commitlog"):
-        assert start == end or (start > end and not records), f"the log has no file for {end}"
-        position = 0
+        assert start == next_start, f"the log has no file for {next_start}"
+        next_start = start + file_size
+        data = data.ljust(file_size, b"\0")  # a power cut can shorten a file
+        position = max(0, end - start)  # a damaged region can reach over a border
         while position < len(data):
             if start + position in passed:
                 position = passed[start + position] - start

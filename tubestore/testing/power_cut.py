@@ -66,6 +66,9 @@ class _Cut:
         #: How often a dirty file meets a fate of its own, and what the others meet.
         self._strange = random.choice((0.15, 0.5, 1.0))
         self._keep_others = random.random() < 0.5
+        #: The same for names; most are kept, since of a file that is gone nothing is learned.
+        self._strange_names = random.choice((0.0, 0.15, 0.5))
+        self._keep_names = random.random() < 0.75
 
     def surviving_names(self, changes: tuple[NameChange, ...]) -> list[Call]:
         """Return the calls that survive: of each directory's the first few."""
@@ -94,9 +97,9 @@ class _Cut:
                 counts[directory] = counts.get(directory, 0) + 1
         random = self._random
         for directory, count in counts.items():
-            if random.random() < self._strange:
+            if random.random() < self._strange_names:
                 counts[directory] = random.randint(0, count)
-            elif not self._keep_others:
+            elif not self._keep_names:
                 counts[directory] = 0
         return counts
 
@@ -114,7 +117,16 @@ class _Cut:
         random = self._random
         if random.random() >= self._strange:
             return file.cached if self._keep_others else file.durable
-        fates = (_in_order, _torn, _torn, _any_writes, _any_writes, _any_sectors, _only_length)
+        fates = (
+            _in_order,
+            _torn,
+            _torn,
+            _any_writes,
+            _any_writes,
+            _any_sectors,
+            _lost_sector,
+            _only_length,
+        )
         return random.choice(fates)(file, random)
 
 
@@ -170,6 +182,16 @@ def _any_sectors(file: DiskFile, random: Random) -> Content:
     sectors = range(-(-min(longest, size) // SECTOR))
     parts = [random.choice(versions).sector(number) for number in sectors]
     return Content(b"".join(parts)[:size], size)
+
+
+def _lost_sector(file: DiskFile, random: Random) -> Content:
+    """Everything but one sector: what only a checksum over all of a record notices (2, 3)."""
+    old, new = file.durable, file.cached
+    dirty = [n for n in range(-(-len(new.data) // SECTOR)) if old.sector(n) != new.sector(n)]
+    if not dirty:
+        return new
+    place = random.choice(dirty) * SECTOR
+    return new.written(old.sector(place // SECTOR), place).resized(new.size)
 
 
 def _only_length(file: DiskFile, random: Random) -> Content:
