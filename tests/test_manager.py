@@ -459,7 +459,6 @@ def test_message_ids_rise_and_go_on_after_the_clock_stepped_back(
     assert ids == sorted(set(ids))
 
 
-@pytest.mark.xfail(reason="the pool's bound refuses instead of flushing others", strict=True)
 def test_a_new_topic_does_not_wait_for_room_that_idle_ones_hold(memory_vfs: MemoryVfs) -> None:
     """At the bound of all buffers the oldest are flushed first (D8)."""
     with tubestore.open(

@@ -6,15 +6,14 @@ Invariants:
 - a batch goes into the current segments whole, and the roll happens after it, as in TubeMQ;
 - a failed append leaves both streams as they were before it.
 
-Guards: `append`, `sync*` and `close` come under the shard's flush lock; `FileSnapshot`s are
-immutable and are read from any thread.
+Guards: `append` and `close` come under the shard's flush lock, syncs and rolls one at a time;
+`FileSnapshot`s are immutable and are read from any thread.
 
 Next to read: `recovery.py` (how a shard's files are opened), then `message_store.py`.
 """
 
 from __future__ import annotations
 
-import threading
 from os.path import dirname
 from typing import Any, NamedTuple
 
@@ -57,7 +56,6 @@ class MsgFileStore:
         self._kept_postings: set[tuple[int, str]] = set()
         #: Directories in which something appeared since they were synced.
         self._unsynced_directories: set[str] = set()
-        self._directories_lock = threading.Lock()
 
     def load(self, *, writable: bool) -> None:
         """Open the files that are there; NotAStore for a gap between them."""
@@ -121,6 +119,10 @@ class MsgFileStore:
             self._unsynced_directories.add(segments.directory)
         return segments.writable(start)
 
+    def is_full(self) -> bool:
+        """Whether a last segment has reached its size."""
+        return self.data.is_full or self.index.is_full
+
     def roll_if_full(self) -> bool:
         """Seal each last segment that has reached its size and start the next; whether one did.
 
@@ -155,11 +157,9 @@ class MsgFileStore:
         return end
 
     def _sync_directories(self) -> None:
-        # Under a lock of its own: who finds nothing left to sync has waited for who syncs it.
-        with self._directories_lock:
-            pending, self._unsynced_directories = self._unsynced_directories, set()
-            for directory in sorted(pending):
-                self.vfs.sync_directory(directory)
+        pending, self._unsynced_directories = self._unsynced_directories, set()
+        for directory in sorted(pending):
+            self.vfs.sync_directory(directory)
 
     def sync(self) -> None:
         """Sync both streams, data first."""

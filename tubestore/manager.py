@@ -67,6 +67,8 @@ log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 
 FORMAT_VERSION = 1
+#: Shards that are flushed when the bound on all buffers is reached.
+RELIEVED_AT_ONCE = 16
 _open_stores: weakref.WeakSet[MessageStoreManager] = weakref.WeakSet()
 
 
@@ -97,7 +99,7 @@ class MessageStoreManager:
         self._topics: dict[str, Topic] = {}
         #: Topics whose settings nobody gave: learned from their files, and never saved.
         self._guessed: set[str] = set()
-        self._pool = MemoryPool(self.options.memory_bound_bytes)
+        self._pool = MemoryPool(self.options.memory_bound_bytes, self._relieve_memory)
         self._id_lock = threading.Lock()
         # A million ids a millisecond: whoever opens the store later begins above them.
         self._last_msg_id = self.clock.now_ms() << 20
@@ -382,6 +384,14 @@ class MessageStoreManager:
             first = self._last_msg_id + 1
             self._last_msg_id += count
         return np.arange(first, first + count, dtype=np.int64)
+
+    def _relieve_memory(self) -> None:
+        """Write the largest buffers: they hold what the others wait for."""
+        shards = sorted(self._writing_shards(), key=lambda shard: -shard.dirty_bytes)
+        for shard in shards[:RELIEVED_AT_ONCE]:
+            if shard.dirty_bytes:
+                with contextlib.suppress(TubeStoreError):  # it refuses appends itself, and says why
+                    shard.flush()
 
     def flush(self) -> None:
         """Write all buffers to the files (page cache)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 
 class MemoryPool:
@@ -16,8 +17,9 @@ class MemoryPool:
     0
     """
 
-    def __init__(self, bound_bytes: int) -> None:
+    def __init__(self, bound_bytes: int, relieve: Callable[[], None] | None = None) -> None:
         self.bound_bytes = bound_bytes
+        self._relieve = relieve
         self.used = 0
         self._lock = threading.Lock()
 
@@ -28,6 +30,11 @@ class MemoryPool:
                 return False
             self.used += size
             return True
+
+    def relieve(self) -> None:
+        """Have somebody else's buffers written, the largest first; call it without a lock."""
+        if self._relieve is not None:
+            self._relieve()
 
     def give_back(self, size: int) -> None:
         """Return bytes that were taken."""

@@ -14,8 +14,8 @@ failed write and any failed sync fails the shard until it is reopened. In both t
 stay, and stay readable.
 
 Guards, in lock order: `_flush_lock` serialises writers of the files; `_append_lock` guards
-the buffers, `_visible` and `_refusal` and is never held over I/O; `_sync_done` guards the
-group commit.
+the buffers, `_visible` and `_refusal` and is never held over I/O; syncs and rolls go one at
+a time through `_commits`.
 
 Next to read: `topic.py`.
 """
@@ -25,6 +25,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,6 +42,7 @@ from tubestore.errors import (
 )
 from tubestore.file_store import MsgFileStore
 from tubestore.formats import INDEX_ENTRY
+from tubestore.group_commit import GroupCommit
 from tubestore.mem_store import MsgMemStore, Placed
 from tubestore.memory_pool import MemoryPool
 from tubestore.options import Durability, StoreOptions
@@ -94,9 +96,7 @@ class MessageStore:
         self._flush_lock = threading.Lock()
         self._append_lock = threading.Lock()
         self._room = threading.Condition(self._append_lock)
-        self._sync_done = threading.Condition(threading.Lock())
-        self._syncing = False
-        self._synced_data_end = files.data.end
+        self._commits = GroupCommit(files.data.end)
         self._unsynced_messages = 0
         self._last_sync = clock.monotonic()
         self._refusal: TubeStoreError | None = None
@@ -219,6 +219,7 @@ class MessageStore:
                 self._append_lock.release()
                 try:
                     self.flush()
+                    self._pool.relieve()
                 finally:
                     self._append_lock.acquire()
                 if self._refusal is None and self._fits(size, count):
@@ -331,25 +332,29 @@ class MessageStore:
             raise self._refuse(error) from error
 
     def _roll(self) -> None:
+        """Seal full segments; without room for the next file the next flush tries again."""
+        if not self.files.is_full():
+            return
         try:
             # That syncs its data, but not the names in its directory: the next sync does.
-            self.files.roll_if_full()
-        except OSError as error:
-            # What was written stays written. A full disk: the next flush tries to roll again.
-            refusal = self._refuse(error)
-            if not isinstance(refusal, DiskFull):
-                raise refusal from error
+            self._commits.run(self._roll_files)
+        except DiskFull as error:
+            log.warning("%s: what was written stays written", error)
 
     def _roll_again(self) -> None:
         """Make the file for which there was no room: all that was taken is written, so it waits."""
-        try:
-            self.files.roll_if_full()
-        except OSError as error:
-            raise self._refuse(error) from error
+        self._commits.run(self._roll_files)
         with self._append_lock:
             if isinstance(self._refusal, DiskFull):
                 self._refusal = None
             self._room.notify_all()
+
+    def _roll_files(self) -> int:
+        try:
+            self.files.roll_if_full()
+        except OSError as error:
+            raise self._refuse(error) from error
+        return self._commits.end
 
     def _refuse(self, error: OSError) -> TubeStoreError:
         """Remember why appends are refused from now on."""
@@ -367,7 +372,7 @@ class MessageStore:
 
     def _request_sync(self) -> None:
         options = self._options
-        unsynced = self._visible.data_end - self._synced_data_end
+        unsynced = self._visible.data_end - self._commits.end
         if self._background is not None and (
             self._unsynced_messages >= options.sync_after_messages
             or 0 < options.sync_after_bytes <= unsynced
@@ -388,11 +393,7 @@ class MessageStore:
         with self._append_lock:
             self._check_open()
             ends = self._visible
-        try:
-            self.files.sync()
-        except OSError as error:
-            raise self._fail(error) from error
-        self._note_synced(ends.data_end)
+        self._commits.run(lambda: self._synced(self.files.sync, ends.data_end))
         write_checkpoint(self.files, ends.index_end, ends.data_end)
         self.files.keep_postings()
 
@@ -403,32 +404,21 @@ class MessageStore:
 
     def _sync_data(self, data_end: int) -> None:
         """Wait until data below `data_end` is on stable storage; waiters share syncs."""
-        while True:
-            with self._sync_done:
-                while self._syncing and self._synced_data_end < data_end:
-                    self._sync_done.wait()
-                if self._synced_data_end >= data_end:
-                    return
-                self._syncing = True
-            try:
-                # Everything that others have written until now is covered by this one sync.
-                with self._append_lock:
-                    self._check_open()
-                end = self.files.sync_data()
-            except OSError as error:
-                raise self._fail(error) from error
-            else:
-                self._note_synced(end)
-            finally:
-                with self._sync_done:
-                    self._syncing = False
-                    self._sync_done.notify_all()
+        self._commits.reach(data_end, lambda: self._synced(self.files.sync_data, None))
 
-    def _note_synced(self, data_end: int) -> None:
-        with self._sync_done:
-            self._synced_data_end = max(self._synced_data_end, data_end)
-            self._unsynced_messages = 0
-            self._last_sync = self._clock.monotonic()
+    def _synced(self, sync: Callable[[], int | None], data_end: int | None) -> int:
+        """Run a sync of the files; a failed one fails the shard. Returns how far data is safe."""
+        with self._append_lock:
+            self._check_open()
+        try:
+            end = sync()
+        except OSError as error:
+            raise self._fail(error) from error
+        self._unsynced_messages = 0
+        self._last_sync = self._clock.monotonic()
+        reached = end if data_end is None else data_end
+        assert reached is not None
+        return reached
 
     def _fail(self, error: OSError) -> StoreFailed:
         """A failed sync: what the kernel dropped cannot be told, so the shard ends here (D6)."""
@@ -446,7 +436,7 @@ class MessageStore:
         first = (self._flushing or self._main).first_time
         if self.dirty_bytes and (now - first) * 1000 >= options.mem_flush_interval_ms:
             self.flush()
-        behind = self._visible.data_end > self._synced_data_end
+        behind = self._visible.data_end > self._commits.end
         if behind and (now - self._last_sync) * 1000 >= options.sync_after_ms:
             self.sync_files()
 
@@ -466,7 +456,7 @@ class MessageStore:
             self._visible = self.files.snapshot()
             self._main = MsgMemStore(index_offset, data_end)
             self._room_bytes = 0
-            self._synced_data_end = min(self._synced_data_end, data_end)
+            self._commits.lower(data_end)
             self.recovered.problems.clear()
 
     # -- read --------------------------------------------------------------------------------
@@ -494,7 +484,7 @@ class MessageStore:
         self._flush_lock = threading.Lock()
         self._append_lock = threading.Lock()
         self._room = threading.Condition(self._append_lock)
-        self._sync_done = threading.Condition(threading.Lock())
+        self._commits = GroupCommit(self._commits.end)
         self._refusal = reason
 
     def close(self) -> None:

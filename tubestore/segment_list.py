@@ -112,6 +112,11 @@ class FileSegmentList:
         self._show(changed)
         return segment
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the last segment has reached its size."""
+        return bool(self._segments) and self.last.size >= self._segment_size_bytes
+
     def roll_if_full(self) -> FileSegment | None:
         """Sync and seal the last segment if it is full, start the next; returns the sealed one."""
         last = self.last

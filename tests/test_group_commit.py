@@ -1,0 +1,87 @@
+"""Syncs of one shard go one at a time, are shared, and a failed one is the last."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tubestore.errors import DiskFull, StoreFailed
+from tubestore.group_commit import GroupCommit
+
+
+def test_what_is_safe_already_needs_no_sync() -> None:
+    commits = GroupCommit(100)
+    commits.reach(100, lambda: pytest.fail("not needed"))
+
+
+def test_those_who_wait_share_the_next_sync() -> None:
+    commits, calls = GroupCommit(0), []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow_sync() -> int:
+        calls.append(1)
+        begun.set()
+        may_end.wait(10)
+        return 10 * len(calls)
+
+    first = threading.Thread(target=commits.reach, args=(10, slow_sync))
+    first.start()
+    begun.wait(10)
+    others = [threading.Thread(target=commits.reach, args=(20, slow_sync)) for _ in range(8)]
+    for thread in others:
+        thread.start()
+    may_end.set()
+    for thread in [first, *others]:
+        thread.join(10)
+    assert len(calls) == 2
+    assert commits.end == 20
+
+
+def test_two_syncs_never_run_at_once() -> None:
+    commits, running, most = GroupCommit(0), [0], [0]
+
+    def sync() -> int:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        running[0] -= 1
+        return 1
+
+    threads = [threading.Thread(target=commits.run, args=(sync,)) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert most == [1]
+
+
+def test_after_a_failed_sync_nobody_is_told_that_anything_is_safe() -> None:
+    commits = GroupCommit(0)
+
+    def failing() -> int:
+        raise StoreFailed("/s/t-0", "sync: EIO")
+
+    with pytest.raises(StoreFailed):
+        commits.reach(1, failing)
+    with pytest.raises(StoreFailed):
+        commits.reach(1, lambda: 1)
+    with pytest.raises(StoreFailed):
+        commits.run(lambda: 1)
+
+
+def test_a_full_disk_may_be_tried_again() -> None:
+    commits = GroupCommit(0)
+
+    def full() -> int:
+        raise DiskFull("/s/t-0", "no space")
+
+    with pytest.raises(DiskFull):
+        commits.run(full)
+    commits.reach(5, lambda: 5)
+    assert commits.end == 5
+
+
+def test_what_was_cut_away_has_to_be_synced_again() -> None:
+    commits = GroupCommit(9)
+    commits.lower(4)
+    assert commits.end == 4

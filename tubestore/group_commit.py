@@ -1,0 +1,70 @@
+"""Syncs of one shard: one at a time, each shared by everybody who waits for it.
+
+Invariants:
+- never two syncs of a shard at once: the kernel reports a write error to one of them only,
+  and the other would acknowledge what was lost;
+- a sync covers what was written before it began;
+- after a failed one nobody is told that anything is safe, now and until the shard is reopened.
+
+Guards: `_changed` guards everything here; no other lock is taken under it.
+
+Next to read: `message_store.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tubestore.errors import StoreFailed
+
+
+class GroupCommit:
+    """How far a stream is on stable storage, and who is bringing it further."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self._changed = threading.Condition()
+        self._running = False
+        self._failure: StoreFailed | None = None
+
+    def reach(self, end: int, sync: Callable[[], int]) -> None:
+        """Return when everything below `end` is safe; raises what a failed sync raised.
+
+        `sync` brings everything written so far to stable storage and returns how far that is.
+        One waiter calls it for all: those who come meanwhile share the next call.
+        """
+        while self.end < end:
+            self._turn(end, sync)
+
+    def run(self, sync: Callable[[], int]) -> None:
+        """Call `sync`, whatever is safe already, with no other one running."""
+        self._turn(None, sync)
+
+    def _turn(self, end: int | None, sync: Callable[[], int]) -> None:
+        with self._changed:
+            while self._running and (end is None or self.end < end):
+                self._changed.wait()
+            if self._failure is not None:
+                raise self._failure
+            if end is not None and self.end >= end:
+                return
+            self._running = True
+        try:
+            reached = sync()
+        except StoreFailed as error:  # others, a full disk for one, may be tried again
+            with self._changed:
+                self._failure = error
+            raise
+        else:
+            with self._changed:
+                self.end = max(self.end, reached)
+        finally:
+            with self._changed:
+                self._running = False
+                self._changed.notify_all()
+
+    def lower(self, end: int) -> None:
+        """Take back what was cut away."""
+        with self._changed:
+            self.end = min(self.end, end)
