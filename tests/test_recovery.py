@@ -437,3 +437,47 @@ def test_without_a_place_for_the_checkpoint_the_shard_works(memory_vfs: MemoryVf
     assert not memory_vfs.exists(CHECKPOINT)
     shard = open_shard(memory_vfs, HOME)
     append_and_read_back(memory_vfs, shard, BODIES[:1])
+
+
+@pytest.mark.parametrize("damaged", [9, 11])
+def test_records_that_carry_offsets_a_second_time_are_not_cut_behind_damage(
+    memory_vfs: MemoryVfs, damaged: int
+) -> None:
+    """After a crash TubeMQ gives the offsets of unindexed records again (oracle-tubemq.md 4.14)."""
+    offsets = [*range(8), *range(5, 10)]
+    rows = make_rows(len(offsets))
+    data = b""
+    starts = []
+    for row, number in zip(rows, offsets, strict=True):
+        (header, payload), _ = encode_row(row, number * ENTRY_SIZE, 0)
+        starts.append(len(data))
+        data += header + payload
+    memory_vfs.make_directories(HOME)
+    memory_vfs.open(DATA, create=True).pwrite(data, 0)
+    patch(memory_vfs, DATA, starts[damaged] + HEADER_SIZE, b"#")
+    shard = open_shard(memory_vfs, HOME)
+    found = scanned(shard.view(), verify=True)
+    good = [row["body"] for row in found if row["state"] == STATE_OK]
+    assert good == [row.payload for n, row in enumerate(rows) if n != damaged]
+    assert len(found) == len(rows)
+    after = shard.append(make_row(b"after"), "fsync")
+    shard.close()
+    memory_vfs.remove(CHECKPOINT)
+    again = open_shard(memory_vfs, HOME)
+    rows_again = scanned(again.view(), verify=True)
+    assert rows_again[:-1] == found
+    assert (rows_again[-1]["offset"], rows_again[-1]["body"]) == (after, b"after")
+    again.close()
+
+
+def test_a_torn_message_that_holds_a_dump_of_a_store_is_cut(memory_vfs: MemoryVfs) -> None:
+    dump = b""
+    for number, row in enumerate(make_rows(50)):
+        (header, payload), _ = encode_row(row, number * ENTRY_SIZE, len(dump))
+        dump += header + payload
+    write_rows(memory_vfs, [*ROWS, make_row(dump)], HOME)
+    memory_vfs.remove(CHECKPOINT)
+    cut(memory_vfs, DATA, 100)
+    shard = open_shard(memory_vfs, HOME)
+    assert bodies(shard.view()) == BODIES
+    append_and_read_back(memory_vfs, shard, list(BODIES))

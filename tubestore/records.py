@@ -281,11 +281,14 @@ def find_valid(data: Buffer, position: int, end: int, index_from: int) -> int | 
     return None
 
 
-def verify_entries(entries: Array, index_start: int, data: Buffer, data_start: int) -> Array:
+def verify_entries(
+    entries: Array, index_start: int, data: Buffer, data_start: int, *, own_offset: bool = True
+) -> Array:
     """Return, for each entry, whether its record is in `data` and says the same, checksum included.
 
     `index_start` is the absolute offset of the first entry, `data_start` that of `data`'s
-    first byte; an entry that points outside `data` is False.
+    first byte; an entry that points outside `data` is False. `own_offset`: the record must
+    also carry the entry's offset, which TubeMQ gives a second time after some crashes.
     """
     count = len(entries)
     good = np.zeros(count, bool)
@@ -301,7 +304,8 @@ def verify_entries(entries: Array, index_start: int, data: Buffer, data_start: i
     same = (headers["token"] == TOKEN_MESSAGE) & (headers["length"] == sizes - 4)
     for name in ("partition_id", "key_code", "received_time"):
         same &= headers[name] == wanted[name]
-    same &= headers["queue_logic_offset"] == index_start + ENTRY_SIZE * rows
+    if own_offset:
+        same &= headers["queue_logic_offset"] == index_start + ENTRY_SIZE * rows
     ok = np.flatnonzero(same)
     positions, sizes = positions[ok], sizes[ok]
     checksums = kernels.crc_each(data, positions + HEADER_SIZE, positions + sizes, CHECKSUM_MASK)

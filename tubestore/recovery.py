@@ -153,6 +153,16 @@ def _problem(report: RecoverReport, segment: FileSegment, position: int, reason:
     log.warning("%s at %d: %s", segment.path, position, reason)
 
 
+def _chain_end(view: memoryview, position: int, end: int) -> int:
+    """Return where the intact records end that follow each other from `position` on."""
+    while position < end:
+        header, reason = inspect(view, position, end)
+        if reason is not None:
+            break
+        position += int(header.length) + 4
+    return position
+
+
 class _Reconciler:
     """Walks data and index together from a trusted place to both ends."""
 
@@ -193,7 +203,10 @@ class _Reconciler:
                 first, last = int(rows[0]), int(rows[-1]) + 1
                 view = segment.view(segment.end)
                 start = index_from + ENTRY_SIZE * first
-                good[first:last] |= verify_entries(entries[first:last], start, view, segment.start)
+                # Entry and record agree in all else: what the index says of an offset counts.
+                good[first:last] |= verify_entries(
+                    entries[first:last], start, view, segment.start, own_offset=False
+                )
         return good
 
     def run(self) -> None:
@@ -285,20 +298,42 @@ class _Reconciler:
         if len(later):
             at = int(later[0])
             by_entry = int(offsets[at]), self.index_offset + ENTRY_SIZE * at
+        torn = self._is_torn(segment)
         for candidate in self.files.data.between(self.data_offset, self.files.data.end):
             first = max(0, self.data_offset + 1 - candidate.start)
             stop = candidate.size
             if by_entry is not None:
                 stop = min(stop, max(first, by_entry[0] - candidate.start))
             view = candidate.view(candidate.end)
-            while (position := find_valid(view, first, stop, self.index_offset)) is not None:
-                header = DATA_HEADER.unpack_from(view, position)
-                if self._can_follow(candidate.start + position, header, by_entry):
-                    return candidate.start + position, int(header.queue_logic_offset)
+            while (position := find_valid(view, first, stop, 0)) is not None:
+                offset = int(DATA_HEADER.unpack_from(view, position).queue_logic_offset)
+                fits = self._can_follow(candidate.start + position, offset, by_entry)
+                if fits and (by_entry is not None or not torn):
+                    return candidate.start + position, offset
                 first = position + 1
+                if by_entry is None and (fits or offset < self.index_offset):
+                    # Part of a torn body, or a record whose offset TubeMQ gave twice after a
+                    # crash: only of the latter do intact ones go on to the end.
+                    first = _chain_end(view, position, candidate.size)
+                    if first == candidate.size:
+                        following = offset if fits else self.index_offset + ENTRY_SIZE
+                        return candidate.start + position, following
         return by_entry
 
-    def _can_follow(self, data_offset: int, header: Any, by_entry: tuple[int, int] | None) -> bool:
+    def _is_torn(self, segment: FileSegment) -> bool:
+        """Whether the record at this place says that it goes on behind the end of its file."""
+        position = self.data_offset - segment.start
+        header, _ = inspect(segment.view(segment.end), position, segment.size)
+        return bool(
+            header is not None
+            and header.token == TOKEN_MESSAGE
+            and header.queue_logic_offset == self.index_offset
+            and segment.size - position < header.length + 4 <= RECORD_SIZE_MAX
+        )
+
+    def _can_follow(
+        self, data_offset: int, index_offset: int, by_entry: tuple[int, int] | None
+    ) -> bool:
         """Whether an intact record behind damage has an offset that can be right.
 
         The bytes in between hold so many messages and no more. A record that is part of a
@@ -308,7 +343,8 @@ class _Reconciler:
         last = self.index_offset + ENTRY_SIZE * held
         if by_entry is not None:
             last = min(last, by_entry[1] - ENTRY_SIZE)
-        return bool(header.queue_logic_offset <= last)
+        # -1 is what TubeMQ 1.2.0 writes without caches.
+        return index_offset == -1 or self.index_offset <= index_offset <= last
 
     def _keep_or_write_placeholder(self, size: int) -> None:
         """Give a damaged message an entry, so that those behind it keep their offsets."""
