@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import Background, MessageStore
 from tubestore.options import StoreOptions
 from tubestore.read_path import ALL_COLUMNS, ShardView
-from tubestore.records import RecordColumns, Row
+from tubestore.records import ENTRY_SIZE, RecordColumns, Row
+from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.vfs import Vfs
 
 T0 = 1_700_000_000_000
@@ -146,3 +148,25 @@ class Requests:
     def sync_soon(self, shard: MessageStore) -> None:
         """Note a sync."""
         self.syncs.append(shard)
+
+
+class GatedVfs(FaultyVfs):
+    """The first sync waits until as many writes to data files have been made as are expected."""
+
+    def __init__(self, inner: MemoryVfs, writes: int) -> None:
+        super().__init__(inner)
+        self.writes = writes
+        self.reached = threading.Event()
+
+    def ask(self, call: str, path: str) -> None:
+        super().ask(call, path)
+        if call == "sync" and path.endswith(".tube"):
+            assert self.reached.wait(10)
+
+    def ask_write(self, path: str, size: int) -> tuple[int, OSError | None]:
+        answer = super().ask_write(path, size)
+        if path.endswith(".index"):
+            self.writes -= size // ENTRY_SIZE
+            if self.writes <= 0:
+                self.reached.set()
+        return answer

@@ -1,0 +1,261 @@
+"""A store for reading only, after its end, in a forked child; its threads and ids."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import gc
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tubestore
+from tests.support.tube import RunningClock
+from tubestore.clock import ManualClock
+from tubestore.errors import (
+    DiskFull,
+    ReadOnlyStore,
+    StoreClosed,
+    StoreFailed,
+    StoreLocked,
+)
+from tubestore.manager import MessageStoreManager
+from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.vfs import OsVfs
+
+
+def bodies(topic: Any, partition: int = 0) -> list[bytes | None]:
+    return [m.body for m in topic.read(partition)]
+
+
+# -- read only -------------------------------------------------------------------------------
+
+
+def test_a_reader_refuses_every_write(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path) as store:
+        store.create_topic("t").append(b"x")
+    with tubestore.open(tmp_path, mode="r") as store:
+        with pytest.raises(ReadOnlyStore):
+            store.create_topic("u")
+        with pytest.raises(ReadOnlyStore):
+            store["t"].append(b"y")
+        with pytest.raises(ReadOnlyStore):
+            store["t"].append_batch({"body": [b"y"]})
+        with pytest.raises(ReadOnlyStore):
+            store.append_batch({"topic": ["t"], "body": [b"y"]})
+        store.flush()
+        store.sync()
+        store.maintain()
+        assert bodies(store["t"]) == [b"x"]
+
+
+# -- the end ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_a_closed_store_refuses_everything(tmp_path: Path, mode: Any) -> None:
+    with tubestore.open(tmp_path) as store:
+        store.create_topic("t", stores=2).append(b"x", partition=0)
+    store = tubestore.open(tmp_path, mode)
+    topic = store["t"]
+    assert bodies(topic) == [b"x"]
+    store.close()
+    store.close()
+    calls: dict[str, Any] = {
+        "create_topic": lambda: store.create_topic("u"),
+        "topic": lambda: store.topic("t"),
+        "append_batch": lambda: store.append_batch([{"topic": "t", "body": b"x"}]),
+        "flush": store.flush,
+        "sync": store.sync,
+        "refresh": store.refresh,
+        "topic.append": lambda: topic.append(b"x", partition=0),
+        "topic.append elsewhere": lambda: topic.append(b"x", partition=10_000),
+        "topic.append_batch": lambda: topic.append_batch({"body": [b"x"]}),
+        "topic.read": lambda: topic.read(0),
+        "topic.scan": lambda: topic.scan().read_all(),
+        "topic.messages": lambda: list(topic.messages(0)),
+        "topic.partitions": topic.partitions,
+    }
+    refused = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except (StoreClosed, ReadOnlyStore) as error:
+            refused[name] = type(error)
+    assert sorted(refused) == sorted(calls)
+    assert "the store is closed" in repr(store)
+
+
+def test_what_was_read_stays_valid_after_close(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path) as store:
+        topic = store.create_topic("t")
+        topic.append_batch({"body": [b"%d" % n for n in range(1000)]})
+        page = topic.read(0, limit=1000)
+    assert [m.body for m in page] == [b"%d" % n for n in range(1000)]
+
+
+def test_a_store_that_was_not_closed_warns_and_closes_itself(memory_vfs: MemoryVfs) -> None:
+    store = tubestore.open("/s", vfs=memory_vfs, background=False)
+    store.create_topic("t").append(b"x", durability="memory")
+    with pytest.warns(ResourceWarning, match="was not closed"):  # noqa: PT031
+        del store
+        gc.collect()
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
+        assert bodies(store["t"]) == [b"x"]
+
+
+def test_closing_writes_what_was_only_in_memory(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path, durability="memory") as store:
+        topic = store.create_topic("t", partitions=3, stores=3)
+        topic.append_batch({"body": [b"x"] * 90})
+    with tubestore.open(tmp_path, mode="r") as store:
+        assert store["t"].scan().read_all().num_rows == 90
+
+
+def test_all_shards_are_closed_even_when_one_fails(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    store = tubestore.open("/s", vfs=faulty, background=False, durability="memory")
+    topic = store.create_topic("t", stores=3)
+    topic.append_batch({"body": [b"x"] * 3, "partition": [0, 10_000, 20_000]})
+    faulty.fail("pwrite", path="t-1", error=errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        store.close()
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
+        counts = [len(store["t"].read(p)) for p in (0, 10_000, 20_000)]
+    assert counts == [1, 0, 1]
+
+
+def test_an_error_within_the_block_is_the_one_that_is_seen(memory_vfs: MemoryVfs) -> None:
+    store = tubestore.open("/s", vfs=memory_vfs, background=False)
+
+    def use() -> None:
+        with store:
+            store.create_topic("t").append(b"x", durability="memory")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        use()
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as again:
+        assert bodies(again["t"]) == [b"x"]
+
+
+def test_an_open_store_cannot_be_pickled_or_copied(store: MessageStoreManager) -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(store)
+    with pytest.raises(TypeError):
+        copy.copy(store)
+
+
+def test_a_failed_shard_does_not_stop_the_others(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    with tubestore.open("/s", vfs=faulty, background=False) as store:
+        topic = store.create_topic("t", stores=2)
+        faulty.fail("sync", path="t-0")
+        with pytest.raises(StoreFailed):
+            topic.append(b"x", partition=0, durability="fsync")
+        topic.append(b"y", partition=10_000, durability="fsync")
+        assert bodies(topic, 10_000) == [b"y"]
+        assert bodies(topic, 0) == [b"x"]
+
+
+# -- fork ------------------------------------------------------------------------------------
+
+
+def in_a_child(work: Any) -> str:
+    """Run `work` in a fork and return what it answered; a child that hangs is killed."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        answer = "nothing was raised"
+        try:
+            work()
+        except BaseException as error:
+            answer = type(error).__name__
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    timer = threading.Timer(5, os.kill, (pid, 9))
+    timer.start()
+    try:
+        answer = os.read(reading, 100).decode() or "killed"
+        os.waitpid(pid, 0)
+    finally:
+        timer.cancel()
+        os.close(reading)
+    return answer
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path, background=False) as store:
+        topic = store.create_topic("t", stores=2)
+        topic.append(b"x", partition=0, durability="memory")
+        for work in (
+            lambda: topic.append(b"y", partition=0),
+            lambda: topic.append(b"y", partition=10_000),
+            lambda: topic.append_batch({"body": [b"y"]}),
+            lambda: topic.read(0),
+            lambda: store.create_topic("u"),
+            lambda: store.flush(),
+            lambda: store.sync(),
+        ):
+            assert in_a_child(work) == "StoreClosed"
+        assert in_a_child(store.close) == "nothing was raised"
+        with pytest.raises(StoreLocked):
+            tubestore.open(tmp_path, vfs=OsVfs())
+        assert topic.append(b"z", partition=0).offset == 28
+        assert bodies(topic) == [b"x", b"z"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_while_another_thread_was_in_a_call_does_not_hang(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path, background=False) as store:
+        topic = store.create_topic("t")
+        topic.append(b"x")
+        shard: Any = topic.shard(0)
+        with shard._append_lock, store._lock:  # as if other threads were inside
+            assert in_a_child(lambda: topic.append(b"y")) == "StoreClosed"
+            assert in_a_child(lambda: topic.read(0)) == "StoreClosed"
+            assert in_a_child(store.sync) == "StoreClosed"
+
+
+# -- background ------------------------------------------------------------------------------
+
+
+def test_background_threads_end_with_the_store(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with tubestore.open(tmp_path) as store:
+        assert threading.active_count() > before
+        store.create_topic("t").append(b"x")
+    assert threading.active_count() == before
+
+
+def test_message_ids_rise_and_go_on_after_the_clock_stepped_back(
+    store: MessageStoreManager, clock: ManualClock
+) -> None:
+    ids = [store.next_msg_id()]
+    clock.advance(-60_000)
+    ids += [store.next_msg_id(), *store.next_msg_ids(3).tolist(), store.next_msg_id()]
+    clock.advance(120_000)
+    ids.append(store.next_msg_id())
+    assert ids == sorted(set(ids))
+
+
+def test_a_new_topic_does_not_wait_for_room_that_idle_ones_hold(memory_vfs: MemoryVfs) -> None:
+    """At the bound of all buffers the oldest are flushed first (D8)."""
+    with tubestore.open(
+        "/s",
+        vfs=memory_vfs,
+        clock=RunningClock(),
+        background=False,
+        durability="memory",
+        memory_bound_bytes=4 * (64 << 10),
+    ) as store:
+        topic = store.create_topic("t", stores=10)
+        for number in range(10):
+            topic.append(b"x", partition=number * 10_000)
+        assert store._pool.used <= 4 * (64 << 10)

@@ -1,0 +1,275 @@
+"""Reading a topic: pages, filters, streams, and damage."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tubestore
+from tubestore.clock import ManualClock
+from tubestore.errors import (
+    CorruptRecord,
+    InvalidMessage,
+    OffsetOutOfRange,
+)
+from tubestore.manager import MessageStoreManager
+from tubestore.records import ENTRY_SIZE
+from tubestore.testing import MemoryVfs
+from tubestore.topic import Topic
+
+T0 = 1_700_000_000_000
+
+
+@pytest.fixture
+def topic(store: MessageStoreManager) -> Topic:
+    return store.create_topic("logs", partitions=4)
+
+
+def bodies(page: Any) -> list[bytes | None]:
+    return [m.body for m in page]
+
+
+# -- pages -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(topic: Topic) -> Topic:
+    """100 messages, by turns in 4 partitions, the last ones still in memory."""
+    for number in range(100):
+        topic.append(
+            b"%03d" % number,
+            partition=number % 4,
+            received_time=T0 + number,
+            filter_item=["even", "odd", None][number % 3],
+            durability="memory" if number > 90 else "page_cache",
+        )
+    return topic
+
+
+def test_pages_of_a_limit_give_everything_once(filled: Topic) -> None:
+    for limit in (1, 3, 24, 25, 26, 1000):
+        found: list[bytes | None] = []
+        page = filled.read(1, limit=limit)
+        while True:
+            found += bodies(page)
+            assert len(page) <= limit
+            assert page.truncated == (len(found) < 25)
+            if not page.truncated:
+                break
+            page = filled.read(1, page.next_offset, limit=limit)
+        assert found == [b"%03d" % n for n in range(1, 100, 4)]
+        assert page.end_offset == 100 * ENTRY_SIZE
+        assert page.next_offset <= page.end_offset
+
+
+def test_a_page_stops_at_max_bytes_but_has_one_message(filled: Topic) -> None:
+    size = 52 + 3  # and attributes, for most
+    assert len(filled.read(0, max_bytes=1)) == 1
+    assert len(filled.read(0, max_bytes=0)) == 1
+    page = filled.read(0, max_bytes=10 * size)
+    assert 1 <= len(page) < 10
+    assert page.truncated
+    found = []
+    position: Any = "earliest"
+    while True:
+        page = filled.read(0, position, max_bytes=200)
+        found += bodies(page)
+        position = page.next_offset
+        if not page.truncated:
+            break
+    assert found == [b"%03d" % n for n in range(0, 100, 4)]
+    assert len(filled.read(0, max_bytes=None)) == 25
+
+
+def test_a_page_of_no_messages_does_not_pass_any_by(filled: Topic) -> None:
+    page = filled.read(0, limit=0)
+    assert len(page) == 0
+    assert page.truncated
+    assert bodies(filled.read(0, page.next_offset)) == bodies(filled.read(0))
+    with pytest.raises(ValueError, match="limit"):
+        filled.read(0, limit=-1)
+
+
+def test_reading_at_the_end_is_an_empty_page_and_goes_on_later(filled: Topic) -> None:
+    page = filled.read(3, "latest")
+    assert (len(page), page.truncated) == (0, False)
+    assert page.next_offset == page.end_offset == 100 * ENTRY_SIZE
+    filled.append(b"new", partition=3)
+    assert bodies(filled.read(3, page.next_offset)) == [b"new"]
+
+
+def test_an_idle_partition_gives_the_end_to_go_on_from(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t", partitions=2)
+    for _ in range(10):
+        topic.append(b"x", partition=0)
+    page = topic.read(1)
+    assert (len(page), page.next_offset, page.truncated) == (0, 10 * ENTRY_SIZE, False)
+
+
+def test_an_offset_between_messages_is_rounded_up(filled: Topic) -> None:
+    assert bodies(filled.read(0, 1, limit=1)) == [b"004"]
+    assert bodies(filled.read(1, 1, limit=1)) == [b"001"]
+    assert bodies(filled.read(1, 28, limit=1)) == [b"001"]
+    assert bodies(filled.read(1, 29, limit=1)) == [b"005"]
+
+
+@pytest.mark.parametrize("offset", [-1, 100 * ENTRY_SIZE + 1, 1 << 62])
+def test_an_offset_outside_is_an_error_that_says_what_is_there(filled: Topic, offset: int) -> None:
+    with pytest.raises(OffsetOutOfRange) as caught:
+        filled.read(0, offset)
+    assert (caught.value.first, caught.value.end) == (0, 2800)
+
+
+@pytest.mark.parametrize("offset", [None, "first", 1.5, b"0"])
+def test_an_offset_of_another_type_is_refused(filled: Topic, offset: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        filled.read(0, offset)
+
+
+@pytest.mark.parametrize("partition", [4, -1, 10_000, "0", None, 1 << 70])
+def test_a_partition_that_is_none_of_the_topic_s_is_refused(filled: Topic, partition: Any) -> None:
+    with pytest.raises(InvalidMessage):
+        filled.read(partition)
+
+
+def test_filter_items_and_times_choose_messages(filled: Topic) -> None:
+    evens = [n for n in range(100) if n % 3 == 0]
+    expected = [b"%03d" % n for n in evens if n % 4 == 2]
+    assert bodies(filled.read(2, filter_items=["even"])) == expected
+    assert bodies(filled.read(2, filter_items=["even", "nothing"])) == expected
+    assert bodies(filled.read(2, filter_items=[])) == []
+    page = filled.read(2, start=T0 + 50, end=T0 + 94)
+    assert bodies(page) == [b"%03d" % n for n in range(50, 94, 4)]
+    both = filled.read(
+        2, filter_items=["even"], start=datetime.fromtimestamp((T0 + 50) / 1000, UTC)
+    )
+    assert bodies(both) == [b"%03d" % n for n in evens if n % 4 == 2 and n >= 50]
+    with pytest.raises(TypeError, match="a list of texts"):
+        filled.read(2, filter_items="even")
+
+
+def test_filtered_pages_give_everything_once(filled: Topic) -> None:
+    found, position, pages = [], 0, 0
+    while True:
+        page = filled.read(1, position, filter_items=["odd"], limit=2)
+        found += bodies(page)
+        position, pages = page.next_offset, pages + 1
+        if not page.truncated:
+            break
+    assert found == [b"%03d" % n for n in range(1, 100, 4) if n % 3 == 1]
+    assert pages <= 1 + len(found) // 2
+
+
+def test_columns_choose_what_is_read(filled: Topic) -> None:
+    page = filled.read(0, columns=["body", "offset"], limit=1)
+    assert page.table.column_names == ["body", "offset"]
+    assert len(filled.read(0, columns=[], limit=3).table.column_names) == 0
+    with pytest.raises(ValueError, match="nonsense"):
+        filled.read(0, columns=["nonsense"])
+
+
+def test_a_page_is_an_arrow_stream_as_often_as_one_likes(filled: Topic) -> None:
+    page = filled.read(0)
+    assert pa.table(page) == pa.table(page) == page.table
+    assert "Page(25 messages" in repr(page)
+
+
+# -- many messages ---------------------------------------------------------------------------
+
+
+def test_messages_are_those_of_the_call_and_end(filled: Topic) -> None:
+    found = []
+    for message in filled.messages(1):
+        found.append(message.body)
+        if len(found) < 50:
+            filled.append(b"while reading", partition=1)
+    assert found == [b"%03d" % n for n in range(1, 100, 4)]
+    assert list(filled.messages(1, "latest")) == []
+
+
+def test_messages_go_over_many_pages(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t", partitions=2)
+    topic.append_batch(
+        {"body": [b"%d" % n for n in range(5000)], "partition": [n % 2 for n in range(5000)]}
+    )
+    assert [m.body for m in topic.messages(1)] == [b"%d" % n for n in range(1, 5000, 2)]
+
+
+def test_following_ends_when_nothing_came_for_a_while(filled: Topic, clock: ManualClock) -> None:
+    following = filled.follow(0, 80 * ENTRY_SIZE, idle_timeout=0, poll_interval=0)
+    assert [m.body for m in following] == [b"080", b"084", b"088", b"092", b"096"]
+
+
+def test_a_scan_sees_all_shards_in_the_order_of_offsets(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t", partitions=2, stores=3)
+    for number in range(60):
+        topic.append(b"%02d" % number, partition=number % 3 * 10_000 + number % 2)
+    with topic.scan(columns=["store_id", "offset", "body"]) as reader:
+        topic.append(b"later", partition=0)
+        table = reader.read_all()
+    assert table.num_rows == 60
+    keys = list(
+        zip(table.column("store_id").to_pylist(), table.column("offset").to_pylist(), strict=True)
+    )
+    assert keys == sorted(keys)
+
+
+def test_a_scan_filters_by_item_and_time(filled: Topic) -> None:
+    table = filled.scan(filter_items=["even", "odd"], start=T0 + 10, end=T0 + 96).read_all()
+    assert table.column("body").to_pylist() == [
+        b"%03d" % n for n in range(10, 96) if n % 3 in (0, 1)
+    ]
+    assert filled.scan(filter_items=["none"]).read_all().num_rows == 0
+
+
+def test_the_partitions_table_counts_messages(filled: Topic) -> None:
+    table = filled.partitions()
+    assert table.column("partition").to_pylist() == [0, 1, 2, 3]
+    assert table.column("count").to_pylist() == [25] * 4
+    assert set(table.column("next").to_pylist()) == {100 * ENTRY_SIZE}
+    assert set(table.column("first").to_pylist()) == {0}
+
+
+def test_the_message_at_an_offset_is_of_this_partition_or_none(filled: Topic) -> None:
+    message = filled.message_at(1, ENTRY_SIZE)
+    assert message is not None
+    assert message.body == b"001"
+    assert filled.message_at(0, ENTRY_SIZE) is None
+    assert filled.message_at(0, 100 * ENTRY_SIZE) is None
+
+
+# -- damage ----------------------------------------------------------------------------------
+
+
+def test_an_unreadable_message_is_a_row_or_an_error_as_one_chooses(
+    store: MessageStoreManager, filled: Topic, memory_vfs: MemoryVfs
+) -> None:
+    filled.sync()
+    path = f"/store/logs-0/{0:020d}.tube"
+    memory_vfs.open(path).pwrite(b"nope", 4)
+    (first, *others) = list(filled.read(0))
+    assert (first.state, first.body, first.partition) == ("bad_record", None, 0)
+    assert {m.state for m in others} == {"ok"}
+    with tubestore.open("/store", mode="r", vfs=memory_vfs, on_damage="raise") as strict:
+        logs = strict.topic("logs")
+        with pytest.raises(CorruptRecord, match="bad_record"):
+            logs.read(0)
+        with pytest.raises(CorruptRecord):
+            logs.scan(columns=["body"]).read_all()
+        assert len(logs.read(1, columns=["body"]).table.column_names) == 1
+
+
+def test_a_flipped_bit_is_seen_when_one_asks_for_checksums(
+    filled: Topic, memory_vfs: MemoryVfs
+) -> None:
+    filled.sync()
+    path = f"/store/logs-0/{0:020d}.tube"
+    data = memory_vfs.read_file(path)
+    at = data.index(b"008")
+    memory_vfs.open(path).pwrite(b"#", at)
+    assert {m.state for m in filled.read(0)} == {"ok"}
+    states = [m.state for m in filled.read(0, verify=True)]
+    assert states == ["ok", "ok", "bad_checksum"] + ["ok"] * 22
