@@ -59,10 +59,8 @@ from rocketcompat.store_lock import StoreLock
 from rocketcompat.tube_layout import TubeLayout
 from tubestore.clock import Clock, SystemClock
 from tubestore.errors import (
-    CorruptRecord,
     InvalidMessage,
     NotAStore,
-    OffsetOutOfRange,
     ReadOnlyStore,
     StoreClosed,
     TubeStoreError,
@@ -315,9 +313,7 @@ class DefaultMessageStore:
             )
             followers.append(self.index)
         if "tube" in layouts and writable:
-            self.tube = TubeLayout(
-                self.root, vfs=self._vfs, clock=self._clock, read_log=self._record_or_none
-            )
+            self.tube = TubeLayout(self.root, vfs=self._vfs, clock=self._clock)
             followers.append(self.tube)
         return followers
 
@@ -425,12 +421,6 @@ class DefaultMessageStore:
         self.commit_log.close()
         if self._lock is not None:
             self._lock.release()
-
-    def _record_or_none(self, physical_offset: int) -> MessageRecord | None:
-        try:
-            return self.commit_log.record_at(physical_offset)
-        except (CorruptRecord, OffsetOutOfRange):
-            return None
 
     @property
     def _dispatch_timeout(self) -> float:

@@ -3,7 +3,8 @@
 They live in `<root>/tube/`, a tubestore root of its own. A shard's record carries the
 physical offset of its log record as message id, and ids ascend within a shard: that is all
 that exactly-once needs. After a crash a shard keeps what the log has too, and a replay skips
-what a shard has already.
+what a shard has already, having compared it: a foreign broker may have written over some of
+the records and left those behind them (oracle-rocketmq 2.1).
 
 Batches are encoded once and written through (`page_cache`): a shard of this root never has
 messages in memory, so progress is where the last batch ended.
@@ -16,32 +17,62 @@ Next to read: `recovery.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rocketcompat.columns import RecordColumns as LogColumns
 from rocketcompat.formats import TUBE_DIRECTORY
-from rocketcompat.messages import DispatchBatch, MessageRecord
-from rocketcompat.tube_record import from_tube, to_tube
-from tubestore.attributes import split_payload
+from rocketcompat.messages import DispatchBatch
+from rocketcompat.tube_record import to_tube
 from tubestore.clock import Clock
 from tubestore.errors import InvalidName, TubeStoreError
 from tubestore.filenames import check_topic_name, join
-from tubestore.formats import DATA_HEADER, PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
+from tubestore.formats import PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
 from tubestore.manager import MessageStoreManager
 from tubestore.message_store import MessageStore
 from tubestore.messages import STATE_OK
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.read_path import Selection, Source
-from tubestore.records import ENTRY_SIZE
 from tubestore.topic import append_columns
 from tubestore.vfs import Vfs
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
-ReadLog = Callable[[int], MessageRecord | None]
+_NO_ROWS: Array = np.empty(0, np.int64)
+
+
+@dataclass(slots=True)
+class _Claims:
+    """What a shard has above the mark: columns of one length, by id."""
+
+    shard: MessageStore
+    ids: Array
+    offsets: Array
+    #: What an index entry says of the message, a row each (see `_said`).
+    said: Array
+
+    @property
+    def last_id(self) -> int:
+        """The last message's id, or -1."""
+        return int(self.ids[-1]) if len(self.ids) else -1
+
+    def cut(self, count: int) -> None:
+        """Keep the first rows only."""
+        log.warning("%s: %d records that the log does not have", self.shard.name,
+                    len(self.ids) - count)  # fmt: skip
+        self.shard.cut(int(self.offsets[count]))
+        self.ids, self.offsets, self.said = (
+            self.ids[:count],
+            self.offsets[:count],
+            self.said[:count],
+        )
+
+
+def _said(partition_ids: Any, key_codes: Any, times: Any, sizes: Any) -> Array:
+    """Return what tells messages at one physical offset apart, a row a message."""
+    return np.stack([np.asarray(c, np.int64) for c in (partition_ids, key_codes, times, sizes)], 1)
 
 
 class TubeLayout:
@@ -55,7 +86,6 @@ class TubeLayout:
         *,
         vfs: Vfs,
         clock: Clock,
-        read_log: ReadLog,
         options: StoreOptions | None = None,
     ) -> None:
         wanted = options or StoreOptions()
@@ -67,10 +97,9 @@ class TubeLayout:
             background=False,
             options=wanted.with_values(durability="page_cache", payload_size_max=PAYLOAD_SIZE_MAX),
         )
-        self._read_log = read_log
         self._written = self._synced = 0
-        #: While the log is replayed: the last id that a shard has, by (topic, store id).
-        self._last_ids: dict[tuple[str, int], int] = {}
+        #: While the log is replayed: what shards have that it has to confirm, by (topic, store id).
+        self._claims: dict[tuple[str, int], _Claims] = {}
         self._refused: set[str] = set()
         self.problems: list[TubeStoreError] = []
 
@@ -85,7 +114,7 @@ class TubeLayout:
                 if not self.store.shard_exists(name, store_id):
                     continue
                 shard = topic.writable(store_id)
-                self._last_ids[name, store_id] = self._cut_shard(shard, log_end, mark)
+                self._claims[name, store_id] = self._cut_shard(shard, log_end, mark)
         self.store.problems.clear()
         for name in self.store.topics():
             for opened in self.store.topic(name).opened_shards():
@@ -93,66 +122,54 @@ class TubeLayout:
                 self.store.problems += opened.recovered.problems
         return mark
 
-    def _cut_shard(self, shard: MessageStore, log_end: int, mark: int) -> int:
-        """Cut a shard at its first record that the log does not have; returns its last id, or -1.
+    def _cut_shard(self, shard: MessageStore, log_end: int, mark: int) -> _Claims:
+        """Cut a shard at its first record that the log cannot have; returns what is left.
 
-        Ids below `mark` are known to be right. Behind them a row that cannot be read is cut
-        too: unlike a lone shard this one is written again from the log.
+        Ids below `mark` are known to be right. Behind them a row that cannot be read, or is
+        not above the one before, is cut too: unlike a lone shard this one is written again
+        from the log.
         """
-        ids, offsets, good = self._tail(shard, mark)
+        claims, good = self._tail(shard, mark)
+        ids = claims.ids
+        good[1:] &= np.diff(ids) > 0
         first_bad = int(np.argmin(good)) if not good.all() else len(good)
         beyond = np.flatnonzero(ids[:first_bad] >= log_end)
         count = int(beyond[0]) if len(beyond) else first_bad
-        while count and ids[count - 1] >= mark and not self._same(shard, int(offsets[count - 1])):
-            count -= 1  # a foreign broker has written other messages at these offsets
         if count < len(ids):
-            log.warning("%s: %d records that the log does not have", shard.name, len(ids) - count)
-            shard.cut(int(offsets[count]))
-        return int(ids[count - 1]) if count else -1
+            claims.cut(count)
+        return claims
 
-    def _tail(self, shard: MessageStore, mark: int) -> tuple[Array, Array, Array]:
-        """Return (ids, offsets, readable) of a shard's last segments, back to below `mark`."""
+    def _tail(self, shard: MessageStore, mark: int) -> tuple[_Claims, Array]:
+        """Return (rows, readable) of a shard's last segments, back to below `mark`."""
         view = shard.view()
-        parts: list[tuple[Array, Array, Array]] = []
+        parts: list[tuple[Array, ...]] = []
         for source in reversed(list(view.sources(view.index_start))):
-            parts.insert(0, self._ids_of(view, source))
-            ids, _, good = parts[0]
+            parts.insert(0, self._rows_of(view, source))
+            ids, _, _, good = parts[0]
             known = ids[good]
             if len(known) and known[0] < mark:
                 break
         if not parts:
             empty = np.empty(0, np.int64)
-            return empty, empty, np.empty(0, bool)
-        ids, offsets, good = (np.concatenate(column) for column in zip(*parts, strict=True))
+            return _Claims(shard, empty, empty, empty.reshape(0, 4)), np.empty(0, bool)
+        ids, offsets, said, good = (np.concatenate(column) for column in zip(*parts, strict=True))
         # Rows before the last one below the mark are not judged, whatever their state.
         older = np.flatnonzero(good & (ids < mark))
         first = int(older[-1]) if len(older) else 0
-        return ids[first:], offsets[first:], good[first:]
+        return _Claims(shard, ids[first:], offsets[first:], said[first:]), good[first:]
 
     @staticmethod
-    def _ids_of(view: Any, source: Source) -> tuple[Array, Array, Array]:
-        ordinals = np.arange(len(source.entries))
-        chosen = Selection(source, source.offsets(ordinals), source.entries)
+    def _rows_of(view: Any, source: Source) -> tuple[Array, ...]:
+        entries = source.entries
+        chosen = Selection(source, source.offsets(np.arange(len(entries))), entries)
         batches = view.columns_of(chosen, ["msg_id", "state"])
         states = np.concatenate([b.column(1).to_numpy(zero_copy_only=False) for b in batches])
         ids = np.concatenate(
             [b.column(0).fill_null(-1).to_numpy(zero_copy_only=False) for b in batches]
         )
-        return ids, chosen.offsets, states == STATE_OK
-
-    def _same(self, shard: MessageStore, offset: int) -> bool:
-        """Whether the shard's record at `offset` is the log's record at its id."""
-        own = record_at(shard, offset)
-        theirs = None if own is None else self._read_log(own.physical_offset)
-        if own is None or theirs is None:
-            return False
-        return (
-            own.topic == theirs.topic
-            and own.queue_id == theirs.queue_id
-            and own.queue_offset == theirs.queue_offset
-            and own.store_timestamp == theirs.store_timestamp
-            and own.body_crc == theirs.body_crc
-        )
+        names = ("partition_id", "key_code", "received_time", "data_size")
+        said = _said(*(entries[name] for name in names))
+        return ids, chosen.offsets, said, states == STATE_OK
 
     def mark(self, written: int, synced: int) -> None:
         """Take over where the files are known to be."""
@@ -165,8 +182,8 @@ class TubeLayout:
         records = batch.records
         assert isinstance(records, LogColumns)
         rows = np.flatnonzero(self._wanted(batch, records))
-        if self._last_ids and len(rows):
-            rows = self._not_there_yet(records, rows)
+        if self._claims:
+            rows = self._not_there_yet(batch, records, rows)
         if len(rows):
             queue_ids = records.column("queue_id")[rows]
             codes, topics = self._topics(records, rows, queue_ids)
@@ -188,17 +205,52 @@ class TubeLayout:
                     self.problems.append(error)
         return np.asarray(wanted)
 
-    def _not_there_yet(self, records: LogColumns, rows: Array) -> Array:
-        """Leave out rows that their shards have already (only while the log is replayed)."""
-        names, codes = records.topic_names, records.topic_codes[rows]
-        stores = records.column("queue_id")[rows] // PARTITIONS_PER_STORE
+    def _not_there_yet(self, batch: DispatchBatch, records: LogColumns, rows: Array) -> Array:
+        """Leave out rows that their shards have already (only while the log is replayed).
+
+        A shard is cut at the first message of this stretch of the log that it has otherwise.
+        """
         ids = records.column("physical_offset")[rows]
-        shards, inverse = np.unique(codes * PARTITIONS_PER_STORE + stores, return_inverse=True)
-        last = [
-            self._last_ids.get((names[k // PARTITIONS_PER_STORE], k % PARTITIONS_PER_STORE), -1)
-            for k in shards.tolist()
-        ]
-        return np.asarray(rows[ids > np.array(last, np.int64)[inverse]])
+        places = self._rows_of_shards(records, rows)
+        missing = np.ones(len(rows), bool)
+        for shard, claims in self._claims.items():
+            mine = places.get(shard, _NO_ROWS)
+            mine = mine[ids[mine] <= claims.last_id]
+            self._confirm(claims, batch, records, rows[mine])
+            missing[mine] = ids[mine] > claims.last_id
+        return rows[missing]
+
+    @staticmethod
+    def _rows_of_shards(records: LogColumns, rows: Array) -> dict[tuple[str, int], Array]:
+        """Return the places in `rows` of each shard's rows, ascending."""
+        stores = records.column("queue_id")[rows] // PARTITIONS_PER_STORE
+        keys, codes = np.unique(
+            records.topic_codes[rows] * PARTITIONS_PER_STORE + stores, return_inverse=True
+        )
+        order = np.argsort(codes, kind="stable")
+        parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(keys)))[:-1])
+        names = records.topic_names
+        return {
+            (names[key // PARTITIONS_PER_STORE], key % PARTITIONS_PER_STORE): part
+            for key, part in zip(keys.tolist(), parts, strict=False)
+        }
+
+    @staticmethod
+    def _confirm(claims: _Claims, batch: DispatchBatch, records: LogColumns, rows: Array) -> None:
+        """Compare what a shard has of a stretch of the log with the records that are there."""
+        first, end = np.searchsorted(claims.ids, (batch.start, batch.end)).tolist()
+        if first == end and not len(rows):
+            return
+        there = min(end - first, len(rows))
+        same = claims.ids[first : first + there] == batch.physical_offsets[rows[:there]]
+        if there:
+            tube = to_tube(records, rows[:there])
+            wanted = _said(tube.partition_ids, tube.key_codes, tube.received_times, tube.sizes)
+            same &= (claims.said[first : first + there] == wanted).all(axis=1)
+        if not same.all():
+            claims.cut(first + int(np.argmin(same)))
+        elif there < max(end - first, len(rows)):
+            claims.cut(first + there)
 
     def _topics(
         self, records: LogColumns, rows: Array, queue_ids: Array
@@ -215,7 +267,7 @@ class TubeLayout:
 
     def replayed(self) -> None:
         """Forget what was needed for skipping: the log has been handed over once."""
-        self._last_ids.clear()
+        self._claims.clear()
 
     def flush(self, sync: bool) -> None:
         """Write out (nothing waits in memory); with `sync`, bring it to stable storage."""
@@ -231,19 +283,3 @@ class TubeLayout:
     def close(self) -> None:
         """Close the shards; they are synced."""
         self.store.close()
-
-
-def record_at(shard: MessageStore, offset: int) -> MessageRecord | None:
-    """Return the log record that stands at an index offset of a shard; None if it is unreadable."""
-    view = shard.view()
-    source = next(iter(view.sources(offset, offset + ENTRY_SIZE)))
-    entry = source.entries[(offset - source.index_start) // ENTRY_SIZE]
-    segment = view.files.data.find(int(entry["data_offset"]))
-    if segment is None:
-        return None
-    raw = bytes(segment.read(int(entry["data_offset"]), int(entry["data_size"])))
-    header = DATA_HEADER.unpack_from(raw)
-    parts = split_payload(raw[DATA_HEADER.size :])
-    if parts is None:
-        return None
-    return from_tube(view.topic, header.partition_id, header.received_time, header.msg_id, *parts)

@@ -1,0 +1,82 @@
+"""The shards of a RocketMQ root say what the log says, whoever wrote it (DESIGN.md D2)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import rocketcompat
+import tubestore
+from rocketcompat import Message, MessageStoreConfig
+
+LOG = "commitlog/00000000000000000000"
+CONFIG = MessageStoreConfig(mapped_file_size_commit_log=65_536, max_hash_slot_num=10)
+
+
+def fill(root: Path, bodies: list[str]) -> list[int]:
+    """Put bodies into queue 0 and 1 of one topic and 10,000 of another, in turns."""
+    places = (("orders", 0), ("orders", 1), ("audit", 10_000))
+    with rocketcompat.open(root, mode="w", config=CONFIG) as store:
+        puts = []
+        for number, body in enumerate(bodies):
+            topic, queue_id = places[number % 3]
+            puts.append(store.put_message(Message(topic, body.encode(), queue_id=queue_id)))
+    return [put.physical_offset for put in puts]
+
+
+def shown(root: Path) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
+    """Return (place, body) of all messages of the log, and of the shards, by place."""
+    rows = []
+    with rocketcompat.open(root, mode="w", config=CONFIG) as store:
+        for queue in store.queues or ():
+            for number in range(queue.max_offset):
+                record = store.look_message(queue.unit(number).physical_offset)
+                rows.append((record.physical_offset, record.body))
+    found = []
+    with tubestore.open(root / "tube", mode="r") as shards:
+        for topic in shards.topics():
+            table = shards.topic(topic).scan(columns=["msg_id", "body"]).read_all()
+            found += [(row["msg_id"], row["body"]) for row in table.to_pylist()]
+    return sorted(rows), sorted(found)
+
+
+@pytest.mark.parametrize("replaced", [range(30, 40), range(31, 32), range(10), range(50, 60)])
+def test_records_that_a_broker_replaced_in_the_middle_are_replaced_in_the_shards(
+    replaced: range, tmp_path: Path
+) -> None:
+    """What follows them is as it was: a broker leaves the bytes behind a cut (oracle 2.1)."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    offsets = fill(ours, [f"our {n:02d}" for n in range(60)])
+    assert fill(theirs, [f"not {n:02d}" for n in range(60)]) == offsets
+    end = offsets[replaced.stop] if replaced.stop < 60 else -1
+    piece = slice(offsets[replaced.start], end)
+    raw = bytearray((ours / LOG).read_bytes())
+    raw[piece] = (theirs / LOG).read_bytes()[piece]
+    (ours / LOG).write_bytes(raw)
+    os.utime(ours / "lock", (1, 1))
+    log, shards = shown(ours)
+    bodies = [f"{'not' if n in replaced else 'our'} {n:02d}".encode() for n in range(60)]
+    assert log == list(zip(offsets, bodies, strict=True))
+    assert shards == log
+    assert shown(ours) == (log, log)
+
+
+def test_messages_that_the_log_keeps_no_more_keep_their_offsets(tmp_path: Path) -> None:
+    """Also where a broker has opened the store since, so that nothing else is believed."""
+    config = CONFIG.changed(mapped_file_size_commit_log=2000)
+    with rocketcompat.open(tmp_path, mode="w", config=config) as store:
+        for topic in ("quiet", "busy"):
+            for number in range(30):
+                store.put_message(Message(topic, b"%d" % number))
+    for path in sorted((tmp_path / "commitlog").iterdir())[:2]:
+        path.unlink()
+    os.utime(tmp_path / "lock", (1, 1))
+    with rocketcompat.open(tmp_path, mode="w", config=config) as store:
+        assert store.min_physical_offset == 4000
+        store.put_message(Message("quiet", b"30"))
+    with tubestore.open(tmp_path / "tube", mode="r") as shards:
+        found = shards.topic("quiet").scan(columns=["offset", "body"]).read_all()
+    assert found["body"].to_pylist() == [b"%d" % number for number in range(31)]
+    assert found["offset"].to_pylist() == [28 * number for number in range(31)]
