@@ -448,10 +448,7 @@ class MessageStore:
         with self._flush_lock, self._append_lock:
             self._check_open()
             assert self._main.count == 0, "cut with messages in memory"
-            entry = self.files.index.find(index_offset)
-            assert entry is not None
-            at = self.files.entries(entry, entry.end)[(index_offset - entry.start) // ENTRY_SIZE]
-            data_end = int(at["data_offset"])
+            data_end = self._data_end_before(index_offset)
             self.files.cut_copying(index_offset, data_end)
             self._visible = self.files.snapshot()
             self._main = MsgMemStore(index_offset, data_end)
