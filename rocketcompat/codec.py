@@ -407,7 +407,7 @@ def _lengths(raw: Any, positions: Int64s, dtype: np.dtype[Any]) -> Int64s:
 
 def _topic_lengths(raw: Any, positions: Int64s, tails: Int64s) -> Int64s:
     """Read the topic lengths: a signed byte in V1, a signed short in V2."""
-    lengths = raw[positions].view(np.int8).astype(np.int64)
+    lengths: Int64s = raw[positions].view(np.int8).astype(np.int64)
     wide = np.flatnonzero(tails == TOPIC_LENGTH_SIZE[MAGIC_V2])
     if len(wide):
         lengths[wide] = _lengths(raw, positions[wide], np.dtype(">i2"))

@@ -45,7 +45,7 @@ from tubestore.kernels import Int64s, bytes_of, gather, slices
 from tubestore.layout import Buffer
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-_NATIVE = {"i4": np.dtype(np.int32), "i8": np.dtype(np.int64)}
+_NATIVE: dict[str, np.dtype[Any]] = {"i4": np.dtype(np.int32), "i8": np.dtype(np.int64)}
 _PREFIX_FIELDS = {field.name for field in MESSAGE_PREFIX.fields}
 
 
@@ -180,14 +180,17 @@ class RecordColumns:
 
     @cached_property
     def _head_sizes(self) -> Int64s:
-        return np.array([head.size for head in MESSAGE_HEADS], np.int64)[self._hosts]
+        sizes: Int64s = np.array([head.size for head in MESSAGE_HEADS], np.int64)
+        found: Int64s = sizes[self._hosts]
+        return found
 
     def _positions(self, name: str) -> Int64s:
         """Positions of a fixed field, which depend on the widths of the hosts before it."""
         if name in _PREFIX_FIELDS:
             return self.starts + MESSAGE_PREFIX.position(name)
         places = np.array([head.position(name) for head in MESSAGE_HEADS], np.int64)
-        return self.starts + places[self._hosts]
+        found: Int64s = self.starts + places[self._hosts]
+        return found
 
     @cached_property
     def _topic_places(self) -> tuple[Int64s, Int64s]:
@@ -241,7 +244,9 @@ def decode_columns(
     return RecordColumns(data, starts, base, path)
 
 
-def split(raw: Bytes, starts: Int64s, ends: Int64s, separator: int) -> tuple[Int64s, ...]:
+def split(
+    raw: Bytes, starts: Int64s, ends: Int64s, separator: int
+) -> tuple[Int64s, Int64s, Int64s]:
     """Split ascending slices of `raw` at a byte; returns slice number, start and end of each part.
 
     Empty parts are left out.

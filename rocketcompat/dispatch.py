@@ -289,7 +289,6 @@ class ReputMessageService:
         """Follow the chain for one piece; one that does not move on is a fault."""
         pieces = scan(self._log.queue, begin, limit, check_crc=False, bytes_max=self._bytes_max)
         piece = next(pieces, None)
-        pieces.close()
         if piece is None or (piece.end == begin and piece.fault is None):
             return Piece(b"", begin, np.empty(0, np.int64), begin, "the log has no bytes here")
         return piece

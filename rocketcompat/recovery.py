@@ -34,6 +34,7 @@ from rocketcompat.consume_queue import ConsumeQueue
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.dispatch import Follower, ReputMessageService, queue_columns
 from rocketcompat.formats import BLANK, CQ_PRE_FILL_SIZE, LMQ_PREFIX, MAGIC_BLANK
+from rocketcompat.index_service import IndexService
 from rocketcompat.log_scan import Damage, Piece, find_record, scan
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import DispatchBatch, has_queue_unit
@@ -139,8 +140,8 @@ def is_left_over(queue: MappedFileQueue, start: int, end: int, found: int, limit
     """Whether the records from `found` on are what an earlier recovery of a real broker cut off.
 
     It only moves its end back and leaves the bytes (oracle-rocketmq 2.1), so behind what was
-    appended since stand older records. They are known by both: they are older than the last
-    record of [start, end), and they claim queue offsets that were given out again there.
+    appended since stand older records. They are known by both: all are older than the last
+    record of [start, end), and some claim queue offsets that were given out again there.
     """
     offsets, last_timestamp = QueueOffsets(), 0
     for piece in scan(queue, start, end, check_crc=False):
@@ -148,18 +149,23 @@ def is_left_over(queue: MappedFileQueue, start: int, end: int, found: int, limit
             records = decode_columns(piece.data, piece.starts, piece.base)
             offsets.put_records(records)
             last_timestamp = int(records.column("store_timestamp")[-1])
-    for piece in scan(queue, found, limit):
-        if not len(piece.starts):
-            continue
-        records = decode_columns(piece.data, piece.starts, piece.base)
-        if records.column("store_timestamp")[0] >= last_timestamp:
-            return False
-        keys, codes = queue_columns(records)
-        known = np.array([offsets.table.get(key, 0) for key in keys], np.int64)[codes]
-        counted = has_queue_unit(records.column("sys_flag"))
-        if (counted & (records.column("queue_offset") < known)).any():
-            return True
-    return False
+    conflict = False
+    following: int | None = found
+    while following is not None:
+        position = following
+        for piece in scan(queue, position, limit):
+            position = piece.end
+            if not len(piece.starts):
+                continue
+            records = decode_columns(piece.data, piece.starts, piece.base)
+            if records.column("store_timestamp").max() >= last_timestamp:
+                return False
+            keys, codes = queue_columns(records)
+            known = np.array([offsets.table.get(key, 0) for key in keys], np.int64)[codes]
+            counted = has_queue_unit(records.column("sys_flag"))
+            conflict |= bool((counted & (records.column("queue_offset") < known)).any())
+        following = find_record(queue, position + 1, limit)
+    return conflict
 
 
 def _damage(queue: MappedFileQueue, start: int, end: int, reason: str) -> Damage:
@@ -240,7 +246,7 @@ def recover_followers(
         _recover_follower(log, follower, marks.get(follower.name), result) for follower in followers
     ]
     offsets = QueueOffsets()
-    queues = next((f for f in followers if isinstance(f, ConsumeQueueTable)), None)
+    queues = _queues_of(followers)
     first = min([*starts, log.max_offset]) if queues is not None else log.min_offset
     service = ReputMessageService(
         log, [*followers, offsets], clock, position=min([*starts, first]), starts=[*starts, first]
@@ -251,6 +257,11 @@ def recover_followers(
         log.raise_queue_offsets(queues.max_offsets().items())
     service.drop(offsets)
     return service
+
+
+def _queues_of(followers: Sequence[Follower]) -> ConsumeQueueTable | None:
+    found: list[Any] = [f for f in followers if isinstance(f, ConsumeQueueTable)]
+    return found[0] if found else None
 
 
 def _recover_follower(
@@ -269,7 +280,10 @@ def _recover_follower(
         start = log.min_offset if trusted is None else trusted
         _recover_queues(log, follower, start, known=trusted is not None)
         return start
-    start = min(max(follower.recover(end, trusted), log.min_offset), end)
+    # Of an index that nobody vouches for nothing is kept that the log can give again: items of
+    # records that a real broker cut off would hide those that stand there now.
+    limit = log.min_offset if trusted is None and isinstance(follower, IndexService) else end
+    start = min(max(follower.recover(limit, trusted), log.min_offset), end)
     follower.mark(start, start)
     return start
 
@@ -336,8 +350,8 @@ def _keep_numbers(
 
     Without it the number of a queue's last message would be given out again.
     """
-    queues = next((f for f in followers if isinstance(f, ConsumeQueueTable)), None)
-    for queue in queues or ():
+    queues = _queues_of(followers)
+    for queue in () if queues is None else queues:
         first, units = queue.min_offset, queue.units(queue.min_offset, queue.max_offset)
         places = units["physical_offset"].astype(np.int64)
         for damage in damages:
