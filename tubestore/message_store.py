@@ -456,6 +456,19 @@ class MessageStore:
             self._commits.lower(data_end)
             self.recovered.problems.clear()
 
+    def _data_end_before(self, index_offset: int) -> int:
+        """Return where the data of the message before `index_offset` ends.
+
+        Not where the entry at `index_offset` points to: what is cut may be damaged.
+        """
+        if index_offset <= self.files.index.start:
+            return self.files.data.start
+        segment = self.files.index.find(index_offset - ENTRY_SIZE)
+        assert segment is not None
+        entries = self.files.entries(segment, segment.end)
+        last = entries[(index_offset - ENTRY_SIZE - segment.start) // ENTRY_SIZE]
+        return int(last["data_offset"]) + int(last["data_size"])
+
     # -- read --------------------------------------------------------------------------------
 
     def view(self) -> ShardView:
