@@ -53,28 +53,26 @@ def decode(
     and hold all their records, None when no file does; `verify`: compare checksums.
     """
     count = len(entries)
-    schema = pa.schema([messages.MESSAGE_SCHEMA.field(name) for name in columns])
     values: dict[str, Any] = {}
-    if _FROM_DATA.intersection(columns):
+    if not _FROM_DATA.isdisjoint(columns):
         values = _from_data(entries, data, data_start, set(columns), verify)
-    times = entries["received_time"].astype(np.int64)
     if "topic" in columns:
         values["topic"] = pa.repeat(_text(topic), count)
     if "store_id" in columns:
         values["store_id"] = pa.repeat(pa.scalar(store_id, pa.int32()), count)
-    if "received_time" in columns:
-        known = (times >= _TIME_MIN) & (times <= _TIME_MAX)
-        stamps = pa.array(times, pa.timestamp("ms", "UTC"), mask=None if known.all() else ~known)
-        values["received_time"] = stamps
-    for name, column in (
-        ("partition_id", entries["partition_id"]),
-        ("key_code", entries["key_code"]),
-        ("received_time_ms", times),
-        ("offset", offsets),
-    ):
-        if name in columns:
-            native = np.ascontiguousarray(column, column.dtype.newbyteorder("="))
-            values[name] = pa.array(native)
+    for name in columns:
+        if name == "offset":
+            values[name] = pa.array(offsets)
+        elif name == "partition_id" or name == "key_code":
+            values[name] = pa.array(entries[name].astype(np.int32))
+        elif name == "received_time_ms":
+            values[name] = pa.array(entries["received_time"].astype(np.int64))
+        elif name == "received_time":
+            times = entries[name].astype(np.int64)
+            known = (times >= _TIME_MIN) & (times <= _TIME_MAX)
+            mask = None if known.all() else ~known
+            values[name] = pa.array(times, pa.timestamp("ms", "UTC"), mask=mask)
+    schema = messages.schema_of(tuple(columns))
     return pa.RecordBatch.from_arrays([values[name] for name in columns], schema=schema)
 
 
@@ -90,7 +88,10 @@ def _from_data(
     everything = len(readable) == count
     if not everything:
         positions, sizes = positions[readable], sizes[readable]
-    headers = kernels.gather(kernels.bytes_of(bytes_), positions, DATA_HEADER.dtype)
+    if len(positions):  # all of them are inside
+        headers = kernels.gather_inside(kernels.bytes_of(bytes_), positions, DATA_HEADER.dtype)
+    else:
+        headers = np.empty(0, DATA_HEADER.dtype)
     sound = (headers["token"] == TOKEN_MESSAGE) & (headers["length"] == sizes - 4)
     if not sound.all():
         states[readable[~sound]] = messages.STATES.index(messages.STATE_BAD_RECORD)

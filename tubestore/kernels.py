@@ -86,6 +86,13 @@ def gather(
         return np.empty(0, dtype)
     if positions.min() < 0 or positions.max() + dtype.itemsize > len(data):
         raise IndexError(f"a record of {dtype.itemsize} bytes reaches beyond {len(data)} bytes")
+    return gather_inside(data, positions, dtype)
+
+
+def gather_inside(
+    data: np.ndarray[Any, np.dtype[np.uint8]], positions: Int64s, dtype: np.dtype[Any]
+) -> np.ndarray[Any, Any]:
+    """As `gather`, for at least one position, all of which are known to lie inside."""
     # As raw bytes and not as `dtype`: copying a structured element field by field takes ten
     # times as long.
     raw = np.dtype(f"V{dtype.itemsize}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -29,6 +30,13 @@ MESSAGE_SCHEMA = pa.schema(
         pa.field("state", pa.string(), nullable=False),
     ]
 )
+
+
+@lru_cache(maxsize=256)
+def schema_of(columns: tuple[str, ...]) -> pa.Schema:
+    """Return the schema of some of the columns, in this order; KeyError for an unknown one."""
+    return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+
 
 #: `state` of a row: what stands at the place of the message.
 STATE_OK = "ok"

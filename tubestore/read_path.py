@@ -145,9 +145,10 @@ class ShardView:
         if limit == 0:
             return Pages([], offset, self._has_more(partition_id, offset, wanted))
         found: list[Selection] = []
-        count, size = 0, 0
+        count, size, more = 0, 0, False
         for source in self.sources(offset):
-            ordinals = self._ordinals(source, partition_id, offset, limit - count, wanted)
+            # One more than is wanted tells whether the page is truncated.
+            ordinals = self._ordinals(source, partition_id, offset, limit - count + 1, wanted)
             if not len(ordinals):
                 continue
             entries = rows_at(source.entries, ordinals)
@@ -166,11 +167,13 @@ class ShardView:
                 found.append(Selection(source, source.offsets(ordinals[:taken]), entries[:taken]))
                 count += taken
             if count >= limit:
+                more = taken < len(entries)
                 break
         batches = [b for s in found for b in self.columns_of(s, columns, verify=verify)]
         if found and count >= limit:
             next_offset = int(found[-1].offsets[-1]) + ENTRY_SIZE
-            return Pages(batches, next_offset, self._has_more(partition_id, next_offset, wanted))
+            more = more or self._has_more(partition_id, next_offset, wanted)
+            return Pages(batches, next_offset, more)
         return Pages(batches, max(self.index_end, offset), False)
 
     def _ordinals(
@@ -245,6 +248,12 @@ class ShardView:
             data = source.placed.batch.data.data
             start = source.placed.data_start
             return [decode(*name, offsets, entries, data, start, columns, verify=verify)]
+        last = self.files.data.only
+        if (
+            last is not None and last.start <= self.ends.data_end
+        ):  # what it does not hold is marked by `decode`
+            view = self.files.record_bytes(last, self.ends.data_end)
+            return [decode(*name, offsets, entries, view, last.start, columns, verify=verify)]
         low = int(entries["data_offset"].min())
         high = int((entries["data_offset"] + entries["data_size"]).max())
         segments = self.files.data.between(low, min(high, self.ends.data_end))

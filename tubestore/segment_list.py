@@ -71,6 +71,11 @@ class FileSegmentList:
         return self._last
 
     @property
+    def only(self) -> FileSegment | None:
+        """The segment, if there is just one."""
+        return self._last if self._last is self._first else None
+
+    @property
     def start(self) -> int:
         """The first offset that is kept."""
         return self._first.start if self._first is not None else 0

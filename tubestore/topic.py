@@ -37,7 +37,7 @@ from tubestore.formats import (
     key_code_of,
 )
 from tubestore.message_store import MessageStore
-from tubestore.messages import MESSAGE_SCHEMA, STATE_OK, Ack, BatchAck, Message, Page, messages_of
+from tubestore.messages import STATE_OK, Ack, BatchAck, Message, Page, messages_of, schema_of
 from tubestore.options import Durability, StoreOptions, TopicOptions, check_durability
 from tubestore.read_path import ALL_COLUMNS, EVERYTHING, Filter, ShardView
 from tubestore.records import RecordColumns, Row, encode_columns
@@ -320,7 +320,7 @@ class Topic:
     def _checked(
         self, view: ShardView, batches: list[pa.RecordBatch], names: Sequence[str]
     ) -> pa.Table:
-        schema = pa.schema([MESSAGE_SCHEMA.field(n) for n in self._with_state(names)])
+        schema = schema_of(tuple(self._with_state(names)))
         table = pa.Table.from_batches(batches, schema)
         if self._store.options.on_damage == "raise":
             states = table.column("state").to_numpy()
@@ -405,7 +405,7 @@ class Topic:
                 for batch in view.scan(fetched, wanted, verify=verify):
                     yield from self._checked(view, [batch], names).to_batches()
 
-        schema = pa.schema([MESSAGE_SCHEMA.field(n) for n in names])
+        schema = schema_of(tuple(names))
         return pa.RecordBatchReader.from_batches(schema, batches())
 
     def _exists(self, store_id: int) -> bool:
