@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tests.crash.book import Book, Promises, due, promises_at
 from tubestore.clock import ManualClock
@@ -18,6 +18,22 @@ from tubestore.testing import CrashState, Distinct, Journal, MemoryVfs, crash_st
 
 DEPTH = 3
 DEFAULT_STATES = 4000
+
+
+class Breadth(NamedTuple):
+    """How much of a history is looked at."""
+
+    variants: tuple[int, ...]  #: of each power cut, see `crash_states`
+    goes_on: float  #: share of its states that are run on from
+    states: int  #: that are looked at, those of its continuations left out
+
+    def share(self, steps: int) -> float:
+        """The share of a history's steps that gives about so many different states."""
+        return min(1.0, 1.5 * self.states / (steps * (len(self.variants) + 1)))
+
+
+FIRST = Breadth(tuple(range(10)), 0.03, 800)
+FOLLOWING = Breadth((0, 1, 4, 5, 6, 7), 0.03, 80)
 
 
 class Run(Protocol):
@@ -98,7 +114,7 @@ class Explorer:
         """Draw histories until `wanted` different states were looked at; returns their number."""
         number = 0
         while len(self.distinct) < self.wanted:
-            self._explore(self._first(number), variants=8, share=0.5)
+            self._explore(self._first(number), FIRST)
             number += 1
         return len(self.distinct)
 
@@ -129,27 +145,32 @@ class Explorer:
         power_failed = history.power_failed or state.kind == "power"
         return History(journal, book, before, clock.now_ms(), name, power_failed)
 
-    def _explore(self, history: History, *, variants: int, share: float) -> None:
+    def _explore(self, history: History, breadth: Breadth) -> None:
         random = Random(hash((self.seed, *history.name, -1)))
-        chosen = [random.random() < share for _ in range(len(history.journal) + 1)]
+        steps = len(history.journal) + 1
+        share = breadth.share(steps)
+        chosen = [random.random() < share for _ in range(steps)]
         states = crash_states(
             history.journal,
             seed=hash((self.seed, *history.name)),
-            variants=variants,
+            variants=breadth.variants,
             steps=chosen.__getitem__,
         )
+        enough = min(self.wanted, len(self.distinct) + breadth.states)
         for number, state in enumerate(states):
-            if len(self.distinct) >= self.wanted:
+            if len(self.distinct) >= enough:
                 return
             if not self.distinct.is_new(state, history.name):
                 continue
             self._look_at(history, state)
-            if len(history.name) < DEPTH and random.random() < 0.02:
+            if len(history.name) < DEPTH and random.random() < breadth.goes_on:
                 try:
                     following = self._next(history, state, number)
                 except Exception as error:
                     raise Broken(f"running on after {self._describe(history, state)}") from error
-                self._explore(following, variants=4, share=0.3)
+                before = len(self.distinct)
+                self._explore(following, FOLLOWING)
+                enough = min(self.wanted, enough + len(self.distinct) - before)
 
     def _look_at(self, history: History, state: CrashState) -> None:
         self.checked += 1

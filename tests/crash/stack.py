@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import rocketcompat
@@ -39,6 +39,7 @@ FILE_SIZE = CONFIG.mapped_file_size_commit_log
 SHARDS = StoreOptions(segment_size_bytes=900, index_segment_size_bytes=6 * INDEX_ENTRY.size)
 #: Topics and their queue ids; the second has a queue in another shard.
 TOPICS = {"orders": (0, 1), "audit": (0, 10_001)}
+LEVELS: tuple[Literal["page_cache", "fsync"], ...] = ("page_cache", "fsync")
 TAGS = (None, "red", "green")
 _UUID = "00000000-0000-4000-8000-000000000000"
 Store = Any
@@ -117,7 +118,7 @@ class StackRun(RandomRun):
     def put_one(self) -> None:
         """Put one message."""
         sent = self._message()
-        level = self.random.choice(("page_cache", "fsync"))
+        level = self.random.choice(LEVELS)
         message = Message(
             sent.topic, sent.body, tags=sent.tag, keys=keys_of(sent), queue_id=sent.partition
         )
@@ -127,7 +128,7 @@ class StackRun(RandomRun):
     def put_columns(self) -> None:
         """Put some messages at once."""
         rows = [self._message() for _ in range(self.random.randint(1, 6))]
-        level = self.random.choice(("page_cache", "fsync"))
+        level = self.random.choice(LEVELS)
         columns = {
             "topic": [m.topic for m in rows],
             "body": [m.body for m in rows],

@@ -17,7 +17,7 @@ from rocketcompat import flush, mapped_file
 from rocketcompat.progress import Mark, Progress
 from tests.crash import engine, stack
 from tests.crash.explore import Broken, Explorer, Subject
-from tubestore import kernels, message_store, recovery, segment
+from tubestore import kernels, records, recovery, segment
 from tubestore.formats import DATA_HEADER
 from tubestore.testing import LyingVfs, MemoryVfs
 from tubestore.vfs import Vfs
@@ -71,7 +71,7 @@ def _stored_checksums(data: Any, starts: Any, ends: Any, mask: int = 0) -> Any:
 
 
 def test_an_ignored_checksum_of_a_shard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    inspect, verify = recovery.inspect, recovery.verify_entries
+    inspect, verify = records.inspect, records.verify_entries
 
     def careless_inspect(*args: Any) -> Any:
         header, reason = inspect(*args)
@@ -88,10 +88,12 @@ def test_an_ignored_checksum_of_a_shard_is_found(monkeypatch: pytest.MonkeyPatch
 
 def test_an_ignored_checksum_of_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def large_body(number: int, random: Random) -> bytes:
-        return b"%06d:" % number + bytes(random.choices(b"abcdefgh", k=900))
+        return b"%06d:" % number + bytes(random.choices(b"abcdefgh", k=1500))
 
+    config = stack.CONFIG.changed(check_crc_on_recover=False, mapped_file_size_commit_log=3400)
     monkeypatch.setattr(stack, "body_of", large_body)
-    monkeypatch.setattr(stack, "CONFIG", stack.CONFIG.changed(check_crc_on_recover=False))
+    monkeypatch.setattr(stack, "CONFIG", config)
+    monkeypatch.setattr(stack, "FILE_SIZE", config.mapped_file_size_commit_log)
     states_until_found(STACK, "end of the log|ends elsewhere|damage|stopped")
 
 
@@ -106,20 +108,6 @@ def test_progress_that_is_written_too_early_is_found(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(flush.FlushService, "progress", hasty)
     states_until_found(STACK, "queue|index|shards")
-
-
-def test_a_checkpoint_that_is_written_before_the_sync_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    honest = message_store.MessageStore.sync
-
-    def hasty(self: Any) -> None:
-        self.flush()
-        message_store.write_checkpoint(self.files, self.files.index.end, self.files.data.end)
-        honest(self)
-
-    monkeypatch.setattr(message_store.MessageStore, "sync", hasty)
-    states_until_found(ENGINE, "lost|damage|no record|shows something else")
 
 
 def test_a_cut_that_leaves_old_units_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

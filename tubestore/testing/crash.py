@@ -71,23 +71,26 @@ def crash_states(
     journal: Journal,
     *,
     seed: int,
-    variants: int = 8,
+    variants: int | Iterable[int] = 8,
     kinds: Iterable[str] = ("kill", "power"),
     steps: Callable[[int], bool] | None = None,
 ) -> Iterator[CrashState]:
     """Yield the states at every step (or at those chosen): the kill, and `variants` power cuts.
 
-    The same journal, seed and numbers give the same states. States may repeat: `Distinct`
+    Variants 0 to 3 of a power cut are extremes, all others are drawn (see `power_cut`): a number
+    means the first so many, else it says which. The same journal, seed and numbers give the
+    same states. States may repeat: `Distinct`
     tells which are new.
     """
     kinds = tuple(kinds)
+    chosen = tuple(range(variants) if isinstance(variants, int) else variants)
     disk = journal.start.fork()
     for step in range(len(journal) + 1):
         if steps is None or steps(step):
             if "kill" in kinds:
                 yield from _kills(disk, journal, step, seed)
             if "power" in kinds:
-                yield from _power_cuts(disk, journal, step, seed, variants)
+                yield from _power_cuts(disk, journal, step, seed, chosen)
         if step < len(journal):
             disk.apply(journal.calls[step])
 
@@ -116,10 +119,10 @@ def _parts(call: Call, seed: int, step: int) -> Iterator[Call]:
 
 
 def _power_cuts(
-    disk: Disk, journal: Journal, step: int, seed: int, variants: int
+    disk: Disk, journal: Journal, step: int, seed: int, variants: tuple[int, ...]
 ) -> Iterator[CrashState]:
     boot_id = f"{disk.boot_id}+"
-    for variant in range(variants):
+    for variant in variants:
         after = power_cut(disk, _random(seed, step, variant), variant, boot_id)
         yield CrashState("power", step, variant, after, journal, seed)
 
