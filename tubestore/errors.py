@@ -71,7 +71,11 @@ class StoreBusy(TubeStoreError, TimeoutError):
 
 
 class DiskFull(TubeStoreError, OSError):
-    """No space for a write; nothing was lost, appends are refused until a flush succeeds again."""
+    """No space for a write; nothing was lost, appends are refused until a flush succeeds again.
+
+    The append that met the full disk first has been taken: it stands in memory and is written
+    when there is room. Those that are refused after it have not.
+    """
 
     def __init__(self, path: str, cause: str) -> None:
         super().__init__(path, cause)
