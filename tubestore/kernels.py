@@ -157,8 +157,8 @@ def crc_each(
     view = memoryview(data)
     check = crc32
     pairs = zip(starts.tolist(), ends.tolist(), strict=True)
-    values = [check(view[a:b]) & mask for a, b in pairs]
-    return np.array(values, np.int64).astype(np.int32)
+    values = np.array([check(view[a:b]) for a, b in pairs], np.int64)
+    return (values & mask).astype(np.int32)
 
 
 def java_hashes(texts: pa.Array) -> np.ndarray[Any, np.dtype[np.int32]]:
