@@ -287,6 +287,24 @@ class RocketDriver(_Driver):
             "append", root, *operands, close=int(close), settings=settings, timeout=CALL_SECONDS
         )
 
+    def visit(
+        self,
+        root: Path,
+        topic: str,
+        queues: int,
+        count: int,
+        *,
+        keys: Iterable[tuple[str, str]] = (),
+        close: bool = True,
+        settings: Settings | None = None,
+    ) -> list[Row]:
+        """Open in place, return what ``dump`` does, look (topic, key) pairs up, then ``append``."""
+        pairs = [text for pair in keys for text in pair]
+        operands = (topic, queues, count, *pairs)
+        return self._run(
+            "visit", root, *operands, close=int(close), settings=settings, timeout=CALL_SECONDS
+        )
+
     def put_bench(
         self,
         root: Path,

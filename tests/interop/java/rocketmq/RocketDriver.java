@@ -23,6 +23,7 @@ import org.apache.rocketmq.store.StoreCheckpoint;
  * dump ROOT                          load, start, dispatch; then every queue through getMessage
  * query ROOT TOPIC KEY... [--max=N]  queryMessage over all time
  * append ROOT TOPIC QUEUES N [--close=0]
+ * visit ROOT TOPIC QUEUES N [--close=0] [KEYTOPIC KEY]...   dump, query and append in one go
  * load ROOT                          load only
  * put-bench ROOT N BODYSIZE TOPICS QUEUES BATCH
  * </pre>
@@ -40,7 +41,12 @@ public final class RocketDriver {
             Path root = Path.of(call.operand(0)).toAbsolutePath();
             switch (call.command) {
                 case "dump" -> withStore(call, root, true, store -> QueueReader.readAll(call, store));
-                case "query" -> withStore(call, root, true, store -> query(call, store));
+                case "query" -> withStore(call, root, true, store -> {
+                    for (String key : call.operandsFrom(2)) {
+                        query(call, store, call.operand(1), key);
+                    }
+                });
+                case "visit" -> withStore(call, root, true, store -> visit(call, store));
                 case "append" -> withStore(call, root, true, store -> append(call, store));
                 case "load" -> withStore(call, root, false, store -> { });
                 case "put-bench" -> RocketBench.put(call, root);
@@ -87,22 +93,30 @@ public final class RocketDriver {
         return row;
     }
 
-    private static void query(Call call, RocketStore store) {
+    private static void query(Call call, RocketStore store, String topic, String key) {
         int max = call.option("max", 64);
-        for (String key : call.operandsFrom(2)) {
-            QueryMessageResult result = store.store.queryMessage(call.operand(1), key, max, 0, Long.MAX_VALUE);
-            List<Object> offsets = new ArrayList<>();
-            List<Object> messages = new ArrayList<>();
-            for (ByteBuffer buffer : result.getMessageBufferList()) {
-                Map<String, Object> message = Records.describe(Json.object(), buffer);
-                offsets.add(message.get("physicalOffset"));
-                messages.add(message);
-            }
-            result.release();
-            call.row(
-                    "kind", "query", "topic", call.operand(1), "key", key,
-                    "physicalOffsets", offsets, "messages", messages);
+        QueryMessageResult result = store.store.queryMessage(topic, key, max, 0, Long.MAX_VALUE);
+        List<Object> offsets = new ArrayList<>();
+        List<Object> messages = new ArrayList<>();
+        for (ByteBuffer buffer : result.getMessageBufferList()) {
+            Map<String, Object> message = Records.describe(Json.object(), buffer);
+            offsets.add(message.get("physicalOffset"));
+            messages.add(message);
         }
+        result.release();
+        call.row(
+                "kind", "query", "topic", topic, "key", key,
+                "physicalOffsets", offsets, "messages", messages);
+    }
+
+    /** All that a broker does to a store on one day: each call is a virtual machine, and that is what takes time. */
+    private static void visit(Call call, RocketStore store) throws Throwable {
+        QueueReader.readAll(call, store);
+        List<String> keys = call.operandsFrom(4);
+        for (int i = 0; i + 1 < keys.size(); i += 2) {
+            query(call, store, keys.get(i), keys.get(i + 1));
+        }
+        append(call, store);
     }
 
     /** Puts messages that depend on nothing but how many the topic has, turn by turn into its queues. */

@@ -1,0 +1,504 @@
+"""The real RocketMQ stores open what ours wrote, and ours what they wrote (DESIGN.md D1, D2).
+
+Ours and theirs write to one directory in turns, cleanly, after kill -9 on either side, and over
+each other's offsets. Whoever opens next must show every acknowledged message, field by field,
+once in the log, its queue, the index and its shard.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import rocketcompat
+from rocketcompat.check import check
+from rocketcompat.cli import demo
+from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.messages import Message
+from tests.interop.conftest import tube as tube
+from tests.interop.drivers import (
+    ROCKETMQ_VERSIONS,
+    DriverUnavailable,
+    RocketDriver,
+    Row,
+    TubeDriver,
+    bytes_of,
+    of_kind,
+)
+from tests.interop.rocket_book import (
+    Book,
+    check_files,
+    check_real,
+    check_shards,
+    check_store,
+    read_all,
+    row_of_answer,
+    row_of_message,
+    rows_of,
+)
+from tests.interop.rocket_messages import BORN, SETTINGS, STORE_HOST, config, message_of
+from tubestore.cli.demo_parts import TOPIC, kill_in_the_middle, load_lines
+
+pytestmark = pytest.mark.interop
+
+OLD, NEW = ROCKETMQ_VERSIONS
+FILE_SIZE = SETTINGS["mappedFileSizeCommitLog"]
+BLANK_SIZE = 8
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def rocket(version: str) -> RocketDriver:
+    try:
+        return RocketDriver(version)
+    except DriverUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+def opened(root: Path, version: str = OLD) -> DefaultMessageStore:
+    return rocketcompat.open(root, mode="w", config=config(compat=version))
+
+
+def visit(version: str, root: Path, book: Book, count: int = 25, close: bool = True) -> list[Row]:
+    """Let the real store look at everything and append; note what it appended."""
+    rows = rocket(version).visit(
+        root, "orders", 4, count, keys=book.wanted_keys(), close=close, settings=SETTINGS
+    )
+    check_real(rows, book)
+    book.take(rows)
+    if close:
+        assert of_kind(rows, "appended")[0]["maxPhyOffset"] == book.end
+        assert of_kind(rows, "closed") == [{"kind": "closed", "abortFileLeft": False}]
+    return rows
+
+
+def put_many(store: DefaultMessageStore, book: Book, count: int) -> None:
+    """Put messages of all kinds, one by one and in columns."""
+    numbers = iter(range(len(book.rows), len(book.rows) + count))
+    for number in numbers:
+        if number % 40 == 20:
+            rest = [n for n, _ in zip(numbers, range(12), strict=False)]
+            book.put_columns(store, [message_of(n) for n in (number, *rest)])
+        else:
+            book.put(store, message_of(number))
+
+
+def put_odd_ones(store: DefaultMessageStore, book: Book) -> None:
+    """Put what the columns do not know, or seldom see."""
+    given: dict[str, object] = {"born_timestamp": BORN, "store_host": STORE_HOST}
+    raw = "KEYS\x01odd-1  odd-2\x02TAGS\x01 a || b \x02x\x01\x02"
+    for message in (
+        Message("orders", b"verbatim", properties=raw.replace("x\x01\x02", ""), **given),  # type: ignore[arg-type]
+        Message("orders", b"by IPv6", keys="six", born_host="[2001:db8::7]:1234", **given),  # type: ignore[arg-type]
+        Message("orders", b"half", keys="half-1", sys_flag=4, **given),  # type: ignore[arg-type]
+        Message("orders", b"done", keys="half-1", sys_flag=8, **given),  # type: ignore[arg-type]
+        Message("a-b", queue_id=10_001, flag=-1, **given),  # type: ignore[arg-type]
+    ):
+        book.put(store, message)
+
+
+def fill_file(store: DefaultMessageStore, book: Book, left: int = 0) -> None:
+    """Put messages until the log's file has `left` bytes besides those that a blank needs."""
+    plain = Message("orders", born_timestamp=BORN, store_host=STORE_HOST)
+    head = book.put(store, plain)["storeSize"]
+    while True:
+        room = FILE_SIZE - book.end % FILE_SIZE - BLANK_SIZE - left
+        if room < head:
+            plain.body = b"-"
+            book.put(store, plain)
+        elif room < 8000:
+            plain.body = b"*" * (room - head)
+            book.put(store, plain)
+            break
+        else:
+            plain.body = b"+" * 5000
+            book.put(store, plain)
+    assert store.max_physical_offset % FILE_SIZE == FILE_SIZE - BLANK_SIZE - left
+
+
+class TestTurns:
+    @pytest.mark.slow
+    @pytest.mark.parametrize("version", ROCKETMQ_VERSIONS)
+    def test_ours_takes_over_what_a_real_store_began(self, version: str, tmp_path: Path) -> None:
+        book = Book()
+        book.take(rocket(version).append(tmp_path, "orders", 4, 200, settings=SETTINGS))
+        with rocketcompat.open(tmp_path, mode="w", config=config(), layouts={"index"}) as store:
+            put_many(store, book, 30)
+        with opened(tmp_path, version) as store:
+            check_store(store, book)
+            put_many(store, book, 30)
+        check_files(tmp_path, book)
+        visit(version, tmp_path, book)
+
+    @pytest.mark.parametrize(
+        "versions", [(OLD, NEW), pytest.param((NEW, OLD), marks=pytest.mark.slow)], ids="-".join
+    )
+    def test_ours_and_both_real_stores_write_in_turns(
+        self, versions: tuple[str, str], tmp_path: Path
+    ) -> None:
+        book = Book()
+        first, second = versions
+        with opened(tmp_path, first) as store:
+            put_many(store, book, 150)
+            put_odd_ones(store, book)
+            fill_file(store, book)
+            put_many(store, book, 150)
+            fill_file(store, book, left=1)
+            put_many(store, book, 100)
+            for in_columns in (False, True):  # room for one more, but for no blank behind it
+                small = Message("orders", born_timestamp=BORN, store_host=STORE_HOST)
+                size = book.put(store, small)["storeSize"]
+                fill_file(store, book, left=size - 1)
+                if in_columns:
+                    book.put_columns(store, [small])
+                else:
+                    book.put(store, small)
+                assert book.rows[-1]["physicalOffset"] % FILE_SIZE == 0
+            put_many(store, book, 20)
+            fill_file(store, book)  # the real store finds a full file without its blank
+            check_store(store, book)
+        check_files(tmp_path, book)
+        visit(first, tmp_path, book)
+        with opened(tmp_path, first) as store:
+            check_store(store, book)
+            put_many(store, book, 150)
+        check_files(tmp_path, book)
+        visit(second, tmp_path, book)
+        with opened(tmp_path, second) as store:
+            check_store(store, book)
+            put_many(store, book, 20)
+            check_store(store, book)
+        check_files(tmp_path, book)
+        assert len(list((tmp_path / "commitlog").iterdir())) > 5
+        assert len(list((tmp_path / "consumequeue" / "orders" / "0").iterdir())) > 2
+        assert len(list((tmp_path / "index").iterdir())) > 3
+
+
+def killed(root: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> dict[int, tuple[int, int]]:
+    """Kill -9 a writing child; return (physical, queue offset) of every number acknowledged."""
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    lines = kill_in_the_middle("tests.interop.rocket_messages", root, after)
+    assert len(lines) >= after
+    assert (root / "abort").exists()
+    return {int(number): (int(physical), int(queue)) for number, physical, queue in lines}
+
+
+def book_of(rows: list[Row], acknowledged: dict[int, tuple[int, int]]) -> Book:
+    """Make a book of what is there after a kill; everything acknowledged must be among it.
+
+    What the child had put and not yet acknowledged may be there or not.
+    """
+    book = Book(rows)
+    places = {row["flag"]: (row["physicalOffset"], row["queueOffset"]) for row in book.rows}
+    assert len(places) == len(book.rows), "a message is there twice"
+    lost = {n: place for n, place in acknowledged.items() if places.get(n) != place}
+    assert not lost, f"{len(lost)} of {len(acknowledged)} lost"
+    assert sorted(places) == list(range(len(places)))
+    for row in book.rows:
+        wanted = row_of_message(message_of(row["flag"]))
+        assert {name: row[name] for name in wanted} == wanted
+    return book
+
+
+class TestKilled:
+    @pytest.mark.parametrize("version", [OLD, pytest.param(NEW, marks=pytest.mark.slow)])
+    def test_the_real_store_recovers_what_our_killed_child_left(
+        self, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        acknowledged = killed(tmp_path, monkeypatch, after=700)
+        wanted = Book([row_of_message(message_of(n)) | {"physicalOffset": place[0]}
+                       for n, place in acknowledged.items()])  # fmt: skip
+        rows = rocket(version).visit(
+            tmp_path, "orders", 4, 25, keys=wanted.wanted_keys(), settings=SETTINGS
+        )
+        book = book_of([row_of_answer(row) for row in of_kind(rows, "message")], acknowledged)
+        check_real(rows, book, clean=False)
+        book.take(rows)
+        with opened(tmp_path, version) as store:
+            check_store(store, book)
+            put_many(store, book, 20)
+            check_store(store, book)
+        check_files(tmp_path, book)
+
+    @pytest.mark.parametrize("version", [NEW, pytest.param(OLD, marks=pytest.mark.slow)])
+    def test_the_real_store_opens_what_we_have_recovered(
+        self, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        acknowledged = killed(tmp_path, monkeypatch, after=700)
+        with opened(tmp_path, version) as store:
+            book = book_of(rows_of(read_all(store)), acknowledged)
+            check_store(store, book)
+        check_files(tmp_path, book)
+        visit(version, tmp_path, book)
+
+    @pytest.mark.parametrize("version", [OLD, pytest.param(NEW, marks=pytest.mark.slow)])
+    def test_ours_recovers_what_a_killed_real_store_left(
+        self, version: str, tmp_path: Path
+    ) -> None:
+        book = Book()
+        with opened(tmp_path, version) as store:
+            put_many(store, book, 120)
+        visit(version, tmp_path, book, count=150, close=False)
+        assert (tmp_path / "abort").exists()
+        with opened(tmp_path, version) as store:
+            check_store(store, book)
+            put_many(store, book, 120)
+            check_store(store, book)
+        check_files(tmp_path, book)
+        visit(version, tmp_path, book)
+
+
+#: Files so small that what is written over spans several of each kind.
+TINY = {
+    "mappedFileSizeCommitLog": 4096,
+    "mappedFileSizeConsumeQueue": 20 * 10,
+    "maxHashSlotNum": 7,
+    "maxIndexNum": 50,
+}
+KEPT, WRITTEN = 60, 100
+
+
+def like_theirs(number: int, longer: bytes = b"") -> Message:
+    """Return a message as long as the one that the driver appends in this place, or longer."""
+    return Message(
+        "orders",
+        b"ourself message %d" % number + longer,
+        queue_id=number % 4,
+        properties=f"KEYS\x01ourself-{number} ourself-all\x02TAGS\x01tag{number % 4}",
+        born_timestamp=BORN,
+        store_host=STORE_HOST,
+    )
+
+
+def zero_from(root: Path, offset: int) -> None:
+    """Take the log's end away by hand."""
+    size = TINY["mappedFileSizeCommitLog"]
+    for path in (root / "commitlog").iterdir():
+        start = int(path.name)
+        if start >= offset:
+            path.unlink()
+        elif start + size > offset:
+            with path.open("r+b") as file:
+                file.seek(offset - start)
+                file.write(bytes(start + size - offset))
+
+
+def restore(root: Path, backup: Path) -> None:
+    """Put an older copy of RocketMQ's own directories back; it knows nothing of ours."""
+    for name in ("commitlog", "consumequeue", "index"):
+        shutil.rmtree(root / name)
+        shutil.copytree(backup / name, root / name)
+    shutil.copy2(backup / "checkpoint", root / "checkpoint")
+
+
+def damage(root: Path, row: Row) -> None:
+    """Flip a bit of a message's topic or body."""
+    size = TINY["mappedFileSizeCommitLog"]
+    path = root / "commitlog" / f"{row['physicalOffset'] // size * size:020d}"
+    with path.open("r+b") as file:
+        file.seek(row["physicalOffset"] % size + 90)
+        (byte,) = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+
+
+class TestWrittenOver:
+    @pytest.mark.parametrize(
+        ("version", "way", "count", "close"),
+        [
+            (OLD, "zeroed", WRITTEN - KEPT, True),  # each record where one of ours stood
+            pytest.param(NEW, "zeroed", WRITTEN - KEPT, True, marks=pytest.mark.slow),
+            pytest.param(OLD, "restored", 90, True, marks=pytest.mark.slow),
+            # The log ends before our old end.
+            pytest.param(NEW, "restored", 25, False, marks=pytest.mark.slow),
+            pytest.param(OLD, "restored", 25, True, marks=pytest.mark.slow),
+            pytest.param(NEW, "restored", 90, False, marks=pytest.mark.slow),
+        ],
+    )
+    def test_only_what_the_log_has_is_shown_where_a_broker_wrote_over_our_messages(
+        self, version: str, way: str, count: int, close: bool, tmp_path: Path
+    ) -> None:
+        root, backup = tmp_path / "store", tmp_path / "backup"
+        options = rocketcompat.MessageStoreConfig.from_camel(TINY)
+        book = Book()
+        with rocketcompat.open(root, mode="w", config=options) as store:
+            for number in range(KEPT):
+                book.put(store, like_theirs(number))
+        shutil.copytree(root, backup)
+        lost = Book()
+        with rocketcompat.open(root, mode="w", config=options) as store:
+            for number in range(KEPT, WRITTEN):
+                lost.put(store, like_theirs(number))
+        if way == "zeroed":
+            zero_from(root, lost.rows[0]["physicalOffset"])
+        else:
+            restore(root, backup)
+        rows = rocket(version).append(root, "orders", 4, count, close=close, settings=TINY)
+        book.take(rows)
+        again = {row["physicalOffset"] for row in lost.rows}
+        both = again & {row["physicalOffset"] for row in book.rows}
+        assert len(both) == min(count, WRITTEN - KEPT), "not what this test is about"
+        with rocketcompat.open(root, mode="w", config=options) as store:
+            check_store(store, book)
+            for row in lost.rows:
+                for key in row["properties"]["KEYS"].split()[:1]:
+                    assert store.query_message("orders", key).physical_offsets == []
+            for number in range(KEPT + count, KEPT + count + 20):
+                book.put(store, like_theirs(number))
+            check_store(store, book)
+        check_files(root, book, TINY)
+        rows = rocket(version).visit(root, "orders", 4, 3, keys=book.wanted_keys(), settings=TINY)
+        check_real(rows, book)
+        book.take(rows)
+        with rocketcompat.open(root, mode="w", config=options) as store:
+            check_store(store, book)
+        check_files(root, book, TINY)
+
+    @pytest.mark.parametrize("close", [True, pytest.param(False, marks=pytest.mark.slow)])
+    def test_messages_that_a_broker_cut_off_and_wrote_up_to_are_back_as_it_shows_them(
+        self, close: bool, tmp_path: Path
+    ) -> None:
+        """It leaves the file's bytes behind a cut, and its messages end where one begins there."""
+        options = rocketcompat.MessageStoreConfig.from_camel(TINY)
+        kept, lost = Book(), Book()
+        with rocketcompat.open(tmp_path, mode="w", config=options) as store:
+            for number in range(KEPT):
+                kept.put(store, like_theirs(number))
+            for number in range(KEPT, WRITTEN):
+                lost.put(store, like_theirs(number))
+        damage(tmp_path, lost.rows[0])
+        count = 10
+        rows = rocket(OLD).append(tmp_path, "orders", 4, count, close=close, settings=TINY)
+        kept.take(rows)
+        assert kept.end == lost.rows[count]["physicalOffset"], "not what this test is about"
+        size = TINY["mappedFileSizeCommitLog"]
+        file_end = (kept.end // size + 1) * size
+        back = [row for row in lost.rows[count:] if row["physicalOffset"] < file_end]
+        book = Book([*kept.rows, *back])
+        check_real(rocket(OLD).dump(tmp_path, settings=TINY), book, clean=False)
+        with rocketcompat.open(tmp_path, mode="w", config=options) as store:
+            check_store(store, book)
+        check_files(tmp_path, book, TINY)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("close", [True, False])
+    def test_messages_that_a_broker_cut_off_and_left_behind_its_own_do_not_come_back(
+        self, close: bool, tmp_path: Path
+    ) -> None:
+        options = rocketcompat.MessageStoreConfig.from_camel(TINY)
+        book, lost = Book(), Book()
+        with rocketcompat.open(tmp_path, mode="w", config=options) as store:
+            for number in range(KEPT):
+                book.put(store, like_theirs(number))
+            for number in range(KEPT, WRITTEN):
+                lost.put(store, like_theirs(number, b"!"))
+        damage(tmp_path, lost.rows[0])
+        book.take(rocket(OLD).append(tmp_path, "orders", 4, 24, close=close, settings=TINY))
+        assert lost.rows[0]["physicalOffset"] < book.end < lost.end
+        with rocketcompat.open(tmp_path, mode="w", config=options) as store:
+            check_store(store, book)
+            for number in range(20):
+                book.put(store, like_theirs(number))
+            check_store(store, book)
+        check_files(tmp_path, book, TINY)
+
+
+@pytest.fixture(scope="class", name="demo_stores")
+def demo_stores_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("demo")
+    assert demo.run(out=out, partitions=50, lines=5_000, console=Console(quiet=True))
+    return out
+
+
+@pytest.mark.slow
+class TestDemo:
+    """Files of full size, as a broker's without any settings."""
+
+    def test_the_real_stores_and_ours_go_on_with_what_the_demo_wrote(
+        self, demo_stores: Path
+    ) -> None:
+        root = demo_stores / "stack"
+        lines, _ = load_lines([], 5_000)
+        wanted = {
+            f"{name}:{number}": body
+            for name, number, body in zip(
+                *(lines[column].to_pylist() for column in ("key", "number", "body")), strict=True
+            )
+        }
+        asked = list(wanted)[::250]
+        appended: list[Row] = []
+        for version in ROCKETMQ_VERSIONS:
+            rows = rocket(version).visit(root, TOPIC, 50, 40, keys=[(TOPIC, k) for k in asked])
+            messages = [row_of_answer(row) for row in of_kind(rows, "message")]
+            found = Book(messages)
+            for place, queue in found.queues.items():
+                assert [row["queueOffset"] for row in queue] == list(range(len(queue))), place
+            bodies = {
+                row["properties"]["KEYS"]: bytes_of(row, "body")
+                for row in of_kind(rows, "message")
+                if row["bornHost"] != "10.1.2.3:45678"
+            }
+            assert bodies == wanted
+            assert len(messages) == len(wanted) + len(appended)
+            for answer in of_kind(rows, "query"):
+                (one,) = answer["messages"]
+                assert bytes_of(one, "body") == wanted[answer["key"]]
+            appended += of_kind(rows, "append")
+            (closed,) = of_kind(rows, "closed")
+            assert not closed["abortFileLeft"]
+        with rocketcompat.open(root, mode="w") as store:
+            assert len(rows_of(read_all(store))) == len(wanted) + len(appended)
+            book = Book(rows_of(read_all(store)))
+        check_shards(root, book)
+        assert list(check(root)) == []
+
+    @pytest.mark.parametrize("version", ROCKETMQ_VERSIONS)
+    def test_the_real_store_opens_the_demos_killed_store(
+        self, version: str, demo_stores: Path
+    ) -> None:
+        rows = rocket(version).dump(demo_stores / "stack-killed")
+        assert_demo_messages(rows, 5_000)
+
+    @pytest.mark.parametrize("version", ROCKETMQ_VERSIONS)
+    def test_the_real_store_recovers_a_killed_demo_child(
+        self, version: str, tmp_path: Path
+    ) -> None:
+        acknowledged = kill_in_the_middle("rocketcompat.cli.demo_child", tmp_path, 2_000)
+        rows = rocket(version).dump(tmp_path)
+        assert_demo_messages(rows, len(acknowledged))
+
+    def test_the_real_tube_store_reads_the_shards_of_the_demo(
+        self, demo_stores: Path, tube: TubeDriver
+    ) -> None:
+        lines, _ = load_lines([], 5_000)
+        rows = tube.read(demo_stores / "stack" / "tube")
+        assert not of_kind(rows, "unreturned")
+        bodies = [
+            bytes_of(row["client"], "data")
+            for row in sorted(of_kind(rows, "message"), key=lambda row: row["indexOffset"])
+        ]
+        assert bodies[:5_000] == lines["body"].to_pylist()
+        assert all(row["crcOk"] for row in of_kind(rows, "message"))
+        assert {row["end"] for row in of_kind(rows, "partition")} == {"404"}
+
+        rows = tube.read(demo_stores / "stack-killed" / "tube")
+        assert not of_kind(rows, "unreturned")
+        bodies = [bytes_of(row["client"], "data") for row in of_kind(rows, "message")]
+        assert sorted(bodies) == sorted(f"message {n}".encode() for n in range(len(bodies)))
+        assert len(bodies) >= 5_000
+
+
+def assert_demo_messages(rows: list[Row], least: int) -> None:
+    """The messages 0, 1, … of the demo's child, each once and in its queue."""
+    assert not of_kind(rows, "gap")
+    assert not of_kind(rows, "stuck")
+    messages = [
+        row_of_answer(row) | {"text": bytes_of(row, "body")} for row in of_kind(rows, "message")
+    ]
+    assert len(messages) >= least
+    for number, row in enumerate(sorted(messages, key=lambda row: row["physicalOffset"])):
+        assert row["text"] == f"message {number}".encode()
+        assert (row["queueId"], row["queueOffset"]) == (number % 100, number // 100)
+        assert row["properties"] == {"KEYS": f"k{number}", "TAGS": f"t{number % 7}"}
