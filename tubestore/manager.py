@@ -228,7 +228,8 @@ class MessageStoreManager:
 
     def _save_topics(self, topics: dict[str, TopicOptions]) -> None:
         content = {"version": FORMAT_VERSION, "topics": {n: t.as_json() for n, t in topics.items()}}
-        data = json.dumps(content, indent=1, sort_keys=True).encode()
+        # No indent: with one, json encodes in Python, twenty times as slowly.
+        data = json.dumps(content, sort_keys=True).encode()
         self.vfs.replace_file(join(self._own, TOPICS_FILE), data)
 
     # -- topics ------------------------------------------------------------------------------
