@@ -244,6 +244,16 @@ def decode_columns(
     return RecordColumns(data, starts, base, path)
 
 
+def queue_columns(records: RecordColumns) -> tuple[list[tuple[str, int]], Any]:
+    """Return the queues that occur in records, and for each row which of them it is (int32)."""
+    combined = records.topic_codes << 32 | records.column("queue_id").astype(np.int64)
+    values, codes = np.unique(combined, return_inverse=True)
+    names = records.topic_names
+    low = (values & 0xFFFFFFFF).astype(np.uint32).view(np.int32).tolist()
+    keys = [(names[value >> 32], queue) for value, queue in zip(values.tolist(), low, strict=True)]
+    return keys, codes.astype(np.int32)
+
+
 def split(
     raw: Bytes, starts: Int64s, ends: Int64s, separator: int
 ) -> tuple[Int64s, Int64s, Int64s]:

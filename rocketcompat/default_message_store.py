@@ -43,13 +43,13 @@ from rocketcompat.formats import (
 )
 from rocketcompat.index_items import IndexGeometry
 from rocketcompat.index_service import IndexService
+from rocketcompat.log_end import find_log_end
 from rocketcompat.mapped_file_queue import make_directory
 from rocketcompat.messages import Message, MessageRecord, PutResult, PutStatus
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.progress import ProgressFile
 from rocketcompat.recovery import (
     RecoverResult,
-    find_log_end,
     known_damages,
     recover_followers,
     recover_log,

@@ -24,6 +24,7 @@ from rocketcompat.formats import (
     MESSAGE_PREFIX,
     parse_offset_name,
 )
+from rocketcompat.log_end import is_left_over
 from rocketcompat.log_scan import find_record, scan
 from rocketcompat.mapped_file import MappedFile
 from rocketcompat.options import MessageStoreConfig
@@ -194,8 +195,6 @@ class StoreDirectory:
 
     def _is_left_over(self, end: int, found: int) -> bool:
         """Whether the records from `found` on are older than those before (oracle 2.1)."""
-        from rocketcompat.recovery import is_left_over
-
         log: Any = self.log
         return is_left_over(log, log.min_offset, end, found, log.max_offset)
 

@@ -24,11 +24,11 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from rocketcompat.columns import RecordColumns, decode_columns
+from rocketcompat.columns import RecordColumns, decode_columns, queue_columns
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.formats import PROPERTY_DELAY, SCHEDULE_TOPIC
 from rocketcompat.log_scan import Damage, Piece, find_record, scan
@@ -387,13 +387,3 @@ class ReputMessageService:
                 level = min(int(text), len(self._delays))
                 codes[row] = times[row] + self._delays[level - 1]
         return codes
-
-
-def queue_columns(records: RecordColumns) -> tuple[list[tuple[str, int]], Any]:
-    """Return the queues that occur in records, and for each row which of them it is (int32)."""
-    combined = records.topic_codes << 32 | records.column("queue_id").astype(np.int64)
-    values, codes = np.unique(combined, return_inverse=True)
-    names = records.topic_names
-    low = (values & 0xFFFFFFFF).astype(np.uint32).view(np.int32).tolist()
-    keys = [(names[value >> 32], queue) for value, queue in zip(values.tolist(), low, strict=True)]
-    return keys, codes.astype(np.int32)

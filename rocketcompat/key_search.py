@@ -18,9 +18,9 @@ from rocketcompat.formats import KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from rocketcompat.index_file import IndexFile
 from rocketcompat.index_geometry import geometry_of
 from rocketcompat.index_items import key_hash
+from rocketcompat.log_reads import read_record
 from rocketcompat.message_rows import row_of
 from rocketcompat.messages import has_index_items
-from rocketcompat.reads import look_message_by_offset
 
 Rows = list[dict[str, Any]]
 
@@ -57,12 +57,12 @@ def search_index(
     if not paths:
         return [], False
     geometry = geometry_of(directory)
-    parts: Any = _Parts(directory)
+    log = _Log(directory)
     found: dict[int, dict[str, Any]] = {}
     for path in reversed(paths):
         file = IndexFile.load(directory.vfs, path, geometry, writable=False)
         for offset in file.candidates(key_hash(topic, key), begin, end):
-            record = None if offset in found else look_message_by_offset(parts, offset)
+            record = None if offset in found else read_record(log, offset)
             if record is None or not begin <= record.store_timestamp <= end:
                 continue
             row = row_of(record)
@@ -75,11 +75,10 @@ def search_index(
     return [found[offset] for offset in sorted(found)], False
 
 
-class _Parts:
+class _Log:
     """The log of a directory, as reads ask for it."""
 
     def __init__(self, directory: StoreDirectory) -> None:
-        self.commit_log = self
         self.min_offset, self.max_offset = directory.log.min_offset, directory.log.max_offset
         self.read_at = directory.log.read
 

@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.columns import RecordColumns
+from rocketcompat.columns import RecordColumns, queue_columns
 from rocketcompat.consume_queue import GAP_UNITS_MAX, Units, is_fill, is_unit, units_of
 from rocketcompat.directory import ENDS, Region, StoreDirectory
-from rocketcompat.dispatch import queue_columns
 from rocketcompat.formats import (
     CQ_PRE_FILL_SIZE,
     CQ_UNIT,

@@ -26,17 +26,15 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from rocketcompat.codec import decode_one
 from rocketcompat.formats import (
-    CQ_PRE_FILL_SIZE,
     CQ_UNIT,
     INT32_MAX,
     KEY_SEPARATOR,
-    MESSAGE_PREFIX,
     PROPERTY_KEYS,
     PROPERTY_UNIQ_KEY,
 )
 from rocketcompat.index_items import key_hash
+from rocketcompat.log_reads import LogPart, read_record, read_unit
 from rocketcompat.message_rows import row_of, table_of_rows, unreadable_row
 from rocketcompat.messages import GetMessageStatus, MessageRecord
 from rocketcompat.options import MessageStoreConfig
@@ -48,24 +46,7 @@ SCAN_UNITS = 16_000 // CQ_UNIT.size
 #: Rounds of `query_message`, each with a window that ends at the oldest message found so far.
 QUERY_ROUNDS = 3
 STATE_DAMAGED = "damaged"
-#: A unit with a larger record is compared with the record's own length before that is read.
-_TRUSTED_SIZE = 64 * 1024
 _FOREVER = (1 << 63) - 1
-
-
-class LogPart(Protocol):
-    """What a read asks of the CommitLog."""
-
-    @property
-    def min_offset(self) -> int:
-        """Physical offset of the first byte."""
-
-    @property
-    def max_offset(self) -> int:
-        """Physical offset behind the last record."""
-
-    def read_at(self, physical_offset: int, size: int) -> bytes:
-        """Read bytes as they are, fewer where there are no more."""
 
 
 class QueuePart(Protocol):
@@ -293,29 +274,6 @@ class _Scan:
         return count >= self._max_count or self._bytes + size > bytes_max or count >= count_max
 
 
-def read_unit(
-    log: LogPart, physical_offset: int, size: int
-) -> MessageRecord | CorruptRecord | None:
-    """Return the record that a unit points to, why it cannot be read, or None if it is gone."""
-    if size == CQ_PRE_FILL_SIZE or not log.min_offset <= physical_offset < log.max_offset:
-        return None
-    if size > _TRUSTED_SIZE:
-        head = log.read_at(physical_offset, MESSAGE_PREFIX.size)
-        whole = len(head) == MESSAGE_PREFIX.size
-        if not whole or MESSAGE_PREFIX.unpack_from(head).total_size != size:
-            return CorruptRecord("commitlog", physical_offset, "not of the size its unit says")
-    raw = log.read_at(physical_offset, size)
-    if len(raw) < size:
-        return None
-    try:
-        record = decode_one(raw, physical_offset=physical_offset)
-    except CorruptRecord as error:
-        return CorruptRecord("commitlog", physical_offset, error.reason)
-    if record.size != size:
-        return CorruptRecord("commitlog", physical_offset, "not of the size its unit says")
-    return record
-
-
 def tag_codes(expression: str | None) -> frozenset[int] | None:
     """Return the hashes of the tags in "A || B"; None if all messages match (spec §11).
 
@@ -376,7 +334,7 @@ def _query_by_hash(
             break
         time, last = newest, newest_offset
         offsets.sort()
-        read = [(offset, _record(log, offset)) for offset in offsets]
+        read = [(offset, read_record(log, offset)) for offset in offsets]
         entries = [(offset, record) for offset, record in read if record is not None]
         if read[0][1] is not None:
             end = read[0][1].store_timestamp
@@ -397,20 +355,7 @@ def keys_of(record: MessageRecord) -> list[str]:
 
 def look_message_by_offset(store: StoreParts, physical_offset: int) -> MessageRecord | None:
     """Return the record that starts at a physical offset; None where no sound one does (§12)."""
-    return _record(store.commit_log, physical_offset)
-
-
-def _record(log: LogPart, physical_offset: int) -> MessageRecord | None:
-    if not log.min_offset <= physical_offset < log.max_offset:
-        return None
-    head = log.read_at(physical_offset, MESSAGE_PREFIX.size)
-    if len(head) < MESSAGE_PREFIX.size:
-        return None
-    prefix = MESSAGE_PREFIX.unpack_from(head)
-    if prefix.physical_offset != physical_offset or prefix.total_size < MESSAGE_PREFIX.size:
-        return None
-    found = read_unit(log, physical_offset, prefix.total_size)
-    return found if isinstance(found, MessageRecord) else None
+    return read_record(store.commit_log, physical_offset)
 
 
 def _int32(code: int) -> int:

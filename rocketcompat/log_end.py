@@ -1,0 +1,146 @@
+"""Where a log ends: following the chain, and judging what follows damage. Reads only.
+
+Used by recovery, by readers beside a writer and by the windows, so that all of them see the
+same end.
+
+Next to read: `recovery.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.columns import RecordColumns, decode_columns, queue_columns
+from rocketcompat.formats import BLANK, MAGIC_BLANK
+from rocketcompat.log_scan import Damage, find_record, scan
+from rocketcompat.mapped_file_queue import MappedFileQueue
+from rocketcompat.messages import DispatchBatch, has_queue_unit
+from rocketcompat.progress import QueueKey
+
+
+class QueueOffsets:
+    """A follower that keeps nothing: the next queue offset of every queue that it saw."""
+
+    name = "queue_offsets"
+
+    def __init__(self) -> None:
+        self.table: dict[QueueKey, int] = {}
+
+    def put_batch(self, batch: DispatchBatch) -> None:
+        """Take in the queue offsets of a batch."""
+        self._put(batch.queue_keys, batch.queue_codes, batch.queue_offsets, batch.queue_rows)
+
+    def put_records(self, records: RecordColumns) -> None:
+        """Take in the queue offsets of records."""
+        counted = has_queue_unit(records.column("sys_flag"))
+        self._put(*queue_columns(records), records.column("queue_offset"), counted)
+
+    def _put(self, keys: list[QueueKey], codes: Any, offsets: Any, counted: Any) -> None:
+        highest = np.full(len(keys), -1, np.int64)
+        rows = np.flatnonzero(counted)
+        np.maximum.at(highest, codes[rows], offsets[rows])
+        for key, last in zip(keys, highest.tolist(), strict=True):
+            if last >= self.table.get(key, 0):
+                self.table[key] = last + 1
+
+    def recover(self, log_end: int, trusted: int | None) -> int:
+        """Nothing is kept, so everything that counts has to be handed over."""
+        return 0 if trusted is None else min(trusted, log_end)
+
+    def mark(self, written: int, synced: int) -> None:
+        """Nothing to keep."""
+
+    def flush(self, sync: bool) -> None:
+        """Nothing to write."""
+
+    def progress(self) -> tuple[int, int]:
+        """It is never behind."""
+        return 0, 0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def find_log_end(
+    queue: MappedFileQueue, start: int, *, check_crc: bool, keep_good: bool, own: bool = False
+) -> tuple[int, str | None, tuple[Damage, ...]]:
+    """Follow the chain from `start`; returns the log's end, why it ended, and damage before it.
+
+    With `keep_good` damage is passed over if sound records follow it, else the log ends there.
+    With `own` nobody but us has written from `start` on (see `codec.first_fault`). Reads only.
+    """
+    damages: list[Damage] = []
+    limit = queue.max_offset
+    position, reason = start, None
+    while position < limit:
+        fault = None
+        for piece in scan(queue, position, limit, check_crc=check_crc, own=own):
+            position, fault = piece.end, piece.fault
+        if fault is None:
+            break
+        found = find_record(queue, position + 1, limit) if keep_good else None
+        if found is not None and is_left_over(queue, start, position, found, limit):
+            found, fault = None, f"{fault}; what follows was cut off once, and is older"
+        if found is None:
+            reason = fault
+            break
+        damages.append(damage_of(queue, position, found, fault))
+        position = found
+    return position, reason, tuple(damages)
+
+
+def is_left_over(queue: MappedFileQueue, start: int, end: int, found: int, limit: int) -> bool:
+    """Whether the records from `found` on are what an earlier recovery of a real broker cut off.
+
+    It only moves its end back and leaves the bytes (oracle-rocketmq 2.1), so behind what was
+    appended since stand older records. They are known by both: all are older than the last
+    record of [start, end), and some claim queue offsets that were given out again there.
+    """
+    offsets, last_timestamp = QueueOffsets(), 0
+    for piece in scan(queue, start, end, check_crc=False):
+        if len(piece.starts):
+            records = decode_columns(piece.data, piece.starts, piece.base)
+            offsets.put_records(records)
+            last_timestamp = int(records.column("store_timestamp")[-1])
+    conflict = False
+    following: int | None = found
+    while following is not None:
+        position = following
+        for piece in scan(queue, position, limit):
+            position = piece.end
+            if not len(piece.starts):
+                continue
+            records = decode_columns(piece.data, piece.starts, piece.base)
+            if records.column("store_timestamp").max() >= last_timestamp:
+                return False
+            keys, codes = queue_columns(records)
+            known = np.array([offsets.table.get(key, 0) for key in keys], np.int64)[codes]
+            counted = has_queue_unit(records.column("sys_flag"))
+            conflict |= bool((counted & (records.column("queue_offset") < known)).any())
+        following = find_record(queue, position + 1, limit)
+    return conflict
+
+
+def damage_of(queue: MappedFileQueue, start: int, end: int, reason: str) -> Damage:
+    """Describe a damaged region of the log."""
+    file = queue.find(start)
+    path = file.path if file else queue.directory
+    return Damage(start, end, path, start - (file.file_from_offset if file else 0), reason)
+
+
+def is_as_left(queue: MappedFileQueue, end: int) -> bool:
+    """Whether the log still ends at `end`, by a look at the place: nothing was appended there."""
+    last = queue.last
+    if last is None:
+        return end == 0
+    position = end - last.file_from_offset
+    if position == last.file_size:
+        return True
+    if not 0 <= position < last.file_size:
+        return False
+    raw = last.read(position, BLANK.size)
+    if len(raw) < BLANK.size or not any(raw):
+        return True
+    return bool(BLANK.unpack_from(raw).magic_code == MAGIC_BLANK)
