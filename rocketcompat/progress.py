@@ -88,6 +88,16 @@ class ProgressFile:
             return None
         return progress, boot == self._vfs.boot_id()
 
+    def forget(self) -> None:
+        """Remove marks that are not believed, durably.
+
+        Before anything is undone that they speak of: a power cut can bring the lock's old time
+        back, and with it the belief in them.
+        """
+        if self._vfs.exists(self.path):
+            self._vfs.remove(self.path)
+            self._vfs.sync_directory(self._directory)
+
     def write(self, progress: Progress, *, sync: bool) -> None:
         """Replace the file; durable on return with `sync`. Harmless when nothing changed."""
         content = {
