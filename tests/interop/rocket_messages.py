@@ -1,6 +1,7 @@
 """Messages of every kind, made from their number alone, so that another process knows them too.
 
-python rocket_messages.py ROOT     puts them until it is killed, a line each acknowledgement
+With `python -m tests.interop.rocket_messages ROOT` they are put until the process is killed, and
+each acknowledgement is a line of output.
 """
 
 from __future__ import annotations
