@@ -307,13 +307,10 @@ def walk(
 def _short_end(data: Buffer, position: int, file_end: int) -> tuple[int, bool, str | None]:
     """Judge fewer bytes than a record's prefix: (bytes wanted, blank, fault)."""
     left = len(data) - position
-    if len(data) < file_end and file_end - position >= MESSAGE_PREFIX.size:
-        return MESSAGE_PREFIX.size, False, None
-    if left >= BLANK.size:
-        if BLANK.unpack_from(data, position).magic_code == MAGIC_BLANK:
-            return 0, True, None
-    elif len(data) < file_end:
-        return BLANK.size, False, None
+    if left >= BLANK.size and BLANK.unpack_from(data, position).magic_code == MAGIC_BLANK:
+        return 0, True, None
+    if len(data) < file_end:
+        return min(MESSAGE_PREFIX.size, file_end - position), False, None
     return 0, False, "no record, and no room for one"
 
 
