@@ -353,7 +353,12 @@ class DefaultMessageStore:
         if self.index is not None:
             self.index.load()
         self.dispatcher = recover_followers(
-            self.commit_log, self._followers, known, self.recovered, self._clock
+            self.commit_log,
+            self._followers,
+            known,
+            self.recovered,
+            self._clock,
+            self._progress_file,
         )
         if self.tube is not None:
             self.tube.replayed()

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
+
 from tubestore.layout import Buffer
 from tubestore.vfs import Vfs, VfsFile
 
@@ -155,8 +157,9 @@ class MappedFile:
         zeroed = 0
         for start, end in reversed(steps):
             content = self._file.pread(end - start, start)
-            used = len(content.rstrip(b"\0"))
-            if used:
+            # Most are zeros throughout; to cut them off one by one takes fifty times as long.
+            if np.frombuffer(content, np.uint8).any():
+                used = len(content.rstrip(b"\0"))
                 self._file.pwrite(bytes(used), start)
                 self.flushed_position = min(self.flushed_position, start)
                 zeroed += used

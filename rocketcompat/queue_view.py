@@ -306,7 +306,7 @@ def _written(file: VfsFile, size: int) -> bytes:
     while position is not None and position < size:
         start = position - position % _BLOCK_SIZE
         block = file.pread(min(_BLOCK_SIZE, size - start), start)
-        if block.count(0) < len(block):
+        if np.frombuffer(block, np.uint8).any():
             parts += [bytes(start - length), block]
             length = start + len(block)
         position = file.next_data(start + _BLOCK_SIZE)

@@ -22,8 +22,9 @@ Next to read: `default_message_store.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from rocketcompat.index_service import IndexService
 from rocketcompat.log_end import QueueOffsets, damage_of, find_log_end, is_as_left
 from rocketcompat.log_scan import Damage, Piece, scan
 from rocketcompat.mapped_file_queue import MappedFileQueue
-from rocketcompat.progress import Mark, Progress, QueueKey
+from rocketcompat.progress import Mark, Progress, ProgressFile, QueueKey
 from tubestore.clock import Clock
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
@@ -109,16 +110,19 @@ def recover_followers(
     known: tuple[Progress, bool] | None,
     result: RecoverResult,
     clock: Clock,
+    progress_file: ProgressFile,
 ) -> ReputMessageService:
     """Cut every structure at what is trusted and hand over the rest; returns the dispatcher.
 
     Afterwards all of them stand at the log's end, and the log knows the next queue offsets.
     """
+    lower = partial(_lower_index_mark, log, known, progress_file)
     marks = known[0].followers if known else {}
     if result.damages:
         _keep_numbers(log, followers, result.damages)
     starts = [
-        _recover_follower(log, follower, marks.get(follower.name), result) for follower in followers
+        _recover_follower(log, follower, marks.get(follower.name), result, lower)
+        for follower in followers
     ]
     offsets = QueueOffsets()
     queues = _queues_of(followers)
@@ -139,8 +143,31 @@ def _queues_of(followers: Sequence[Follower]) -> ConsumeQueueTable | None:
     return found[0] if found else None
 
 
+def _lower_index_mark(
+    log: CommitLog,
+    known: tuple[Progress, bool] | None,
+    progress_file: ProgressFile,
+    offset: int,
+) -> None:
+    """Write marks that vouch for the index below `offset` only, durably.
+
+    The file gets this boot's name, so it may say of nothing more than what is synced.
+    """
+    marks = known[0].followers if known else {}
+    followers = {name: Mark(mark.synced, mark.synced) for name, mark in marks.items()}
+    followers[IndexService.name] = Mark(offset, offset)
+    synced = Mark(log.synced_offset, log.synced_offset)
+    damages = [(damage.start, damage.end, damage.reason) for damage in log.damages]
+    progress = Progress(synced, followers, log_minimum=log.min_offset, damages=damages)
+    progress_file.write(progress, sync=True)
+
+
 def _recover_follower(
-    log: CommitLog, follower: Follower, mark: Mark | None, result: RecoverResult
+    log: CommitLog,
+    follower: Follower,
+    mark: Mark | None,
+    result: RecoverResult,
+    lower_index_mark: Callable[[int], None],
 ) -> int:
     """Bring one structure to a state that the log vouches for; returns from where to hand over."""
     end = log.max_offset
@@ -157,8 +184,12 @@ def _recover_follower(
         return start
     # Of an index that nobody vouches for nothing is kept that the log can give again: items of
     # records that a real broker cut off would hide those that stand there now.
-    limit = log.min_offset if trusted is None and isinstance(follower, IndexService) else end
-    start = min(max(follower.recover(limit, trusted), log.min_offset), end)
+    if isinstance(follower, IndexService):
+        limit = log.min_offset if trusted is None else end
+        start = follower.recover(limit, trusted, lower_index_mark)
+    else:
+        start = follower.recover(end, trusted)
+    start = min(max(start, log.min_offset), end)
     follower.mark(start, start)
     return start
 
