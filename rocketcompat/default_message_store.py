@@ -344,6 +344,8 @@ class DefaultMessageStore:
         # Before the first byte is changed, and durable: a crash from here on must be seen. A
         # process that was killed may not have come to it.
         self._vfs.sync_directory(self.root)
+        if known is None:
+            self._progress_file.forget()
         self.recovered: RecoverResult = recover_log(self.commit_log, known, clean_exit=clean_exit)
         self._followers = self._make_followers()
         if self.queues is not None:
