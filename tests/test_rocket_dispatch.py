@@ -1,14 +1,24 @@
-"""The dispatcher's thread: when it wakes, and when it ends."""
+"""The dispatcher: what it hands over to whom, when its thread wakes, and when it ends."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rocketcompat
-from rocketcompat import dispatch
+from rocketcompat import Message, MessageStoreConfig, dispatch
+from rocketcompat.codec import prepare
+from rocketcompat.commit_log import CommitLog
+from rocketcompat.dispatch import ReputMessageService
+from rocketcompat.messages import DispatchBatch
+from tubestore.clock import ManualClock, SystemClock
+from tubestore.errors import CorruptRecord
+from tubestore.formats import java_hash
+from tubestore.testing import MemoryVfs
 
 
 class ClearedLate(threading.Event):
@@ -40,3 +50,199 @@ def test_a_close_while_the_thread_is_about_to_sleep_is_not_overslept(
     asleep = thread.is_alive()
     store.dispatcher._wake.set()
     assert not asleep
+
+
+@dataclass
+class Recorder:
+    """A follower that remembers what it was given; `fails` at a batch that begins there."""
+
+    name: str
+    fails: int | None = None
+    batches: list[DispatchBatch] = field(default_factory=list)
+
+    def put_batch(self, batch: DispatchBatch) -> None:
+        if batch.start == self.fails:
+            raise OSError(28, "No space left on device")
+        self.batches.append(batch)
+
+    def recover(self, log_end: int, trusted: int | None) -> int:
+        return 0
+
+    def mark(self, written: int, synced: int) -> None:
+        pass
+
+    def flush(self, sync: bool) -> None:
+        pass
+
+    def progress(self) -> tuple[int, int]:
+        return 0, 0
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def offsets(self) -> list[int]:
+        return [int(offset) for batch in self.batches for offset in batch.physical_offsets]
+
+
+CONFIG = MessageStoreConfig(mapped_file_size_commit_log=1000, dispatch_batch_bytes_max=400)
+
+
+@pytest.fixture
+def log(memory_vfs: MemoryVfs, clock: ManualClock) -> CommitLog:
+    log = CommitLog(memory_vfs, "/log", CONFIG, clock)
+    log.queue.load()
+    log.start_at(0, 0)
+    return log
+
+
+def put(log: CommitLog, count: int, **fields: Any) -> list[int]:
+    messages = [Message("T", b"x" * 40, keys=f"k{i}", **fields) for i in range(count)]
+    return [log.put_one(prepare(message, log.config))[0] for message in messages]
+
+
+def test_every_record_is_handed_over_once_and_in_order(log: CommitLog, clock: ManualClock) -> None:
+    follower = Recorder("a")
+    service = ReputMessageService(log, [follower], clock, position=0)
+    places = put(log, 30)
+    assert service.dispatch_pending() == 30
+    places += put(log, 3)
+    assert service.dispatch_pending() == 3
+    assert service.dispatch_pending() == 0
+    assert follower.offsets == places
+    assert service.behind == 0
+    starts = [batch.start for batch in follower.batches]
+    assert starts[1:] == [batch.end for batch in follower.batches[:-1]]
+    assert all(batch.end - batch.start <= 1000 for batch in follower.batches)
+
+
+def test_without_being_told_the_chain_is_followed(log: CommitLog, clock: ManualClock) -> None:
+    places = put(log, 30)
+    log.take_starts()  # somebody else has taken them
+    follower = Recorder("a")
+    service = ReputMessageService(log, [follower], clock, position=0)
+    places += put(log, 5)
+    assert service.dispatch_pending() == 35
+    assert follower.offsets == places
+
+
+def test_when_too_many_are_pending_none_is_lost(
+    log: CommitLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketcompat.commit_log._STARTS_MAX", 10)
+    follower = Recorder("a")
+    service = ReputMessageService(log, [follower], clock, position=0)
+    places = put(log, 25)
+    assert service.dispatch_pending() == 25
+    places += put(log, 4)
+    service.dispatch_pending()
+    assert follower.offsets == places
+
+
+def test_a_follower_gets_nothing_from_before_its_beginning(
+    log: CommitLog, clock: ManualClock
+) -> None:
+    places = put(log, 20)
+    one, other = Recorder("one"), Recorder("other")
+    service = ReputMessageService(
+        log, [one, other], clock, position=0, starts=[places[0], places[13]]
+    )
+    service.dispatch_pending()
+    assert one.offsets == places
+    assert other.offsets == places[13:]
+
+
+def test_one_that_fails_does_not_stop_the_others(log: CommitLog, clock: ManualClock) -> None:
+    places = put(log, 20)
+    good, bad = Recorder("good"), Recorder("bad", fails=1000)
+    service = ReputMessageService(log, [bad, good], clock, position=0)
+    service.dispatch_pending()
+    assert good.offsets == places
+    assert bad.offsets == [place for place in places if place < 1000]
+    assert list(service.failed) == ["bad"]
+    assert "bad stopped at 1000" in str(service.problems[0])
+
+
+def test_damage_is_passed_over_and_reported(log: CommitLog, clock: ManualClock) -> None:
+    places = put(log, 20)
+    log.take_starts()
+    log.queue.files[0].write_at(places[2] + 4, b"\xff" * 4)
+    follower = Recorder("a")
+    service = ReputMessageService(log, [follower], clock, position=0)
+    service.dispatch_pending()
+    assert follower.offsets == places[:2] + places[3:]
+    region = (places[2], places[3] - places[2])
+    behind = next(batch for batch in follower.batches if batch.start >= places[3])
+    assert behind.damaged == region
+    assert isinstance(service.problems[0], CorruptRecord)
+    assert log.is_damaged(places[2])
+
+
+def test_the_columns_of_a_batch_say_what_the_records_say(
+    log: CommitLog, clock: ManualClock
+) -> None:
+    follower = Recorder("a")
+    service = ReputMessageService(log, [follower], clock, position=0)
+    for flag in (0, 0x4, 0x8, 0xC):
+        message = Message("T", tags="TagA", keys="x y", queue_id=3, sys_flag=flag)
+        log.put_one(prepare(message, CONFIG))
+    log.put_one(prepare(Message("U", properties="UNIQ_KEY\x01u\x02KEYS\x01 a  b "), CONFIG))
+    service.dispatch_pending()
+    keys = [key for batch in follower.batches for key in batch.queue_keys]
+    assert set(keys) == {("T", 3), ("U", 0)}
+    rows = [
+        (batch.queue_keys[batch.queue_codes[row]], bool(batch.queue_rows[row]),
+         int(batch.queue_offsets[row]), int(batch.tags_codes[row]),
+         batch.key_hashes[batch.key_rows == row].tolist())
+        for batch in follower.batches
+        for row in range(len(batch))
+    ]  # fmt: skip
+    both = [abs(java_hash("T#x")), abs(java_hash("T#y"))]
+    assert rows == [
+        (("T", 3), True, 0, 2598919, both),
+        (("T", 3), False, 0, 2598919, both),  # prepared: indexed, no unit
+        (("T", 3), True, 1, 2598919, both),
+        (("T", 3), False, 0, 2598919, []),  # rolled back: neither
+        (("U", 0), True, 0, 0, [abs(java_hash(f"U#{key}")) for key in ("u", "a", "b")]),
+    ]
+
+
+def test_a_scheduled_message_has_its_delivery_time_as_tags_code(
+    log: CommitLog, clock: ManualClock
+) -> None:
+    follower = Recorder("a")
+    service = ReputMessageService(log, [follower], clock, position=0)
+    for level in ("3", "99", "no"):
+        properties = {"DELAY": level, "TAGS": "t"}
+        log.put_one(prepare(Message("SCHEDULE_TOPIC_XXXX", properties=properties), CONFIG))
+    service.dispatch_pending()
+    codes = [int(code) for batch in follower.batches for code in batch.tags_codes]
+    assert codes == [clock.now_ms() + 10_000, clock.now_ms() + 7_200_000, java_hash("t")]
+
+
+def test_readers_are_woken_when_their_message_is_there(log: CommitLog) -> None:
+    service = ReputMessageService(log, [Recorder("a")], SystemClock(), position=0)
+    service.start()
+    try:
+        for place in put(log, 5):
+            service.wake()
+            assert service.wait_dispatched(place, 30)
+        assert not service.wait_dispatched(log.max_offset, 0.001)
+    finally:
+        service.shutdown()
+
+
+def test_a_put_that_finds_much_pending_hands_it_over_itself(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    log = CommitLog(memory_vfs, "/log", CONFIG.changed(dispatch_inline_bytes=500), clock)
+    log.queue.load()
+    log.start_at(0, 0)
+    follower = Recorder("a")
+    service = ReputMessageService(log, [follower], clock, position=0)
+    service._thread = threading.Thread()  # one that never runs
+    for _ in range(20):
+        put(log, 1)
+        service.wake_or_help(log.max_offset)
+    assert service.behind <= 500
+    assert len(follower.offsets) > 10

@@ -1,0 +1,385 @@
+"""Opening after a crash: the log's end, what is believed, damage, and what is built again (D2, D7).
+
+Every history is looked at again after a second, clean opening: recovery leaves nothing to do.
+The crash proof of the whole stack is in ``tests/crash``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.codec import decode_one
+from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.messages import has_queue_unit
+from rocketcompat.recovery import sound_pieces
+from tubestore.clock import ManualClock
+from tubestore.errors import CorruptRecord, NotAStore
+from tubestore.testing import Distinct, MemoryVfs, crash_states
+from tubestore.vfs import OsVfs
+
+ROOT = "/store"
+LOG = f"{ROOT}/commitlog"
+PROGRESS = f"{ROOT}/.tubestore/progress.json"
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=1000,
+    mapped_file_size_consume_queue=100,
+    max_hash_slot_num=7,
+    max_index_num=20,
+    layouts=frozenset({"consume_queue", "index"}),
+)
+
+
+class Bench:
+    """A disk in memory with a store on it that can be killed."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.vfs = MemoryVfs(clock)
+        self.store: DefaultMessageStore | None = None
+
+    def open(self, config: MessageStoreConfig = CONFIG, mode: Any = "w") -> DefaultMessageStore:
+        self.store = rocketcompat.open(
+            ROOT, mode, config, vfs=self.vfs, clock=self.clock, background=False
+        )
+        return self.store
+
+    def put(self, count: int, *, first: int = 0) -> list[int]:
+        assert self.store is not None
+        places = []
+        for i in range(first, first + count):
+            message = Message(f"T{i % 2}", b"%03d" % i + b"x" * 57, "abc"[i % 3], f"k{i}")
+            places.append(self.store.put_message(message).physical_offset)
+        return places
+
+    def kill(self) -> None:
+        """End the process: nothing more is written, the locks are gone."""
+        assert self.store is not None
+        self.store._closed = True
+        self.vfs.release_locks()
+
+    def overwrite(self, path: str, position: int, data: bytes) -> None:
+        file = self.vfs.open(path)
+        file.pwrite(data, position)
+        file.close()
+
+
+@pytest.fixture
+def bench(clock: ManualClock) -> Bench:
+    return Bench(clock)
+
+
+def log_file(number: int) -> str:
+    return f"{LOG}/{number * 1000:020d}"
+
+
+def bodies_of(store: DefaultMessageStore) -> list[int]:
+    """Numbers of the messages in the log, having checked that queues and index agree with it."""
+    assert store.queues is not None
+    assert store.index is not None
+    wanted, numbers = {}, []
+    for piece in sound_pieces(store.commit_log, 0, 1 << 62):
+        for start in piece.starts.tolist():
+            record = decode_one(piece.data, start)
+            numbers.append(int(record.body[:3]))
+            if has_queue_unit(record.sys_flag):
+                place = (record.topic, record.queue_id, record.queue_offset)
+                assert place not in wanted
+                wanted[place] = record.physical_offset
+            found = store.index.select(record.topic, f"k{numbers[-1]}", 9, 0, 1 << 60)[0]
+            assert found == [record.physical_offset]
+    for queue in store.queues:
+        for offset in range(queue.max_offset):
+            place = wanted.pop((queue.topic, queue.queue_id, offset), None)
+            unit = queue.unit(offset)
+            if place is None:
+                assert store.commit_log.is_damaged(unit.physical_offset)
+            else:
+                assert unit.physical_offset == place
+    assert wanted == {}
+    return numbers
+
+
+def reopened(bench: Bench, config: MessageStoreConfig = CONFIG) -> list[int]:
+    """Open, look, close; again; what is there both times."""
+    with bench.open(config) as store:
+        first = bodies_of(store)
+    with bench.open(config) as store:
+        assert store.recovered.clean
+        assert bodies_of(store) == first
+    assert not bench.vfs.exists(f"{ROOT}/abort")
+    return first
+
+
+def test_what_was_put_before_a_kill_is_there(bench: Bench) -> None:
+    bench.open()
+    bench.put(25)
+    bench.kill()
+    assert reopened(bench) == list(range(25))
+
+
+def test_queue_offsets_go_on_after_a_kill(bench: Bench) -> None:
+    bench.open()
+    bench.put(25)
+    bench.kill()
+    with bench.open() as store:
+        assert store.put_message(Message("T0", b"999")).queue_offset == 13
+        assert store.put_message(Message("T1", b"998")).queue_offset == 12
+
+
+def test_a_clean_opening_reads_no_record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench.open():
+        bench.put(30)
+    read: list[str] = []
+    file_type = type(bench.vfs.open(log_file(0), writable=False))
+    pread = file_type.pread
+
+    def counted(self: Any, size: int, position: int) -> bytes:
+        read.append(f"{self.path} {size}")
+        return pread(self, size, position)
+
+    monkeypatch.setattr(file_type, "pread", counted)
+    with bench.open() as store:
+        assert store.recovered.clean
+    assert [what for what in read if "commitlog" in what] == [f"{log_file(5)} 8"]
+    assert [what for what in read if "consumequeue" in what] == []
+
+
+def test_only_what_came_after_the_mark_is_verified_after_a_kill(bench: Bench) -> None:
+    with bench.open():
+        places = bench.put(30)
+    store = bench.open()
+    bench.put(3, first=30)
+    bench.kill()
+    store = bench.open()
+    assert store.recovered.verified_from > places[-1]
+    assert bodies_of(store) == list(range(33))
+    store.close()
+
+
+def test_a_torn_record_is_cut_and_zeroed(bench: Bench) -> None:
+    bench.open()
+    places = bench.put(3)
+    bench.kill()
+    bench.overwrite(log_file(0), places[2] + 100, b"\xff" * 20)
+    store = bench.open()
+    assert (store.recovered.log_end, store.recovered.damages) == (places[2], ())
+    assert "checksum" in str(store.recovered.reason)
+    assert not any(bench.vfs.tree()[log_file(0)][places[2] :])
+    store.close()
+    assert reopened(bench) == [0, 1]
+
+
+def test_damage_with_sound_records_behind_it_stays_and_is_reported(bench: Bench) -> None:
+    bench.open()
+    places = bench.put(9)
+    bench.kill()
+    bench.overwrite(log_file(0), places[3] + 100, b"\xff" * 20)
+    kept = bench.vfs.tree()[log_file(0)]
+    store = bench.open()
+    assert bench.vfs.tree()[log_file(0)] == kept
+    problem = store.problems[0]
+    assert isinstance(problem, CorruptRecord)
+    assert (problem.path, problem.position) == (log_file(0), places[3])
+    assert bodies_of(store) == [0, 1, 2, 4, 5, 6, 7, 8]
+    with pytest.raises(CorruptRecord):
+        store.look_message(places[3])
+    store.close()
+    with bench.open() as store:
+        assert store.recovered.clean
+        assert str(store.problems[0]) == str(problem)
+
+
+def test_the_number_of_a_damaged_last_message_is_not_given_out_again(bench: Bench) -> None:
+    bench.open()
+    assert bench.store is not None
+    bench.put(2)
+    last = bench.store.put_message(Message("X", b"500"))
+    bench.put(2, first=2)
+    bench.store.close()
+    bench.overwrite(log_file(0), last.physical_offset + 4, b"\xff" * 4)
+    bench.vfs.remove(PROGRESS)  # nobody vouches for the log
+    with bench.open() as store:
+        assert store.put_message(Message("X", b"501")).queue_offset == 1
+
+
+def test_upstream_recovery_cuts_at_the_first_bad_record(bench: Bench) -> None:
+    config = CONFIG.changed(recovery="upstream")
+    bench.open(config)
+    places = bench.put(9)
+    bench.kill()
+    bench.overwrite(log_file(0), places[3] + 100, b"\xff" * 20)
+    assert reopened(bench, config) == [0, 1, 2]
+    assert [name for name, _, _ in bench.vfs.entries(LOG)] == [f"{0:020d}"]
+
+
+def lose_progress(bench: Bench) -> None:
+    bench.vfs.remove(PROGRESS)
+
+
+def garble_progress(bench: Bench) -> None:
+    bench.overwrite(PROGRESS, 0, b"]]]")
+
+
+def lower_log(bench: Bench) -> None:
+    content = json.loads(bench.vfs.read_file(PROGRESS))
+    content["log"] = [1 << 40, 1 << 40]
+    bench.vfs.replace_file(PROGRESS, json.dumps(content).encode())
+
+
+def impossible_marks(bench: Bench) -> None:
+    content = json.loads(bench.vfs.read_file(PROGRESS))
+    content["followers"]["index"] = [5, "x"]
+    bench.vfs.replace_file(PROGRESS, json.dumps(content).encode())
+
+
+def open_by_another(bench: Bench) -> None:
+    bench.clock.advance(1000)
+    bench.overwrite(f"{ROOT}/lock", 0, b"lock")
+
+
+@pytest.mark.parametrize(
+    "change", [lose_progress, garble_progress, lower_log, impossible_marks, open_by_another]
+)
+@pytest.mark.parametrize("clean", [True, False])
+def test_marks_that_cannot_be_believed_count_as_none(
+    bench: Bench, change: Callable[[Bench], None], clean: bool
+) -> None:
+    store = bench.open()
+    bench.put(25)
+    if clean:
+        store.close()
+    else:
+        bench.kill()
+    change(bench)
+    store = bench.open()
+    assert (store.recovered.clean, store.recovered.verified_from) == (False, 0)
+    assert bodies_of(store) == list(range(25))
+    store.close()
+    assert reopened(bench) == list(range(25))
+
+
+def test_progress_of_a_newer_version_is_refused(bench: Bench) -> None:
+    bench.open().close()
+    content = json.loads(bench.vfs.read_file(PROGRESS))
+    for change in ({"format": 2}, {"features": ["time travel"]}):
+        bench.vfs.replace_file(PROGRESS, json.dumps({**content, **change}).encode())
+        with pytest.raises(NotAStore, match="newer version"):
+            bench.open()
+        with pytest.raises(NotAStore, match="newer version"):
+            bench.open(mode="r")
+
+
+def test_records_that_a_real_broker_appended_are_taken_in(bench: Bench) -> None:
+    with bench.open() as store:
+        bench.put(4)
+        end = store.max_physical_offset
+    other = Bench(bench.clock)
+    with other.open():
+        other.put(5)
+    # As a broker leaves it: a longer log, its lock touched, no progress of ours.
+    bench.overwrite(log_file(0), end, other.vfs.tree()[log_file(0)][end:])
+    open_by_another(bench)
+    assert reopened(bench) == list(range(5))
+
+
+@pytest.mark.parametrize("layout", ["consume_queue", "index"])
+def test_a_structure_that_is_switched_on_later_is_built_from_the_log(
+    bench: Bench, layout: str
+) -> None:
+    one = {"consume_queue": "index", "index": "consume_queue"}[layout]
+    with bench.open(CONFIG.changed(layouts=frozenset({one}))):
+        bench.put(25)
+    with bench.open() as store:
+        assert bodies_of(store) == list(range(25))
+
+
+def test_without_queues_the_log_tells_the_next_queue_offsets(bench: Bench) -> None:
+    config = CONFIG.changed(layouts=frozenset())
+    for clean in (True, False):
+        store = bench.open(config)
+        bench.put(5)
+        store.close() if clean else bench.kill()
+    with bench.open(config) as store:
+        assert store.put_message(Message("T0")).queue_offset == 6
+
+
+def test_files_beyond_the_end_are_removed(bench: Bench) -> None:
+    bench.open()
+    bench.put(3)
+    bench.kill()
+    for number in (1, 2):  # as a broker allocates them ahead
+        bench.vfs.open(log_file(number), create=True).truncate(1000)
+    assert reopened(bench) == [0, 1, 2]
+    assert [name for name, _, _ in bench.vfs.entries(LOG)] == [f"{0:020d}"]
+
+
+def test_a_missing_file_in_the_middle_is_damage_and_no_end(bench: Bench) -> None:
+    with bench.open():
+        bench.put(25)
+    bench.vfs.remove(log_file(1))
+    bench.vfs.remove(PROGRESS)
+    with bench.open() as store:
+        damage = store.commit_log.damages[0]
+        assert (damage.start, damage.end) == (1000, 2000)
+        assert len(bodies_of(store)) > 15
+
+
+def test_units_behind_a_cut_do_not_come_back(bench: Bench) -> None:
+    """Oracle 2.1: the real one leaves them in the file, and finds them again after a crash."""
+    bench.open()
+    places = bench.put(12)
+    assert bench.store is not None
+    bench.store.dispatcher.dispatch_pending()
+    bench.kill()
+    for number in range(3):
+        tail = max(places[4] - 1000 * number, 0)
+        bench.overwrite(log_file(number), tail, bytes(1000 - tail))
+    bench.open()
+    bench.put(2, first=40)
+    bench.kill()
+    assert reopened(bench) == [0, 1, 2, 3, 40, 41]
+
+
+def test_recovery_may_be_interrupted_at_every_write(bench: Bench) -> None:
+    bench.open()
+    bench.put(12)
+    assert bench.store is not None
+    bench.store.flush()
+    places = bench.put(3, first=12)
+    bench.store.dispatcher.dispatch_pending()
+    bench.kill()
+    bench.overwrite(log_file(places[1] // 1000), places[1] % 1000 + 100, b"\xff" * 9)
+    journal = bench.vfs.record()
+    expected = reopened(bench)
+    distinct = Distinct()
+    for state in crash_states(journal, seed=1, kinds=("kill",)):
+        if distinct.is_new(state):
+            again = Bench(bench.clock)
+            again.vfs = state.vfs(bench.clock)
+            assert reopened(again) == expected
+
+
+def test_a_reader_of_a_crashed_store_changes_nothing(bench: Bench) -> None:
+    bench.open()
+    bench.put(12)
+    bench.kill()
+    before = bench.vfs.tree()
+    with bench.open(mode="r") as store:
+        assert store.look_message(0).body.startswith(b"000")
+        assert len([s for p in sound_pieces(store.commit_log, 0, 1 << 62) for s in p.starts]) == 12
+    assert bench.vfs.tree() == before
+
+
+def test_a_store_with_batch_queues_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "batchconsumequeue" / "T").mkdir(parents=True)
+    with pytest.raises(NotAStore, match="batch queues"):
+        rocketcompat.open(tmp_path, "w", CONFIG, vfs=OsVfs(), background=False)
+    with pytest.raises(NotAStore, match="batch queues"):  # the lock was given back
+        rocketcompat.open(tmp_path, "w", CONFIG, vfs=OsVfs(), background=False)
