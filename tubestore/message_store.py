@@ -64,6 +64,8 @@ Array = np.ndarray[Any, Any]
 _GRANT_BYTES = 64 << 10
 #: A buffer that filled faster than this is written by whoever filled it.
 _HOT_SECONDS = 0.1
+#: How old a checkpoint is at least before the background writes the next.
+_CHECKPOINT_SECONDS = 0.2
 
 
 class Background(Protocol):
@@ -99,6 +101,7 @@ class MessageStore:
         self._commits = GroupCommit(files.data.end)
         self._unsynced_messages = 0
         self._last_sync = clock.monotonic()
+        self._last_checkpoint = self._last_sync - _CHECKPOINT_SECONDS
         self._refusal: TubeStoreError | None = None
         self._main = MsgMemStore(files.index.end, files.data.end)
         self._flushing: MsgMemStore | None = None
@@ -382,10 +385,13 @@ class MessageStore:
     def sync(self) -> None:
         """Bring everything taken so far to stable storage, index included; leaves a checkpoint."""
         self.flush()
-        self.sync_files()
+        self.sync_files(checkpoint=True)
 
-    def sync_files(self) -> None:
+    def sync_files(self, *, checkpoint: bool = False) -> None:
         """Bring what is in the files to stable storage, and leave a checkpoint of that.
+
+        Without `checkpoint` only if the last one is a moment old: by default the background
+        syncs every 1,000 messages, and a file each time would cost a tenth of all appends.
 
         Nobody who writes waits for it: what is written meanwhile may or may not be covered, and
         a segment that is sealed meanwhile is synced by that.
@@ -394,7 +400,10 @@ class MessageStore:
             self._check_open()
             ends = self._visible
         self._commits.run(lambda: self._synced(self.files.sync, ends.data_end))
-        write_checkpoint(self.files, ends.index_end, ends.data_end)
+        now = self._clock.monotonic()
+        if checkpoint or now - self._last_checkpoint >= _CHECKPOINT_SECONDS:
+            self._last_checkpoint = now
+            write_checkpoint(self.files, ends.index_end, ends.data_end)
         self.files.keep_postings()
 
     def sync_data(self) -> None:

@@ -114,5 +114,5 @@ class TopicOptions:
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings as they stand in topics.json."""
-        # Not `asdict`, which copies deeply: a store with 10,000 topics writes them all at each change.
+        # Not `asdict`, which copies deeply: each change writes all topics there are.
         return {f.name: getattr(self, f.name) for f in fields(self)}
