@@ -1,0 +1,294 @@
+"""The store as its users see it: put, read, close, and who may open it when."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import rocketcompat
+from rocketcompat import GetMessageStatus, Message, MessageStoreConfig, PutStatus
+from rocketcompat.default_message_store import DefaultMessageStore
+from tubestore.clock import ManualClock
+from tubestore.errors import (
+    InvalidMessage,
+    NotAStore,
+    ReadOnlyStore,
+    StoreClosed,
+    StoreFailed,
+    StoreLocked,
+)
+from tubestore.testing import FaultyVfs, MemoryVfs
+
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=4096,
+    mapped_file_size_consume_queue=200,
+    max_hash_slot_num=16,
+    max_index_num=40,
+    layouts=frozenset({"consume_queue", "index"}),
+)
+
+
+def opened(root: Path, mode: Any = "w", **settings: Any) -> DefaultMessageStore:
+    return rocketcompat.open(root, mode, CONFIG, background=False, **settings)
+
+
+def test_what_is_put_is_pulled_and_found_by_key(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        result = store.put_message(Message("orders", b"one", tags="paid", keys=["o-1"]))
+        assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, 0)
+        assert store.wait_dispatched(result.physical_offset)
+        pulled = store.get_message("orders", 0, 0)
+        assert pulled.status is GetMessageStatus.FOUND
+        assert [message.body for message in pulled] == [b"one"]
+        assert [m.msg_id for m in store.query_message("orders", "o-1")] == [result.msg_id]
+        assert store.look_message(result.physical_offset).body == b"one"
+        assert store.max_offset_in_queue("orders", 0) == 1
+        assert store.max_offset_in_queue("nobody", 0) == 0
+
+
+def test_a_store_has_the_files_that_a_broker_expects(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for i in range(60):
+            store.put_message(Message("T", b"x" * 100, keys=f"k{i}"))
+        assert (tmp_path / "abort").exists()
+    files = {str(p.relative_to(tmp_path)): p.stat().st_size
+             for p in tmp_path.rglob("*") if p.is_file()}  # fmt: skip
+    assert "abort" not in files
+    assert (tmp_path / "lock").read_bytes() == b"lock"
+    assert files["checkpoint"] == 4096
+    assert {n: s for n, s in files.items() if n.startswith("commitlog")} == {
+        f"commitlog/{start:020d}": 4096 for start in range(0, 12288, 4096)
+    }
+    assert {n: s for n, s in files.items() if n.startswith("consumequeue")} == {
+        f"consumequeue/T/0/{start:020d}": 200 for start in range(0, 1200, 200)
+    }
+    index = [size for name, size in files.items() if name.startswith("index/")]
+    assert index == [40 + 16 * 4 + 40 * 20] * 2
+
+
+def test_the_checkpoint_of_a_closed_store_is_that_of_its_last_message(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        last = store.put_message(Message("T")).store_timestamp
+    raw = (tmp_path / "checkpoint").read_bytes()
+    assert [int.from_bytes(raw[at : at + 8], "big") for at in (0, 8)] == [last, last]
+
+
+def test_columns_are_stored_like_single_messages(tmp_path: Path) -> None:
+    bodies = [b"1", b"2", b"3"]
+    table = pa.table({"topic": ["A", "B", "A"], "body": bodies, "keys": ["k", "k", "l"]})
+    with opened(tmp_path) as store:
+        placed = store.put_columns(table)
+        assert placed.column_names == [
+            "physical_offset", "queue_offset", "size", "store_timestamp",
+        ]  # fmt: skip
+        assert placed["queue_offset"].to_pylist() == [0, 0, 1]
+        for row, body in zip(placed.to_pylist(), bodies, strict=True):
+            record = store.look_message(row["physical_offset"])
+            assert (record.body, record.size) == (body, row["size"])
+        store.wait_dispatched(placed["physical_offset"][-1].as_py())
+        assert [m.body for m in store.get_message("A", 0, 0)] == [b"1", b"3"]
+        with pytest.raises(InvalidMessage):
+            store.put_columns({"topic": ["A"], "no": [1]})
+        assert store.put_columns({"topic": pa.array([], pa.string())}).num_rows == 0
+
+
+def test_threads_put_side_by_side(tmp_path: Path) -> None:
+    with rocketcompat.open(tmp_path, "w", CONFIG) as store:
+
+        def work(number: int) -> None:
+            for i in range(50):
+                store.put_message(Message(f"T{number % 2}", b"%d" % i), durability="fsync"
+                                  if i % 25 == 0 else None)  # fmt: skip
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.wait_dispatched(store.max_physical_offset - 1, timeout=30)
+        assert store.dispatch_behind_bytes == 0
+        assert [store.max_offset_in_queue(f"T{i}", 0) for i in (0, 1)] == [100, 100]
+
+
+def test_fsync_is_on_stable_storage_and_page_cache_waits_for_nobody(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    with rocketcompat.open(
+        "/s", "w", CONFIG, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        before = store.commit_log.sync_count
+        first = store.put_message(Message("T", b"1"))
+        assert store.commit_log.sync_count == before
+        second = store.put_message(Message("T", b"2"), durability="fsync")
+        assert store.commit_log.synced_offset == second.physical_offset + second.size
+        assert first.physical_offset < store.commit_log.synced_offset
+
+
+def test_sync_flush_makes_every_put_durable(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
+    config = CONFIG.changed(flush_disk_type="SYNC_FLUSH")
+    with rocketcompat.open(
+        "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        store.put_message(Message("T"))
+        store.put_columns({"topic": ["T"] * 50})
+        assert store.commit_log.synced_offset == store.max_physical_offset
+        count = store.commit_log.sync_count
+        store.put_message(Message("T"), durability="page_cache")
+        assert store.commit_log.sync_count == count
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        with pytest.raises(StoreLocked):
+            opened(tmp_path)
+        store.put_message(Message("T"))
+    opened(tmp_path).close()
+
+
+def test_another_process_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path):
+        child = os.fork()
+        if child == 0:
+            try:
+                opened(tmp_path)
+            except StoreLocked:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        with pytest.raises(StoreLocked):  # what the child did has not dropped the lock
+            opened(tmp_path)
+
+
+def test_a_forked_child_cannot_use_the_store_and_does_not_close_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.put_message(Message("T"))
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                store.put_message(Message("T"))
+            except StoreClosed:
+                store.close()
+                code = 0
+            os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (tmp_path / "abort").exists()
+        assert store.put_message(Message("T")).queue_offset == 1
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.close()
+    store.close()
+    for call in (
+        lambda: store.put_message(Message("T")),
+        lambda: store.put_columns({"topic": ["T"]}),
+        lambda: store.get_message("T", 0, 0),
+        lambda: store.query_message("T", "k"),
+        lambda: store.look_message(0),
+        lambda: store.wait_dispatched(0),
+        lambda: store.flush(),
+        lambda: store.refresh(),
+        lambda: store.max_offset_in_queue("T", 0),
+    ):
+        with pytest.raises(StoreClosed):
+            call()
+
+
+def test_an_open_store_cannot_be_pickled(tmp_path: Path) -> None:
+    with opened(tmp_path) as store, pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(store)
+
+
+def test_a_store_that_nobody_closed_warns(memory_vfs: MemoryVfs) -> None:
+    def forget_one() -> None:
+        rocketcompat.open("/s", "w", CONFIG, vfs=memory_vfs, background=False)
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="/s"):
+        forget_one()
+
+
+def test_a_reader_needs_a_store_and_does_not_make_one(tmp_path: Path) -> None:
+    with pytest.raises(NotAStore):
+        opened(tmp_path / "nothing", "r")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InvalidMessage):
+        opened(tmp_path, "a")
+
+
+def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.wait_dispatched(writer.put_message(Message("T", b"1")).physical_offset)
+        with opened(tmp_path, "r") as reader:
+            assert [m.body for m in reader.get_message("T", 0, 0)] == [b"1"]
+            with pytest.raises(ReadOnlyStore):
+                reader.put_message(Message("T"))
+            with pytest.raises(ReadOnlyStore):
+                reader.flush()
+            for i in range(80):
+                last = writer.put_message(Message("T", b"x" * 100, keys=f"k{i}"))
+            writer.wait_dispatched(last.physical_offset)
+            assert reader.max_physical_offset < last.physical_offset
+            reader.refresh()
+            assert reader.max_physical_offset == writer.max_physical_offset
+            assert reader.max_offset_in_queue("T", 0) == 81
+            assert reader.problems == []
+
+
+def test_a_disk_that_breaks_at_close_leaves_the_abort_file(clock: ManualClock) -> None:
+    vfs = FaultyVfs(MemoryVfs(clock))
+    store = rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False)
+    store.put_message(Message("T"))
+    vfs.fail("sync", path="commitlog")
+    with pytest.raises(StoreFailed):
+        store.close()
+    assert vfs.exists("/s/abort")
+    vfs.heal()
+    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as again:
+        assert again.max_offset_in_queue("T", 0) == 1
+
+
+def test_a_structure_that_stops_is_reported_and_caught_up_at_the_next_open(
+    clock: ManualClock,
+) -> None:
+    vfs = FaultyVfs(MemoryVfs(clock))
+    store = rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False)
+    vfs.fail("pwrite", path="consumequeue", forever=True)
+    for i in range(5):
+        last = store.put_message(Message("T", keys=f"k{i}"))
+    assert store.wait_dispatched(last.physical_offset)
+    assert "consume_queue stopped" in str(store.problems[0])
+    assert len(store.query_message("T", "k4")) == 1
+    vfs.heal()
+    store.close()
+    assert vfs.exists("/s/abort")
+    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as again:
+        assert again.max_offset_in_queue("T", 0) == 5
+        assert again.problems == []
+
+
+def test_flush_brings_everything_to_stable_storage(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.put_message(Message("T", keys="k"))
+        store.flush()
+        end = store.max_physical_offset
+        progress = store._flusher.progress()
+        assert progress.log.synced == end
+        assert {mark.synced for mark in progress.followers.values()} == {end}
+
+
+def test_the_tube_shards_hold_what_the_log_holds(tmp_path: Path) -> None:
+    config = CONFIG.changed(layouts=frozenset({"consume_queue", "index", "tube"}))
+    with rocketcompat.open(tmp_path, "w", config, background=False) as store:
+        last = store.put_columns({"topic": ["A", "B"] * 5, "body": [b"x"] * 10})
+        store.wait_dispatched(last["physical_offset"][-1].as_py())
+        assert store.tube is not None
+        assert sorted(store.tube.store.topics()) == ["A", "B"]
