@@ -327,6 +327,11 @@ class IndexFile:
             good = plausible_prefix(rows, last_offset, self.index_count - number)
             kept = rows[: int(np.searchsorted(rows["physical_offset"][:good], below))]
             above = len(kept) < good
+            # The header is written after the items, so below a mark it counts them all. One that
+            # it does not count may be half written, and then says a lower physical offset.
+            counted = max(0, self.index_count - number)
+            if len(kept) > counted:
+                kept, above = kept[:counted], True
             slots = kept["key_hash"].astype(np.int64) % self.geometry.slots
             chains = link_chains(table, slots, number)
             wrong = np.flatnonzero(chains.previous != kept["previous"])
