@@ -104,7 +104,7 @@ def encode_columns(messages: Any, config: MessageStoreConfig) -> EncodedColumns:
     if not born_missing:
         heads["born_timestamp"] = _times(table["born_timestamp"])
     for name in ("born_host", "store_host"):
-        heads[name] = _hosts(table, name, count)
+        heads[name] = _hosts(table, name)
     body_bounds = _bounds(bodies)
     heads["magic_code"] = MAGIC_V1
     heads["body_length"] = np.diff(body_bounds)
@@ -288,20 +288,19 @@ def _times(column: Any) -> Any:
         raise InvalidMessage(f"born_timestamp: {column.type} is no time") from None
 
 
-def _hosts(table: pa.Table, name: str, count: int) -> Any:
-    """Return a host a row as on disk; IPv4 only, others have to be put one by one."""
+def _hosts(table: pa.Table, name: str) -> Any:
+    """Return a host a row as on disk, or one for all; IPv4 only, others are put one by one."""
     column = _texts(table, name)
-    texts, codes = [getattr(_DEFAULTS, name)], np.zeros(count, np.int64)
-    if column is not None:
-        encoded = column.fill_null(texts[0]).dictionary_encode()
-        texts = encoded.dictionary.to_pylist()
-        codes = encoded.indices.to_numpy(zero_copy_only=False)
+    if column is None:
+        return np.frombuffer(encode_host(getattr(_DEFAULTS, name)), f"V{HOST_V4_SIZE}")
+    encoded = column.fill_null(getattr(_DEFAULTS, name)).dictionary_encode()
     try:
-        raw = [encode_host(text) for text in texts]
+        raw = [encode_host(text) for text in encoded.dictionary.to_pylist()]
     except ValueError as error:
         raise InvalidMessage(f"{name}: {error}") from None
     if any(len(host) != HOST_V4_SIZE for host in raw):
         raise InvalidMessage(f"{name}: IPv6 hosts are put one by one")
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
     return np.frombuffer(b"".join(raw), f"V{HOST_V4_SIZE}")[codes]
 
 
