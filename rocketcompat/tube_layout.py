@@ -162,7 +162,7 @@ class TubeLayout:
     def _rows_of(view: Any, source: Source) -> tuple[Array, ...]:
         entries = source.entries
         chosen = Selection(source, source.offsets(np.arange(len(entries))), entries)
-        batches = view.columns_of(chosen, ["msg_id", "state"])
+        batches = view.columns_of(chosen, ["msg_id", "state"], verify=True)
         states = np.concatenate([b.column(1).to_numpy(zero_copy_only=False) for b in batches])
         ids = np.concatenate(
             [b.column(0).fill_null(-1).to_numpy(zero_copy_only=False) for b in batches]
