@@ -266,8 +266,11 @@ def _put_after_the_crash(store: Store, book: Book) -> None:
         put = store.put_message(Message(topic, body, keys=["after"], queue_id=queues[0]))
         dispatch_all(store)
         assert store.look_message(put.physical_offset).body == body, "a put was lost"
-        assert put.queue_offset == next_offset, f"queue offset {put.queue_offset}, not the next"
-        assert store.max_offset_in_queue(topic, queues[0]) == next_offset + 1, "no unit for it"
+        # Behind damage numbers are left out: the lost messages may have had them.
+        damaged = bool(store.commit_log.damages)
+        assert put.queue_offset == next_offset or (damaged and put.queue_offset > next_offset)
+        end = store.max_offset_in_queue(topic, queues[0])
+        assert end == put.queue_offset + 1, f"queue ends at {end}, the put is {put.queue_offset}"
 
 
 def _check_reads(store: Store, records: list[LogRecord]) -> None:

@@ -73,13 +73,13 @@ def _stored_checksums(data: Any, starts: Any, ends: Any, mask: int = 0) -> Any:
 def test_an_ignored_checksum_of_a_shard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     inspect, verify = records.inspect, records.verify_entries
 
-    def careless_inspect(*args: Any) -> Any:
-        header, reason = inspect(*args)
+    def careless_inspect(*args: Any, **named: Any) -> Any:
+        header, reason = inspect(*args, **named)
         return header, None if reason and reason.startswith("checksum") else reason
 
-    def careless_verify(*args: Any) -> Any:
+    def careless_verify(*args: Any, **named: Any) -> Any:
         with mock.patch.object(kernels, "crc_each", _stored_checksums):
-            return verify(*args)
+            return verify(*args, **named)
 
     monkeypatch.setattr(recovery, "inspect", careless_inspect)
     monkeypatch.setattr(recovery, "verify_entries", careless_verify)
