@@ -6,6 +6,7 @@ A history is a run, and sometimes a crash state of it that is opened and run on,
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,9 +98,9 @@ def seed_from_environment() -> int:
     return int(os.environ.get("CRASH_SEED", "0")) or Random().randrange(1, 1_000_000)
 
 
-def share_of_states(parts: int) -> int:
-    """Return how many distinct states each of so many parts looks at; CRASH_STATES in all."""
-    return -(-int(os.environ.get("CRASH_STATES", "0") or DEFAULT_STATES) // parts)
+def share_of_states(share: float) -> int:
+    """Return how many distinct states are a share of all (CRASH_STATES)."""
+    return math.ceil(share * int(os.environ.get("CRASH_STATES", "0") or DEFAULT_STATES))
 
 
 class Explorer:

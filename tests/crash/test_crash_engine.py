@@ -19,6 +19,6 @@ SUBJECT = Subject(engine.EngineRun, engine.check_state)
 @pytest.mark.parametrize("part", [0, 1])
 def test_the_engine_keeps_its_promises_in_every_crash_state(part: int) -> None:
     seed = seed_from_environment() * 2 + part
-    explorer = Explorer(SUBJECT, seed, share_of_states(4))
+    explorer = Explorer(SUBJECT, seed, share_of_states(0.35))
     count = explorer.run()
     print(f"engine: {count} distinct states of {explorer.distinct.drawn}, CRASH_SEED={seed}")

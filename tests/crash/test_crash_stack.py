@@ -14,6 +14,6 @@ SUBJECT = Subject(stack.StackRun, stack.check_state)
 @pytest.mark.parametrize("part", [0, 1])
 def test_log_queues_index_and_shards_agree_in_every_crash_state(part: int) -> None:
     seed = seed_from_environment() * 2 + part
-    explorer = Explorer(SUBJECT, seed, share_of_states(4))
+    explorer = Explorer(SUBJECT, seed, share_of_states(0.15))
     count = explorer.run()
     print(f"full stack: {count} distinct states of {explorer.distinct.drawn}, seed {seed}")
