@@ -22,6 +22,7 @@ import numpy as np
 from tubestore import postings_cache
 from tubestore.filenames import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX, join
 from tubestore.formats import PARTITIONS_PER_STORE
+from tubestore.layout import Buffer
 from tubestore.options import StoreOptions
 from tubestore.partition_index import PartitionIndex
 from tubestore.records import ENTRY_SIZE, EncodedBatch, entries_in
@@ -102,13 +103,20 @@ class MsgFileStore:
 
         OSError leaves both streams as they were.
         """
+        entries = batch.entries.view(np.uint8).data
+        self.append_bytes(batch.data.data, entries, index_start, data_start)
+
+    def append_bytes(
+        self, records: Buffer, entries: Buffer, index_start: int, data_start: int
+    ) -> None:
+        """As `append`, for records and entries that are bytes already."""
         data = self._writable(self.data, data_start)
         index = self._writable(self.index, index_start)
         assert data.end == data_start, "a batch out of its place"
         assert index.end == index_start, "a batch out of its place"
-        data.append(batch.data.data)
+        data.append(records)
         try:
-            index.append(batch.entries.view(np.uint8).data)
+            index.append(entries)
         except OSError:
             data.cut(data_start)
             raise
