@@ -207,7 +207,8 @@ def compare_queues(shown: dict[Place, list[Row]], book: Book) -> None:
 def check_real(rows: Sequence[Row], book: Book, *, clean: bool = True) -> None:
     """Hold the rows of `dump` or `visit` against the book.
 
-    What the call itself appended is not in it yet.
+    What the call itself appended is not in it yet. When the real store had to recover, it has
+    indexed the last message once more (oracle-rocketmq 2.12), and answers it twice.
     """
     (load,) = of_kind(rows, "load")
     assert load["result"], "the real store refused to load"
@@ -234,7 +235,8 @@ def check_real(rows: Sequence[Row], book: Book, *, clean: bool = True) -> None:
     keys = book.keys
     for row in of_kind(rows, "query"):
         wanted = keys.get((row["topic"], row["key"]), [])
-        assert row["physicalOffsets"] == wanted, f"{row['topic']} {row['key']}"
+        found = row["physicalOffsets"] if clean else sorted(set(row["physicalOffsets"]))
+        assert found == wanted, f"{row['topic']} {row['key']}"
 
 
 def check_store(store: DefaultMessageStore, book: Book) -> None:
