@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -185,6 +186,7 @@ def machine(payload: Payload, scale: Scale) -> dict[str, Any]:
         "kind": "machine",
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "scale": scale,
+        "commit": _commit(),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 2**30),
@@ -194,6 +196,16 @@ def machine(payload: Payload, scale: Scale) -> dict[str, Any]:
         "versions": versions,
         "payload": {"bytes": len(payload.text), "body": payload.body_size, "xxh3": payload.digest},
     }
+
+
+def _commit() -> str:
+    """Return the commit that is measured, with a + if files differ from it."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+"]
+    try:
+        found = subprocess.run(git, capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip()
 
 
 def _processor() -> str:

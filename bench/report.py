@@ -18,7 +18,7 @@ from bench.workloads import WORKLOADS, Workload
 _WIDTH = 28
 _HEAD = (
     f"  {'':{_WIDTH}}{'min':>9}{'median':>9}{'max':>9}  k/s {'us/call':>9}{'ours/it':>9}"
-    f"{'min..max':>13}{'by cpu':>8}  bar"
+    f"{'min..max':>15}{'by cpu':>8}  bar"
 )
 
 
@@ -34,6 +34,13 @@ def cpu_ratio(ours: list[Run], theirs: list[Run]) -> float | None:
     if not all(spent) or min(map(min, spent)) <= 0:
         return None
     return median(spent[1]) / median(spent[0])
+
+
+def verdict(found: list[float], bar: float) -> str:
+    """Say whether a bar was reached: in every round, in none, or that the rounds do not agree."""
+    if min(found) >= bar:
+        return "reached"
+    return "MISSED" if max(found) < bar else "unclear"
 
 
 def lines(
@@ -60,11 +67,11 @@ def lines(
         text += f"      {call:9,.{0 if call >= 100 else 2}f}"
         found = ratios(ours, group) if group is not ours else []
         if found:
-            text += f"{median(found):9.2f}{f'{min(found):.2f}..{max(found):.2f}':>13}"
+            text += f"{median(found):9.2f}{f'{min(found):.2f}..{max(found):.2f}':>15}"
             by_cpu = cpu_ratio(ours, group)
             text += f"{'' if by_cpu is None else f'{by_cpu:.2f}':>8}"
         if found and judge and who in bars:
-            met = "reached" if median(found) >= bars[who] else "MISSED"
+            met = verdict(found, bars[who])
             text += f"  {bars[who]:g} {met}"
         yield text
     reasons: dict[str, list[str]] = defaultdict(list)
@@ -81,7 +88,7 @@ def machine_line(machine: dict[str, Any]) -> str:
     return (
         f"{machine['time']}  {machine['processor']}, {machine['cores']} cores, "
         f"{machine['memory_gb']} GB, load {machine['load']:.1f}, {machine['system']}; "
-        f"scale {machine['scale']}\n"
+        f"scale {machine['scale']}, commit {machine.get('commit') or '-'}\n"
         f"Python {machine['python']}, {versions}; bodies of {machine['payload']['body']} bytes"
     )
 

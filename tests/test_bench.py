@@ -12,7 +12,7 @@ from bench.harness import Run, Skipped, compete
 from bench.layouts import Layout, SingleLog, TopicSharded
 from bench.payload import Payload, standard_library
 from bench.peers import PEERS, Unavailable
-from bench.report import from_file, lines, ratios
+from bench.report import from_file, lines, ratios, verdict
 from bench.run import main
 from bench.workloads import WORKLOADS, Workload
 
@@ -83,6 +83,14 @@ def test_ratio_compares_runs_of_the_same_round() -> None:
 
     ours = [run("a", 0, 1.0), run("a", 1, 4.0), run("a", 2, 1.0)]
     assert ratios(ours, [run("b", 0, 2.0), run("b", 1, 4.0)]) == [2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [([0.9, 1.1], "reached"), ([0.5, 0.7], "MISSED"), ([0.7, 0.9, 1.0], "unclear")],
+)
+def test_bar_is_judged_by_all_rounds(found: list[float], expected: str) -> None:
+    assert verdict(found, 0.8) == expected
 
 
 def test_command_writes_lines_that_can_be_reported_again(
