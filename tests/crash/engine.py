@@ -265,6 +265,6 @@ def _check_reopened(
 
 
 def _check_partition(topic: tubestore.Topic, partition: int, rows: list[Found]) -> None:
-    messages = [m for m in topic.messages(partition) if m.state == "ok"]
-    shown = [(m.offset, m.body) for m in messages]
+    page = topic.read(partition, limit=10_000, verify=True)
+    shown = [(m.offset, m.body) for m in page if m.state == "ok"]
     assert shown == [(f.offset, f.body) for f in rows], f"partition {partition} shows other rows"
