@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import zlib
 
 import numpy as np
@@ -111,3 +113,16 @@ def test_the_hash_of_a_column_is_java_s_of_each_text(texts: list[str | None], fi
 @given(st.lists(st.text(st.characters(codec="ascii"), max_size=12), min_size=1, max_size=20))
 def test_the_hash_of_a_column_of_ascii_is_java_s_too(texts: list[str]) -> None:
     assert kernels.java_hashes(pa.array(texts)).tolist() == [java_hash(t) for t in texts]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_slices_let_go_of_the_bytes_that_they_copied_from(count: int) -> None:
+    data = memoryview(bytearray(1000))
+    places = np.arange(count) * 10
+    gc.collect()
+    before = sys.getrefcount(data.obj)
+    for _ in range(20):
+        kernels.slices(data, places, np.full(count, 5))
+    gc.collect()
+    after = sys.getrefcount(data.obj)
+    assert after == before

@@ -130,7 +130,9 @@ def slices(data: Buffer | pa.Buffer, starts: Int64s, sizes: Int64s) -> pa.LargeB
         return pa.array([], pa.large_binary())
     ends = starts + sizes
     if count == 1:
-        return pa.array([memoryview(data)[int(starts[0]) : int(ends[0])]], pa.large_binary())
+        # As bytes: pyarrow never lets go of a memoryview that it was given as a value (26.0).
+        only = bytes(memoryview(data)[int(starts[0]) : int(ends[0])])
+        return pa.array([only], pa.large_binary())
     if np.all(starts[1:] >= ends[:-1]):
         bounds = np.empty(2 * count, np.int64)
         bounds[0::2], bounds[1::2] = starts, ends
