@@ -17,6 +17,7 @@ Next to read: `mapped_file_queue.py`.
 from __future__ import annotations
 
 import contextlib
+import os
 
 import numpy as np
 
@@ -42,19 +43,26 @@ class MappedFile:
 
     @classmethod
     def create(cls, vfs: Vfs, path: str, file_from_offset: int, file_size: int) -> MappedFile:
-        """Create it with all its bytes as a hole; one of length 0 (a crash here) is taken over.
+        """Create it with all its bytes as a hole; it has its full length when it gets its name.
 
-        OSError when there is no room for it; then no file is left.
+        A real broker does not start beside a file of another length, so a kill must leave
+        none; what it leaves of one in the making stands beside the directory, where nobody
+        looks. OSError when there is no room for it; then no file is left.
         """
-        file = vfs.open(path, create=not vfs.exists(path))
+        unborn = f"{os.path.dirname(path)}.new"
+        if vfs.exists(unborn):
+            vfs.remove(unborn)
+        file = vfs.open(unborn, create=True)
         try:
             file.truncate(file_size)
+            vfs.rename(unborn, path)
         except OSError:
-            file.close()
             with contextlib.suppress(OSError):
-                vfs.remove(path)
+                vfs.remove(unborn)
             raise
-        return cls(file, file_from_offset, file_size, 0)
+        finally:
+            file.close()
+        return cls(vfs.open(path), file_from_offset, file_size, 0)
 
     @property
     def committed_position(self) -> int:

@@ -121,8 +121,9 @@ def read_queues(vfs: Vfs, root: str) -> dict[tuple[str, int], dict[int, tuple[in
     queues = {}
     base = f"{root}/consumequeue"
     for topic, _, _ in vfs.entries(base):
-        for queue_id, _, _ in vfs.entries(f"{base}/{topic}"):
-            queues[topic, int(queue_id)] = _units(vfs, f"{base}/{topic}/{queue_id}")
+        for queue_id, is_directory, _ in vfs.entries(f"{base}/{topic}"):
+            if is_directory:  # what is not is a file that was in the making
+                queues[topic, int(queue_id)] = _units(vfs, f"{base}/{topic}/{queue_id}")
     return queues
 
 
