@@ -268,7 +268,10 @@ class ShardView:
                     *name, offsets[some], entries[some], view, segment.start, columns, verify=verify
                 )
             )
-        if sum(len(rows) for _, rows in groups) < len(entries):
+        # A damaged entry can point to an earlier file than the one before it.
+        pairs = zip(groups, groups[1:], strict=False)
+        ordered = all(one[1][-1] < other[1][0] for one, other in pairs)
+        if not ordered or sum(len(rows) for _, rows in groups) < len(entries):
             return [self._with_missing(chosen, groups, batches, columns)]
         return batches
 
@@ -279,7 +282,7 @@ class ShardView:
         batches: list[pa.RecordBatch],
         columns: Sequence[str],
     ) -> pa.RecordBatch:
-        """Put rows whose data no file holds in their places among the others."""
+        """Put rows in their order, those whose data no file holds among the others."""
         found = np.concatenate([rows for _, rows in groups]) if groups else np.empty(0, np.int64)
         lost = np.setdiff1d(np.arange(len(chosen.entries)), found)
         missing = decode(
