@@ -325,6 +325,10 @@ def _prefix_fault(total: int, magic: int, physical: int, expected: int, left: in
     return None
 
 
+_UNEVEN = "the lengths of its parts do not add up"
+_WRONG_CRC = "the checksum of the body does not match"
+
+
 def first_fault(
     data: Buffer, starts: Int64s, *, check_crc: bool, own: bool = False
 ) -> tuple[int, str | None]:
@@ -370,8 +374,8 @@ def first_fault(
     if check_crc:
         wrong = _wrong_crc(data, prefixes["body_crc"], body_starts[:count], topics_at[:count])
         if wrong is not None:
-            return wrong, "the checksum of the body does not match"
-    return count, None if count == len(starts) else "the lengths of its parts do not add up"
+            return wrong, _WRONG_CRC
+    return count, None if count == len(starts) else _UNEVEN
 
 
 def _wrong_crc(data: Buffer, crcs: Any, starts: Int64s, ends: Int64s) -> int | None:
@@ -429,10 +433,34 @@ def decode_one(
         len(data) - position,
     )  # fmt: skip
     if fault is None:
-        _, fault = first_fault(data, np.array([position], np.int64), check_crc=check_crc)
+        fault = _fault_of_one(data, position, prefix, check_crc=check_crc)
     if fault is not None:
         raise CorruptRecord(path, position, fault)
     return _decode_sound(data, position)
+
+
+def _fault_of_one(data: Buffer, position: int, prefix: Any, *, check_crc: bool) -> str | None:
+    """Judge one record as `first_fault` judges many: 3 µs, where columns of one take 85."""
+    view = memoryview(data)
+    end = position + prefix.total_size
+    body_at = position + MESSAGE_HEADS[hosts_of(prefix.sys_flag)].size
+    width = TOPIC_LENGTH_SIZE[prefix.magic_code]
+    if body_at + width + PROPERTIES_LENGTH_SIZE > end:
+        return _UNEVEN
+    body_size = int.from_bytes(view[body_at - 4 : body_at], "big", signed=True)
+    topic_at = body_at + body_size
+    if body_size < 0 or topic_at + width + PROPERTIES_LENGTH_SIZE > end:
+        return _UNEVEN
+    topic_size = int.from_bytes(view[topic_at : topic_at + width], "big", signed=True)
+    properties_at = topic_at + width + topic_size
+    behind = properties_at + PROPERTIES_LENGTH_SIZE
+    if topic_size < 0 or behind > end:
+        return _UNEVEN
+    if behind + max(int.from_bytes(view[properties_at:behind], "big", signed=True), 0) != end:
+        return _UNEVEN
+    if check_crc and crc32(view[body_at:topic_at]) & BODY_CRC_MASK != prefix.body_crc:
+        return _WRONG_CRC
+    return None
 
 
 def _decode_sound(data: Buffer, position: int) -> MessageRecord:

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from rocketcompat import Message, MessageStoreConfig, columns
 from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.codec import decode_one, encode_blank, encode_one, prepare, walk
+from rocketcompat.codec import (
+    decode_one,
+    encode_blank,
+    encode_one,
+    first_fault,
+    prepare,
+    walk,
+)
 from rocketcompat.columns import decode_columns, hash_slices
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidName, MessageTooLarge
 from tubestore.formats import java_hash
@@ -153,6 +160,26 @@ def test_a_torn_text_is_known_in_our_own_records() -> None:
     assert len(walk(bytes(data), 0, 0, len(data) + 8).starts) == 3  # no checksum covers it
     own = walk(bytes(data), 0, 0, len(data) + 8, own=True)
     assert (len(own.starts), own.reason) == (2, "zeros in its topic or properties")
+
+
+@given(
+    st.integers(0, 200),
+    st.binary(min_size=1, max_size=8),
+    st.sampled_from(["10.0.0.1:1", "[::1]:2"]),
+)
+def test_one_record_is_judged_as_many_are(place: int, change: bytes, host: str) -> None:
+    message = Message("topic", b"body" * 20, tags="a", keys=["k"], born_host=host)
+    raw = bytearray(record(message))
+    place = 44 + place % (len(raw) - 44)  # behind magic, length and own offset
+    raw[place : place + len(change)] = change
+    raw = raw[: len(record(message))]
+    _, expected = first_fault(bytes(raw), np.array([0]), check_crc=True)
+    try:
+        decode_one(bytes(raw))
+        found = None
+    except CorruptRecord as error:
+        found = error.reason
+    assert found == expected
 
 
 def test_columns_are_what_one_by_one_reads() -> None:
