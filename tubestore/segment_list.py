@@ -134,19 +134,25 @@ class FileSegmentList:
 
     def cut(self, end: int) -> None:
         """Forget everything from `end` on; whole segments behind it are removed, the last first."""
+        self._remove_behind(end)
+        last = self.last
+        if last.end > end:
+            last.cut(max(end, last.start))
+        last.sealed = False
+
+    def _remove_behind(self, end: int) -> None:
+        """Remove the segments that start behind `end`, durably.
+
+        Before what is left is made shorter: a power cut must not bring one back behind a gap.
+        """
         changed = self._segments.copy()
         while len(changed) > 1 and changed.peekitem(-1)[0] > end:
             _, segment = changed.popitem(-1)
             segment.close()
             self._vfs.remove(segment.path)
         if len(changed) < len(self._segments):
-            # Before the cut: a power cut must not bring one back behind the gap that it leaves.
             self._vfs.sync_directory(self.directory)
         self._show(changed)
-        last = self.last
-        if last.end > end:
-            last.cut(max(end, last.start))
-        last.sealed = False
 
     def cut_copying(self, end: int) -> None:
         """Forget everything from `end` on, though readers may have been shown it.
@@ -154,6 +160,7 @@ class FileSegmentList:
         What is kept of a segment goes into a new file that replaces the old one: truncating a
         file that another process has mapped would kill that process (DESIGN.md D10).
         """
+        self._remove_behind(end)
         segment = self.find(end)
         assert segment is not None
         keep = end - segment.start
