@@ -103,6 +103,9 @@ class IndexService:
             for name, is_directory, size in sorted(self._vfs.entries(self._directory))
             if not is_directory and name.isdecimal() and not self._is_unborn(name, size)
         )
+        if self._files and self._writable:
+            # A process that was killed may have made them, and not have come to the sync.
+            self._unsynced_directories = [self._directory]
 
     def _is_unborn(self, name: str, size: int) -> bool:
         """Whether a crash left a file of length 0 behind; a writer removes it."""

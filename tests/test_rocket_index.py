@@ -379,3 +379,16 @@ def test_a_sync_makes_the_mark_and_reports_files_that_were_left() -> None:
     assert (service.progress(), left) == ((500, 0), [])
     service.flush(sync=True)
     assert (service.progress(), left) == ((500, 500), [1002])
+
+
+def test_files_of_a_killed_process_get_durable_names_before_anything_counts_as_synced() -> None:
+    vfs = MemoryVfs()
+    service_of(vfs).put_batch(batch_of([(1, 0, 5)]))
+    journal = vfs.record()
+    service = service_of(vfs)
+    resume = service.recover(100, 100)
+    service.mark(resume, resume)
+    service.put_batch(batch_of([(1, 0, 5)]))
+    service.flush(sync=True)
+    assert service.progress() == (100, 100)
+    assert DIRECTORY in [call.path for call in journal.calls if call.kind == "sync_directory"]
