@@ -8,6 +8,7 @@ Next to read: `message_store.py`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -269,7 +270,7 @@ class ShardView:
                 )
             )
         # A damaged entry can point to an earlier file than the one before it.
-        pairs = zip(groups, groups[1:], strict=False)
+        pairs = itertools.pairwise(groups)
         ordered = all(one[1][-1] < other[1][0] for one, other in pairs)
         if not ordered or sum(len(rows) for _, rows in groups) < len(entries):
             return [self._with_missing(chosen, groups, batches, columns)]
