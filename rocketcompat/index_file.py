@@ -319,7 +319,7 @@ class IndexFile:
         gives. Without the header of the first put the items' times mean nothing: none is kept.
         """
         table = np.zeros(self.geometry.slots, np.int32)
-        number, used, above = 1, 0, False
+        number, used, above, hollow = 1, 0, False, False
         ends: tuple[Any, ...] = ()
         rows = self._recoverable(number)
         while len(rows):
@@ -332,6 +332,10 @@ class IndexFile:
             counted = max(0, self.index_count - number)
             if len(kept) > counted:
                 kept, above = kept[:counted], True
+            # A header can survive a power cut that its last items did not: zeros then stand for
+            # them, which would be of the log's first message. Below the mark others follow.
+            while len(kept) and not any(kept[-1].tobytes()):
+                kept, hollow = kept[:-1], True
             slots = kept["key_hash"].astype(np.int64) % self.geometry.slots
             chains = link_chains(table, slots, number)
             wrong = np.flatnonzero(chains.previous != kept["previous"])
@@ -345,7 +349,7 @@ class IndexFile:
                 ends = (ends[0] if ends else kept[0], kept[-1])
             rows = self._recoverable(number) if len(kept) == len(rows) else rows[:0]
         behind = self._data_behind(self.geometry.item_position(number))
-        lost = not above and next(behind, None) is not None
+        lost = hollow or (not above and next(behind, None) is not None)
         return Examined(number - 1, table, used, ends, lost)
 
     def recover(self, below: int) -> None:

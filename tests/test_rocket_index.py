@@ -392,3 +392,19 @@ def test_files_of_a_killed_process_get_durable_names_before_anything_counts_as_s
     service.flush(sync=True)
     assert service.progress() == (100, 100)
     assert DIRECTORY in [call.path for call in journal.calls if call.kind == "sync_directory"]
+
+
+def test_items_that_only_the_header_of_a_power_cut_knows_are_no_items() -> None:
+    """Zeros would be of hash 0 and of the log's first message, if that has an item before."""
+    vfs = MemoryVfs()
+    service = service_of(vfs)
+    service.put_batch(batch_of([(3, 0, 5), (4, 100, 6), (5, 200, 7)]))
+    service.close()
+    (name,) = [name for name, _, _ in vfs.entries(DIRECTORY)]
+    file = vfs.open(f"{DIRECTORY}/{name}")
+    file.pwrite(bytes(40), 40 + 4 * 7 + 20 * 2)  # the second and the third
+    service = service_of(vfs)
+    assert service.recover(300, 100) == 0
+    service.put_batch(batch_of([(3, 0, 5), (4, 100, 6), (5, 200, 7)]))
+    service.close()
+    assert service_of(vfs).stats() == {"files": 1, "items": 3}
