@@ -15,8 +15,7 @@ UV ?= $(shell command -v uv 2>/dev/null)
 FREE_KB ?= 1000000
 
 # requirements.lock has one section an extra, "# --- NAME", each complete on top of those before it.
-# To lock Spark too: add spark-local here, and its stamp to the line "needs the core".
-EXTRAS := dev bench
+EXTRAS := dev bench spark-local
 
 # Installed sections leave a stamp that is named after what was installed. A .venv that was moved
 # along with its folder has wrong paths in its scripts, and is made anew.
@@ -25,6 +24,7 @@ MOVED := $(shell [ ! -e .venv/.at ] || [ "$$(cat .venv/.at)" = "$$(pwd -P)" ] ||
 CORE := .venv/.core-$(KEY)
 DEV := .venv/.dev-$(KEY)
 BENCH := .venv/.bench-$(KEY)
+SPARK_LOCAL := .venv/.spark-local-$(KEY)
 
 INSTALL := $(if $(UV),"$(UV)" pip install --quiet --python .venv/bin/python,.venv/bin/python -m \
 	pip install --quiet --disable-pip-version-check --no-compile --no-input)
@@ -108,7 +108,7 @@ distclean: clean ## Remove .venv too
 
 # ---------------------------------------------------------------- setting up
 
-$(DEV) $(BENCH): $(CORE) # needs the core
+$(DEV) $(BENCH) $(SPARK_LOCAL): $(CORE) # needs the core
 
 .venv/.%-$(KEY): .venv/bin/python $(if $(MOVED),FORCE)
 	@free=$$(df -Pk . | awk 'NR == 2 { print $$4 }'); [ "$${free:-0}" -ge $(FREE_KB) ] || \
