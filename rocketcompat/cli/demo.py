@@ -58,9 +58,10 @@ def run(
     compare(out, table, console)
     steps.table("the full stack, this run")
     console.print(
-        f"  look into it with  rocketcompat queues {root}  and  "
-        f"rocketcompat query {root} --topic {TOPIC} --key {_key_of(table, 0)}",
+        f"  look into it with\n    rocketcompat queues {root}\n"
+        f"    rocketcompat query {root} --topic {TOPIC} --key {_key_of(table, 0)}",
         highlight=False,
+        soft_wrap=True,
     )
     return good and not findings
 

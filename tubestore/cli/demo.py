@@ -54,8 +54,9 @@ def run(
     payload = pc.sum(pc.binary_length(table.column("body"))).as_py()
     console.print(
         f"  on disk: {count} files, {size / 1e6:.1f} MB for {payload / 1e6:.1f} MB of lines; "
-        f"look into it with  tubestore stat {root}  and  tubestore read {root} {TOPIC} --limit 5",
+        f"look into it with\n    tubestore stat {root}\n    tubestore read {root} {TOPIC} --limit 5",
         highlight=False,
+        soft_wrap=True,
     )
     figures = {name: [seconds, messages] for name, _, seconds, messages in steps.rows}
     (out / "figures.json").write_text(json.dumps({"engine": figures, "payload": payload}))

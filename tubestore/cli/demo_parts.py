@@ -40,7 +40,7 @@ class Steps:
         """Report a step: `messages` of 0 means that no rate is shown."""
         self.rows.append((name, what, seconds, messages))
         rate = f"{messages / seconds:>11,.0f}/s" if messages and seconds else ""
-        self.console.print(f"  {name:<16}{what:<42}{seconds:6.2f} s{rate}", highlight=False)
+        self.console.print(f"  {name:<16}{what:<38}{seconds:6.2f} s{rate}", highlight=False)
 
     def table(self, title: str) -> None:
         """Print the rates of all steps that had messages."""
