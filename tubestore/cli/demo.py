@@ -54,7 +54,8 @@ def run(
     payload = pc.sum(pc.binary_length(table.column("body"))).as_py()
     console.print(
         f"  on disk: {count} files, {size / 1e6:.1f} MB for {payload / 1e6:.1f} MB of lines; "
-        f"look into it with\n    tubestore stat {root}\n    tubestore read {root} {TOPIC} --limit 5",
+        f"look into it with\n    tubestore stat {root}\n"
+        f"    tubestore read {root} {TOPIC} --limit 5",
         highlight=False,
         soft_wrap=True,
     )
