@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tubestore
-from tubestore.clock import ManualClock
+from tubestore.clock import ManualClock, time_ms
 from tubestore.errors import (
     BatchError,
     DiskFull,
@@ -26,7 +26,7 @@ from tubestore.formats import java_hash
 from tubestore.manager import MessageStoreManager
 from tubestore.records import ENTRY_SIZE
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.topic import Topic, time_ms
+from tubestore.topic import Topic
 
 T0 = 1_700_000_000_000
 

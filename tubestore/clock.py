@@ -1,9 +1,17 @@
-"""The one clock on the wall: whoever wants the time asks it, so that a test can set it (D12)."""
+"""The one clock on the wall: whoever wants the time asks it, so that a test can set it (D12).
+
+And times as users give them.
+"""
 
 from __future__ import annotations
 
+import operator
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+Time = int | datetime
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
@@ -51,3 +59,19 @@ class ManualClock:
     def advance(self, ms: int) -> None:
         """Go on by `ms`; negative to step back, as wall clocks do."""
         self._now_ms += ms
+
+
+def time_ms(value: Time | None) -> int | None:
+    """Return ms since the epoch of an int (already ms) or an aware datetime; naive is refused."""
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        try:
+            return operator.index(value)
+        except TypeError:
+            raise TypeError(f"time {value!r}: an aware datetime, or ms since the epoch") from None
+    if value.tzinfo is None:
+        raise ValueError(
+            f"{value!r} has no time zone; give an aware datetime or ms since the epoch"
+        )
+    return (value - _EPOCH) // timedelta(milliseconds=1)

@@ -59,7 +59,8 @@ from tubestore.message_store import MessageStore
 from tubestore.messages import BatchAck
 from tubestore.options import Durability, StoreOptions, TopicOptions
 from tubestore.shard_reader import ShardReader
-from tubestore.topic import Shard, Topic, append_table
+from tubestore.topic import Topic, append_table
+from tubestore.topic_reads import Shard, TopicReader
 from tubestore.vfs import OsVfs, Vfs, VfsLock
 from tubestore.workers import Workers
 
@@ -365,7 +366,7 @@ class MessageStoreManager:
                     known.options, fresh[name] = fresh[name].options, known
                 self._topics = fresh
 
-    def refresh_topic(self, topic: Topic) -> None:
+    def refresh_topic(self, topic: TopicReader) -> None:
         """Refresh the shards of one topic."""
         for shard in topic.opened_shards():
             if isinstance(shard, ShardReader):

@@ -17,7 +17,7 @@ Guards, in lock order: `_flush_lock` serialises writers of the files; `_append_l
 the buffers, `_visible` and `_refusal` and is never held over I/O; syncs and rolls go one at
 a time through `_commits`.
 
-Next to read: `topic.py`.
+Next to read: `topic_reads.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One shard for a process that only reads, beside a writer or none; never changes a byte.
 
-Next to read: `topic.py`.
+Next to read: `topic_reads.py`.
 """
 
 from __future__ import annotations

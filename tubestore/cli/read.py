@@ -15,7 +15,7 @@ from tubestore.cli.output import Column, Format, Row
 from tubestore.formats import address_from_int
 from tubestore.messages import MESSAGE_SCHEMA
 from tubestore.shard_files import check_root
-from tubestore.topic import Topic, make_filter
+from tubestore.topic_reads import TopicReader, make_filter
 from tubestore.vfs import OsVfs
 
 PAGE_ROWS = 1000
@@ -99,7 +99,7 @@ def _parse_offset(chosen: Chosen) -> int | str:
 
 
 def _pages(
-    topic: Topic, chosen: Chosen, offset: int | str, rows: int, bounds: dict[str, Any]
+    topic: TopicReader, chosen: Chosen, offset: int | str, rows: int, bounds: dict[str, Any]
 ) -> Iterator[pa.RecordBatch]:
     assert chosen.partition is not None
     position: Any = offset
@@ -112,7 +112,7 @@ def _pages(
 
 
 def _scan(
-    topic: Topic, chosen: Chosen, offset: int | str, bounds: dict[str, Any]
+    topic: TopicReader, chosen: Chosen, offset: int | str, bounds: dict[str, Any]
 ) -> Iterator[pa.RecordBatch]:
     wanted = make_filter(**bounds)
     stores = range(topic.options.stores)

@@ -1,0 +1,279 @@
+"""A topic to read from: its shards as one thing. `topic.py` adds what writes.
+
+Next to read: `topic.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import Lock
+from typing import Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tubestore.clock import Clock, Time, time_ms
+from tubestore.errors import CorruptRecord, InvalidMessage, OffsetOutOfRange, StoreClosed
+from tubestore.formats import PARTITIONS_PER_STORE, key_code_of
+from tubestore.message_store import MessageStore
+from tubestore.messages import STATE_OK, Message, Page, messages_of, schema_of
+from tubestore.options import StoreOptions, TopicOptions
+from tubestore.read_path import ALL_COLUMNS, EVERYTHING, Filter, ShardView
+from tubestore.shard_reader import ShardReader
+
+Shard = MessageStore | ShardReader
+DEFAULT_PAGE_BYTES = 8 << 20
+
+
+class ReadHost(Protocol):
+    """What a topic asks of the store that it belongs to (`manager.py`)."""
+
+    root: str
+    options: StoreOptions
+    clock: Clock
+
+    def shard_exists(self, topic: str, store_id: int) -> bool:
+        """Whether a shard has a directory."""
+
+    def refresh_topic(self, topic: TopicReader) -> None:
+        """Let a reading store see what was written since."""
+
+
+def make_filter(filter_items: Iterable[str] | None, start: Time | None, end: Time | None) -> Filter:
+    """Build a filter from what users give; items match by their 32-bit hash, as in TubeMQ."""
+    if isinstance(filter_items, str):
+        raise TypeError("filter_items: a list of texts is needed, not one text")
+    codes = None if filter_items is None else frozenset(key_code_of(i) for i in filter_items)
+    if codes is None and start is None and end is None:
+        return EVERYTHING
+    return Filter(codes, time_ms(start), time_ms(end))
+
+
+def _check_columns(columns: Sequence[str] | None) -> Sequence[str]:
+    if columns is None:
+        return ALL_COLUMNS
+    unknown = set(columns) - set(ALL_COLUMNS)
+    if unknown:
+        raise ValueError(
+            f"columns {', '.join(sorted(unknown))}: known are {', '.join(ALL_COLUMNS)}"
+        )
+    return columns
+
+
+class TopicReader:
+    """One topic of a store, for reading; thread-safe, and valid as long as its store is open."""
+
+    def __init__(
+        self,
+        store: ReadHost,
+        name: str,
+        options: TopicOptions,
+        open_shard: Callable[[str, int], Shard],
+    ) -> None:
+        self.name, self.options = name, options
+        self._store = store
+        self._open_shard = open_shard
+        self._shards: dict[int, Shard] = {}
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r}, partitions={self.options.partition_count})"
+
+    # -- shards ------------------------------------------------------------------------------
+
+    def shard(self, store_id: int) -> Shard:
+        """Return one of the topic's shards, opening it at its first use."""
+        shard = self._shards.get(store_id)
+        if shard is None:
+            with self._lock:
+                shard = self._shards.get(store_id)
+                if shard is None:
+                    shard = self._open_shard(self.name, store_id)
+                    self._shards[store_id] = shard
+        return shard
+
+    def abandon(self, reason: StoreClosed) -> None:
+        """Refuse everything from now on: this process is a fork of the one that opened it."""
+        self._lock = Lock()
+        for shard in self._shards.values():
+            shard.abandon(reason)
+
+    def opened_shards(self) -> list[Shard]:
+        """Return the shards that have been used."""
+        return list(self._shards.values())
+
+    def _view_of(self, partition: int) -> ShardView:
+        if not isinstance(partition, int | np.integer) or not self.options.holds(int(partition)):
+            raise InvalidMessage(f"partition {partition!r} is not one of topic {self.name!r}'s")
+        return self.shard(int(partition) // PARTITIONS_PER_STORE).view()
+
+    @property
+    def partition_ids(self) -> list[int]:
+        """The ids of all partitions: store id * 10,000 + place."""
+        return [self.options.partition_id(n) for n in range(self.options.partition_count)]
+
+    # -- pages -------------------------------------------------------------------------------
+
+    def read(
+        self,
+        partition: int,
+        offset: int | Literal["earliest", "latest"] = "earliest",
+        *,
+        limit: int = 1000,
+        max_bytes: int | None = DEFAULT_PAGE_BYTES,
+        columns: Sequence[str] | None = None,
+        filter_items: Iterable[str] | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
+        verify: bool = False,
+    ) -> Page:
+        """Read up to `limit` messages of a partition from `offset` on; never waits for more.
+
+        `verify` compares checksums. With `on_damage="raise"` an unreadable message raises
+        CorruptRecord; else it is a row whose `state` is not "ok". OffsetOutOfRange below the
+        first kept offset or beyond the end.
+        """
+        if limit < 0:
+            raise ValueError(f"limit = {limit}: not negative")
+        view = self._view_of(partition)
+        start_at = self._resolve(view, offset)
+        names = _check_columns(columns)
+        pages = view.read(
+            int(partition),
+            start_at,
+            limit=limit,
+            max_bytes=max_bytes,
+            columns=self._with_state(names),
+            wanted=make_filter(filter_items, start, end),
+            verify=verify,
+        )
+        return Page(
+            self._checked(view, pages.batches, names),
+            next_offset=pages.next_offset,
+            end_offset=view.index_end,
+            truncated=pages.truncated,
+        )
+
+    def _with_state(self, names: Sequence[str]) -> Sequence[str]:
+        if self._store.options.on_damage == "raise":
+            extra = [n for n in ("state", "partition_id", "offset") if n not in names]
+            return [*names, *extra]
+        return names
+
+    def _checked(
+        self, view: ShardView, batches: list[pa.RecordBatch], names: Sequence[str]
+    ) -> pa.Table:
+        schema = schema_of(tuple(self._with_state(names)))
+        table = pa.Table.from_batches(batches, schema)
+        if self._store.options.on_damage == "raise":
+            states = table.column("state").to_numpy()
+            bad = np.flatnonzero(states != STATE_OK)
+            if len(bad):
+                row = int(bad[0])
+                offset = table.column("offset")[row].as_py()
+                where = f"{self.name} partition {table.column('partition_id')[row]} offset {offset}"
+                raise CorruptRecord(view.files.directory, offset, f"{states[row]} ({where})")
+        return table if len(names) == table.num_columns else table.select(list(names))
+
+    @staticmethod
+    def _resolve(view: ShardView, offset: int | str) -> int:
+        if offset == "earliest":
+            return view.index_start
+        if offset == "latest":
+            return view.index_end
+        if not isinstance(offset, int | np.integer):
+            raise TypeError(f"offset {offset!r}: an int, 'earliest' or 'latest'")
+        if not view.index_start <= offset <= view.index_end:
+            raise OffsetOutOfRange(int(offset), view.index_start, view.index_end)
+        return int(offset)
+
+    def messages(
+        self, partition: int, offset: int | Literal["earliest", "latest"] = "earliest"
+    ) -> Iterator[Message]:
+        """Go through a partition from `offset` to its end at the time of the call."""
+        page = self.read(partition, offset, limit=0)
+        position, end = self._resolve(self._view_of(partition), offset), page.end_offset
+        while position < end:
+            page = self.read(partition, position)
+            for message in page:
+                if message.offset >= end:
+                    return
+                yield message
+            position = page.next_offset
+
+    def follow(
+        self,
+        partition: int,
+        offset: int | Literal["earliest", "latest"] = "earliest",
+        *,
+        idle_timeout: float | None = None,
+        poll_interval: float = 0.05,
+    ) -> Iterator[Message]:
+        """Go through a partition and wait for more; ends after `idle_timeout` idle seconds."""
+        position = self._resolve(self._view_of(partition), offset)
+        idle_since = self._store.clock.monotonic()
+        while True:
+            page = self.read(partition, position)
+            yield from page
+            position = page.next_offset
+            now = self._store.clock.monotonic()
+            if len(page):
+                idle_since = now
+            elif idle_timeout is not None and now - idle_since >= idle_timeout:
+                return
+            else:
+                time.sleep(poll_interval)
+                self._store.refresh_topic(self)
+
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter_items: Iterable[str] | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
+        verify: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Read the whole topic as a stream of Arrow batches, shard by shard in offset order.
+
+        Sees what was there at the call. Use as a context manager, or read it to its end.
+        """
+        names = _check_columns(columns)
+        wanted = make_filter(filter_items, start, end)
+        views = [self.shard(s).view() for s in range(self.options.stores) if self._exists(s)]
+        fetched = self._with_state(names)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for view in views:
+                for batch in view.scan(fetched, wanted, verify=verify):
+                    yield from self._checked(view, [batch], names).to_batches()
+
+        schema = schema_of(tuple(names))
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+    def _exists(self, store_id: int) -> bool:
+        return store_id in self._shards or self._store.shard_exists(self.name, store_id)
+
+    def partitions(self) -> pa.Table:
+        """Return a row a partition: partition, first and next offset, messages (retained)."""
+        rows = []
+        counts: dict[int, int] = {}
+        bounds = {}
+        for store_id in range(self.options.stores):
+            if self._exists(store_id):
+                view = self.shard(store_id).view()
+                counts |= view.counts()
+                bounds[store_id] = (view.index_start, view.index_end)
+        for partition in self.partition_ids:
+            first, end = bounds.get(partition // PARTITIONS_PER_STORE, (0, 0))
+            rows.append((partition, first, end, counts.get(partition, 0)))
+        names = ("partition", "first", "next", "count")
+        columns = zip(*rows, strict=True)
+        return pa.table({n: pa.array(c, pa.int64()) for n, c in zip(names, columns, strict=True)})
+
+    def message_at(self, partition: int, offset: int) -> Message | None:
+        """Return the message at exactly this offset, None if it is another partition's."""
+        page = self.read(partition, offset, limit=1)
+        found = next(messages_of(page.table), None)
+        return found if found is not None and found.offset == offset else None
