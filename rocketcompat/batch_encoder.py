@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketcompat.codec import check_sizes, encode_topic
 from rocketcompat.formats import (
     BODY_CRC_MASK,
     HOST_V4_SIZE,
@@ -35,6 +34,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.messages import Message
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.prepare import check_sizes, encode_topic
 from tubestore.errors import InvalidMessage, MessageTooLarge
 from tubestore.kernels import (
     Int64s,

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rocketcompat.codec import first_fault
 from rocketcompat.formats import (
     HOST_V4_SIZE,
     HOST_V6_SIZE,
@@ -39,6 +38,7 @@ from rocketcompat.formats import (
     SYS_FLAG_HOSTS_SHIFT,
     SYS_FLAG_STORE_HOST_V6,
 )
+from rocketcompat.record_check import first_fault
 from tubestore.errors import CorruptRecord
 from tubestore.formats import java_hash
 from tubestore.kernels import Int64s, bytes_of, gather, slices

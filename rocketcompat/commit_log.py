@@ -26,13 +26,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from rocketcompat.batch_encoder import EncodedColumns
-from rocketcompat.codec import Prepared, decode_one, encode_blank, encode_one
+from rocketcompat.codec import decode_one, encode_blank, encode_one
 from rocketcompat.formats import BLANK, MESSAGE_PREFIX, TRANSACTION_PREPARED
 from rocketcompat.log_scan import Damage
 from rocketcompat.mapped_file import LeftOver, MappedFile
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import MessageRecord, has_queue_unit
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.prepare import Prepared
 from tubestore.clock import Clock
 from tubestore.errors import CorruptRecord, OffsetOutOfRange, StoreFailed
 from tubestore.kernels import Int64s, ranks

@@ -28,39 +28,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 import pyarrow as pa
 
 from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.codec import prepare
-from rocketcompat.commit_log import CommitLog
-from rocketcompat.consume_queue_table import ConsumeQueueTable
-from rocketcompat.dispatch import Follower, ReputMessageService
-from rocketcompat.flush import FlushService
-from rocketcompat.formats import (
-    ABORT_FILE,
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CHECKPOINT_FILE,
-    COMMIT_LOG_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    INDEX_DIRECTORY,
-)
-from rocketcompat.index_items import IndexGeometry
-from rocketcompat.index_service import IndexService
-from rocketcompat.log_end import find_log_end
-from rocketcompat.mapped_file_queue import make_directory
 from rocketcompat.messages import Message, MessageRecord, PutResult, PutStatus
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.progress import ProgressFile
-from rocketcompat.recovery import (
-    RecoverResult,
-    known_damages,
-    recover_followers,
-    recover_log,
-)
-from rocketcompat.store_checkpoint import StoreCheckpoint
-from rocketcompat.store_lock import StoreLock
-from rocketcompat.tube_layout import TubeLayout
+from rocketcompat.parts import Parts
+from rocketcompat.prepare import prepare
+from rocketcompat.reader import Reader
+from rocketcompat.writer import Writer
 from tubestore.clock import Clock, SystemClock
 from tubestore.errors import (
     InvalidMessage,
-    NotAStore,
     ReadOnlyStore,
     StoreClosed,
     TubeStoreError,
@@ -92,25 +68,23 @@ class DefaultMessageStore:
             raise InvalidMessage(f"mode: {mode!r} is neither 'r' nor 'w'")
         self.root, self.mode = os.fspath(root), mode
         self.config = config or MessageStoreConfig()
-        self._vfs, self._clock = vfs or OsVfs(), clock or SystemClock()
         self._pid = os.getpid()
-        self._lock: StoreLock | None = None
         self._sync_always = self.config.flush_disk_type == "SYNC_FLUSH"
         self._sync_timeout = self.config.sync_flush_timeout / 1000
-        self._progress_file = ProgressFile(self._vfs, self.root)
-        self.commit_log = CommitLog(
-            self._vfs, self._path(COMMIT_LOG_DIRECTORY), self.config, self._clock,
-            writable=mode == "w",
-        )  # fmt: skip
-        self.queues: ConsumeQueueTable | None = None
-        self.index: IndexService | None = None
-        self.tube: TubeLayout | None = None
-        self._followers: list[Follower] = []
-        self.dispatcher: ReputMessageService
+        parts = self._parts = Parts(
+            self.root, self.config, vfs or OsVfs(), clock or SystemClock(), writable=mode == "w"
+        )
+        self.commit_log = parts.commit_log
+        self._writer: Writer
+        self._reader: Reader
         if mode == "w":
-            self._open_to_write(background)
+            self._writer = Writer(parts)
+            self.dispatcher, self.recovered = self._writer.dispatcher, self._writer.recovered
+            if background:
+                self._writer.start()
         else:
-            self._open_to_read()
+            self._reader = Reader(parts)
+        self.queues, self.index, self.tube = parts.queues, parts.index, parts.tube
         self._closed = False
 
     # -- putting
@@ -158,7 +132,7 @@ class DefaultMessageStore:
         """Bring everything put so far, and what is built from it, to stable storage."""
         self._check_put()
         self.dispatcher.wait_dispatched(self.commit_log.max_offset - 1, self._dispatch_timeout)
-        self._flusher.persist()
+        self._writer.flusher.persist()
 
     # -- reading
 
@@ -232,25 +206,14 @@ class DefaultMessageStore:
         """What is wrong and was not raised: damage passed over, structures that stopped."""
         found: list[TubeStoreError] = [damage.error() for damage in self.commit_log.damages]
         if self.mode == "w":
-            found += [p for p in self.dispatcher.problems if str(p) not in map(str, found)]
-            found += self._flusher.problems
-            found += self.tube.problems if self.tube is not None else []
+            found += [p for p in self._writer.problems() if str(p) not in map(str, found)]
         return found
 
     def refresh(self) -> None:
         """Let a reader see what a writer has appended since; nothing for a writer."""
         self._check_open()
-        if self.mode == "w":
-            return
-        start = self.commit_log.max_offset
-        self._find_end(start, None)
-        if self.queues:
-            self.queues.correct_min_offset(self.commit_log.min_offset)
-            for queue in self.queues:
-                queue.reload()
-            self.queues.load()
-        if self.index:
-            self.index.load()
+        if self.mode == "r":
+            self._reader.refresh()
 
     # -- life
 
@@ -266,12 +229,12 @@ class DefaultMessageStore:
         if os.getpid() != self._pid:
             return
         if self.mode == "r":
-            self._give_back()
+            self._parts.close()
             return
         try:
-            self._shut_down()
+            self._writer.shut_down()
         finally:
-            self._give_back()
+            self._writer.give_back()
 
     shutdown = close
 
@@ -293,141 +256,6 @@ class DefaultMessageStore:
         return f"<DefaultMessageStore {self.root!r} {state}>"
 
     # -- how it is done
-
-    def _path(self, *names: str) -> str:
-        return os.path.join(self.root, *names)
-
-    def _make_followers(self) -> list[Follower]:
-        layouts, writable, config = self.config.layouts, self.mode == "w", self.config
-        followers: list[Any] = []
-        if "consume_queue" in layouts:
-            self.queues = ConsumeQueueTable(
-                self._vfs, self._path(CONSUME_QUEUE_DIRECTORY), config.consume_queue_file_size,
-                writable=writable,
-            )  # fmt: skip
-            followers.append(self.queues)
-        if "index" in layouts and config.message_index_enable:
-            geometry = IndexGeometry(config.max_hash_slot_num, config.max_index_num)
-            self.index = IndexService(
-                self._vfs, self._path(INDEX_DIRECTORY), geometry, self._clock, writable=writable
-            )
-            followers.append(self.index)
-        if "tube" in layouts and writable:
-            self.tube = TubeLayout(self.root, vfs=self._vfs, clock=self._clock)
-            followers.append(self.tube)
-        return followers
-
-    def _open_to_write(self, background: bool) -> None:
-        for name in (COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY):
-            for parent in make_directory(self._vfs, self._path(name)):
-                self._vfs.sync_directory(parent)
-        self._lock = StoreLock(self._vfs, self.root)
-        try:
-            self._recover()
-        except BaseException:
-            self._give_back()
-            raise
-        for damage in self.commit_log.damages:
-            _log.warning("%s; a real broker would cut the log there", damage.error())
-        if background:
-            self.dispatcher.start()
-            self._flusher.start()
-
-    def _recover(self) -> None:
-        if self._vfs.entries(self._path(BATCH_CONSUME_QUEUE_DIRECTORY)):
-            # A real broker refuses a topic that has queues of both kinds (spec §2.9).
-            raise NotAStore(self.root, "has batch queues, which cannot be written yet")
-        clean_exit = not self._vfs.exists(self._path(ABORT_FILE))
-        known = self._progress_file.read()
-        if clean_exit:
-            self._vfs.open(self._path(ABORT_FILE), create=True).close()
-        # Before the first byte is changed, and durable: a crash from here on must be seen. A
-        # process that was killed may not have come to it.
-        self._vfs.sync_directory(self.root)
-        if known is None:
-            self._progress_file.forget()
-        self.recovered: RecoverResult = recover_log(self.commit_log, known, clean_exit=clean_exit)
-        self._followers = self._make_followers()
-        if self.queues is not None:
-            ends = known[0].queues if known and self.recovered.clean else None
-            self.queues.load(ends)
-            self.queues.correct_min_offset(self.commit_log.min_offset)
-        if self.index is not None:
-            self.index.load()
-        self.dispatcher = recover_followers(
-            self.commit_log,
-            self._followers,
-            known,
-            self.recovered,
-            self._clock,
-            self._progress_file,
-        )
-        if self.tube is not None:
-            self.tube.replayed()
-        self._checkpoint = StoreCheckpoint(self._vfs, self._path(CHECKPOINT_FILE))
-        self._flusher = FlushService(
-            self.commit_log, self._followers, self.dispatcher, self._progress_file,
-            self._checkpoint, self._clock,
-        )  # fmt: skip
-        # What stands in the log from here on is ours: the mark says so, after a reboot too.
-        self.commit_log.flush()
-        self._progress_file.write(self._flusher.progress(), sync=True)
-
-    def _open_to_read(self) -> None:
-        if not self._vfs.exists(self._path(COMMIT_LOG_DIRECTORY)):
-            raise NotAStore(self.root, "has no commitlog directory")
-        known = self._progress_file.read()
-        clean_exit = not self._vfs.exists(self._path(ABORT_FILE))
-        clean = bool(known and known[0].clean and clean_exit)
-        self._find_end(0, known)
-        self._followers = self._make_followers()
-        if self.queues is not None:
-            self.queues.load(known[0].queues if known and clean else None)
-            self.queues.correct_min_offset(self.commit_log.min_offset)
-        if self.index is not None:
-            self.index.load()
-
-    def _find_end(self, start: int, known: Any) -> None:
-        """Find where the log ends, changing nothing; from the trusted mark or `start` on."""
-        log = self.commit_log
-        log.queue.load()
-        begin = max(start, log.queue.min_offset)
-        if known is not None:
-            progress, same_boot = known
-            mark = progress.trusted(progress.log, same_boot=same_boot)
-            if begin <= mark <= log.queue.max_offset:
-                begin = mark
-                log.damages = known_damages(log.queue, progress)
-        end, _, damages = find_log_end(log.queue, begin, check_crc=True, keep_good=True)
-        log.start_at(end, 0)
-        for damage in damages:
-            log.note_damage(damage)
-
-    def _shut_down(self) -> None:
-        """Everything of `close` that can fail."""
-        log = self.commit_log
-        if log.failed is not None:
-            self.dispatcher.abandon()
-            self._flusher.shutdown()
-            raise log.failed
-        self.dispatcher.shutdown()
-        self._flusher.shutdown()
-        done = self.dispatcher.behind == 0 and not self.dispatcher.failed
-        ends = self.queues.max_offsets() if self.queues is not None else {}
-        self._flusher.persist(clean=done, queues=ends)
-        if done and not self._flusher.problems:
-            self._vfs.remove(self._path(ABORT_FILE))
-            self._vfs.sync_directory(self.root)
-
-    def _give_back(self) -> None:
-        for follower in self._followers:
-            try:
-                follower.close()
-            except (OSError, TubeStoreError):
-                _log.exception("%s: close", follower.name)
-        self.commit_log.close()
-        if self._lock is not None:
-            self._lock.release()
 
     @property
     def _dispatch_timeout(self) -> float:

@@ -15,7 +15,8 @@ import threading
 from collections.abc import Sequence
 
 from rocketcompat.commit_log import CommitLog
-from rocketcompat.dispatch import Follower, ReputMessageService
+from rocketcompat.dispatch import ReputMessageService
+from rocketcompat.follower import Follower
 from rocketcompat.progress import Mark, Progress, ProgressFile, QueueKey
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from tubestore.clock import Clock

@@ -69,7 +69,8 @@ def find_log_end(
     """Follow the chain from `start`; returns the log's end, why it ended, and damage before it.
 
     With `keep_good` damage is passed over if sound records follow it, else the log ends there.
-    With `own` nobody but us has written from `start` on (see `codec.first_fault`). Reads only.
+    With `own` nobody but us has written from `start` on (see `record_check.first_fault`).
+    Reads only.
     """
     damages: list[Damage] = []
     limit = queue.max_offset

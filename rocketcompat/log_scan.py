@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rocketcompat.codec import decode_one, walk
+from rocketcompat.codec import decode_one
 from rocketcompat.formats import MAGIC_PREFIX, MESSAGE_PREFIX
 from rocketcompat.mapped_file import MappedFile
 from rocketcompat.mapped_file_queue import MappedFileQueue
+from rocketcompat.record_check import walk
 from tubestore.errors import CorruptRecord
 from tubestore.kernels import Int64s
 

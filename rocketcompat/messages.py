@@ -3,7 +3,7 @@
 `DispatchBatch` stands here too, since the structures it is fed to lie below the dispatcher.
 Statuses have RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`).
 
-Next to read: `codec.py`.
+Next to read: `prepare.py`, `codec.py`.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def has_index_items(sys_flags: Any) -> Any:
 class Records(Protocol):
     """The decoded records of a batch, column by column, each made when it is asked for.
 
-    `codec.RecordColumns` is the one implementation.
+    `columns.RecordColumns` is the one implementation.
     """
 
     def column(self, name: str) -> Any:

@@ -33,7 +33,8 @@ from rocketcompat.columns import decode_columns
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.consume_queue import ConsumeQueue
 from rocketcompat.consume_queue_table import ConsumeQueueTable
-from rocketcompat.dispatch import Follower, ReputMessageService
+from rocketcompat.dispatch import ReputMessageService
+from rocketcompat.follower import Follower
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, LMQ_PREFIX
 from rocketcompat.index_service import IndexService
 from rocketcompat.log_end import QueueOffsets, damage_of, find_log_end, is_as_left

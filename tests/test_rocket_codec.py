@@ -13,15 +13,10 @@ from hypothesis import strategies as st
 
 from rocketcompat import Message, MessageStoreConfig, columns
 from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.codec import (
-    decode_one,
-    encode_blank,
-    encode_one,
-    first_fault,
-    prepare,
-    walk,
-)
+from rocketcompat.codec import decode_one, encode_blank, encode_one
 from rocketcompat.columns import decode_columns, hash_slices
+from rocketcompat.prepare import prepare
+from rocketcompat.record_check import first_fault, walk
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidName, MessageTooLarge
 from tubestore.formats import java_hash
 

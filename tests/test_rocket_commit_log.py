@@ -11,10 +11,10 @@ import pytest
 
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.codec import prepare
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.log_scan import find_record, scan
 from rocketcompat.mapped_file_queue import MappedFileQueue
+from rocketcompat.prepare import prepare
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, MessageTooLarge, NotAStore, StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs

@@ -11,10 +11,10 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig, dispatch
-from rocketcompat.codec import prepare
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.dispatch import ReputMessageService
 from rocketcompat.messages import DispatchBatch
+from rocketcompat.prepare import prepare
 from tubestore.clock import ManualClock, SystemClock
 from tubestore.errors import CorruptRecord
 from tubestore.formats import java_hash

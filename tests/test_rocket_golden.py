@@ -13,9 +13,10 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message
-from rocketcompat.codec import decode_one, encode_one, prepare
+from rocketcompat.codec import decode_one, encode_one
 from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.messages import has_queue_unit
+from rocketcompat.prepare import prepare
 from rocketcompat.recovery import sound_pieces
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, answers
 from tests.support.rocket_golden import (

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcompat.codec import walk
 from rocketcompat.columns import decode_columns
 from rocketcompat.index_file import IndexFile
 from rocketcompat.index_items import IndexGeometry, key_hash
 from rocketcompat.index_service import IndexService, index_file_name
+from rocketcompat.record_check import walk
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord

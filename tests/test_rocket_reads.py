@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rocketcompat.codec import encode_one, prepare
+from rocketcompat.codec import encode_one
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.index_items import IndexGeometry, key_hash
 from rocketcompat.index_service import IndexService
 from rocketcompat.messages import GetMessageStatus, Message, MessageRecord
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.prepare import prepare
 from rocketcompat.reads import (
     Found,
     get_message,

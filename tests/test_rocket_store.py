@@ -280,7 +280,7 @@ def test_flush_brings_everything_to_stable_storage(tmp_path: Path) -> None:
         store.put_message(Message("T", keys="k"))
         store.flush()
         end = store.max_physical_offset
-        progress = store._flusher.progress()
+        progress = store._writer.flusher.progress()
         assert progress.log.synced == end
         assert {mark.synced for mark in progress.followers.values()} == {end}
 

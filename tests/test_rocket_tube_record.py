@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rocketcompat.codec import decode_one, walk
+from rocketcompat.codec import decode_one
 from rocketcompat.columns import RecordColumns
 from rocketcompat.formats import TRANSACTION_NOT
+from rocketcompat.record_check import walk
 from rocketcompat.tube_record import RESERVED, from_tube, to_tube
 from tests.support.golden import ROCKET_VERSIONS, unpack
 from tubestore.attributes import parse_text, split_payload

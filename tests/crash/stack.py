@@ -53,7 +53,7 @@ def open_store(vfs: Vfs, clock: ManualClock) -> Store:
     """Open the store without threads, with small shards and an identity that is always the same."""
     with (
         mock.patch("tubestore.manager.uuid.uuid4", return_value=_UUID),
-        mock.patch("rocketcompat.default_message_store.TubeLayout", _small_shards),
+        mock.patch("rocketcompat.parts.TubeLayout", _small_shards),
     ):
         return rocketcompat.open(
             ROOT, mode="w", config=CONFIG, vfs=vfs, clock=clock, background=False

@@ -1,0 +1,54 @@
+"""Opening a store to read: finds where it ends and changes nothing.
+
+Next to read: `default_message_store.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rocketcompat.formats import ABORT_FILE, COMMIT_LOG_DIRECTORY
+from rocketcompat.log_end import find_log_end
+from rocketcompat.parts import Parts
+from rocketcompat.progress import ProgressFile
+from rocketcompat.recovery import known_damages
+from tubestore.errors import NotAStore
+
+
+class Reader:
+    """A store opened with mode "r"; creates, locks and writes nothing."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        if not parts.vfs.exists(parts.path(COMMIT_LOG_DIRECTORY)):
+            raise NotAStore(parts.root, "has no commitlog directory")
+        known = ProgressFile(parts.vfs, parts.root).read()
+        clean_exit = not parts.vfs.exists(parts.path(ABORT_FILE))
+        self._find_end(0, known)
+        parts.make_followers()
+        parts.load(known[0].queues if known and known[0].clean and clean_exit else None)
+
+    def refresh(self) -> None:
+        """See what a writer has appended since."""
+        parts = self._parts
+        self._find_end(parts.commit_log.max_offset, None)
+        if parts.queues is not None:
+            for queue in parts.queues:
+                queue.reload()
+        parts.load(None)
+
+    def _find_end(self, start: int, known: Any) -> None:
+        """Find where the log ends, changing nothing; from the trusted mark or `start` on."""
+        log = self._parts.commit_log
+        log.queue.load()
+        begin = max(start, log.queue.min_offset)
+        if known is not None:
+            progress, same_boot = known
+            mark = progress.trusted(progress.log, same_boot=same_boot)
+            if begin <= mark <= log.queue.max_offset:
+                begin = mark
+                log.damages = known_damages(log.queue, progress)
+        end, _, damages = find_log_end(log.queue, begin, check_crc=True, keep_good=True)
+        log.start_at(end, 0)
+        for damage in damages:
+            log.note_damage(damage)

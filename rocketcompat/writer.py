@@ -1,0 +1,111 @@
+"""Opening a store to write, and closing it: lock, recovery, dispatcher, flusher, marks.
+
+Always true:
+- the root's lock is held from before the first change to after the last;
+- an `abort` file stands there, durably, until everything was handed over and synced.
+
+Next to read: `recovery.py`; `default_message_store.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from rocketcompat.flush import FlushService
+from rocketcompat.formats import (
+    ABORT_FILE,
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CHECKPOINT_FILE,
+    COMMIT_LOG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+)
+from rocketcompat.mapped_file_queue import make_directory
+from rocketcompat.parts import Parts
+from rocketcompat.progress import ProgressFile
+from rocketcompat.recovery import recover_followers, recover_log
+from rocketcompat.store_checkpoint import StoreCheckpoint
+from rocketcompat.store_lock import StoreLock
+from tubestore.errors import NotAStore, TubeStoreError
+
+_log = logging.getLogger(__name__)
+
+
+class Writer:
+    """A store opened with mode "w"; recovered when it is made."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._vfs = parts, parts.vfs
+        self._progress_file = ProgressFile(parts.vfs, parts.root)
+        for name in (COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY):
+            for parent in make_directory(self._vfs, parts.path(name)):
+                self._vfs.sync_directory(parent)
+        self._lock = StoreLock(self._vfs, parts.root)
+        try:
+            self._recover()
+        except BaseException:
+            self.give_back()
+            raise
+        for damage in parts.commit_log.damages:
+            _log.warning("%s; a real broker would cut the log there", damage.error())
+
+    def _recover(self) -> None:
+        parts, log = self._parts, self._parts.commit_log
+        if self._vfs.entries(parts.path(BATCH_CONSUME_QUEUE_DIRECTORY)):
+            # A real broker refuses a topic that has queues of both kinds (spec §2.9).
+            raise NotAStore(parts.root, "has batch queues, which cannot be written yet")
+        clean_exit = not self._vfs.exists(parts.path(ABORT_FILE))
+        known = self._progress_file.read()
+        if clean_exit:
+            self._vfs.open(parts.path(ABORT_FILE), create=True).close()
+        # Before the first byte is changed, and durable: a crash from here on must be seen. A
+        # process that was killed may not have come to it.
+        self._vfs.sync_directory(parts.root)
+        if known is None:
+            self._progress_file.forget()
+        self.recovered = recover_log(log, known, clean_exit=clean_exit)
+        parts.make_followers()
+        parts.load(known[0].queues if known and self.recovered.clean else None)
+        self.dispatcher = recover_followers(
+            log, parts.followers, known, self.recovered, parts.clock, self._progress_file
+        )
+        if parts.tube is not None:
+            parts.tube.replayed()
+        checkpoint = StoreCheckpoint(self._vfs, parts.path(CHECKPOINT_FILE))
+        self.flusher = FlushService(
+            log, parts.followers, self.dispatcher, self._progress_file, checkpoint, parts.clock
+        )
+        # What stands in the log from here on is ours: the mark says so, after a reboot too.
+        log.flush()
+        self._progress_file.write(self.flusher.progress(), sync=True)
+
+    def start(self) -> None:
+        """Start the threads."""
+        self.dispatcher.start()
+        self.flusher.start()
+
+    def problems(self) -> list[TubeStoreError]:
+        """What the structures and services could not do."""
+        tube = self._parts.tube
+        return self.dispatcher.problems + self.flusher.problems + (tube.problems if tube else [])
+
+    def shut_down(self) -> None:
+        """Everything of a close that can fail; `abort` stays if anything did."""
+        log = self._parts.commit_log
+        if log.failed is not None:
+            self.dispatcher.abandon()
+            self.flusher.shutdown()
+            raise log.failed
+        self.dispatcher.shutdown()
+        self.flusher.shutdown()
+        done = self.dispatcher.behind == 0 and not self.dispatcher.failed
+        queues = self._parts.queues
+        ends = queues.max_offsets() if queues is not None else {}
+        self.flusher.persist(clean=done, queues=ends)
+        if done and not self.flusher.problems:
+            self._vfs.remove(self._parts.path(ABORT_FILE))
+            self._vfs.sync_directory(self._parts.root)
+
+    def give_back(self) -> None:
+        """Close the files and release the lock."""
+        self._parts.close()
+        self._lock.release()
