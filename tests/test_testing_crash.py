@@ -64,6 +64,18 @@ def test_what_was_synced_survives_every_power_cut(vfs: MemoryVfs) -> None:
     assert {FILE: b"safe and not"} in trees
 
 
+def test_a_link_is_there_or_not_until_its_directory_is_synced(vfs: MemoryVfs) -> None:
+    durable_file(vfs, b"abc")
+    vfs.link(FILE, "/d/other")
+    vfs.remove(FILE)
+    both = {FILE: b"abc", "/d/other": b"abc"}
+    assert {str(t) for t in power_trees(vfs)} == {
+        str(t) for t in ({FILE: b"abc"}, both, {"/d/other": b"abc"})
+    }
+    vfs.sync_directory("/d")
+    assert {str(t) for t in power_trees(vfs)} == {str({"/d/other": b"abc"})}
+
+
 def test_the_length_may_be_new_and_the_data_a_hole(vfs: MemoryVfs) -> None:
     durable_file(vfs, b"safe")
     vfs.open(FILE).pwrite(b"lost", 4)

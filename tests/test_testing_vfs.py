@@ -238,6 +238,32 @@ def test_a_renamed_directory_takes_everything_along(place: Place) -> None:
         vfs.rename(f"{root}/dd", f"{root}/g")
 
 
+def test_a_link_is_a_second_name_and_takes_no_name_that_is_there(place: Place) -> None:
+    vfs, root = place
+    vfs.open(f"{root}/a", create=True).pwrite(b"abc", 0)
+    vfs.link(f"{root}/a", f"{root}/b")
+    with pytest.raises(FileExistsError):
+        vfs.link(f"{root}/a", f"{root}/b")
+    with pytest.raises(FileNotFoundError):
+        vfs.link(f"{root}/none", f"{root}/c")
+    vfs.open(f"{root}/a").pwrite(b"x", 1)
+    vfs.remove(f"{root}/a")
+    assert vfs.entries(root) == [("b", False, 3)]
+    assert vfs.read_file(f"{root}/b") == b"axc"
+
+
+def test_only_an_empty_directory_is_removed(place: Place) -> None:
+    vfs, root = place
+    vfs.make_directories(f"{root}/d/e")
+    vfs.open(f"{root}/f", create=True)
+    for path in (f"{root}/d", f"{root}/f", f"{root}/none"):
+        with pytest.raises(OSError):  # noqa: PT011 - three numbers
+            vfs.remove_directory(path)
+    vfs.remove_directory(f"{root}/d/e")
+    vfs.remove_directory(f"{root}/d")
+    assert vfs.entries(root) == [("f", False, 0)]
+
+
 def test_replace_file_leaves_the_whole_new_file_and_nothing_else(place: Place) -> None:
     vfs, root = place
     for data, sync in itertools.product((b"first", b"second, longer", b"3"), (True, False)):

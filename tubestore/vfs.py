@@ -92,8 +92,14 @@ class Vfs(Protocol):
     def rename(self, source: str, target: str) -> None:
         """Move a file over another, atomically."""
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name, atomically; FileExistsError if the name is taken."""
+
     def remove(self, path: str) -> None:
         """Unlink a file."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; OSError if something is in it."""
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""
@@ -306,9 +312,17 @@ class OsVfs:
         """Move a file over another, atomically."""
         os.replace(source, target)
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name, atomically."""
+        os.link(source, target)
+
     def remove(self, path: str) -> None:
         """Unlink a file."""
         os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""

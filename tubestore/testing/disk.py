@@ -181,7 +181,9 @@ class Disk:
 
     def _rename(self, call: Call) -> None:
         directories: tuple[str, ...] = (dirname(call.path),)
-        if call.kind == "rename" and dirname(call.target) != directories[0]:
+        if call.kind == "link":  # the other name stays as it is
+            directories = (dirname(call.target),)
+        elif call.kind == "rename" and dirname(call.target) != directories[0]:
             directories = (directories[0], dirname(call.target))
         if call.kind == "create":
             self.files[call.file] = DiskFile(EMPTY, (), call.ms)
@@ -213,6 +215,9 @@ def apply_name(names: dict[str, int], call: Call) -> None:
         names[call.path] = DIRECTORY
     elif call.kind == "remove":
         names.pop(call.path, None)
+    elif call.kind == "link":
+        if call.path in names:
+            names[call.target] = names[call.path]
     elif call.path in names:
         number = names.pop(call.path)
         names[call.target] = number

@@ -32,7 +32,9 @@ FALLIBLE = (
     "entries",
     "make_directories",
     "rename",
+    "link",
     "remove",
+    "remove_directory",
     "sync_directory",
     "read_file",
     "replace_file",
@@ -141,10 +143,20 @@ class FaultyVfs:
         self.ask("rename", source)
         self.inner.rename(source, target)
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name."""
+        self.ask("link", source)
+        self.inner.link(source, target)
+
     def remove(self, path: str) -> None:
         """Unlink a file."""
         self.ask("remove", path)
         self.inner.remove(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        self.ask("remove_directory", path)
+        self.inner.remove_directory(path)
 
     def sync_directory(self, path: str) -> None:
         """Make a directory durable."""

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from tubestore.testing.disk import Disk
 
-Kind = Literal["create", "make", "pwrite", "truncate", "sync", "rename", "remove", "sync_directory"]
+Kind = Literal[
+    "create",
+    "make",
+    "pwrite",
+    "truncate",
+    "sync",
+    "rename",
+    "link",
+    "remove",
+    "sync_directory",
+]
 
 
 class Call(NamedTuple):
@@ -24,7 +34,7 @@ class Call(NamedTuple):
     file: int = 0
     position: int = 0  #: of a pwrite; the new size of a truncate
     data: bytes = b""
-    target: str = ""  #: of a rename
+    target: str = ""  #: of a rename or a link
     ms: int = 0
 
     def __str__(self) -> str:

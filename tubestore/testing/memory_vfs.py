@@ -196,12 +196,36 @@ class MemoryVfs:
         self._files = {_moved(p, here, there): i for p, i in self._files.items()}
         self._directories = {_moved(p, here, there): n for p, n in self._directories.items()}
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name, atomically."""
+        here, there = _key(source), _key(target)
+        with self._lock:
+            inode = self.inode_at(source)
+            self._need_directory(there)
+            if there in self._files or there in self._directories:
+                raise os_error(errno.EEXIST, target)
+            self._files[there] = inode
+            self._directories[dirname(there)].add(basename(there))
+            self._note(Call("link", here, target=there))
+
     def remove(self, path: str) -> None:
         """Unlink a file; who has it open keeps it."""
         key = _key(path)
         with self._lock:
             self.inode_at(path)
             self._drop(key)
+            self._note(Call("remove", key))
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        key = _key(path)
+        with self._lock:
+            if key not in self._directories:
+                raise os_error(errno.ENOTDIR if key in self._files else errno.ENOENT, path)
+            if self._directories[key]:
+                raise os_error(errno.ENOTEMPTY, path)
+            del self._directories[key]
+            self._directories[dirname(key)].discard(basename(key))
             self._note(Call("remove", key))
 
     def sync_directory(self, path: str) -> None:
