@@ -217,7 +217,7 @@ def test_a_child_forked_while_another_thread_was_in_a_call_does_not_hang(tmp_pat
         topic = store.create_topic("t")
         topic.append(b"x")
         shard: Any = topic.shard(0)
-        with shard._append_lock, store._lock:  # as if other threads were inside
+        with shard._append_lock, store._topics.lock:  # as if other threads were inside
             assert in_a_child(lambda: topic.append(b"y")) == "StoreClosed"
             assert in_a_child(lambda: topic.read(0)) == "StoreClosed"
             assert in_a_child(store.sync) == "StoreClosed"

@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
 #: Topics, and the ids of their partitions: one and two shards.
 TOPICS = {"a": (0, 1, 10_000, 10_001), "b": (0, 1, 2)}
 TAGS = (None, "red", "green")
-_UUIDS = "tubestore.manager.uuid.uuid4"
+_UUIDS = "tubestore.store_directory.uuid.uuid4"
 
 
 def open_store(vfs: Vfs, clock: ManualClock) -> tubestore.MessageStoreManager:

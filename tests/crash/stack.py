@@ -52,7 +52,7 @@ def _small_shards(root: str, **settings: Any) -> TubeLayout:
 def open_store(vfs: Vfs, clock: ManualClock) -> Store:
     """Open the store without threads, with small shards and an identity that is always the same."""
     with (
-        mock.patch("tubestore.manager.uuid.uuid4", return_value=_UUID),
+        mock.patch("tubestore.store_directory.uuid.uuid4", return_value=_UUID),
         mock.patch("rocketcompat.parts.TubeLayout", _small_shards),
     ):
         return rocketcompat.open(

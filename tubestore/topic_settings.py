@@ -1,0 +1,81 @@
+"""The settings of all topics of a store: read from and written to `topics.json`.
+
+TubeMQ keeps a topic's settings elsewhere, so topics are found by their shards' directories
+too. What such a topic has at least is learned from its files: a *guess*, which is never
+saved, since a broker may add partitions later.
+
+Next to read: `manager.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tubestore.errors import NotAStore, TubeStoreError
+from tubestore.filenames import INDEX_DIRECTORY, TOPICS_FILE, join, parse_store_key, store_key
+from tubestore.formats import PARTITIONS_PER_STORE
+from tubestore.options import StoreOptions, TopicOptions
+from tubestore.shard_reader import ShardReader
+from tubestore.store_directory import StoreDirectory
+from tubestore.vfs import Vfs
+
+
+class KnownTopics(NamedTuple):
+    """Every topic's settings, and the names of those that were guessed."""
+
+    settings: dict[str, TopicOptions]
+    guessed: set[str]
+
+
+def load_topics(directory: StoreDirectory, options: StoreOptions) -> KnownTopics:
+    """Return the topics of a store; NotAStore if their file makes no sense."""
+    state = directory.read_state(TOPICS_FILE) or {"topics": {}}
+    try:
+        settings = {name: TopicOptions(**given) for name, given in state["topics"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise NotAStore(directory.root, f"{TOPICS_FILE} makes no sense: {error}") from error
+    guessed = set()
+    for name, stores in sorted(_found_on_disk(directory.vfs, directory.root).items()):
+        if name not in settings:
+            settings[name] = _guess_options(directory, name, stores, options)
+            guessed.add(name)
+    return KnownTopics(settings, guessed)
+
+
+def save_topics(directory: StoreDirectory, settings: Mapping[str, TopicOptions]) -> None:
+    """Replace the settings of all topics, durable when this returns."""
+    directory.write_state(TOPICS_FILE, {"topics": {n: t.as_json() for n, t in settings.items()}})
+
+
+def _found_on_disk(vfs: Vfs, root: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for name, is_directory, _ in vfs.entries(root):
+        key = parse_store_key(name) if is_directory else None
+        if key is not None and key[1] < PARTITIONS_PER_STORE and _is_shard(vfs, join(root, name)):
+            found.setdefault(key[0], []).append(key[1])
+    return found
+
+
+def _is_shard(vfs: Vfs, path: str) -> bool:
+    return vfs.exists(join(path, INDEX_DIRECTORY)) or any(
+        entry.endswith(".tube") for entry, _, _ in vfs.entries(path)
+    )
+
+
+def _guess_options(
+    directory: StoreDirectory, topic: str, stores: list[int], options: StoreOptions
+) -> TopicOptions:
+    """Learn from a foreign store's entries how many partitions its topic has at least."""
+    most = 1
+    for store_id in stores:
+        path = join(directory.root, store_key(topic, store_id))
+        try:
+            view = ShardReader(directory.vfs, path, topic, store_id, options).view()
+        except TubeStoreError:
+            continue  # its own opening says what is wrong with it
+        for source in view.sources(0):
+            places = source.entries["partition_id"] - store_id * PARTITIONS_PER_STORE
+            places = places[(places >= 0) & (places < PARTITIONS_PER_STORE)]
+            most = max(most, int(places.max(initial=0)) + 1)
+    return TopicOptions(partitions=most, stores=max(stores) + 1)
