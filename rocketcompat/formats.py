@@ -22,6 +22,9 @@ from tubestore.layout import Field, Layout
 MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB: the topic's length takes two bytes (since 5.1.0)
 MAGIC_BLANK = -875286124  # 0xCBD43194
+#: What BoltMQ, a port to Go, writes instead of these: the operators bind otherwise there.
+BOLTMQ_MAGIC = -626843465  # 0xDAA320B7
+BOLTMQ_MAGIC_BLANK = -875286108  # 0xCBD431A4
 #: The bytes that V1 and V2 have in common, for a search of a damaged region.
 MAGIC_PREFIX = b"\xda\xa3\x20"
 BODY_CRC_MASK = 0x7FFFFFFF
@@ -248,7 +251,7 @@ def message_id(store_host: bytes, physical_offset: int) -> str:
     >>> message_id(encode_host("192.168.0.9:10911"), 0)
     'C0A8000900002A9F0000000000000000'
     """
-    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
+    return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def encode_properties(properties: Mapping[str, str], *, trailing_separator: bool) -> str:
