@@ -35,7 +35,7 @@ from rocketcompat.messages import MessageRecord, has_queue_unit
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import Prepared
 from tubestore.clock import Clock
-from tubestore.errors import CorruptRecord, OffsetOutOfRange, StoreFailed
+from tubestore.errors import CorruptRecord, OffsetOutOfRange, StoreFailed, TubeStoreError
 from tubestore.kernels import Int64s, ranks
 from tubestore.vfs import Vfs
 
@@ -69,6 +69,8 @@ class CommitLog:
         self._last: MappedFile | None = None
         self._syncing = False
         self._failed: StoreFailed | None = None
+        #: Why nothing is taken for the moment: the disk is too full (spec §9). Cleared again.
+        self.refusal: TubeStoreError | None = None
         self._store_timestamp = 0
         #: Store time of the last record that a sync covered, ms; 0 before the first.
         self.synced_store_timestamp = 0
@@ -125,8 +127,8 @@ class CommitLog:
         key = (message.topic, message.queue_id)
         counted = not prepared.sys_flag & TRANSACTION_PREPARED  # a rollback has this bit too
         with self._put_lock:
-            if self._failed is not None:
-                raise self._failed
+            if (stopped := self._failed or self.refusal) is not None:
+                raise stopped
             now = self._clock.now_ms()
             queue_offset = self._next_queue_offsets.get(key, 0) if counted else 0
             file, physical_offset = self._place(size)
@@ -160,8 +162,8 @@ class CommitLog:
         groups, firsts = _queue_groups(encoded, counted)
         group_ranks = ranks(groups)
         with self._put_lock:
-            if self._failed is not None:
-                raise self._failed
+            if (stopped := self._failed or self.refusal) is not None:
+                raise stopped
             now = self._clock.now_ms()
             keys = [(encoded.topic_names[encoded.topic_codes[row]], int(encoded.queue_ids[row]))
                     for row in firsts]  # fmt: skip

@@ -313,6 +313,24 @@ class ConsumeQueue:
             count = min(2 * count, _RECOVER_UNITS_MAX)
         return file.file_from_offset + file.file_size
 
+    def delete_expired(self, log_minimum: int) -> int:
+        """Delete the oldest files whose last unit's record lies below a physical offset (§2.7).
+
+        Never the last file. Returns how many went, durably.
+        """
+        count = 0
+        if self._opened or self._files.holds_several():
+            self._open()
+            while len(self._files.files) > 1:
+                first = self._files.files[0]
+                raw = first.read(first.file_size - _SIZE, _SIZE)
+                if len(raw) == _SIZE and _UNIT.unpack(raw)[0] >= log_minimum:
+                    break
+                self._files.delete_oldest()
+                count += 1
+        self._min_for = -1 if count else self._min_for
+        return count
+
     def flush(self) -> bool:
         """Bring what was written to stable storage; False if there was nothing to do."""
         return self._files.flush()

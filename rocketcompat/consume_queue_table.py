@@ -95,6 +95,14 @@ class ConsumeQueueTable:
         """Say where the log begins now; each queue finds its first unit when it is asked."""
         self._log_minimum.value = physical_offset
 
+    def delete_expired(self, log_minimum: int) -> int:
+        """Delete files that only know records below a physical offset; returns how many.
+
+        And say where the log begins now. A queue keeps its last file for ever (spec §2.7).
+        """
+        self.correct_min_offset(log_minimum)
+        return sum(queue.delete_expired(log_minimum) for queue in list(self._queues.values()))
+
     def recover(self, keep_below: int) -> None:
         """Cut every queue at the first unit that is wrong or whose record is not below an offset.
 

@@ -44,6 +44,7 @@ from tubestore.errors import (
 from tubestore.vfs import OsVfs, Vfs
 
 if TYPE_CHECKING:
+    from rocketcompat.cleaning import FileVerdict
     from rocketcompat.reads import GetMessageResult
 
 _log = logging.getLogger(__name__)
@@ -208,6 +209,26 @@ class DefaultMessageStore:
         if self.mode == "w":
             found += [p for p in self._writer.problems() if str(p) not in map(str, found)]
         return found
+
+    def clean(self, *, dry_run: bool = False, manual: bool = True) -> list[FileVerdict]:
+        """Delete expired files of the log, and what queues and index know of them (spec §9).
+
+        One round, as the background service does every `clean_resource_interval` ms; with
+        `manual` at any hour. Returns a verdict for each file of the log, with its reason; with
+        `dry_run` nothing is changed. Deletions are durable on return.
+        """
+        self._check_put()
+        cleaner = self._writer.cleaner
+        if dry_run:
+            return cleaner.explain(manual=manual)
+        if manual:
+            cleaner.execute_manually(1)
+        return cleaner.run()
+
+    def execute_delete_files_manually(self) -> None:
+        """Let the next 20 background rounds delete expired files at any hour."""
+        self._check_put()
+        self._writer.cleaner.execute_manually()
 
     def refresh(self) -> None:
         """Let a reader see what a writer has appended since; nothing for a writer."""

@@ -227,6 +227,20 @@ class IndexService:
         if unsynced and self._on_roll:
             self._on_roll(unsynced[-1].end_timestamp)
 
+    def delete_expired(self, log_minimum: int) -> int:
+        """Delete the oldest files that only know records below a physical offset; never the last.
+
+        Returns how many went, durably (spec §9).
+        """
+        count = 0
+        with self._lock:
+            while len(self._files) > 1 and self._files[0].end_physical_offset < log_minimum:
+                oldest, self._files = self._files[0], self._files[1:]
+                self._unsynced = tuple(file for file in self._unsynced if file is not oldest)
+                self._remove(oldest)
+                count += 1
+        return count
+
     def progress(self) -> tuple[int, int]:
         """Return (written, synced): everything below is in the files, and on stable storage."""
         return self._written, self._synced

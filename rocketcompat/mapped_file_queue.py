@@ -5,7 +5,10 @@ Always true:
 - `_files` is never changed but replaced, so a reader that took it sees one state (D10);
 - a file appears in `_files` only when it has its full length.
 
-One thread writes at a time (the owner's lock); any thread may read and flush.
+One thread writes at a time (the owner's lock), another may delete the oldest files; any thread
+may read and flush.
+
+Guards: `_files_lock` guards the replacement of `_files`; `_flush_lock` the syncs.
 
 Next to read: `commit_log.py`, `consume_queue.py`.
 """
@@ -35,6 +38,7 @@ class MappedFileQueue:
         self._vfs, self._writable = vfs, writable
         self._files: SortedDict[int, MappedFile] = SortedDict()
         self._flush_lock = threading.Lock()
+        self._files_lock = threading.Lock()
         #: Directories whose entries changed since they were synced, deepest first.
         self._unsynced_directories: list[str] = []
 
@@ -124,7 +128,14 @@ class MappedFileQueue:
     def read(self, offset: int, size: int) -> bytes:
         """Read up to `size` written bytes; fewer at the end of a file, none outside."""
         file = self.find(offset)
-        return file.read(offset - file.file_from_offset, size) if file else b""
+        if file is None:
+            return b""
+        try:
+            return file.read(offset - file.file_from_offset, size)
+        except FileNotFoundError:
+            if self.find(offset) is None:  # deleted since, by age
+                return b""
+            raise
 
     def create(self, start: int) -> MappedFile:
         """Create the file that starts at `start`, full-size and empty; OSError without room."""
@@ -134,9 +145,10 @@ class MappedFileQueue:
         path = os.path.join(self.directory, offset_name(start))
         file = MappedFile.create(self._vfs, path, start, self.file_size)
         self._note_directory(self.directory)
-        files = self._files.copy()
-        files[start] = file
-        self._files = files
+        with self._files_lock:
+            files = self._files.copy()
+            files[start] = file
+            self._files = files
         return file
 
     def last_or_create(self, offset: int = 0) -> MappedFile:
@@ -220,6 +232,22 @@ class MappedFileQueue:
             lost += zeroed
         return lost
 
+    def holds_several(self) -> bool:
+        """Whether the directory has more than one file; opens none."""
+        return len(self._vfs.entries(self.directory)) > 1
+
+    def delete_oldest(self) -> MappedFile:
+        """Unlink the first file, durably; never the last. Views and reads under way stay valid.
+
+        One at a time: a power cut must not bring back an older file than one that is gone.
+        """
+        if len(self._files) < 2:
+            raise ValueError(f"{self.directory}: the last file is never deleted")
+        file: MappedFile = self._files.peekitem(0)[1]
+        self._drop(file)
+        self._vfs.sync_directory(self.directory)
+        return file
+
     def remove_all(self) -> None:
         """Lose all files."""
         for file in reversed(self.files):
@@ -235,9 +263,10 @@ class MappedFileQueue:
     def _drop(self, file: MappedFile) -> int:
         """Unlink a file; returns how many bytes of it may have held data."""
         first_data = file.next_data(0)
-        files = self._files.copy()
-        del files[file.file_from_offset]
-        self._files = files
+        with self._files_lock:
+            files = self._files.copy()
+            del files[file.file_from_offset]
+            self._files = files
         file.close()
         self._vfs.remove(file.path)
         return 0 if first_data is None else file.wrote_position

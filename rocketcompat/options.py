@@ -51,6 +51,8 @@ _LEAST = {
     "max_topic_length": 1,
     "flush_interval_commit_log": 1,
     "dispatch_batch_bytes_max": 1,
+    "clean_resource_interval": 1,
+    "delete_file_batch_max": 1,
 }
 
 
@@ -93,6 +95,14 @@ class MessageStoreConfig:
     max_msgs_num_batch: int = 64
     default_query_max_num: int = 32
     message_delay_level: str = DELAY_LEVELS
+    delete_when: str = "04"
+    file_reserved_time: int = 72
+    disk_max_used_space_ratio: int = 75
+    disk_space_warning_level_ratio: int = 90
+    disk_space_clean_forcibly_ratio: int = 85
+    clean_file_forcibly_enable: bool = True
+    clean_resource_interval: int = 10_000
+    delete_file_batch_max: int = 10
     # Ours.
     compat: Literal["4.9.8", "5.3.3"] = "4.9.8"
     recovery: Literal["tubestore", "upstream"] = "tubestore"
@@ -120,7 +130,7 @@ class MessageStoreConfig:
         unknown = self.layouts - LAYOUTS
         if unknown:
             raise InvalidMessage(f"layouts: unknown {sorted(unknown)}, known {sorted(LAYOUTS)}")
-        _ = self.delay_levels_ms
+        _ = self.delay_levels_ms, self.delete_hours
 
     @classmethod
     def from_camel(cls, options: Mapping[str, Any], *, ignore_unknown: bool = False) -> Self:
@@ -154,6 +164,31 @@ class MessageStoreConfig:
     def trailing_property_separator(self) -> bool:
         """Whether a property string ends with its separator (spec §1.4)."""
         return self.compat == "5.3.3"
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """The hours of the day, local time, in which expired files are deleted (spec §9)."""
+        parts = [part.strip() for part in self.delete_when.split(";") if part.strip()]
+        if not all(part.isdecimal() and int(part) < 24 for part in parts):
+            raise InvalidMessage(
+                f"delete_when: {self.delete_when!r} is no list of hours like 04;16"
+            )
+        return frozenset(map(int, parts))
+
+    @property
+    def space_ratio(self) -> int:
+        """Percent of the disk above which expired files go at any hour; 10 … 95 (spec §9)."""
+        return min(max(self.disk_max_used_space_ratio, 10), 95)
+
+    @property
+    def warning_ratio(self) -> int:
+        """Percent of the disk above which writes are refused; 35 … 90."""
+        return min(max(self.disk_space_warning_level_ratio, 35), 90)
+
+    @property
+    def forcible_ratio(self) -> int:
+        """Percent of the disk above which files go whatever their age; 30 … 85."""
+        return min(max(self.disk_space_clean_forcibly_ratio, 30), 85)
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:

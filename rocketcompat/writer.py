@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 
+from rocketcompat.clean_service import CleanService
 from rocketcompat.flush import FlushService
 from rocketcompat.formats import (
     ABORT_FILE,
@@ -74,6 +75,11 @@ class Writer:
         self.flusher = FlushService(
             log, parts.followers, self.dispatcher, self._progress_file, checkpoint, parts.clock
         )
+        expiring = [part for part in (parts.queues, parts.index) if part is not None]
+        self.cleaner = CleanService(
+            log, parts.followers, expiring, parts.clock, self._vfs.modified_ms,
+            parts.path(CONSUME_QUEUE_DIRECTORY),
+        )  # fmt: skip
         # What stands in the log from here on is ours: the mark says so, after a reboot too.
         log.flush()
         self._progress_file.write(self.flusher.progress(), sync=True)
@@ -82,14 +88,17 @@ class Writer:
         """Start the threads."""
         self.dispatcher.start()
         self.flusher.start()
+        self.cleaner.start()
 
     def problems(self) -> list[TubeStoreError]:
         """What the structures and services could not do."""
         tube = self._parts.tube
-        return self.dispatcher.problems + self.flusher.problems + (tube.problems if tube else [])
+        services = self.dispatcher.problems + self.flusher.problems + self.cleaner.problems
+        return services + (tube.problems if tube else [])
 
     def shut_down(self) -> None:
         """Everything of a close that can fail; `abort` stays if anything did."""
+        self.cleaner.shutdown()
         log = self._parts.commit_log
         if log.failed is not None:
             self.dispatcher.abandon()

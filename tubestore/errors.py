@@ -83,7 +83,7 @@ class DiskFull(TubeStoreError, OSError):
 
     def describe(self) -> str:
         """Return the sentence."""
-        return f"{self.path}: disk full ({self.cause}); what was taken is kept in memory"
+        return f"{self.path}: disk full ({self.cause}); nothing that was taken is lost"
 
 
 class ReadOnlyStore(TubeStoreError):

@@ -1,0 +1,164 @@
+"""Deletes what is too old, and refuses writes before the disk is full; RocketMQ's two cleaners.
+
+`CleanCommitLogService` and `CleanConsumeQueueService` (spec §9) in one thread: the first run after
+a minute, then every `clean_resource_interval`. What goes is decided by `cleaning.py`; the log's
+files go first, oldest first, then those of queues and index that only know records below the
+log's new begin. A kill in between leaves older entries, which every reader passes by and the next
+run deletes.
+
+Next to read: `writer.py`, which starts it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from rocketcompat.cleaning import (
+    DiskUse,
+    FileVerdict,
+    LogFile,
+    disk_used_percent,
+    occasion,
+    plan,
+)
+from rocketcompat.commit_log import CommitLog
+from rocketcompat.follower import Follower
+from tubestore.clock import Clock
+from tubestore.errors import DiskFull, TubeStoreError
+
+_log = logging.getLogger(__name__)
+#: RocketMQ's figures: the first run, and how many runs a request by hand is good for.
+FIRST_RUN_MS = 60_000
+MANUAL_RUNS = 20
+_JOIN_SECONDS = 60.0
+
+
+class Expiring(Protocol):
+    """A structure whose oldest files follow the log's: queues, index."""
+
+    name: str
+
+    def delete_expired(self, log_minimum: int) -> int:
+        """Delete files that only know records below a physical offset; returns how many."""
+
+
+class CleanService:
+    """One store's cleaner. `run` is one round; the thread calls it, or whoever wants to.
+
+    Thread-safe: rounds exclude each other. `modified_ms` gives a file's last change, `disk_used`
+    the percentage of a path's disk; both are doors for tests.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        followers: Sequence[Follower],
+        expiring: Sequence[Expiring],
+        clock: Clock,
+        modified_ms: Callable[[str], int],
+        queue_directory: str,
+        disk_used: Callable[[str], int] = disk_used_percent,
+    ) -> None:
+        self._log, self._clock = log, clock
+        self._followers, self._expiring = followers, expiring
+        self._modified_ms, self._disk_used = modified_ms, disk_used
+        self._queue_directory = queue_directory
+        self._round_lock = threading.Lock()
+        self._manual_runs = 0
+        self._cleaned_to = -1
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        #: Files deleted since the store was opened, by structure.
+        self.deleted: dict[str, int] = {"commit_log": 0} | {f.name: 0 for f in expiring}
+        #: What went wrong, for the store's list.
+        self.problems: list[TubeStoreError] = []
+
+    def execute_manually(self, runs: int = MANUAL_RUNS) -> None:
+        """Let the next rounds delete expired files at any hour (spec §9)."""
+        self._manual_runs = max(self._manual_runs, runs)
+
+    def explain(self, *, manual: bool = False) -> list[FileVerdict]:
+        """Return what a round would do with each file of the log now, and why; changes nothing."""
+        now = self._clock.now_ms()
+        when = occasion(self._log.config, now, self._disk_use(), manual=manual)
+        return plan(self._facts(), self._log.config, now, when, keep_from=self._keep_from())
+
+    def run(self) -> list[FileVerdict]:
+        """Do one round: refuse or take writes, delete files; returns a verdict a file of the log.
+
+        Deletions are durable on return. OSError passes through; the next round goes on.
+        """
+        with self._round_lock:
+            now, config = self._clock.now_ms(), self._log.config
+            manual, self._manual_runs = self._manual_runs > 0, max(0, self._manual_runs - 1)
+            use = self._disk_use()
+            when = occasion(config, now, use, manual=manual)
+            self._refuse_or_take(use, full=when.disk_full)
+            verdicts = plan(self._facts(), config, now, when, keep_from=self._keep_from())
+            for verdict in verdicts:
+                if verdict.delete:
+                    self._log.queue.delete_oldest()
+                    self.deleted["commit_log"] += 1
+                    _log.info("deleted %s: %s", verdict.path, verdict.reason)
+            self._follow()
+            return verdicts
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._work, name="CleanService", daemon=True)
+        self._thread.start()
+
+    def shutdown(self) -> None:
+        """Stop the thread; a round under way ends first."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stop.set()
+            thread.join(_JOIN_SECONDS)
+
+    def _follow(self) -> None:
+        """Let queues and index follow the log's begin, if it has moved since the last round."""
+        minimum = self._log.min_offset
+        if minimum == self._cleaned_to:
+            return
+        for structure in self._expiring:
+            self.deleted[structure.name] += structure.delete_expired(minimum)
+        self._cleaned_to = minimum
+
+    def _facts(self) -> list[LogFile]:
+        facts = []
+        for file in self._log.queue.files:
+            modified = self._modified_ms(file.path)
+            facts.append(LogFile(file.path, file.file_from_offset, file.file_size, modified))
+        return facts
+
+    def _keep_from(self) -> int:
+        """Return the physical offset from which on something is not durably built yet."""
+        ends = [follower.progress()[1] for follower in self._followers]
+        return min([self._log.synced_offset, *ends])
+
+    def _disk_use(self) -> DiskUse:
+        queues = self._disk_used(self._queue_directory) if self._expiring else 0
+        return DiskUse(self._disk_used(self._log.queue.directory), queues)
+
+    def _refuse_or_take(self, use: DiskUse, *, full: bool) -> None:
+        if full and self._log.refusal is None:
+            cause = f"{max(use)} % used, and above {self._log.config.warning_ratio} % none is taken"
+            self._log.refusal = DiskFull(self._log.queue.directory, cause)
+            _log.error("%s", self._log.refusal)
+        elif not full and self._log.refusal is not None:
+            self._log.refusal = None
+            _log.warning("%s: messages are taken again", self._log.queue.directory)
+
+    def _work(self) -> None:
+        wait = FIRST_RUN_MS
+        while not self._stop.wait(wait / 1000):
+            wait = self._log.config.clean_resource_interval
+            try:
+                self.run()
+            except (OSError, TubeStoreError) as error:
+                problem = TubeStoreError(f"cleaning: {error}")
+                _log.error("%s", problem)
+                self.problems.append(problem)

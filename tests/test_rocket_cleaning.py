@@ -1,0 +1,248 @@
+"""Which files are deleted when, what follows them, and when messages are refused (spec §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.clean_service import CleanService
+from rocketcompat.cleaning import DiskUse, LogFile, disk_used_percent, occasion, plan
+from rocketcompat.default_message_store import DefaultMessageStore
+from tubestore.clock import ManualClock
+from tubestore.errors import DiskFull, InvalidMessage, ReadOnlyStore
+from tubestore.testing import MemoryVfs
+
+HOUR = 3_600_000
+CALM = DiskUse(50, 50)
+# The rule is in local time, wherever the test runs.
+FOUR, NOON = (int(datetime(2026, 11, 21, hour).timestamp() * 1000) for hour in (4, 12))  # noqa: DTZ001
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=4096,
+    mapped_file_size_consume_queue=200,
+    max_hash_slot_num=16,
+    max_index_num=12,
+    layouts=frozenset({"consume_queue", "index"}),
+    delete_when="",
+)
+
+
+def files(now: int, *ages: float) -> list[LogFile]:
+    """Files of 1,000 bytes, changed so many hours ago."""
+    return [
+        LogFile(f"{place}", place * 1000, 1000, now - int(age * HOUR))
+        for place, age in enumerate(ages)
+    ]
+
+
+def doomed(config: MessageStoreConfig, now: int, disk: DiskUse, *ages: float) -> list[int]:
+    when = occasion(config, now, disk)
+    verdicts = plan(files(now, *ages), config, now, when)
+    return [place for place, verdict in enumerate(verdicts) if verdict.delete]
+
+
+def test_expired_files_go_in_the_hour_and_at_no_other() -> None:
+    config = MessageStoreConfig()
+    assert doomed(config, FOUR - 60_000, CALM, 73, 71, 0) == []
+    assert doomed(config, FOUR, CALM, 73, 71, 0) == [0]
+    assert doomed(config, FOUR + HOUR - 1, CALM, 73, 71, 0) == [0]
+    assert doomed(config, FOUR + HOUR, CALM, 73, 71, 0) == []
+
+
+def test_several_hours_may_be_given() -> None:
+    config = MessageStoreConfig(delete_when="04; 12")
+    assert doomed(config, NOON, CALM, 73, 0) == doomed(config, FOUR, CALM, 73, 0) == [0]
+    for wrong in ("24", "4,5", "noon"):
+        with pytest.raises(InvalidMessage, match="delete_when"):
+            MessageStoreConfig(delete_when=wrong)
+
+
+@pytest.mark.parametrize("disk", [DiskUse(76, 0), DiskUse(0, 76), DiskUse(-1, 0)])
+def test_expired_files_go_at_any_hour_when_a_disk_is_fuller_than_its_ratio(disk: DiskUse) -> None:
+    assert doomed(MessageStoreConfig(), NOON, disk, 73, 71, 0) == [0]
+    assert doomed(MessageStoreConfig(), NOON, DiskUse(75, 75), 73, 0) == []
+
+
+def test_the_ratios_are_kept_within_their_bounds() -> None:
+    config = MessageStoreConfig(
+        disk_max_used_space_ratio=0,
+        disk_space_warning_level_ratio=99,
+        disk_space_clean_forcibly_ratio=1,
+    )
+    assert (config.space_ratio, config.warning_ratio, config.forcible_ratio) == (10, 90, 30)
+
+
+def test_above_the_hard_limit_young_files_go_too_but_ten_a_round_and_never_the_last() -> None:
+    config = MessageStoreConfig()
+    assert doomed(config, NOON, DiskUse(86, 0), 1, 1, 0) == [0, 1]
+    assert doomed(config, NOON, DiskUse(85, 0), 1, 1, 0) == []
+    assert doomed(config, NOON, DiskUse(86, 0), *[1] * 20) == list(range(10))
+    gentle = config.changed(clean_file_forcibly_enable=False)
+    assert doomed(gentle, NOON, DiskUse(86, 0), 73, 1, 0) == [0]
+    assert doomed(config, FOUR, DiskUse(99, 99), 1000) == []
+
+
+def test_a_young_file_keeps_the_expired_ones_behind_it() -> None:
+    now = FOUR
+    when = occasion(MessageStoreConfig(), now, CALM)
+    verdicts = plan(files(now, 1, 73, 0), MessageStoreConfig(), now, when)
+    assert [verdict.reason for verdict in verdicts] == [
+        "changed 1.0 h ago, kept for 72 h",
+        "an older file stays",
+        "the last file is never deleted",
+    ]
+    assert verdicts[0].due_ms == now + 71 * HOUR
+
+
+def test_a_file_that_is_not_taken_in_everywhere_stays_whatever_the_disk() -> None:
+    when = occasion(MessageStoreConfig(), NOON, DiskUse(95, 95))
+    verdicts = plan(files(NOON, 80, 80, 80), MessageStoreConfig(), NOON, when, keep_from=1999)
+    assert [verdict.delete for verdict in verdicts] == [True, False, False]
+    assert "not everything in it is durably in" in verdicts[1].reason
+
+
+def test_the_disk_of_a_path_is_asked_of_the_system() -> None:
+    assert 0 <= disk_used_percent("/") <= 100
+    assert disk_used_percent("/no/such/path") == -1
+
+
+class Disk:
+    """How full the disk is said to be."""
+
+    def __init__(self) -> None:
+        self.percent = 50
+
+    def __call__(self, path: str) -> int:
+        return self.percent
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def filled(
+    memory_vfs: MemoryVfs, clock: ManualClock, disk: Disk
+) -> Iterator[tuple[DefaultMessageStore, CleanService]]:
+    """A store of 100 messages in five files of the log, one written every hour."""
+    with rocketcompat.open(
+        "/s", "w", CONFIG, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        for number in range(100):
+            topic = "old" if number < 10 else "T"
+            store.put_message(Message(topic, b"x" * 80, keys=f"k{number}"))
+            clock.advance(HOUR // 20)
+        store.flush()
+        cleaner = store._writer.cleaner
+        cleaner._disk_used = disk
+        yield store, cleaner
+
+
+def test_queues_and_index_follow_the_log(
+    filled: tuple[DefaultMessageStore, CleanService], clock: ManualClock, memory_vfs: MemoryVfs
+) -> None:
+    store, cleaner = filled
+    ages = [verdict.modified_ms for verdict in cleaner.explain()]
+    assert len(ages) == 5
+    clock.advance(72 * HOUR + ages[1] - clock.now_ms())
+    verdicts = store.clean()
+    assert [verdict.delete for verdict in verdicts] == [True, True, False, False, False]
+    start = store.min_physical_offset
+    assert start == 2 * 4096
+    first = store.look_message(start)
+    assert store.min_offset_in_queue("T", 0) == first.queue_offset
+    assert store.get_message("T", 0, 0).next_begin_offset == first.queue_offset
+    assert store.get_message("T", 0, first.queue_offset).messages[0] == first
+    names = [name for name, _, _ in memory_vfs.entries("/s/consumequeue/T/0")]
+    assert int(names[0]) <= first.queue_offset * 20 < int(names[0]) + 200
+    # A queue of which nothing is left keeps its last file, and the number of the next message.
+    assert len(memory_vfs.entries("/s/consumequeue/old/0")) == 1
+    assert store.min_offset_in_queue("old", 0) == store.max_offset_in_queue("old", 0) == 10
+    assert store.query_message("old", "k1").messages == []
+    assert len(store.query_message("T", "k99").messages) == 1
+    assert cleaner.deleted["index"] > 0
+    assert store.put_message(Message("old")).queue_offset == 10
+
+
+def test_a_cleaned_store_opens_again_as_it_was(
+    filled: tuple[DefaultMessageStore, CleanService], clock: ManualClock, memory_vfs: MemoryVfs
+) -> None:
+    store, _ = filled
+    clock.advance(100 * HOUR)
+    store.clean()
+    span = store.min_physical_offset, store.max_physical_offset
+    low = store.min_offset_in_queue("T", 0)
+    store.close()
+    with rocketcompat.open(
+        "/s", "w", CONFIG, vfs=memory_vfs, clock=clock, background=False
+    ) as again:
+        assert (again.min_physical_offset, again.max_physical_offset) == span
+        assert again.min_offset_in_queue("T", 0) == low
+        assert not again.problems
+        assert again.put_message(Message("T")).queue_offset == 90
+
+
+def test_a_dry_run_changes_nothing(
+    filled: tuple[DefaultMessageStore, CleanService], clock: ManualClock
+) -> None:
+    store, _ = filled
+    clock.advance(100 * HOUR)
+    assert [verdict.delete for verdict in store.clean(dry_run=True)] == [True] * 4 + [False]
+    assert [verdict.delete for verdict in store.clean(dry_run=True, manual=False)] == [False] * 5
+    assert store.min_physical_offset == 0
+
+
+def test_by_hand_the_next_twenty_rounds_delete_at_any_hour(
+    filled: tuple[DefaultMessageStore, CleanService], clock: ManualClock
+) -> None:
+    store, cleaner = filled
+    store.execute_delete_files_manually()
+    for _ in range(19):
+        assert not any(verdict.delete for verdict in cleaner.run())
+    clock.advance(100 * HOUR)
+    assert sum(verdict.delete for verdict in cleaner.run()) == 4
+    clock.advance(100 * HOUR)
+    assert cleaner.explain()[0].reason == "the last file is never deleted"
+
+
+def test_above_the_warning_level_messages_are_refused_until_there_is_room_again(
+    filled: tuple[DefaultMessageStore, CleanService], disk: Disk
+) -> None:
+    store, cleaner = filled
+    disk.percent = 91
+    cleaner.run()
+    with pytest.raises(DiskFull, match="91 % used, and above 90 % none is taken"):
+        store.put_message(Message("T"))
+    with pytest.raises(DiskFull):
+        store.put_columns({"topic": ["T"]})
+    assert store.get_message("T", 0, 80).messages
+    disk.percent = 90
+    cleaner.run()
+    assert store.put_message(Message("T")).queue_offset == 90
+
+
+def test_a_reader_cleans_nothing(
+    filled: tuple[DefaultMessageStore, CleanService], memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    with (
+        rocketcompat.open("/s", "r", CONFIG, vfs=memory_vfs, clock=clock) as reader,
+        pytest.raises(ReadOnlyStore),
+    ):
+        reader.clean()
+
+
+def test_a_pull_that_meets_a_file_deleted_meanwhile_goes_on_behind_it(
+    filled: tuple[DefaultMessageStore, CleanService], memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    store, _ = filled
+    with rocketcompat.open("/s", "r", CONFIG, vfs=memory_vfs, clock=clock) as reader:
+        clock.advance(100 * HOUR)
+        store.clean()
+        reader.refresh()
+        low = reader.min_offset_in_queue("T", 0)
+        assert low == store.min_offset_in_queue("T", 0) > 0
+        assert reader.get_message("T", 0, low).messages
