@@ -26,6 +26,7 @@ EXAMPLES = [
     errors.MessageTooLarge(11, 10, "payload"),
     errors.InvalidMessage("row 3: no body"),
     errors.InvalidName("a/b", "no slash"),
+    errors.InvalidOption("maxSplitBytes", "a size such as 128m"),
     errors.UnknownTopic("nope"),
     errors.TopicExists("logs", "it has other settings"),
     errors.OffsetOutOfRange(5, 28, 56),

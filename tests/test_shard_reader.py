@@ -77,6 +77,16 @@ def test_a_write_in_flight_is_not_there_yet_and_never_damage(
     reader.close()
 
 
+def test_a_write_in_flight_before_a_file_that_was_just_rolled_is_not_there_yet(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS[:4], HOME, index_segment_size_bytes=4 * ENTRY_SIZE)
+    assert memory_vfs.entries(f"{HOME}/index")[-1][2] == 0
+    data = memory_vfs.open(DATA)
+    data.truncate(data.size() - 1)
+    assert bodies(reader_of(memory_vfs).view()) == BODIES[:3]
+
+
 def test_damage_in_the_middle_is_a_row_with_a_state(memory_vfs: MemoryVfs) -> None:
     write_rows(memory_vfs, ROWS, HOME)
     memory_vfs.open(DATA).pwrite(bytes(10), 0)

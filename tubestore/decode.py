@@ -36,6 +36,11 @@ def _text(value: str) -> pa.Scalar:
     return pa.scalar(value, pa.string())
 
 
+def needs_data(columns: Sequence[str]) -> bool:
+    """Whether these columns need more than index entries."""
+    return not _FROM_DATA.isdisjoint(columns)
+
+
 def decode(
     topic: str,
     store_id: int,
@@ -54,7 +59,7 @@ def decode(
     """
     count = len(entries)
     values: dict[str, Any] = {}
-    if not _FROM_DATA.isdisjoint(columns):
+    if needs_data(columns):
         values = _from_data(entries, data, data_start, set(columns), verify)
     if "topic" in columns:
         values["topic"] = pa.repeat(_text(topic), count)

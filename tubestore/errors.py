@@ -118,6 +118,18 @@ class InvalidMessage(TubeStoreError, ValueError):
     """A message, a batch or an argument that cannot be stored as given; nothing was written."""
 
 
+class InvalidOption(TubeStoreError, ValueError):
+    """An option of a job or a data source that is unknown or cannot be used as given."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
+
+    def describe(self) -> str:
+        """Return the sentence."""
+        return f"option {self.name}: {self.reason}"
+
+
 class InvalidName(TubeStoreError, ValueError):
     """A topic name that the format or the file system cannot carry."""
 

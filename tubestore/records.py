@@ -221,6 +221,16 @@ def entries_in(data: Buffer) -> Array:
     return np.frombuffer(data, INDEX_ENTRY.dtype, len(data) // ENTRY_SIZE)
 
 
+def whole_entries(entries: Array, data_end: int) -> int:
+    """Return how many of a shard's last entries are whole: their data lies below `data_end`.
+
+    What stands behind them is a write in flight, and none of a reader's business (DESIGN.md D9).
+    """
+    sizes = entries["data_size"].astype(np.int64)
+    good = (sizes > 0) & (sizes <= RECORD_SIZE_MAX) & (entries["data_offset"] + sizes <= data_end)
+    return len(entries) - int(np.argmax(good[::-1])) if good.any() else 0
+
+
 def entry_of(header: Any, data_offset: int) -> bytes:
     """Return the index entry that a record asks for: it repeats fields of the header."""
     return INDEX_ENTRY.pack(

@@ -5,14 +5,11 @@ Next to read: `topic_reads.py`.
 
 from __future__ import annotations
 
-import numpy as np
-
 from tubestore.errors import StoreClosed
-from tubestore.file_store import MsgFileStore
-from tubestore.formats import RECORD_SIZE_MAX
+from tubestore.file_store import FileSnapshot, MsgFileStore
 from tubestore.options import StoreOptions
 from tubestore.read_path import ShardView
-from tubestore.records import ENTRY_SIZE, entries_in
+from tubestore.records import ENTRY_SIZE, entries_in, whole_entries
 from tubestore.vfs import Vfs
 
 #: How many of the last entries are looked at for the end of what is whole.
@@ -34,22 +31,20 @@ class ShardReader:
         """See what has been written since; answers that were given stay valid."""
         self.files.load(writable=False)
         self.files.forget_stale_postings()
-        ends = self.files.snapshot()
-        end = self._whole_end()
-        self._ends = ends._replace(index_start=min(ends.index_start, end), index_end=end)
+        index, data = self.files.index, self.files.data
+        self._ends = FileSnapshot(index.start, self._whole_end(), data.start, data.end)
 
     def _whole_end(self) -> int:
         """Return the index offset below which entries have their data: a tail in flight is none."""
-        if not len(self.files.index):
-            return 0
-        last = self.files.index.last
+        # A file that was rolled just now is empty, and the entry in flight is in the one before.
+        filled = [segment for segment in self.files.index if segment.size >= ENTRY_SIZE]
+        if not filled:
+            return self.files.index.start
+        last = filled[-1]
         count = min(_TAIL_ENTRIES, last.size // ENTRY_SIZE)
         whole = last.start + last.size // ENTRY_SIZE * ENTRY_SIZE
         entries = entries_in(last.read(whole - count * ENTRY_SIZE, count * ENTRY_SIZE))
-        sizes = entries["data_size"].astype(np.int64)
-        ends = entries["data_offset"] + sizes
-        good = (sizes > 0) & (sizes <= RECORD_SIZE_MAX) & (ends <= self.files.data.end)
-        return whole - ENTRY_SIZE * int(np.argmax(good[::-1]) if good.any() else count)
+        return whole - ENTRY_SIZE * (count - whole_entries(entries, self.files.data.end))
 
     def view(self) -> ShardView:
         """Return what is visible."""

@@ -30,17 +30,22 @@ class KnownTopics(NamedTuple):
 
 def load_topics(directory: StoreDirectory, options: StoreOptions) -> KnownTopics:
     """Return the topics of a store; NotAStore if their file makes no sense."""
-    state = directory.read_state(TOPICS_FILE) or {"topics": {}}
-    try:
-        settings = {name: TopicOptions(**given) for name, given in state["topics"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NotAStore(directory.root, f"{TOPICS_FILE} makes no sense: {error}") from error
+    settings = saved_settings(directory)
     guessed = set()
     for name, stores in sorted(_found_on_disk(directory.vfs, directory.root).items()):
         if name not in settings:
             settings[name] = _guess_options(directory, name, stores, options)
             guessed.add(name)
     return KnownTopics(settings, guessed)
+
+
+def saved_settings(directory: StoreDirectory) -> dict[str, TopicOptions]:
+    """Return the settings that somebody gave; NotAStore if their file makes no sense."""
+    state = directory.read_state(TOPICS_FILE) or {"topics": {}}
+    try:
+        return {name: TopicOptions(**given) for name, given in state["topics"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise NotAStore(directory.root, f"{TOPICS_FILE} makes no sense: {error}") from error
 
 
 def save_topics(directory: StoreDirectory, settings: Mapping[str, TopicOptions]) -> None:

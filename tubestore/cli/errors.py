@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 from tubestore.errors import (
     InvalidMessage,
     InvalidName,
+    InvalidOption,
     MessageTooLarge,
     TubeStoreError,
     UnknownTopic,
@@ -41,7 +42,7 @@ EXIT_INTERNAL = 4
 EXIT_INTERRUPTED = 130
 
 #: What the user gave cannot be used; everything else that we raise by design is a refusal.
-_USAGE = (InvalidMessage, InvalidName, MessageTooLarge)
+_USAGE = (InvalidMessage, InvalidName, InvalidOption, MessageTooLarge)
 
 
 class UsageMistake(Exception):
