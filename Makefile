@@ -47,6 +47,10 @@ test: $(DEV) ## Run the tests, without the slow ones
 test-all: $(DEV) $(BENCH) ## Run every test
 	.venv/bin/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
+.PHONY: test-spark
+test-spark: $(DEV) $(SPARK_LOCAL) ## Run the tests of Spark, all of them (downloads 500 MB once)
+	.venv/bin/pytest tests/spark $(ARGS)
+
 .PHONY: check
 check: $(DEV) ## Lint, format, types, and the contract of imports
 	.venv/bin/ruff check
@@ -109,11 +113,12 @@ distclean: clean ## Remove .venv too
 # ---------------------------------------------------------------- setting up
 
 $(DEV) $(BENCH) $(SPARK_LOCAL): $(CORE) # needs the core
+$(SPARK_LOCAL): FREE_KB := 3000000
 
 .venv/.%-$(KEY): .venv/bin/python $(if $(MOVED),FORCE)
 	@free=$$(df -Pk . | awk 'NR == 2 { print $$4 }'); [ "$${free:-0}" -ge $(FREE_KB) ] || \
 		$(call die,setting up needs $(FREE_KB) KB of free disk$(,) and there are $$free)
-	@echo "Installing in .venv: $*" >&2
+	@echo "Installing in .venv: $*$(if $(findstring spark,$*), (PySpark: 456 MB, with its Java 35 MB))" >&2
 	@awk '/^# --- / { on = $$3 == "$*" } on' requirements.lock > .venv/$*.txt
 	@[ -s .venv/$*.txt ] || $(call die,requirements.lock has no section $*)
 	@$(if $(UV),,.venv/bin/python -m pip --version >/dev/null 2>&1 || \

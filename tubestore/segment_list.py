@@ -2,9 +2,8 @@
 
 Invariants: segments touch without gap or overlap; only the last one is not sealed.
 
-Guards: changes come under the shard's flush lock and replace `now` as a whole, so a reader
-works on the `Segments` that it took (copy on write; rolls are rare): what retention removes
-and a roll adds is not seen in it.
+Guards: changes come under the shard's flush lock and replace `_segments` as a whole,
+so a reader works on the mapping that it took (copy on write; rolls are rare).
 
 Next to read: `file_store.py`.
 """
@@ -12,7 +11,6 @@ Next to read: `file_store.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 from sortedcontainers import SortedDict
 
@@ -22,150 +20,113 @@ from tubestore.segment import FileSegment
 from tubestore.vfs import Vfs
 
 
-class Segments:
-    """The segments of a stream at one moment; never changes."""
-
-    __slots__ = ("_by_start", "first", "last")
-
-    def __init__(self, by_start: SortedDict[int, FileSegment]) -> None:
-        self._by_start = by_start
-        #: The ends: they are asked for at every append.
-        self.first: FileSegment | None = by_start.peekitem(0)[1] if by_start else None
-        self.last: FileSegment | None = by_start.peekitem(-1)[1] if by_start else None
-
-    def __iter__(self) -> Iterator[FileSegment]:
-        return iter(self._by_start.values())
-
-    def __len__(self) -> int:
-        return len(self._by_start)
-
-    @property
-    def only(self) -> FileSegment | None:
-        """The segment, if there is just one."""
-        return self.last if self.last is self.first else None
-
-    def find(self, offset: int) -> FileSegment | None:
-        """Return the segment that holds `offset`; the last one for its end; None outside."""
-        place = self._by_start.bisect_right(offset) - 1
-        if place < 0:
-            return None
-        segment: FileSegment = self._by_start.peekitem(place)[1]
-        return segment if offset <= segment.end else None
-
-    def between(self, start: int, end: int) -> list[FileSegment]:
-        """Return the segments that hold bytes of [start, end), in order."""
-        last = self.last
-        if last is None or start >= last.start:
-            return [last] if last is not None and last.start < end and last.end > start else []
-        segments = self._by_start
-        first = max(0, segments.bisect_right(start) - 1)
-        return [s for s in segments.values()[first : segments.bisect_left(end)] if s.end > start]
-
-    def having(self, segment: FileSegment) -> Segments:
-        """Return these and one more, or another one at its start."""
-        changed = self._by_start.copy()
-        changed[segment.start] = segment
-        return Segments(changed)
-
-    def from_on(self, start: int) -> Segments:
-        """Return those that start at `start` or behind it."""
-        return Segments(SortedDict((s.start, s) for s in self if s.start >= start))
-
-    def up_to(self, end: int) -> Segments:
-        """Return those that start at `end` or before it, and always the first one."""
-        kept = ((s.start, s) for s in self if s.start <= end or s is self.first)
-        return Segments(SortedDict(kept))
-
-
 class FileSegmentList:
-    """Segments of one suffix in one directory, as they change."""
+    """Segments of one suffix in one directory."""
 
     def __init__(self, vfs: Vfs, directory: str, suffix: str, segment_size_bytes: int) -> None:
         self._vfs, self.directory, self._suffix = vfs, directory, suffix
         self._segment_size_bytes = segment_size_bytes
-        self.now = Segments(SortedDict())
+        self._segments: SortedDict[int, FileSegment] = SortedDict()
+        #: The ends of `_segments`: they are asked for at every append.
+        self._first: FileSegment | None = None
+        self._last: FileSegment | None = None
+
+    def _show(self, segments: SortedDict[int, FileSegment]) -> None:
+        """Let everybody see other segments."""
+        self._segments = segments
+        self._first = segments.peekitem(0)[1] if segments else None
+        self._last = segments.peekitem(-1)[1] if segments else None
 
     @classmethod
     def load(
         cls, vfs: Vfs, directory: str, suffix: str, segment_size_bytes: int, *, writable: bool
     ) -> FileSegmentList:
         """List and open what is there; a gap or overlap is NotAStore."""
-        found: SortedDict[int, FileSegment] = SortedDict()
+        found = cls(vfs, directory, suffix, segment_size_bytes)
         for name, is_directory, size in vfs.entries(directory):
             start = None if is_directory else parse_segment_name(name, suffix)
             if start is not None:
                 file = vfs.open(join(directory, name), writable=writable)
-                found[start] = FileSegment(file, start, size, sealed=True)
-        segments = list(found.values())
-        for before, after in pairwise(segments):
+                found._segments[start] = FileSegment(file, start, size, sealed=True)
+        for before, after in zip(found, list(found)[1:], strict=False):
             if before.end != after.start:
                 reason = f"{after.path} does not start where the one before ends ({before.end})"
                 raise NotAStore(directory, reason)
-        loaded = cls(vfs, directory, suffix, segment_size_bytes)
-        loaded.now = Segments(found)
-        if loaded.now.last is not None:
-            loaded.now.last.sealed = False
-        return loaded
+        found._show(found._segments)
+        if found._last is not None:
+            found._last.sealed = False
+        return found
 
     def __iter__(self) -> Iterator[FileSegment]:
-        return iter(self.now)
+        return iter(list(self._segments.values()))
 
     def __len__(self) -> int:
-        return len(self.now)
+        return len(self._segments)
 
     @property
     def last(self) -> FileSegment:
         """The segment that is written to."""
-        last = self.now.last
-        if last is None:
+        if self._last is None:
             raise IndexError(f"no segment in {self.directory}")
-        return last
+        return self._last
+
+    @property
+    def only(self) -> FileSegment | None:
+        """The segment, if there is just one."""
+        return self._last if self._last is self._first else None
 
     @property
     def start(self) -> int:
         """The first offset that is kept."""
-        first = self.now.first
-        return first.start if first is not None else 0
+        return self._first.start if self._first is not None else 0
 
     @property
     def end(self) -> int:
         """The offset after the last byte."""
-        last = self.now.last
-        return last.end if last is not None else 0
+        return self._last.end if self._last is not None else 0
 
     def find(self, offset: int) -> FileSegment | None:
         """Return the segment that holds `offset`; the last one for its end; None outside."""
-        return self.now.find(offset)
+        segments = self._segments
+        place = segments.bisect_right(offset) - 1
+        if place < 0:
+            return None
+        segment: FileSegment = segments.peekitem(place)[1]
+        return segment if offset <= segment.end else None
 
     def between(self, start: int, end: int) -> list[FileSegment]:
         """Return the segments that hold bytes of [start, end), in order."""
-        return self.now.between(start, end)
+        last = self._last
+        if last is None or start >= last.start:
+            return [last] if last is not None and last.start < end and last.end > start else []
+        segments = self._segments
+        first = max(0, segments.bisect_right(start) - 1)
+        return [s for s in segments.values()[first : segments.bisect_left(end)] if s.end > start]
 
     def writable(self, start: int) -> FileSegment:
         """Return the segment to append to, making the first one at `start` if there is none."""
-        return self.now.last or self.create(start)
+        return self._last or self.create(start)
 
     def create(self, start: int) -> FileSegment:
         """Add an empty segment at `start`."""
         path = join(self.directory, segment_name(start, self._suffix))
         file = self._vfs.open(path, create=True)
         segment = FileSegment(file, start, 0, sealed=False)
-        self.now = self.now.having(segment)
+        changed = self._segments.copy()
+        changed[start] = segment
+        self._show(changed)
         return segment
 
     @property
     def is_full(self) -> bool:
         """Whether the last segment has reached its size."""
-        last = self.now.last
-        return last is not None and last.size >= self._segment_size_bytes
+        return bool(self._segments) and self.last.size >= self._segment_size_bytes
 
     def roll_if_full(self) -> FileSegment | None:
         """Sync and seal the last segment if it is full, start the next; returns the sealed one."""
-        return self.roll() if self.last.size >= self._segment_size_bytes else None
-
-    def roll(self) -> FileSegment:
-        """Sync and seal the last segment, start the next; returns the sealed one."""
         last = self.last
+        if last.end - last.start < self._segment_size_bytes:
+            return None
         last.sync()
         self.create(last.end)
         last.seal()
@@ -184,13 +145,14 @@ class FileSegmentList:
 
         Before what is left is made shorter: a power cut must not bring one back behind a gap.
         """
-        kept = self.now.up_to(end)
-        for segment in reversed(list(self.now)[len(kept) :]):
+        changed = self._segments.copy()
+        while len(changed) > 1 and changed.peekitem(-1)[0] > end:
+            _, segment = changed.popitem(-1)
             segment.close()
             self._vfs.remove(segment.path)
-        if len(kept) < len(self.now):
+        if len(changed) < len(self._segments):
             self._vfs.sync_directory(self.directory)
-        self.now = kept
+        self._show(changed)
 
     def cut_copying(self, end: int) -> None:
         """Forget everything from `end` on, though readers may have been shown it.
@@ -205,14 +167,16 @@ class FileSegmentList:
         if end < segment.end and keep:
             self._vfs.replace_file(segment.path, bytes(segment.view(segment.end)[:keep]))
             segment.close()
+            changed = self._segments.copy()
             file = self._vfs.open(segment.path)
-            self.now = self.now.having(FileSegment(file, segment.start, keep, sealed=False))
+            changed[segment.start] = FileSegment(file, segment.start, keep, sealed=False)
+            self._show(changed)
         self.cut(end)
 
     def sync(self) -> None:
         """Sync the last segment; sealed ones were synced when they were sealed."""
-        if self.now.last is not None:
-            self.now.last.sync()
+        if self._segments:
+            self.last.sync()
 
     def close(self) -> None:
         """Give the descriptors back."""

@@ -7,9 +7,19 @@ from typing import Annotated
 
 import typer
 
-from rocketcompat.cli.options import Given, store_command
+from rocketcompat.cli.options import ConfFile, Root, StoreOptions, open_directory
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.output import Column, emit_rows
+from tubestore.cli.output import (
+    Column,
+    Format,
+    FormatOption,
+    Int64,
+    Int64Option,
+    LimitOption,
+    Output,
+    SummaryOption,
+    emit_rows,
+)
 
 FINDING_COLUMNS = (
     Column("path"),
@@ -20,13 +30,22 @@ FINDING_COLUMNS = (
 )
 
 
-@store_command()
-def check(given: Given) -> None:
+def check(
+    root: Root,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    limit: LimitOption = None,
+    summary: SummaryOption = None,
+    option: StoreOptions = None,
+    conf: ConfFile = None,
+) -> None:
     """Compare log, queues and index with each other; exit 1 if something is found."""
-    directory = given.directory()
+    directory = open_directory(root, option, conf)
     from rocketcompat.check import check_store
 
-    listing = emit_rows(check_store(directory), FINDING_COLUMNS, given.output)
+    listing = emit_rows(
+        check_store(directory), FINDING_COLUMNS, Output(format, int64, limit, summary)
+    )
     if listing.rows or listing.truncated:
         raise Leave(EXIT_FINDINGS)
 

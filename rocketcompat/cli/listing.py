@@ -8,13 +8,26 @@ import typer
 
 from rocketcompat.cli.options import (
     MESSAGE_COLUMNS,
-    Given,
+    ConfFile,
     Queue,
+    Root,
+    StoreOptions,
     Topic,
     TrustQueues,
-    store_command,
+    open_directory,
 )
-from tubestore.cli.output import Column, Summary, emit_rows
+from tubestore.cli.output import (
+    Column,
+    Format,
+    FormatOption,
+    Int64,
+    Int64Option,
+    LimitOption,
+    Output,
+    Summary,
+    SummaryOption,
+    emit_rows,
+)
 
 QUEUE_COLUMNS = (
     Column("topic"),
@@ -33,17 +46,22 @@ UNIT_COLUMNS = (
 )
 
 
-@store_command()
 def dump(
-    given: Given,
+    root: Root,
     start: Annotated[
         int | None, typer.Option("--from", min=0, help="Physical offset of the first record.")
     ] = None,
     topic: Topic = None,
     queue: Queue = None,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    limit: LimitOption = None,
+    summary: SummaryOption = None,
+    option: StoreOptions = None,
+    conf: ConfFile = None,
 ) -> None:
     """List the CommitLog's records in order; what cannot be read is a row with a state."""
-    directory = given.directory()
+    directory = open_directory(root, option, conf)
     from rocketcompat.dump import dump_log
 
     rows = (
@@ -57,39 +75,52 @@ def dump(
     emit_rows(
         rows,
         MESSAGE_COLUMNS,
-        given.output,
+        Output(format, int64, limit, summary),
         position=lambda row: {"physical_offset": row["physical_offset"]},
     )
 
 
-@store_command()
-def queues(given: Given, trust_queues: TrustQueues = False) -> None:
+def queues(
+    root: Root,
+    trust_queues: TrustQueues = False,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    limit: LimitOption = None,
+    summary: SummaryOption = None,
+    option: StoreOptions = None,
+    conf: ConfFile = None,
+) -> None:
     """List the queues with their first and next offsets, as a correct recovery would give them."""
-    directory = given.directory()
+    directory = open_directory(root, option, conf)
     from rocketcompat.dump import dump_queues
     from rocketcompat.queue_view import QueueViews
 
     emit_rows(
         dump_queues(QueueViews(directory, trust=trust_queues)),
         QUEUE_COLUMNS,
-        given.output,
+        Output(format, int64, limit, summary),
         position=lambda row: {"topic": row["topic"], "queue_id": row["queue_id"]},
         summary=Summary(complete=not trust_queues),
     )
 
 
-@store_command()
 def cq(
-    given: Given,
+    root: Root,
     topic: Topic = None,
     queue: Queue = None,
     start: Annotated[
         int, typer.Option("--from", min=0, help="First queue offset of each queue.")
     ] = 0,
     trust_queues: TrustQueues = False,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    limit: LimitOption = None,
+    summary: SummaryOption = None,
+    option: StoreOptions = None,
+    conf: ConfFile = None,
 ) -> None:
     """List the ConsumeQueue units, missing ones from the log, surplus ones with a state."""
-    directory = given.directory()
+    directory = open_directory(root, option, conf)
     from rocketcompat.dump import dump_units
     from rocketcompat.queue_view import QueueViews
 
@@ -99,7 +130,7 @@ def cq(
     emit_rows(
         rows,
         UNIT_COLUMNS,
-        given.output,
+        Output(format, int64, limit, summary),
         position=lambda row: {name: row[name] for name in ("topic", "queue_id", "queue_offset")},
         summary=Summary(complete=not trust_queues),
     )

@@ -1,0 +1,63 @@
+"""One Spark session for all tests that need one; without PySpark or Java they are skipped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tubestore.spark import java
+
+#: A small and quickly started JVM; a task that fails is tried again.
+SETTINGS = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process have all tests of the session: starting one takes ten seconds."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def needs_spark() -> None:
+    """Skip where PySpark or a Java for it is missing."""
+    if find_spec("pyspark") is None:
+        pytest.skip("PySpark is not installed: make test-spark installs it")
+    try:
+        java.ensure(dict(os.environ))
+    except java.NoJava as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session on this machine, with two cores and three attempts a task."""
+    from tubestore.spark import session
+
+    home = tmp_path_factory.mktemp("spark")
+    made = session(
+        "local[2,3]",
+        {
+            **SETTINGS,
+            "spark.sql.warehouse.dir": home / "warehouse",
+            "spark.local.dir": home / "local",
+        },
+        memory="1g",
+    )
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> str:
+    """A place for a stream's checkpoints."""
+    return str(tmp_path / "checkpoints")

@@ -1,0 +1,87 @@
+"""Stores for the tests of Spark: rows that say which they are, in many small files."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import tubestore
+from tubestore.spark.options import ReadOptions
+from tubestore.spark.planning import Plan, plan
+from tubestore.spark.reading import Reading
+from tubestore.spark.shapes import TUBESTORE, Shape
+from tubestore.vfs import Vfs
+
+T0 = 1_700_000_000_000
+#: Small files, so that a store of a few thousand messages has many.
+SMALL = {"segment_size_bytes": 1 << 16, "index_segment_size_bytes": 28 * 500}
+
+
+def batch_of(count: int, *, partitions: int, seed: int = 0, longest: int = 200) -> pa.Table:
+    """Return messages with bodies of different lengths that name their number."""
+    rng = random.Random(seed)
+    numbers = range(count)
+    return pa.table(
+        {
+            "body": [b"%d " % n + b"." * rng.randrange(longest) for n in numbers],
+            "partition": pa.array([rng.randrange(partitions) for _ in numbers], pa.int32()),
+            "filter_item": [("paid", "sent", None)[n % 3] for n in numbers],
+            "received_time_ms": pa.array([T0 + n for n in numbers], pa.int64()),
+        }
+    )
+
+
+def write_store(
+    root: str | Path,
+    topics: dict[str, int],
+    *,
+    vfs: Vfs | None = None,
+    partitions: int = 7,
+    seed: int = 0,
+    **settings: Any,
+) -> None:
+    """Append so many messages to each topic of a store of small files, and close it."""
+    options = {**SMALL, **settings}
+    with tubestore.open(root, vfs=vfs, background=False, **options) as store:
+        for number, (topic, count) in enumerate(topics.items()):
+            made = store.create_topic(topic, partitions=partitions, exist_ok=True)
+            table = batch_of(count, partitions=partitions, seed=seed + number)
+            for start in range(0, count, 100):
+                made.append_batch(table.slice(start, 100))
+
+
+def read_plan(
+    made: Plan,
+    vfs: Vfs | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    shape: Shape = TUBESTORE,
+    **how: Any,
+) -> list[dict[str, Any]]:
+    """Return the rows of all splits, one after the other, without Spark."""
+    names = shape.schema.names if columns is None else columns
+    schema = pa.schema([shape.schema.field(name) for name in names])
+    reading = Reading(shape, schema, **how)
+    return [row for s in made.splits for b in reading.batches(s, vfs) for row in b.to_pylist()]
+
+
+def planned(root: str | Path, vfs: Vfs | None = None, **options: str) -> Plan:
+    """Plan by the names that a user gives."""
+    return plan(ReadOptions.parse({"path": str(root), **options}), vfs)
+
+
+def scanned_rows(
+    root: str | Path, vfs: Vfs | None = None, columns: Sequence[str] = tuple(TUBESTORE.schema.names)
+) -> list[dict[str, Any]]:
+    """Return every row of a store as the engine reads it, topic by topic."""
+    with tubestore.open(root, mode="r", vfs=vfs) as store:
+        return [
+            row
+            for name in store.topics()
+            for batch in store.topic(name).scan(columns=columns)
+            for row in batch.to_pylist()
+        ]

@@ -1,0 +1,241 @@
+"""Splits hold every message of a snapshot exactly once, whatever the files look like."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tubestore
+from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, write_store
+from tubestore.errors import DataLoss, InvalidOption, NotAStore, OffsetOutOfRange, UnknownTopic
+from tubestore.formats import key_code_of
+from tubestore.spark.options import ReadOptions
+from tubestore.testing import MemoryVfs
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_store(tmp_path, {"logs": 3000, "orders": 700})
+    return tmp_path
+
+
+@settings(max_examples=25)
+@given(
+    counts=st.lists(st.integers(0, 500), min_size=1, max_size=3),
+    partitions=st.integers(1, 12),
+    split=st.integers(300, 200_000),
+    segment=st.integers(2000, 60_000),
+    index=st.integers(1, 300),
+    seed=st.integers(0, 1000),
+)
+def test_all_splits_together_are_all_messages_in_order(
+    counts: list[int], partitions: int, split: int, segment: int, index: int, seed: int
+) -> None:
+    vfs = MemoryVfs()
+    topics = {f"t{n}": count for n, count in enumerate(counts)}
+    write_store(
+        "/s", topics, vfs=vfs, partitions=partitions, seed=seed,
+        segment_size_bytes=segment, index_segment_size_bytes=28 * index,
+    )  # fmt: skip
+    made = planned("/s", vfs, maxSplitBytes=str(split))
+    assert read_plan(made, vfs) == scanned_rows("/s", vfs)
+    assert sum(s.rows for s in made.splits) == sum(counts)
+
+
+def test_splits_are_about_as_large_as_asked_for(root: Path) -> None:
+    made = planned(root, subscribe="logs", maxSplitBytes="50000")
+    total = sum(s.bytes for s in made.splits)
+    assert len(made.splits) >= total // 50_000
+    assert max(s.bytes for s in made.splits) < 2 * 50_000
+
+
+def test_the_planned_bytes_are_those_of_the_files(root: Path) -> None:
+    made = planned(root)
+    files = sum(p.stat().st_size for p in root.rglob("*") if p.suffix in (".tube", ".index"))
+    assert sum(s.bytes for s in made.splits) == files
+    assert f"at most 3,700 messages and {files:,} bytes" in made.describe()
+
+
+def test_small_topics_share_a_split(tmp_path: Path) -> None:
+    write_store(tmp_path, {f"t{n}": 3 for n in range(20)})
+    made = planned(tmp_path)
+    assert len(made.splits) == 1
+    assert len(made.splits[0].portions) == 20
+
+
+def test_more_splits_can_be_asked_for(root: Path) -> None:
+    assert len(planned(root).splits) == 1
+    assert len(planned(root, minPartitions="8").splits) >= 8
+
+
+def test_an_empty_store_and_an_empty_topic_have_no_splits(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path) as store:
+        store.create_topic("empty")
+    assert planned(tmp_path).splits == ()
+    assert planned(tmp_path, subscribe="empty").splits == ()
+
+
+# -- what is chosen -------------------------------------------------------------------------------
+
+
+def test_topics_are_chosen_by_name_and_by_pattern(root: Path) -> None:
+    rows = scanned_rows(root)
+    orders = [row for row in rows if row["topic"] == "orders"]
+    assert read_plan(planned(root, subscribe="orders")) == orders
+    assert read_plan(planned(root, subscribePattern="or.*")) == orders
+    assert read_plan(planned(root, subscribe="orders,logs")) == rows
+
+
+def test_partitions_are_chosen_for_all_topics_or_for_one(root: Path) -> None:
+    rows = scanned_rows(root)
+    assert read_plan(planned(root, partitions="2,5-6")) == [
+        row for row in rows if row["partition_id"] in (2, 5, 6)
+    ]
+    assert read_plan(planned(root, assign='{"logs":[1]}')) == [
+        row for row in rows if row["topic"] == "logs" and row["partition_id"] == 1
+    ]
+
+
+def test_offsets_bound_their_partitions_and_no_others(root: Path) -> None:
+    rows = [row for row in scanned_rows(root) if row["topic"] == "logs"]
+    ones = [row["offset"] for row in rows if row["partition_id"] == 1]
+    start, end = ones[10], ones[40]
+    made = planned(
+        root,
+        subscribe="logs",
+        startingOffsets=f'{{"logs":{{"1":{start},"2":-2}}}}',
+        endingOffsets=f'{{"logs":{{"1":{end},"3":-1}}}}',
+    )
+    assert read_plan(made) == [
+        row for row in rows if row["partition_id"] != 1 or start <= row["offset"] < end
+    ]
+
+
+def test_a_range_of_one_partition_plans_only_its_part(root: Path) -> None:
+    rows = [r for r in scanned_rows(root) if (r["topic"], r["partition_id"]) == ("logs", 1)]
+    start, end = rows[100]["offset"], rows[110]["offset"]
+    made = planned(
+        root,
+        assign='{"logs":[1]}',
+        startingOffsets=f'{{"logs":{{"1":{start}}}}}',
+        endingOffsets=f'{{"logs":{{"1":{end}}}}}',
+    )
+    assert read_plan(made) == rows[100:110]
+    assert sum(s.rows for s in made.splits) == (end - start) // 28
+
+
+def test_filter_items_and_times_choose_rows(root: Path) -> None:
+    rows = scanned_rows(root)
+    options = {
+        "filterItems": "paid",
+        "startingTimestamp": str(T0 + 50),
+        "endingTimestamp": str(T0 + 90),
+    }
+    made = planned(root, **options)
+    wanted = ReadOptions.parse({"path": str(root), **options}).filter
+    assert read_plan(made, filter=wanted) == [
+        row
+        for row in rows
+        if row["key_code"] == key_code_of("paid") and T0 + 50 <= row["received_time_ms"] < T0 + 90
+    ]
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"subscribe": "nope"}, UnknownTopic, "no topic 'nope'"),
+        ({"assign": '{"logs":[99]}'}, InvalidOption, "logs has no partition 99"),
+        ({"startingOffsets": '{"nope":{"0":0}}'}, InvalidOption, "topic 'nope' is not one of"),
+        (
+            {"subscribe": "logs", "endingOffsets": '{"orders":{"0":0}}'},
+            InvalidOption,
+            "topic 'orders' is not one of",
+        ),
+        ({"startingOffsets": '{"logs":{"0":99999999}}'}, OffsetOutOfRange, "99999999 is outside"),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    root: Path, options: dict[str, str], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        planned(root, **options)
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotAStore, match="no such directory"):
+        planned(tmp_path / "nothing")
+    (tmp_path / "commitlog").mkdir()
+    with pytest.raises(NotAStore, match="RocketMQ store"):
+        planned(tmp_path)
+
+
+def test_a_file_that_is_missing_in_the_middle_is_refused(root: Path) -> None:
+    files = sorted((root / "logs-0").glob("*.tube"))
+    files[1].unlink()
+    with pytest.raises(NotAStore, match="does not start where the one before ends"):
+        planned(root, subscribe="logs")
+
+
+def test_an_offset_that_is_no_longer_kept_is_data_loss(root: Path) -> None:
+    first = sorted((root / "logs-0").glob("*.tube"))[0]
+    first.unlink()
+    assert len(read_plan(planned(root, subscribe="logs"))) < 3000
+    wanted = {"subscribe": "logs", "startingOffsets": '{"logs":{"0":0}}'}
+    with pytest.raises(DataLoss, match="logs partition 0: offset 0 is wanted"):
+        planned(root, **wanted)
+    assert planned(root, **wanted, failOnDataLoss="false").splits
+
+
+# -- a snapshot -----------------------------------------------------------------------------------
+
+
+def test_a_plan_does_not_see_what_is_appended_later(root: Path) -> None:
+    before = scanned_rows(root)
+    made = planned(root)
+    write_store(root, {"logs": 500})
+    assert read_plan(made) == before
+    assert len(read_plan(planned(root))) == len(before) + 500
+
+
+def test_a_record_in_flight_is_not_in_the_plan(root: Path) -> None:
+    rows = [r for r in scanned_rows(root) if r["topic"] == "logs"]
+    data = sorted((root / "logs-0").glob("*.tube"))[-1]
+    os.truncate(data, data.stat().st_size - 10)  # its entry is there, its last bytes are not
+    assert read_plan(planned(root, subscribe="logs")) == rows[:-1]
+
+
+def test_part_of_an_entry_is_not_in_the_plan(root: Path) -> None:
+    rows = [r for r in scanned_rows(root) if r["topic"] == "orders"]
+    index = sorted((root / "orders-0" / "index").glob("*.index"))[-1]
+    os.truncate(index, index.stat().st_size - 3)
+    assert read_plan(planned(root, subscribe="orders")) == rows[:-1]
+
+
+def test_a_file_that_goes_away_after_planning_is_data_loss(root: Path) -> None:
+    made = planned(root, subscribe="logs")
+    sorted((root / "logs-0").glob("*.tube"))[0].unlink()
+    with pytest.raises(DataLoss, match=r"logs store 0, offsets 0 to .* was removed after"):
+        read_plan(made)
+    made = planned(root, subscribe="orders")
+    index = sorted((root / "orders-0" / "index").glob("*.index"))[0]
+    os.truncate(index, 28 * 10)
+    with pytest.raises(DataLoss, match="the index ends at 280 after the job was planned"):
+        read_plan(made)
+
+
+def test_shards_of_a_topic_are_planned_with_their_own_offsets(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path, background=False, **SMALL) as store:
+        topic = store.create_topic("wide", partitions=2, stores=3)
+        for partition in topic.partition_ids * 5:
+            topic.append(b"body", partition=partition)
+    assert read_plan(planned(tmp_path)) == scanned_rows(tmp_path)
+    chosen = read_plan(planned(tmp_path, partitions="10001,20000"))
+    assert sorted({row["partition_id"] for row in chosen}) == [10001, 20000]
+    assert len(chosen) == 10

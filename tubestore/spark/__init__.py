@@ -1,0 +1,71 @@
+"""Stores in Spark: DataFrames, streams, and jobs over stores of any size.
+
+    from tubestore.spark import read, session
+
+    spark = session()
+    df = read(spark, "data", subscribe="logs", columns=["partition_id", "offset", "body"])
+
+**A `where` is not pushed down.** Everything that the options do not exclude is read, and filtered
+afterwards: prune with `subscribe`, `partitions`, `startingOffsets`, `startingTimestamp`,
+`filterItems` and with `columns`; without a column of the data, no data is read. How many bytes
+are planned is said on stderr.
+
+| module | what |
+| --- | --- |
+| `options` | names and meanings of options |
+| `shapes` | the columns: ours, Kafka's |
+| `planning` | which bytes, cut into splits |
+| `reading` | what a task does with a split |
+| `source` | what Spark calls |
+| `java`, `settings`, `session` | a session for a laptop; a look at somebody else's |
+| `frames` | DataFrames, their options checked where the caller is |
+
+Only `source`, `session` and `frames` know Spark, and nothing is loaded before it is used. The
+package has to be installed on every node, in the same version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tubestore.spark.java import need_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read", "register", "session"]
+
+
+def session(
+    master: str = "local[*]", settings: Mapping[str, Any] | None = None, *, memory: str = "2g"
+) -> SparkSession:
+    """Return a session on this machine, with the sources registered; see `session.py`."""
+    need_spark()
+    from tubestore.spark.session import session as make
+
+    return make(master, settings, memory=memory)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `tubestore` known to a session: `spark.read.format("tubestore")`."""
+    need_spark()
+    from tubestore.spark.source import register as to
+
+    to(spark)
+
+
+def read(
+    spark: SparkSession, path: str, *, columns: Sequence[str] | None = None, **options: Any
+) -> DataFrame:
+    """Return a store's messages as a DataFrame.
+
+    `options` by the names of the table in the documentation (`subscribe="logs"`), `columns` a
+    part of the schema: without one that needs the data (`body`, `attributes`, `filter_item`,
+    `msg_id`, `state`) only the index is read. Raises InvalidOption, NotAStore, UnknownTopic
+    before Spark is asked anything, where the store is on this machine.
+    """
+    need_spark()
+    from tubestore.spark.frames import read_frame
+
+    return read_frame(spark, path, columns, options)

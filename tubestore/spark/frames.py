@@ -1,0 +1,78 @@
+"""DataFrames over a store: options checked here, where the caller sees the error.
+
+Next to read: `source.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tubestore.errors import InvalidOption
+from tubestore.spark.options import ReadOptions
+from tubestore.spark.planning import choose_shards
+from tubestore.spark.shapes import SHAPES
+from tubestore.vfs import OsVfs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_frame(
+    spark: SparkSession, path: str, columns: Sequence[str] | None, given: Mapping[str, Any]
+) -> DataFrame:
+    """Return the DataFrame of a store; see `tubestore.spark.read`."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from tubestore.spark.source import register
+
+    texts = {name: as_text(value) for name, value in given.items()}
+    options = ReadOptions.parse({**texts, "path": str(path)})
+    if on_the_driver(spark):
+        path = os.path.abspath(options.path)  # Spark was started in another directory, maybe
+        choose_shards(OsVfs(), replace(options, path=path))
+    register(spark)
+    reader = spark.read.format("tubestore").options(**texts)
+    if columns is not None:
+        reader = reader.schema(from_arrow_schema(columns_of(options.shape, columns)))
+    return reader.load(str(path))
+
+
+def columns_of(shape: str, columns: Sequence[str]) -> Any:
+    """Return the Arrow schema of some columns of a shape; InvalidOption for an unknown one."""
+    import pyarrow as pa
+
+    known = SHAPES[shape].schema
+    if isinstance(columns, str) or not columns:
+        raise InvalidOption("columns", "a list of names")
+    for name in columns:
+        if name not in known.names:
+            raise InvalidOption("columns", f"no {name}; there are {', '.join(known.names)}")
+    return pa.schema([known.field(name) for name in columns])
+
+
+def as_text(value: Any) -> str:
+    """Return the text of an option that was given as a Python value.
+
+    >>> as_text(True), as_text(["a", "b"]), as_text({"t": [0]})
+    ('true', 'a,b', '{"t": [0]}')
+    """
+    import json
+    from datetime import datetime
+
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return json.dumps({k: dict(v) if isinstance(v, Mapping) else v for k, v in value.items()})
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return ",".join(str(v) for v in value)
+    return str(value)
+
+
+def on_the_driver(spark: SparkSession) -> bool:
+    """Whether this process runs where Spark plans: a Connect client may be anywhere."""
+    return not type(spark).__module__.startswith("pyspark.sql.connect")

@@ -1,0 +1,370 @@
+"""Options of the data sources: a table of names, kinds and meanings, checked before a job runs.
+
+The names are Kafka's and Delta's where they have the option. Case does not matter (Spark hands
+names on in lower case). A name that is not in the table is refused: a typo that is ignored
+would give other rows than were asked for.
+
+Nothing here imports Spark.
+
+Next to read: `planning.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tubestore.cli.errors import UsageMistake
+from tubestore.cli.times import parse_time
+from tubestore.clock import SystemClock
+from tubestore.errors import InvalidOption
+from tubestore.formats import key_code_of
+from tubestore.read_path import EVERYTHING, Filter
+
+EARLIEST, LATEST = -2, -1
+_BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+#: Offsets by topic and partition id; EARLIEST and LATEST as in Kafka.
+Offsets = Mapping[str, Mapping[int, int]]
+
+
+class Option(NamedTuple):
+    """One option: how its text is read, what it is without, and what it means."""
+
+    name: str
+    read: Callable[[str], Any]
+    default: Any
+    doc: str
+    #: Where it is known: "read", "stream" (reads only).
+    use: str = "read"
+
+
+# -- how texts are read: each raises ValueError with what it wants --------------------------------
+
+
+def text(value: str) -> str:
+    """Take a text as it is; a blank one is none."""
+    if not value.strip():
+        raise ValueError("it is empty")
+    return value
+
+
+def boolean(value: str) -> bool:
+    """Read true or false."""
+    if value.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return value.lower() == "true"
+
+
+def count(value: str) -> int:
+    """Read a whole number above 0."""
+    if not value.strip().isdecimal() or int(value) < 1:
+        raise ValueError("a whole number above 0")
+    return int(value)
+
+
+def size(value: str) -> int:
+    """Read a number of bytes, with a unit or without.
+
+    >>> size("128m"), size("4 MiB"), size("17")
+    (134217728, 4194304, 17)
+    """
+    found = _BYTES.fullmatch(value.strip())
+    if not found or not int(found[1]):
+        raise ValueError("a number of bytes, such as 128m")
+    return int(found[1]) << _UNITS[found[2].lower()]
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Read texts separated by commas."""
+    found = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not found:
+        raise ValueError("names separated by commas")
+    return found
+
+
+def integers(value: str) -> frozenset[int]:
+    """Read whole numbers and ranges of them.
+
+    >>> sorted(integers("0-2, 7"))
+    [0, 1, 2, 7]
+    """
+    found: set[int] = set()
+    for part in names(value):
+        matched = re.fullmatch(r"(-?\d+)(?:-(\d+))?", part)
+        if not matched:
+            raise ValueError("numbers separated by commas, such as 0,3,10-19")
+        first = int(matched[1])
+        last = int(matched[2]) if matched[2] else first
+        if last < first or last - first >= 1_000_000:
+            raise ValueError(f"{part} is no range")
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def pattern(value: str) -> str:
+    """Check a regular expression; it has to match a whole name."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"a regular expression: {error}") from None
+    return value
+
+
+def time(value: str) -> int:
+    """Read a time as ms since the epoch."""
+    try:
+        return parse_time(value.strip(), SystemClock().now_ms())
+    except UsageMistake as mistake:
+        raise ValueError(str(mistake)) from None
+
+
+def _object(value: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not found:
+        raise ValueError(f"JSON such as {example}")
+    return found
+
+
+def assignment(value: str) -> Mapping[str, tuple[int, ...]]:
+    """Read partitions by topic, as Kafka writes them."""
+    example = '{"orders":[0,1]}'
+    found = _object(value, example)
+    for ids in found.values():
+        if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
+            raise ValueError(f"JSON such as {example}")
+    return {topic: tuple(ids) for topic, ids in found.items()}
+
+
+def offsets(value: str) -> Offsets:
+    """Read offsets by topic and partition, as Kafka writes them: -2 is earliest, -1 latest."""
+    example = '{"orders":{"0":2800,"1":-2}}'
+    found = _object(value, example)
+    try:
+        return {
+            topic: {int(p): _offset(o) for p, o in places.items()}
+            for topic, places in found.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(f"JSON such as {example}") from None
+
+
+def _offset(value: Any) -> int:
+    if type(value) is not int or value < EARLIEST:
+        raise ValueError
+    return value
+
+
+def starting(value: str) -> int | Offsets:
+    """Read where to start: earliest, latest (streams), or offsets."""
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    return words[value.lower()] if value.lower() in words else offsets(value)
+
+
+def ending(value: str) -> int | Offsets:
+    """Read where to end: latest, or offsets."""
+    if value.lower() == "latest":
+        return LATEST
+    if value.lower() == "earliest":
+        raise ValueError("latest, or offsets as JSON")
+    found = offsets(value)
+    if any(o == EARLIEST for places in found.values() for o in places.values()):
+        raise ValueError("-2 (earliest) is no end")
+    return found
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Read one of some words."""
+
+    def read(value: str) -> str:
+        if value.lower() not in words:
+            raise ValueError(" or ".join(words))
+        return value.lower()
+
+    return read
+
+
+def filter_codes(value: str) -> frozenset[int]:
+    """Read filter items as their key codes: the format keeps a 32-bit hash, as TubeMQ's does."""
+    return frozenset(key_code_of(item) for item in names(value))
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+SHARED = (
+    Option("path", text, None, "Directory of the store, the same on every node."),
+    Option("schema", one_of("tubestore", "kafka"), "tubestore", "Columns: our own, or Kafka's."),
+    Option("subscribe", names, None, "Topics, separated by commas; without one: all topics."),
+    Option("subscribePattern", pattern, None, "A regular expression that a whole name matches."),
+    Option("startingTimestamp", time, None, "Only what was received at or after this time."),
+    Option("endingTimestamp", time, None, "Only what was received before this time."),
+    Option("maxSplitBytes", size, 128 << 20, "Bytes of log that one task reads."),
+    Option("minPartitions", count, 1, "At least so many splits, if there is enough to read."),
+    Option("failOnCorrupt", boolean, True, "Fail at damage; false: a row whose `state` says so."),
+    Option("verifyCrc", boolean, False, "Compare the checksum of every message."),
+    Option("failOnDataLoss", boolean, True, "Fail where retention has removed what is wanted."),
+    Option("maxOffsetsPerTrigger", count, None, "Messages of a micro-batch.", "stream"),
+    Option("maxBytesPerTrigger", size, None, "Bytes of a micro-batch.", "stream"),
+)
+
+TABLE = (
+    *SHARED,
+    Option("assign", assignment, None, 'Partitions by topic: `{"orders":[0,1]}`.'),
+    Option("partitions", integers, None, "Partition ids, such as `0,3,10-19`, of every topic."),
+    Option("filterItems", filter_codes, None, "Filter items, separated by commas."),
+    Option("keyCodes", integers, None, "Key codes (hashes of filter items)."),
+    Option("startingOffsets", starting, EARLIEST, '`earliest`, or `{"orders":{"0":2800,"1":-2}}`.'),
+    Option("endingOffsets", ending, LATEST, "`latest`, or offsets; the end is not included."),
+)
+
+#: At most one of each group says what is read.
+ALTERNATIVES = (
+    ("subscribe", "subscribePattern", "assign"),
+    ("assign", "partitions"),
+    ("filterItems", "keyCodes"),
+)
+#: What a stream has no use for: it has no end.
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+
+
+def parse(
+    given: Mapping[str, str], table: Iterable[Option] = TABLE, *, stream: bool | None = False
+) -> dict[str, Any]:
+    """Return the value of every option of the table, by its name there; InvalidOption.
+
+    `stream` None: it is not known yet what the options are for.
+    """
+    options = {o.name.lower(): o for o in table}
+    found: dict[str, Any] = {o.name: o.default for o in options.values()}
+    present = set()
+    for key, value in given.items():
+        option = options.get(key.lower())
+        if option is None:
+            raise InvalidOption(key, _unknown(key, options))
+        if option.use == "stream" and stream is False:
+            raise InvalidOption(option.name, "only a stream has it")
+        if stream and option.name in _BATCH_ONLY:
+            raise InvalidOption(option.name, "a stream has no end")
+        try:
+            found[option.name] = option.read(str(value))
+        except ValueError as error:
+            raise InvalidOption(option.name, f"{value!r}: {error}") from None
+        present.add(option.name)
+    for group in ALTERNATIVES:
+        both = [name for name in group if name in present]
+        if len(both) > 1:
+            raise InvalidOption(both[1], f"not together with {both[0]}")
+    return found
+
+
+def _unknown(key: str, options: Mapping[str, Option]) -> str:
+    if key.lower() == "paths":
+        return "one path, not several"
+    near = difflib.get_close_matches(key.lower(), options, 1)
+    if near:
+        return f"not known; did you mean {options[near[0]].name}?"
+    return f"not known; there are {', '.join(o.name for o in options.values())}"
+
+
+def local_path(path: str | None) -> str:
+    """Return the directory of an option `path`; InvalidOption for what is no path of a file."""
+    if path is None:
+        raise InvalidOption("path", "missing: .load('/path/of/the/store')")
+    if path.startswith("file:"):
+        return re.sub("^file:(//)?", "", path)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
+        raise InvalidOption("path", f"{path}: only a directory that every node can see")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a batch or a stream reads, checked."""
+
+    path: str
+    shape: str = "tubestore"
+    topics: tuple[str, ...] | None = None
+    topic_pattern: str | None = None
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+    partitions: frozenset[int] | None = None
+    starting: int | Offsets = EARLIEST
+    ending: int | Offsets = LATEST
+    filter: Filter = EVERYTHING
+    max_split_bytes: int = 128 << 20
+    min_partitions: int = 1
+    fail_on_corrupt: bool = True
+    verify_crc: bool = False
+    fail_on_data_loss: bool = True
+    max_rows_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
+        """Read the options of a DataFrame or a stream; InvalidOption for what cannot be used."""
+        found = parse(given, stream=stream)
+        if found["startingOffsets"] == LATEST and stream is False:
+            raise InvalidOption("startingOffsets", "latest: a batch starts at earliest or offsets")
+        codes = found["keyCodes"] if found["filterItems"] is None else found["filterItems"]
+        return cls(
+            path=local_path(found["path"]),
+            shape=found["schema"],
+            topics=found["subscribe"],
+            topic_pattern=found["subscribePattern"],
+            assigned=found["assign"],
+            partitions=found["partitions"],
+            starting=found["startingOffsets"],
+            ending=found["endingOffsets"],
+            filter=Filter(codes, found["startingTimestamp"], found["endingTimestamp"]),
+            max_split_bytes=found["maxSplitBytes"],
+            min_partitions=found["minPartitions"],
+            fail_on_corrupt=found["failOnCorrupt"],
+            verify_crc=found["verifyCrc"],
+            fail_on_data_loss=found["failOnDataLoss"],
+            max_rows_per_trigger=found["maxOffsetsPerTrigger"],
+            max_bytes_per_trigger=found["maxBytesPerTrigger"],
+        )
+
+    def wants_topic(self, topic: str) -> bool:
+        """Whether a topic is read."""
+        if self.assigned is not None:
+            return topic in self.assigned
+        if self.topics is not None:
+            return topic in self.topics
+        return self.topic_pattern is None or re.fullmatch(self.topic_pattern, topic) is not None
+
+    def named_topics(self) -> tuple[str, ...]:
+        """Return the topics that were named, all of which have to be there."""
+        return tuple(self.assigned) if self.assigned is not None else self.topics or ()
+
+    def partitions_of(self, topic: str) -> frozenset[int] | None:
+        """Return the partition ids of a topic that are read, None for all."""
+        if self.assigned is not None:
+            return frozenset(self.assigned[topic])
+        return self.partitions
+
+
+def markdown(table: Iterable[Option]) -> str:
+    """Return the table of options that stands in the documentation."""
+    rows = ["| option | default | meaning |", "| --- | --- | --- |"]
+    for option in table:
+        where = " (streams)" if option.use == "stream" else ""
+        rows.append(f"| `{option.name}` | {_shown(option)} | {option.doc}{where} |")
+    return "\n".join(rows)
+
+
+def _shown(option: Option) -> str:
+    if option.default is None:
+        return ""
+    if option.read is size:
+        return f"`{option.default >> 20}m`"
+    if option.name.endswith("Offsets"):
+        return "`earliest`" if option.default == EARLIEST else "`latest`"
+    return f"`{str(option.default).lower()}`"

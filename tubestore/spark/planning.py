@@ -1,0 +1,330 @@
+"""What a job reads, fixed before it starts: which entries of which shards, cut into splits.
+
+Only names, lengths and some index entries are looked at, never data: a plan of a terabyte takes
+about as long as listing its files. The plan is a snapshot: what a live writer adds later, or has
+half written now, is not in it (DESIGN.md D9).
+
+A split is what one task reads, about `maxSplitBytes` of log: a part of a large shard, or many
+small ones, since a task costs some 30 ms however little it does. Each says itself which files
+hold its bytes, so that nobody lists a directory on another machine.
+
+Nothing here imports Spark.
+
+Next to read: `reading.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tubestore.errors import DataLoss, InvalidOption, NotAStore, OffsetOutOfRange, UnknownTopic
+from tubestore.filenames import STORE_FILE
+from tubestore.formats import PARTITIONS_PER_STORE
+from tubestore.records import ENTRY_SIZE, entries_in, whole_entries
+from tubestore.shard_files import ShardFiles, StoredFile, find_shards
+from tubestore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
+from tubestore.store_directory import StoreDirectory
+from tubestore.topic_settings import saved_settings
+from tubestore.vfs import OsVfs, Vfs
+
+#: What opening the files of a portion costs, in bytes that could be read in that time.
+PORTION_COST = 128 << 10
+#: How many of the last entries are looked at for the end of what is whole.
+_TAIL_ENTRIES = 8192
+#: How many entries at either end of a portion say which data files it needs: a damaged one
+#: among them points anywhere.
+_EDGE_ENTRIES = 16
+
+
+class Limit(NamedTuple):
+    """One partition of a portion: offsets [start, end)."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Entries [start, end) of one shard, index offsets, and the files that hold them."""
+
+    shard: ShardFiles
+    start: int
+    end: int
+    #: Bytes of index and data, at most.
+    bytes: int
+    #: Partitions with bounds of their own, and whether all others are read from start to end.
+    limits: tuple[Limit, ...] = ()
+    others: bool = True
+
+    @property
+    def rows(self) -> int:
+        """Entries, before anything is filtered."""
+        return (self.end - self.start) // ENTRY_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one task reads, in this order."""
+
+    portions: tuple[Portion, ...]
+
+    @property
+    def rows(self) -> int:
+        """Entries, before anything is filtered."""
+        return sum(p.rows for p in self.portions)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of index and data, at most."""
+        return sum(p.bytes for p in self.portions)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All splits of a job, in the order of topics, shards and offsets."""
+
+    root: str
+    splits: tuple[Split, ...]
+
+    def describe(self) -> str:
+        """Say what is going to be read."""
+        rows, size = sum(s.rows for s in self.splits), sum(s.bytes for s in self.splits)
+        return (
+            f"{self.root}: planned {len(self.splits)} splits, at most {rows:,} messages and "
+            f"{size:,} bytes"
+        )
+
+
+def store_uuid(directory: StoreDirectory) -> str | None:
+    """Return what a store calls itself; a directory of TubeMQ's own says nothing."""
+    return directory.uuid if directory.read_state(STORE_FILE) else None
+
+
+# -- the bounds of a shard ------------------------------------------------------------------------
+
+
+class ShardIndex:
+    """Single entries of a shard's index, for looking around in it."""
+
+    def __init__(self, vfs: Vfs, shard: ShardFiles) -> None:
+        self._vfs, self.shard = vfs, shard
+        self.data_start = shard.data[0].start if shard.data else 0
+        self.data_end = shard.data[-1].end if shard.data else 0
+        self._open: tuple[str, Any] | None = None
+
+    def read(self, file: StoredFile, first: int, count: int) -> np.ndarray[Any, Any]:
+        """Return some entries of an index file by their place in it."""
+        if self._open is None or self._open[0] != file.path:
+            self._open = (file.path, self._vfs.open(file.path, writable=False))
+        raw = self._open[1].pread(count * ENTRY_SIZE, first * ENTRY_SIZE)
+        return entries_in(raw)
+
+    def data_offset(self, file: StoredFile, row: int) -> int:
+        """Return where the record of one entry stands; what is gone counts as the end."""
+        entries = self.read(file, row, 1)
+        return int(entries["data_offset"][0]) if len(entries) else self.data_end
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the offsets [first, end) of what is kept and whole."""
+        # A file that was rolled just now is empty, and the entry in flight is in the one before.
+        filled = [file for file in self.shard.index if file.size >= ENTRY_SIZE]
+        if not filled:
+            return 0, 0
+        last = filled[-1]
+        rows = last.size // ENTRY_SIZE
+        count = min(_TAIL_ENTRIES, rows)
+        whole = whole_entries(self.read(last, rows - count, count), self.data_end)
+        end = last.start + ENTRY_SIZE * (rows - count + whole)
+        return min(self._first(), end), end
+
+    def _first(self) -> int:
+        """Return the offset of the first entry whose data is still there."""
+        for file in self.shard.index:
+            rows = file.size // ENTRY_SIZE
+            for row in range(0, rows, _TAIL_ENTRIES):
+                entries = self.read(file, row, min(_TAIL_ENTRIES, rows - row))
+                ends = entries["data_offset"] + entries["data_size"].astype(np.int64)
+                kept = np.flatnonzero(ends > self.data_start)
+                if len(kept):
+                    return file.start + ENTRY_SIZE * (row + int(kept[0]))
+        return self.shard.index[0].start
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    # -- cutting -------------------------------------------------------------------------------
+
+    def portions(self, start: int, end: int, max_bytes: int) -> Iterator[Portion]:
+        """Cut entries [start, end) into portions of about `max_bytes` of data."""
+        for file in self.shard.index:
+            first = max(0, -(-(start - file.start) // ENTRY_SIZE))
+            last = min(file.size // ENTRY_SIZE, (end - file.start) // ENTRY_SIZE)
+            if first < last:
+                for low, high in pairwise(self._cuts(file, first, last, max_bytes)):
+                    yield self._portion(file, low, high)
+
+    def _cuts(self, file: StoredFile, first: int, last: int, max_bytes: int) -> list[int]:
+        """Return rows of an index file between which there are about `max_bytes` of data."""
+        low = self.data_offset(file, first)
+        size = self.data_offset(file, last - 1) - low
+        cuts = [first]
+        # A damaged entry makes uneven cuts; every row is in one all the same.
+        for number in range(1, min(-(-size // max_bytes), last - first)):
+            target = low + size * number // -(-size // max_bytes)
+            rows = range(cuts[-1] + 1, last)
+            cut = (
+                cuts[-1]
+                + 1
+                + bisect_left(rows, target, key=lambda row: self.data_offset(file, row))
+            )
+            if cut >= last:
+                break
+            cuts.append(cut)
+        return [*cuts, last]
+
+    def _portion(self, file: StoredFile, first: int, last: int) -> Portion:
+        data = self._data_files(file, first, last)
+        span = self.data_offset(file, last - 1) - self.data_offset(file, first)
+        span += int(self.read(file, last - 1, 1)["data_size"].sum())
+        span = max(0, min(span, sum(f.size for f in data)))
+        return Portion(
+            replace(self.shard, index=(file,), data=data, strays=()),
+            file.start + ENTRY_SIZE * first,
+            file.start + ENTRY_SIZE * last,
+            span + ENTRY_SIZE * (last - first),
+        )
+
+    def _data_files(self, file: StoredFile, first: int, last: int) -> tuple[StoredFile, ...]:
+        """Return the data files that hold the records of rows [first, last)."""
+        edge = min(_EDGE_ENTRIES, last - first)
+        heads = self.read(file, first, edge)["data_offset"]
+        tails = self.read(file, last - edge, edge)["data_offset"]
+        offsets = np.concatenate([heads, tails])
+        offsets = offsets[(offsets >= self.data_start) & (offsets < self.data_end)]
+        if not len(offsets):
+            return ()
+        low, high = int(offsets.min()), int(offsets.max())
+        return tuple(f for f in self.shard.data if f.end > low and f.start <= high)
+
+
+# -- what is wanted of a shard --------------------------------------------------------------------
+
+
+def shard_limits(
+    shard: ShardFiles, first: int, end: int, options: ReadOptions
+) -> tuple[tuple[Limit, ...], bool]:
+    """Return the partitions of a shard that have bounds of their own, and whether others are read.
+
+    DataLoss or OffsetOutOfRange for an offset that is not kept or not there yet.
+    """
+    wanted = options.partitions_of(shard.topic)
+    starts = _of_topic(options.starting, shard.topic)
+    ends = _of_topic(options.ending, shard.topic)
+    limits = []
+    for partition in sorted({*starts, *ends} if wanted is None else wanted):
+        if partition // PARTITIONS_PER_STORE != shard.store_id:
+            continue
+        low, high = starts.get(partition, EARLIEST), ends.get(partition, LATEST)
+        start = {EARLIEST: first, LATEST: end}.get(low, low)
+        stop = {LATEST: end}.get(high, high)
+        if start < first and options.fail_on_data_loss:
+            text = f"{shard.topic} partition {partition}: offset {start} is wanted, {first} is the"
+            raise DataLoss(f"{text} first that is kept (failOnDataLoss=false starts there)")
+        if max(start, stop) > end:
+            raise OffsetOutOfRange(max(start, stop), first, end)
+        limits.append(Limit(partition, max(start, first), stop))
+    return tuple(limits), wanted is None
+
+
+def _of_topic(given: int | Offsets, topic: str) -> Mapping[int, int]:
+    return {} if isinstance(given, int) else given.get(topic, {})
+
+
+def _wanted_portions(index: ShardIndex, options: ReadOptions, max_bytes: int) -> Iterator[Portion]:
+    """Cut what the options want of one shard."""
+    low, end = index.bounds()
+    limits, others = shard_limits(index.shard, low, end, options)
+    if not others:
+        limits = tuple(one for one in limits if one.start < one.end)
+        low = min((one.start for one in limits), default=low)
+        end = max((one.end for one in limits), default=low)
+    for portion in index.portions(low, end, max_bytes):
+        yield replace(portion, limits=limits, others=others)
+
+
+# -- the plan -------------------------------------------------------------------------------------
+
+
+def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
+    """Plan the reading of a store as it is now.
+
+    NotAStore, UnknownTopic, InvalidOption, DataLoss or OffsetOutOfRange for what cannot be read.
+    """
+    vfs = vfs or OsVfs()
+    shards = choose_shards(vfs, options)
+    max_bytes = options.max_split_bytes
+    if options.min_partitions > 1:
+        total = sum(f.size for s in shards for f in (*s.index, *s.data))
+        max_bytes = max(1, min(max_bytes, -(-total // options.min_partitions)))
+    found: list[Portion] = []
+    for shard in shards:
+        check_files(shard)
+        index = ShardIndex(vfs, shard)
+        try:
+            found += _wanted_portions(index, options, max_bytes)
+        finally:
+            index.close()
+    return Plan(options.path, tuple(pack(found, max_bytes)))
+
+
+def choose_shards(vfs: Vfs, options: ReadOptions) -> list[ShardFiles]:
+    """List the shards that the options name; UnknownTopic, InvalidOption for what is not there."""
+    shards = [s for s in find_shards(options.path, vfs) if options.wants_topic(s.topic)]
+    settings = saved_settings(StoreDirectory(vfs, options.path, "r"))
+    there = {s.topic for s in shards} | settings.keys()
+    for topic in options.named_topics():
+        if topic not in there:
+            raise UnknownTopic(topic)
+        known = settings.get(topic)
+        for partition in options.partitions_of(topic) or ():
+            if known is not None and not known.holds(partition) and options.assigned is not None:
+                raise InvalidOption("assign", f"{topic} has no partition {partition}")
+    for name, given in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        for topic in {} if isinstance(given, int) else given:
+            if topic not in there or not options.wants_topic(topic):
+                raise InvalidOption(name, f"topic {topic!r} is not one of those that are read")
+    return shards
+
+
+def check_files(shard: ShardFiles) -> None:
+    """Raise NotAStore for a shard whose files do not follow each other: rows would be missing."""
+    for files in (shard.index, shard.data):
+        for before, after in pairwise(files):
+            if before.end != after.start:
+                reason = f"{after.path} does not start where the one before ends ({before.end})"
+                raise NotAStore(shard.directory, reason)
+
+
+def pack(portions: Iterable[Portion], max_bytes: int) -> Iterator[Split]:
+    """Put neighbouring portions into one split as long as it stays small."""
+    held: list[Portion] = []
+    size = 0
+    for portion in portions:
+        cost = portion.bytes + PORTION_COST
+        if held and size + cost > max_bytes + PORTION_COST:
+            yield Split(tuple(held))
+            held, size = [], 0
+        held.append(portion)
+        size += cost
+    if held:
+        yield Split(tuple(held))

@@ -1,0 +1,58 @@
+"""A session for a laptop: finds a Java, sets what makes Spark and Python hand data over quickly.
+
+On a cluster the session is the platform's, and is taken as it is.
+
+Next to read: `settings.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tubestore.spark import java
+from tubestore.spark.settings import BATCH_BYTES, SOCKETS
+from tubestore.spark.source import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What `session` sets, unless it is told otherwise.
+SETTINGS: dict[str, str] = {
+    SOCKETS: "true",
+    BATCH_BYTES: "1m",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def session(
+    master: str = "local[*]", settings: Mapping[str, Any] | None = None, *, memory: str = "2g"
+) -> SparkSession:
+    """Return a Spark session on this machine with the sources registered; NoJava without a Java.
+
+    If a session is there already, it is that one, with its settings.
+    """
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is None:
+        java.ensure()
+        os.environ.setdefault("PYSPARK_PYTHON", java.worker_python())
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(master).appName("tubestore")
+    builder = builder.config("spark.driver.memory", memory)
+    # A socket's path has room for 107 bytes, and a user's temporary directory may be deep.
+    directory = tempfile.gettempdir()
+    if len(directory) > 40:
+        builder = builder.config("spark.python.unix.domain.socket.dir", "/tmp")
+    for name, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(name, str(value))
+    spark: SparkSession = builder.getOrCreate()
+    register(spark)
+    return spark

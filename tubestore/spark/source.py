@@ -1,0 +1,124 @@
+"""The data source `tubestore`: what Spark calls, and what it is answered.
+
+Spark makes and asks these objects in processes of its own on the driver's machine, and sends
+them to the tasks. Where Python runs what:
+
+| method | process |
+| --- | --- |
+| `schema` | at `load()` |
+| `reader`, `partitions` | once a DataFrame, at its first action: the plan is a snapshot |
+| `read` | the task |
+
+There is no `pushFilters`: Spark 4.3.0 keeps what one query pushed down for the next one that
+uses the same DataFrame, and gives wrong rows without a word. A `where` therefore reads
+everything; options prune.
+
+Next to read: `stream.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tubestore.errors import TubeStoreError
+from tubestore.spark.options import ReadOptions
+from tubestore.spark.planning import choose_shards, plan
+from tubestore.spark.reading import Reading
+from tubestore.spark.settings import check_settings
+from tubestore.spark.shapes import SHAPES
+from tubestore.vfs import OsVfs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session; says, once, which of its settings cost something."""
+    spark.dataSource.register(TubeStoreSource)
+    check_settings(spark)
+
+
+class TubeStoreSource(DataSource):
+    """`spark.read.format("tubestore").load("/path")`, after `tubestore.spark.register(spark)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "tubestore"
+
+    def schema(self) -> StructType:
+        """Return the columns; at this point bad options and bad stores are refused."""
+        with plain_errors():
+            options = ReadOptions.parse(self.options, stream=None)  # Spark does not say which
+            choose_shards(OsVfs(), options)
+            return from_arrow_schema(SHAPES[options.shape].schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
+        with plain_errors():
+            return TubeStoreReader(ReadOptions.parse(self.options), schema)
+
+
+class TubeStoreReader(DataSourceReader):
+    """Reads a store as it is when the DataFrame is used for the first time."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.reading = reading_of(options, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan, from the index alone: one partition a split."""
+        with plain_errors():
+            made = plan(self.options)
+        say(f"{made.describe()} (where is not pushed down: options prune)")
+        return [InputPartition(split) for split in made.splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one split, in a task."""
+        return read_partition(self.reading, partition)
+
+
+def reading_of(options: ReadOptions, schema: StructType) -> Reading:
+    """Return how the splits of a batch or a stream are read."""
+    shape = SHAPES[options.shape]
+    return Reading(
+        shape,
+        shape.chosen(to_arrow_schema(schema, timezone="UTC")),
+        options.filter,
+        options.verify_crc,
+        options.fail_on_corrupt,
+    )
+
+
+def read_partition(reading: Reading, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Read what Spark handed to a task; a job without splits has one task with nothing to do."""
+    with plain_errors():
+        if partition.value is not None:
+            yield from reading.batches(partition.value)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Let the user see the sentence of an error of ours, and not the way through Spark to it.
+
+    This process ends with the error, so the variable that PySpark looks at stays set.
+    """
+    try:
+        yield
+    except TubeStoreError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
+
+
+def say(text: str) -> None:
+    """Tell something from a process that Spark runs: its stderr is the driver's."""
+    print(f"tubestore: {text}", file=sys.stderr)
