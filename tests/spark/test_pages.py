@@ -41,3 +41,8 @@ def test_every_python_block_runs(
     monkeypatch.chdir(tmp_path)
     exec(compile(BLOCKS[block], f"README.md block {block}", "exec"), {})
     assert capsys.readouterr().out
+
+
+def test_no_module_hides_a_function_of_the_package() -> None:
+    modules = {path.stem for path in PAGE.parent.glob("*.py")}
+    assert not modules & set(tubestore.spark.__all__)

@@ -17,10 +17,10 @@ are planned is said on stderr.
 | `planning` | which bytes, cut into splits |
 | `reading` | what a task does with a split |
 | `source` | what Spark calls |
-| `java`, `settings`, `session` | a session for a laptop; a look at somebody else's |
+| `java`, `settings`, `laptop` | a session for a laptop; a look at somebody else's |
 | `frames` | DataFrames, their options checked where the caller is |
 
-Only `source`, `session` and `frames` know Spark, and nothing is loaded before it is used. The
+Only `source`, `laptop` and `frames` know Spark, and nothing is loaded before it is used. The
 package has to be installed on every node, in the same version.
 """
 
@@ -40,9 +40,9 @@ __all__ = ["read", "register", "session"]
 def session(
     master: str = "local[*]", settings: Mapping[str, Any] | None = None, *, memory: str = "2g"
 ) -> SparkSession:
-    """Return a session on this machine, with the sources registered; see `session.py`."""
+    """Return a session on this machine, with the sources registered; see `laptop.py`."""
     need_spark()
-    from tubestore.spark.session import session as make
+    from tubestore.spark.laptop import session as make
 
     return make(master, settings, memory=memory)
 
