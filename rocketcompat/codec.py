@@ -12,18 +12,22 @@ import struct
 
 from rocketcompat.formats import (
     BLANK,
+    BODY_CRC_MASK,
     MAGIC_BLANK,
     MAGIC_V1,
     MESSAGE_HEADS,
     MESSAGE_PREFIX,
     PROPERTIES_LENGTH_SIZE,
+    PROPERTY_CRC_SIZE,
     TOPIC_LENGTH_SIZE,
     hosts_of,
+    property_crc_text,
 )
 from rocketcompat.messages import MessageRecord
 from rocketcompat.prepare import Prepared
 from rocketcompat.record_check import fault_of_one, prefix_fault
 from tubestore.errors import CorruptRecord, InvalidMessage
+from tubestore.kernels import crc32
 from tubestore.layout import Buffer
 
 _HEAD_STRUCTS = tuple(head.struct for head in MESSAGE_HEADS)
@@ -38,7 +42,7 @@ def encode_one(
     try:
         head = _HEAD_STRUCTS[sys_flag >> 4 & 3].pack(
             prepared.size,
-            MAGIC_V1,
+            prepared.magic_code,
             prepared.body_crc,
             message.queue_id,
             message.flag,
@@ -55,7 +59,11 @@ def encode_one(
         )
     except struct.error as error:
         raise InvalidMessage(f"a number of the message does not fit its field: {error}") from None
-    return b"".join((head, prepared.body, prepared.topic, prepared.properties))
+    record = b"".join((head, prepared.body, prepared.topic, prepared.properties))
+    if prepared.has_crc:
+        covered = record[:-PROPERTY_CRC_SIZE]
+        record = covered + property_crc_text(crc32(covered) & BODY_CRC_MASK)
+    return record
 
 
 def encode_blank(size: int) -> bytes:

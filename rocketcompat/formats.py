@@ -16,12 +16,16 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from typing import Any
 
 from tubestore.layout import Field, Layout
 
 MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB: the topic's length takes two bytes (since 5.1.0)
 MAGIC_BLANK = -875286124  # 0xCBD43194
+#: What BoltMQ, a port to Go, writes instead of these: the operators bind otherwise there.
+BOLTMQ_MAGIC = -626843465  # 0xDAA320B7
+BOLTMQ_MAGIC_BLANK = -875286108  # 0xCBD431A4
 #: The bytes that V1 and V2 have in common, for a search of a damaged region.
 MAGIC_PREFIX = b"\xda\xa3\x20"
 BODY_CRC_MASK = 0x7FFFFFFF
@@ -152,12 +156,19 @@ PROPERTY_UNIQ_KEY = "UNIQ_KEY"
 PROPERTY_DELAY = "DELAY"
 PROPERTY_WAIT = "WAIT"
 KEY_SEPARATOR = " "
+#: The checksum of a whole record, at the very end of its properties (spec §1.5): the digits of
+#: the number, the least significant first.
+PROPERTY_CRC = "__CRC32#"
+PROPERTY_CRC_DIGITS = 10
+PROPERTY_CRC_SIZE = len(PROPERTY_CRC) + 1 + PROPERTY_CRC_DIGITS + 1
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 #: Queues that get units of other topics' messages (multi-dispatch, spec §1.13).
 LMQ_PREFIX = "%LMQ%"
 
 # Limits.
 TOPIC_SIZE_MAX = 127
+#: Of a topic in a V2 record: a queue's directory has the topic's name.
+TOPIC_SIZE_MAX_V2 = 255
 PROPERTIES_SIZE_MAX = 32767
 #: What a record may be larger than maxMessageSize (since 4.9.4).
 RECORD_SIZE_SLACK = 64 * 1024
@@ -185,8 +196,8 @@ PROGRESS_FILE = "progress.json"
 OFFSET_NAME_DIGITS = 20
 
 
-def hosts_of(sys_flag: int) -> int:
-    """Return the place in `MESSAGE_HEADS` of records with this sysFlag."""
+def hosts_of(sys_flag: Any) -> Any:
+    """Return the place in `MESSAGE_HEADS` of records with this sysFlag (an int or a column)."""
     return sys_flag >> SYS_FLAG_HOSTS_SHIFT & SYS_FLAG_HOSTS_MASK
 
 
@@ -199,6 +210,16 @@ def record_size(hosts: int, magic_code: int, body: int, topic: int, properties: 
     head = MESSAGE_HEADS[hosts].size
     lengths = TOPIC_LENGTH_SIZE[magic_code] + PROPERTIES_LENGTH_SIZE
     return head + body + topic + properties + lengths
+
+
+def property_crc_text(crc: int) -> bytes:
+    """Return the last property of a record whose bytes before it have this checksum.
+
+    >>> property_crc_text(1979448534)
+    b'__CRC32#\\x014358449791\\x02'
+    """
+    digits = f"{crc:0{PROPERTY_CRC_DIGITS}d}"[::-1]
+    return f"{PROPERTY_CRC}{NAME_VALUE_SEPARATOR}{digits}{PROPERTY_SEPARATOR}".encode()
 
 
 def offset_name(offset: int) -> str:
@@ -248,7 +269,7 @@ def message_id(store_host: bytes, physical_offset: int) -> str:
     >>> message_id(encode_host("192.168.0.9:10911"), 0)
     'C0A8000900002A9F0000000000000000'
     """
-    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
+    return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def encode_properties(properties: Mapping[str, str], *, trailing_separator: bool) -> str:

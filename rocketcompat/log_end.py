@@ -64,20 +64,28 @@ class QueueOffsets:
 
 
 def find_log_end(
-    queue: MappedFileQueue, start: int, *, check_crc: bool, keep_good: bool, own: bool = False
+    queue: MappedFileQueue,
+    start: int,
+    *,
+    check_crc: bool,
+    keep_good: bool,
+    own: bool = False,
+    record_crc: bool = False,
 ) -> tuple[int, str | None, tuple[Damage, ...]]:
     """Follow the chain from `start`; returns the log's end, why it ended, and damage before it.
 
     With `keep_good` damage is passed over if sound records follow it, else the log ends there.
     With `own` nobody but us has written from `start` on (see `record_check.first_fault`).
-    Reads only.
+    `record_crc` is explained there too. Reads only.
     """
     damages: list[Damage] = []
     limit = queue.max_offset
     position, reason = start, None
     while position < limit:
         fault = None
-        for piece in scan(queue, position, limit, check_crc=check_crc, own=own):
+        for piece in scan(
+            queue, position, limit, check_crc=check_crc, own=own, record_crc=record_crc
+        ):
             position, fault = piece.end, piece.fault
         if fault is None:
             break

@@ -69,13 +69,15 @@ def scan(
     *,
     check_crc: bool = True,
     own: bool = False,
+    record_crc: bool = False,
     bytes_max: int = PIECE_BYTES,
 ) -> Iterator[Piece]:
     """Follow the chain from the physical offset `start` up to `end`, piece by piece.
 
     Stops behind the first piece with a fault, at the end of what is written, and never reads
     behind `end`. The last piece's `end` is where the chain stands; it moves on into the next
-    file only if that exists (spec §8.1, trap 10).
+    file only if that exists (spec §8.1, trap 10). `own` and `record_crc` are those of
+    `record_check.first_fault`.
     """
     position, window = start, bytes_max
     while position < end:
@@ -85,7 +87,10 @@ def scan(
             return
         relative = position - file.file_from_offset
         data = file.read(relative, min(window, end - position))
-        found = walk(data, 0, position, file.file_size - relative, check_crc=check_crc, own=own)
+        found = walk(
+            data, 0, position, file.file_size - relative, check_crc=check_crc, own=own,
+            record_crc=record_crc,
+        )  # fmt: skip
         after = position + found.end
         if found.reason is None and found.wanted > window:
             window = found.wanted  # a record larger than the window; bounded by the file

@@ -28,6 +28,8 @@ from rocketcompat.formats import (
     MESSAGE_HEAD,
     MESSAGE_SIZE_MAX,
     RECORD_SIZE_SLACK,
+    TOPIC_SIZE_MAX,
+    TOPIC_SIZE_MAX_V2,
 )
 from tubestore.errors import InvalidMessage
 
@@ -46,6 +48,7 @@ _LEAST = {
     "max_hash_slot_num": 1,
     "max_index_num": 2,
     "max_message_size": 1,
+    "max_topic_length": 1,
     "flush_interval_commit_log": 1,
     "dispatch_batch_bytes_max": 1,
     "clean_resource_interval": 1,
@@ -77,6 +80,12 @@ class MessageStoreConfig:
     flush_consume_queue_thorough_interval: int = 60_000
     sync_flush_timeout: int = 5000
     max_message_size: int = MESSAGE_SIZE_MAX
+    #: UTF-8 bytes. Longer than 127 (V2 records) only as 5.3.3, and 255 at most.
+    max_topic_length: int = TOPIC_SIZE_MAX
+    auto_message_version_on_topic_len: bool = True
+    #: 5.3.3's checksum over the whole record, written; and asked for in a recovery.
+    enabled_append_prop_crc: bool = False
+    force_verify_prop_crc: bool = False
     check_crc_on_recover: bool = True
     max_transfer_bytes_on_message_in_memory: int = 256 * 1024
     max_transfer_count_on_message_in_memory: int = 32
@@ -105,6 +114,8 @@ class MessageStoreConfig:
     wait_dispatched_timeout: int = 5000
     #: Bytes of the largest record that is taken: RocketMQ's limit, and what a file can hold.
     record_size_max: int = field(init=False, repr=False, default=0)
+    #: UTF-8 bytes of the longest topic that is taken.
+    topic_size_max: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -112,6 +123,9 @@ class MessageStoreConfig:
         room = self.mapped_file_size_commit_log - BLANK.size
         limit = min(self.max_message_size + RECORD_SIZE_SLACK, room)
         object.__setattr__(self, "record_size_max", limit)
+        has_v2 = self.compat == "5.3.3" and self.auto_message_version_on_topic_len
+        longest = min(self.max_topic_length, TOPIC_SIZE_MAX_V2 if has_v2 else TOPIC_SIZE_MAX)
+        object.__setattr__(self, "topic_size_max", longest)
         object.__setattr__(self, "layouts", frozenset(self.layouts))
         unknown = self.layouts - LAYOUTS
         if unknown:

@@ -17,6 +17,8 @@ from rocketcompat.formats import (
     BODY_CRC_MASK,
     HOST_V6_SIZE,
     KEY_SEPARATOR,
+    MAGIC_V1,
+    MAGIC_V2,
     MESSAGE_HEADS,
     NAME_VALUE_SEPARATOR,
     PROPERTIES_SIZE_MAX,
@@ -29,6 +31,7 @@ from rocketcompat.formats import (
     encode_host,
     encode_properties,
     hosts_of,
+    property_crc_text,
 )
 from rocketcompat.messages import Message
 from rocketcompat.options import MessageStoreConfig
@@ -39,19 +42,23 @@ from tubestore.layout import Buffer
 _HOST_FLAGS = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 _HEAD_SIZES = tuple(head.size for head in MESSAGE_HEADS)
 _PROPERTIES_LENGTH = struct.Struct(">h")
+_NO_CRC = property_crc_text(0)
 
 
 class Prepared:
     """A message that may be put: checked, its variable parts encoded."""
 
-    __slots__ = ("body", "body_crc", "born_host", "message", "properties", "size", "store_host",
-                 "sys_flag", "topic")  # fmt: skip
+    __slots__ = ("body", "body_crc", "born_host", "has_crc", "magic_code", "message",
+                 "properties", "size", "store_host", "sys_flag", "topic")  # fmt: skip
 
     message: Message
     body: Buffer
     body_crc: int
     born_host: bytes
     store_host: bytes
+    magic_code: int
+    #: Whether the properties end in the record's checksum, still to be filled in.
+    has_crc: bool
     #: With its length in front.
     topic: bytes
     #: With their length in front.
@@ -71,7 +78,7 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
         body = _body_bytes(body)
     prepared.message, prepared.body = message, body
     prepared.body_crc = crc32(body) & BODY_CRC_MASK if body else 0
-    prepared.topic = encode_topic(message.topic)
+    prepared.magic_code, prepared.topic = encode_topic(message.topic, config.topic_size_max)
     born, store = _host(message.born_host), _host(message.store_host)
     prepared.born_host, prepared.store_host = born, store
     sys_flag = message.sys_flag & ~_HOST_FLAGS
@@ -84,6 +91,9 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
     properties = text.encode()
     if "\0" in text:
         raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
+    prepared.has_crc = config.enabled_append_prop_crc
+    if prepared.has_crc:
+        properties = with_room_for_crc(properties)
     if len(properties) > PROPERTIES_SIZE_MAX:
         raise MessageTooLarge(len(properties), PROPERTIES_SIZE_MAX, "property string")
     prepared.properties = _PROPERTIES_LENGTH.pack(len(properties)) + properties
@@ -106,10 +116,11 @@ def check_sizes(body: int, size: int, config: MessageStoreConfig) -> None:
 
 
 @lru_cache(maxsize=65_536)
-def encode_topic(topic: str) -> bytes:
-    """Return the topic with its length (one byte) in front.
+def encode_topic(topic: str, size_max: int) -> tuple[int, bytes]:
+    """Return the record's magic code, and the topic with its length in front.
 
-    Refused by UTF-8 length, since the real stores write 128 bytes and more and cannot read
+    The length is one byte, two in a V2 record, which a topic above 127 bytes takes. Refused
+    above `size_max` by UTF-8 length, since the real stores write 128 bytes and more and cannot read
     them again (oracle-rocketmq 2.2), and where the queue's directory could not have the name.
     """
     if not isinstance(topic, str) or not topic:
@@ -120,9 +131,18 @@ def encode_topic(topic: str) -> bytes:
         raw = topic.encode()
     except UnicodeEncodeError:
         raise InvalidName(topic, "is no valid text") from None
+    if len(raw) > size_max:
+        raise InvalidName(topic, f"takes {len(raw)} bytes, more than {size_max}")
     if len(raw) > TOPIC_SIZE_MAX:
-        raise InvalidName(topic, f"takes {len(raw)} bytes, more than {TOPIC_SIZE_MAX}")
-    return bytes((len(raw),)) + raw
+        return MAGIC_V2, len(raw).to_bytes(2, "big") + raw
+    return MAGIC_V1, bytes((len(raw),)) + raw
+
+
+def with_room_for_crc(properties: bytes) -> bytes:
+    """Return a property string with the record's checksum behind it, still 0 (spec §1.5)."""
+    if properties and not properties.endswith(PROPERTY_SEPARATOR.encode()):
+        properties += PROPERTY_SEPARATOR.encode()
+    return properties + _NO_CRC
 
 
 def property_text(message: Message, *, trailing_separator: bool) -> str:

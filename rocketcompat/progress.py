@@ -92,10 +92,12 @@ class ProgressFile:
         """Remove marks that are not believed, durably.
 
         Before anything is undone that they speak of: a power cut can bring the lock's old time
-        back, and with it the belief in them.
+        back, and with it the belief in them. Synced even if there is no file: a process that
+        was killed may have removed it and not come to that.
         """
         if self._vfs.exists(self.path):
             self._vfs.remove(self.path)
+        if self._vfs.exists(self._directory):
             self._vfs.sync_directory(self._directory)
 
     def write(self, progress: Progress, *, sync: bool) -> None:

@@ -48,7 +48,10 @@ class Reader:
             if begin <= mark <= log.queue.max_offset:
                 begin = mark
                 log.damages = known_damages(log.queue, progress)
-        end, _, damages = find_log_end(log.queue, begin, check_crc=True, keep_good=True)
+        end, _, damages = find_log_end(
+            log.queue, begin, check_crc=True, keep_good=True,
+            record_crc=log.config.force_verify_prop_crc,
+        )  # fmt: skip
         log.start_at(end, 0)
         for damage in damages:
             log.note_damage(damage)

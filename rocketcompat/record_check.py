@@ -23,8 +23,11 @@ from rocketcompat.formats import (
     MESSAGE_HEADS,
     MESSAGE_PREFIX,
     PROPERTIES_LENGTH_SIZE,
+    PROPERTY_CRC_DIGITS,
+    PROPERTY_CRC_SIZE,
     TOPIC_LENGTH_SIZE,
     hosts_of,
+    property_crc_text,
     record_size,
 )
 from tubestore.kernels import Int64s, crc32, crc_each, gather, slices
@@ -54,14 +57,15 @@ class Walk:
 
 def walk(
     data: Buffer, start: int, base: int, file_end: int, *,
-    check_crc: bool = True, own: bool = False,
+    check_crc: bool = True, own: bool = False, record_crc: bool = False,
 ) -> Walk:  # fmt: skip
     """Follow the chain of records from position `start` of `data`, verifying each.
 
     `base` is the physical offset of `data[0]`, `file_end` the position in `data` (perhaps
     behind its end) where the file ends. Verified are magic, length, the record's own
     physical offset, its parts against its length, and the CRC of the body; with `own` also
-    what holds for records that we wrote (see `first_fault`).
+    what holds for records that we wrote, with `record_crc` the checksum of the whole record
+    instead of the body's (see `first_fault`).
     """
     starts: list[int] = []
     position, available = start, len(data)
@@ -85,7 +89,7 @@ def walk(
         starts.append(position)
         position += total
     good = np.array(starts, np.int64)
-    count, fault = first_fault(data, good, check_crc=check_crc, own=own)
+    count, fault = first_fault(data, good, check_crc=check_crc, own=own, record_crc=record_crc)
     if fault is not None:
         return Walk(good[:count], starts[count], reason=fault)
     return Walk(good, position, wanted, blank, reason)
@@ -117,13 +121,14 @@ _WRONG_CRC = "the checksum of the body does not match"
 
 
 def first_fault(
-    data: Buffer, starts: Int64s, *, check_crc: bool, own: bool = False
+    data: Buffer, starts: Int64s, *, check_crc: bool, own: bool = False, record_crc: bool = False
 ) -> tuple[int, str | None]:
     """Return how many records are sound before the first that is not, and what is wrong with it.
 
     The records' prefixes must be sound and whole records lie inside `data`. No checksum covers
     topic and properties; but ours hold no U+0000 (`prepare` refuses it), so with `own` zeros
-    there are a torn write.
+    there are a torn write. With `record_crc` every record has to end in 5.3.3's checksum of the
+    whole record, which is compared and not the body's (`forceVerifyPropCRC`); 0 is a checksum.
     """
     if len(starts) == 0:
         return 0, None
@@ -156,9 +161,15 @@ def first_fault(
             ends[:count],
         )
         if zero is not None:
-            first, fault = first_fault(data, starts[:zero], check_crc=check_crc)
+            first, fault = first_fault(
+                data, starts[:zero], check_crc=check_crc, record_crc=record_crc
+            )
             return first, fault or "zeros in its topic or properties"
-    if check_crc:
+    if record_crc:
+        wrong = _wrong_record_crc(raw, data, starts[:count], ends[:count])
+        if wrong is not None:
+            return wrong, "the checksum of the record is missing or does not match"
+    elif check_crc:
         wrong = _wrong_crc(data, prefixes["body_crc"], body_starts[:count], topics_at[:count])
         if wrong is not None:
             return wrong, _WRONG_CRC
@@ -170,6 +181,22 @@ def _wrong_crc(data: Buffer, crcs: Any, starts: Int64s, ends: Int64s) -> int | N
     found = crc_each(data, starts, ends, BODY_CRC_MASK)
     wrong = np.flatnonzero(found != crcs[: len(starts)])
     return int(wrong[0]) if len(wrong) else None
+
+
+def _wrong_record_crc(raw: Any, data: Buffer, starts: Int64s, ends: Int64s) -> int | None:
+    """Return the first row that does not end in the checksum of the bytes before it (spec §1.5)."""
+    begins = ends - PROPERTY_CRC_SIZE
+    found = gather(raw, begins, np.dtype(f"V{PROPERTY_CRC_SIZE}")).view(np.uint8)
+    found = found.reshape(len(starts), PROPERTY_CRC_SIZE)
+    pattern = np.frombuffer(property_crc_text(0), np.uint8)
+    first = PROPERTY_CRC_SIZE - 1 - PROPERTY_CRC_DIGITS
+    fixed = np.r_[:first, PROPERTY_CRC_SIZE - 1]
+    right = (found[:, fixed] == pattern[fixed]).all(axis=1)
+    digits = found[:, first:-1].astype(np.int64) - ord("0")
+    right &= ((digits >= 0) & (digits <= 9)).all(axis=1)
+    said = digits @ 10 ** np.arange(PROPERTY_CRC_DIGITS)
+    right &= said == crc_each(data, starts, begins, BODY_CRC_MASK)
+    return None if right.all() else int(np.argmin(right))
 
 
 def _first_zero(

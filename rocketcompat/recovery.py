@@ -95,6 +95,7 @@ def recover_log(
         check_crc=log.config.check_crc_on_recover,
         keep_good=keep_good,
         own=known is not None,
+        record_crc=log.config.force_verify_prop_crc,
     )
     damages = (*(damage for damage in old if damage.end <= trusted), *damages)
     cut = queue.truncate_dirty_files(end)

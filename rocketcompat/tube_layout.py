@@ -35,6 +35,7 @@ from tubestore.message_store import MessageStore
 from tubestore.messages import STATE_OK
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.read_path import Selection, Source
+from tubestore.records import ENTRY_SIZE
 from tubestore.topic import append_columns
 from tubestore.vfs import Vfs
 
@@ -160,8 +161,10 @@ class TubeLayout:
 
     @staticmethod
     def _rows_of(view: Any, source: Source) -> tuple[Array, ...]:
-        entries = source.entries
-        chosen = Selection(source, source.offsets(np.arange(len(entries))), entries)
+        expired = max(0, view.index_start - source.index_start) // ENTRY_SIZE
+        rows = np.arange(expired, len(source.entries))
+        entries = source.entries[expired:]
+        chosen = Selection(source, source.offsets(rows), entries)
         batches = view.columns_of(chosen, ["msg_id", "state"], verify=True)
         states = np.concatenate([b.column(1).to_numpy(zero_copy_only=False) for b in batches])
         ids = np.concatenate(

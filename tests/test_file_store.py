@@ -122,3 +122,47 @@ def test_entries_end_where_the_snapshot_ends(memory_vfs: MemoryVfs) -> None:
     assert len(files.entries(segment, 3 * ENTRY_SIZE)) == 3
     assert len(files.entries(segment, 1 << 40)) == 5
     assert np.array_equal(files.entries(segment, 56), files.entries(segment, 60))
+
+
+@pytest.mark.parametrize("index_segment_size_bytes", [100, 10_000])
+def test_the_first_offset_is_that_of_the_first_entry_whose_data_is_still_there(
+    memory_vfs: MemoryVfs, index_segment_size_bytes: int
+) -> None:
+    settings = {
+        "segment_size_bytes": 200,
+        "index_segment_size_bytes": index_segment_size_bytes,
+    }
+    files = files_of(memory_vfs, **settings)
+    for number in range(20):
+        files.append(*batch_at(files, number, 1))
+        files.roll_if_full()
+    starts = [s.start for s in files.data]
+    entries = np.concatenate([files.entries(s, s.end) for s in files.index])
+    assert files.first_offset() == 0
+    for gone, start in zip(list(files.data)[:-1], starts[1:], strict=True):
+        memory_vfs.remove(gone.path)
+        again = files_of(memory_vfs, **settings)
+        expected = ENTRY_SIZE * int(np.count_nonzero(entries["data_offset"] < start))
+        assert again.first_offset() == again.snapshot().index_start == expected
+
+
+def test_an_empty_data_file_behind_expired_ones_leaves_no_message(memory_vfs: MemoryVfs) -> None:
+    files = files_of(memory_vfs, segment_size_bytes=1)
+    files.append(*batch_at(files, 0, 3))
+    files.roll_if_full()
+    memory_vfs.remove(next(iter(files.data)).path)
+    again = files_of(memory_vfs, segment_size_bytes=1)
+    assert again.first_offset() == again.index.end == 3 * ENTRY_SIZE
+    again.append(*batch_at(again, 3, 1))
+    assert again.first_offset() == 3 * ENTRY_SIZE
+
+
+def test_a_snapshot_keeps_its_files_when_the_lists_change(memory_vfs: MemoryVfs) -> None:
+    files = files_of(memory_vfs, segment_size_bytes=100)
+    files.append(*batch_at(files, 0, 3))
+    seen = files.snapshot()
+    files.roll_if_full()
+    files.append(*batch_at(files, 3, 3))
+    assert [len(seen.data_segments), len(files.data)] == [1, 2]
+    files.data.now = files.data.now.from_on(files.data.last.start)
+    assert [s.start for s in seen.data_segments] == [0]

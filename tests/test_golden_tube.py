@@ -57,6 +57,7 @@ CONTRADICTING = {"entrysize-0", "lengthsmall-0"}
 #: Real: cuts the good entries behind a bad one when it opens. Ours: returns them.
 CUT_BY_THE_REAL_ONE = {"entryhuge-0", "entryzero-0"}
 
+EXPIRED = "data expired before its entries: ours begins at the first message, the real one skips"
 #: Stores in which recovery finds another number of rows than the real classes do, and why.
 ROWS = {
     "crashdataonly-0": (
@@ -83,6 +84,10 @@ ROWS = {
     "datashort-0": (46, "ten entries without records: the real one keeps them"),
     "datagone-0": (0, "entries without any data: the real one keeps them"),
     "lastdatagone-0": (0, "entries without any data: the real one keeps them"),
+    "aged-0": (56, EXPIRED),
+    "agedall-0": (42, EXPIRED),
+    "agedindexlonger-0": (42, EXPIRED),
+    "firstdatagone-0": (26, EXPIRED),
     "innergone-0": (30, "entries behind the last record: the real one keeps them"),
     "indexbeyond-0": (56, "two entries beyond the data: the real one keeps them"),
     "entryhuge-0": (56, "a bad entry: the real one cuts the 26 good ones behind it"),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.tube import bodies, make_row, make_rows, open_shard, scanned, write_rows
-from tubestore.formats import INDEX_ENTRY
+from tubestore.formats import DATA_HEADER, INDEX_ENTRY
 from tubestore.message_store import MessageStore
 from tubestore.messages import STATE_BAD_CHECKSUM, STATE_BAD_RECORD, STATE_OK
 from tubestore.records import ENTRY_SIZE, HEADER_SIZE, encode_row, entries_in, entry_of, inspect
@@ -292,8 +292,8 @@ def test_entries_whose_data_has_expired_stay_where_they_are(memory_vfs: MemoryVf
     shard = open_shard(memory_vfs, HOME)
     rows = scanned(shard.view(), verify=True)
     assert memory_vfs.read_file(INDEX) == before
-    assert [row["body"] for row in rows[expired:]] == BODIES[expired:]
-    assert [row["offset"] for row in rows] == [ENTRY_SIZE * n for n in range(len(ROWS))]
+    assert [row["body"] for row in rows] == BODIES[expired:]
+    assert [row["offset"] for row in rows] == [ENTRY_SIZE * n for n in range(expired, len(ROWS))]
     append_and_read_back(memory_vfs, shard, bodies(shard.view()))
 
 
@@ -346,6 +346,44 @@ def test_a_lost_index_behind_a_damaged_record_gets_entries_at_the_old_offsets(
         if state == STATE_OK:
             assert rows[ENTRY_SIZE * number]["body"] == body
     append_and_read_back(memory_vfs, shard, bodies(shard.view()))
+
+
+def test_damage_on_both_sides_of_an_index_border_is_passed_again_at_the_next_opening(
+    memory_vfs: MemoryVfs,
+) -> None:
+    settings = {"segment_size_bytes": 550, "index_segment_size_bytes": 5 * ENTRY_SIZE}
+    write_rows(memory_vfs, ROWS[:8], HOME, **settings)
+    memory_vfs.remove(CHECKPOINT)
+    entries = b"".join(b for p, b in sorted(memory_vfs.tree().items()) if p.endswith(".index"))
+    starts = entries_in(entries)["data_offset"].tolist()
+    patch(memory_vfs, DATA, starts[4], bytes(starts[6] - starts[4]))
+    memory_vfs.remove(INDEX.replace(f"{0:020d}", f"{5 * ENTRY_SIZE:020d}"))
+    cut(memory_vfs, INDEX, ENTRY_SIZE)
+    shard = open_shard(memory_vfs, HOME, **settings)
+    shard.append(ROWS[8], "page_cache")
+    assert shard.files.data.last.size == 0, "the damage is not in the last data file any more"
+    assert shard.files.index.last.start == 5 * ENTRY_SIZE
+    expected = scanned(shard.view(), verify=True)
+    assert [row["offset"] for row in expected if row["state"] != STATE_OK] == [112, 140]
+    shard.close()
+    memory_vfs.remove(CHECKPOINT)
+    again = open_shard(memory_vfs, HOME, **settings)
+    assert scanned(again.view(), verify=True) == expected
+    again.close()
+
+
+@pytest.mark.parametrize("offset", [1, 141, 150])
+def test_a_wild_offset_in_the_first_record_of_the_last_file_is_no_trouble(
+    memory_vfs: MemoryVfs, offset: int
+) -> None:
+    write_rows(memory_vfs, ROWS[:8], HOME, **SMALL)
+    memory_vfs.remove(CHECKPOINT)
+    last = max(p for p, data in memory_vfs.tree().items() if p.endswith(".tube") and data)
+    place = DATA_HEADER.position("queue_logic_offset")
+    patch(memory_vfs, last, place, offset.to_bytes(8, "big"))
+    shard = open_shard(memory_vfs, HOME, **SMALL)
+    assert bodies(shard.view()) == BODIES[:8]
+    shard.close()
 
 
 # -- the checkpoint --------------------------------------------------------------------------

@@ -40,8 +40,10 @@ GOLDEN: dict[str, Any] = {
 STORED_AT = 0x1A1FCAED555
 
 
-def record(message: Message, place: int = 0, number: int = 0) -> bytes:
-    return encode_one(prepare(message, CONFIG), number, place, STORED_AT)
+def record(
+    message: Message, place: int = 0, number: int = 0, *, config: MessageStoreConfig = CONFIG
+) -> bytes:
+    return encode_one(prepare(message, config), number, place, STORED_AT)
 
 
 def chain(count: int, **fields: Any) -> bytes:
@@ -223,35 +225,97 @@ def test_a_key_whose_hash_has_no_absolute_value_hashes_to_zero() -> None:
     assert columns._absolute(np.array([1 << 31], np.uint32)).tolist() == [0]
 
 
-def test_a_batch_of_columns_is_the_bytes_of_single_messages() -> None:
-    count = 40
-    table = pa.table(
-        {
-            "topic": pa.array([f"T{i % 3}" for i in range(count)]).dictionary_encode(),
-            "queue_id": pa.array([i % 5 for i in range(count)], pa.int32()),
-            "body": [bytes(i) for i in range(count)],
-            "tags": [None if i % 3 == 0 else "é" for i in range(count)],
-            "keys": [[] if i % 4 == 0 else [f"k{i}", "b"] for i in range(count)],
-            "flag": list(range(count)),
-            "born_host": [None if i % 2 else "9.8.7.6:5" for i in range(count)],
-        }
-    )
-    for config in (CONFIG, MessageStoreConfig(compat="5.3.3")):
-        encoded = encode_columns(table, config)
-        places = encoded.bounds[:-1] + 12_345
-        encoded.place(np.arange(count), places, STORED_AT)
-        for i in range(count):
-            message = Message(
-                f"T{i % 3}",
-                bytes(i),
-                None if i % 3 == 0 else "é",
-                None if i % 4 == 0 else [f"k{i}", "b"],
-                queue_id=i % 5,
-                flag=i,
-                born_host="127.0.0.1:0" if i % 2 else "9.8.7.6:5",
-            )
-            one = encode_one(prepare(message, config), i, int(places[i]), STORED_AT)
-            assert bytes(encoded.data[encoded.bounds[i] : encoded.bounds[i + 1]]) == one
+NEWER = MessageStoreConfig(compat="5.3.3", max_topic_length=255)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [CONFIG, NEWER, NEWER.changed(enabled_append_prop_crc=True)],
+    ids=["4.9.8", "5.3.3", "checksums"],
+)
+@pytest.mark.parametrize("hosts", [{}, {"store_host": "[::1]:10911"}], ids=["v4", "v6"])
+def test_a_batch_of_columns_is_the_bytes_of_single_messages(
+    config: MessageStoreConfig, hosts: dict[str, str]
+) -> None:
+    count, born = 40, (None, "9.8.7.6:5", "[fe80::1]:7")
+    topics = ["T0", "T1", "é" * 60 if config is CONFIG else "é" * 64]
+    table = {
+        "topic": pa.array([topics[i % 3] for i in range(count)]).dictionary_encode(),
+        "queue_id": pa.array([i % 5 for i in range(count)], pa.int32()),
+        "body": [bytes(i) for i in range(count)],
+        "tags": [None if i % 3 == 0 else "é" for i in range(count)],
+        "keys": [[] if i % 4 == 0 else [f"k{i}", "b"] for i in range(count)],
+        "flag": list(range(count)),
+        "born_host": [born[i % 3 if hosts else i % 2] for i in range(count)],
+        **{name: [host] * count for name, host in hosts.items()},
+    }
+    encoded = encode_columns(table, config)
+    places = encoded.bounds[:-1] + 12_345
+    encoded.place(np.arange(count), places, STORED_AT)
+    for i in range(count):
+        message = Message(
+            topics[i % 3],
+            bytes(i),
+            None if i % 3 == 0 else "é",
+            None if i % 4 == 0 else [f"k{i}", "b"],
+            queue_id=i % 5,
+            flag=i,
+            born_host=table["born_host"][i] or "127.0.0.1:0",
+            **hosts,  # type: ignore[arg-type]
+        )
+        one = encode_one(prepare(message, config), i, int(places[i]), STORED_AT)
+        assert bytes(encoded.data[encoded.bounds[i] : encoded.bounds[i + 1]]) == one
+
+
+def test_a_topic_above_127_bytes_makes_a_record_of_version_two() -> None:
+    assert record(Message("t" * 127), config=NEWER)[4:8].hex() == "daa320a7"
+    raw = record(Message("é" * 64, b"body"), config=NEWER)
+    assert raw[4:8].hex() == "daa320ab"
+    found = decode_one(raw)
+    assert (found.version, found.topic, found.body) == (2, "é" * 64, b"body")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG.changed(max_topic_length=255),  # 4.9.8 would cut its log there
+        MessageStoreConfig(compat="5.3.3"),
+        NEWER.changed(auto_message_version_on_topic_len=False),
+    ],
+)
+def test_a_topic_above_127_bytes_is_refused_where_it_cannot_be_read(
+    config: MessageStoreConfig,
+) -> None:
+    with pytest.raises(InvalidName, match="128 bytes, more than 127"):
+        prepare(Message("t" * 128), config)
+    with pytest.raises(InvalidName, match="128 bytes, more than 127"):
+        encode_columns({"topic": ["t" * 128]}, config)
+
+
+def test_a_topic_that_no_directory_can_be_named_after_is_refused() -> None:
+    with pytest.raises(InvalidName, match="more than 255"):
+        prepare(Message("t" * 256), NEWER.changed(max_topic_length=4000))
+
+
+@pytest.mark.parametrize("sys_flag", [0, 1, 2, 4, 8, 12, 0x40, 0x80, 0x100, 0x200, 0x300, 0x3CF])
+def test_every_system_flag_of_the_caller_is_kept(sys_flag: int) -> None:
+    assert decode_one(record(Message("T", sys_flag=sys_flag))).sys_flag == sys_flag
+    encoded = encode_columns({"topic": ["T"], "sys_flag": [sys_flag]}, CONFIG)
+    encoded.place(np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
+    assert decode_one(bytes(encoded.data)).sys_flag == sys_flag
+
+
+@pytest.mark.parametrize(
+    ("born", "store", "bits"),
+    [("4", "4", 0), ("6", "4", 0x10), ("4", "6", 0x20), ("6", "6", 0x30)],
+)
+def test_the_bits_of_the_hosts_are_the_store_s_own(born: str, store: str, bits: int) -> None:
+    hosts = {"4": "1.2.3.4:5", "6": "[::1]:5"}
+    message = Message("T", b"x", sys_flag=0x30 ^ bits, born_host=hosts[born],
+                      store_host=hosts[store])  # fmt: skip
+    found = decode_one(record(message))
+    assert (found.sys_flag, found.born_host, found.store_host) == (bits, hosts[born], hosts[store])
+    assert found.size == 91 + 12 * bin(bits).count("1") + 2
 
 
 @pytest.mark.parametrize(
@@ -269,7 +333,7 @@ def test_a_batch_of_columns_is_the_bytes_of_single_messages() -> None:
         ({"topic": ["T"], "properties": ["x\x01y"], "tags": ["a"]}, "property string"),
         ({"topic": ["T"], "properties": ["x\x01\0"]}, "U\\+0000"),
         ({"topic": ["T"], "born_timestamp": [1.5]}, "born_timestamp"),
-        ({"topic": ["T"], "store_host": ["[::1]:5"]}, "store_host"),
+        ({"topic": ["T"], "store_host": ["nowhere"]}, "store_host"),
     ],
 )
 def test_columns_that_cannot_be_stored_are_refused_by_name(

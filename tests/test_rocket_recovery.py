@@ -18,6 +18,7 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.codec import decode_one
 from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.messages import has_queue_unit
+from rocketcompat.progress import ProgressFile
 from rocketcompat.recovery import sound_pieces
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, NotAStore
@@ -298,6 +299,17 @@ def test_a_structure_that_is_switched_on_later_is_built_from_the_log(
         bench.put(25)
     with bench.open() as store:
         assert bodies_of(store) == list(range(25))
+
+
+def test_forgotten_marks_stay_forgotten_if_the_process_was_killed_over_it(bench: Bench) -> None:
+    with bench.open():
+        bench.put(3)
+    journal = bench.vfs.record()
+    bench.vfs.remove(PROGRESS)  # so far the one that was killed came
+    ProgressFile(bench.vfs, ROOT).forget()
+    end = len(journal)
+    for state in crash_states(journal, seed=1, kinds=("power",), steps=lambda step: step == end):
+        assert not state.vfs().exists(PROGRESS), state
 
 
 def test_without_queues_the_log_tells_the_next_queue_offsets(bench: Bench) -> None:

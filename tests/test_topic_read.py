@@ -273,3 +273,24 @@ def test_a_flipped_bit_is_seen_when_one_asks_for_checksums(
     assert {m.state for m in filled.read(0)} == {"ok"}
     states = [m.state for m in filled.read(0, verify=True)]
     assert states == ["ok", "ok", "bad_checksum"] + ["ok"] * 22
+
+
+def test_what_expired_is_not_counted_and_not_read(memory_vfs: MemoryVfs) -> None:
+    """An index file outlives a data file: TubeMQ removes each by its own age."""
+    with tubestore.open("/s", vfs=memory_vfs, background=False, segment_size_bytes=300) as store:
+        logs = store.create_topic("t", partitions=2)
+        for number in range(20):
+            logs.append(b"%d" % number, partition=number % 2)
+    memory_vfs.remove(f"/s/t-0/{0:020d}.tube")
+    with tubestore.open("/s", mode="r", vfs=memory_vfs) as store:
+        logs = store["t"]
+        first = logs.partitions().column("first").to_pylist()
+        assert first[0] == first[1] > 0
+        gone = first[0] // ENTRY_SIZE
+        counts = logs.partitions().column("count").to_pylist()
+        assert counts == [10 - (gone + 1) // 2, 10 - gone // 2]
+        bodies = [m.body for p in (0, 1) for m in logs.read(p)]
+        assert sorted(bodies) == sorted(b"%d" % n for n in range(gone, 20))
+        assert logs.scan().read_all().num_rows == 20 - gone
+        with pytest.raises(OffsetOutOfRange):
+            logs.read(0, first[0] - ENTRY_SIZE)

@@ -27,19 +27,22 @@ from tubestore.options import StoreOptions
 from tubestore.partition_index import PartitionIndex
 from tubestore.records import ENTRY_SIZE, EncodedBatch, entries_in
 from tubestore.segment import FileSegment
-from tubestore.segment_list import FileSegmentList
+from tubestore.segment_list import FileSegmentList, Segments
 from tubestore.vfs import Vfs
 
 Array = np.ndarray[Any, Any]
 
 
 class FileSnapshot(NamedTuple):
-    """What a reader may see of the files: both ends, taken at one moment."""
+    """What a reader may see of the files, taken at one moment; later changes do not touch it."""
 
+    #: The first entry whose data is still there.
     index_start: int
     index_end: int
     data_start: int
     data_end: int
+    index_segments: Segments
+    data_segments: Segments
 
 
 class MsgFileStore:
@@ -55,6 +58,8 @@ class MsgFileStore:
         )
         self._postings: dict[tuple[int, str], PartitionIndex] = {}
         self._kept_postings: set[tuple[int, str]] = set()
+        #: The first segments of both streams, and the first offset that follows from them.
+        self._first: tuple[FileSegment | None, FileSegment | None, int] = (None, None, 0)
         #: Directories in which something appeared since they were synced.
         self._unsynced_directories: set[str] = set()
 
@@ -94,7 +99,22 @@ class MsgFileStore:
 
     def snapshot(self) -> FileSnapshot:
         """Return the ends as they are now; the caller holds off a concurrent append."""
-        return FileSnapshot(self.index.start, self.index.end, self.data.start, self.data.end)
+        index, data = self.index, self.data
+        first = self.first_offset()
+        return FileSnapshot(first, index.end, data.start, data.end, index.now, data.now)
+
+    def first_offset(self) -> int:
+        """Return the index offset of the first message whose data is still there.
+
+        Retention removes whole files, and an index file reaches over the border between two
+        data files: its first entries can point to what is gone, in TubeMQ's stores whole files.
+        """
+        index, data = self.index.now, self.data.now
+        first_index, first_data, offset = self._first
+        if index.first is not first_index or data.first is not first_data:
+            offset = _first_kept(index, self.data.start)
+            self._first = (index.first, data.first, offset)
+        return offset
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -232,6 +252,28 @@ class MsgFileStore:
     def record_bytes(self, segment: FileSegment, end: int) -> memoryview:
         """Return the bytes of a data segment below the absolute offset `end`."""
         return segment.view(min(end, segment.end))
+
+
+def _first_kept(index: Segments, data_start: int) -> int:
+    """Return the offset behind the leading entries that point below `data_start`."""
+    offset = index.first.start if index.first is not None else 0
+    for segment in index if data_start else ():
+        count = segment.size // ENTRY_SIZE
+        # The first one alone mostly answers it, without a map.
+        if not count or not _expired(segment, 1, data_start):
+            break
+        expired = _expired(segment, count, data_start)
+        offset = segment.start + ENTRY_SIZE * expired
+        if expired < count:
+            break
+    return offset
+
+
+def _expired(segment: FileSegment, count: int, data_start: int) -> int:
+    """Return how many entries, of the first `count`, point below before one that does not."""
+    offsets = entries_in(segment.read(segment.start, count * ENTRY_SIZE))["data_offset"]
+    below = (offsets >= 0) & (offsets < data_start)
+    return count if below.all() else int(np.argmin(below))
 
 
 def locate(entries: Array, segments: list[FileSegment]) -> list[tuple[FileSegment, Array]]:

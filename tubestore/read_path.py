@@ -114,7 +114,7 @@ class ShardView:
         """Go through the stretches that hold offsets of [start, end), in order."""
         stop = self.ends.index_end if end is None else min(end, self.ends.index_end)
         if start < stop:
-            for segment in self.files.index.between(start, stop):
+            for segment in self.ends.index_segments.between(start, stop):
                 entries = self.files.entries(segment, stop)
                 yield Source(segment.start, entries, self._postings_of(segment), None)
         for placed in self.memory:
@@ -198,11 +198,13 @@ class ShardView:
     def counts(self) -> dict[int, int]:
         """Return how many messages each partition has."""
         totals: dict[int, int] = {}
-        for source in self.sources(0):
-            if source.postings is not None:
+        for source in self.sources(self.index_start):
+            gone = (self.index_start - source.index_start) // ENTRY_SIZE
+            if source.postings is not None and gone <= 0:
                 found = source.postings("partition_id").counts(source.entries)
             else:
-                keys, sizes = np.unique(source.entries["partition_id"], return_counts=True)
+                ids = source.entries["partition_id"][max(0, gone) :]
+                keys, sizes = np.unique(ids, return_counts=True)
                 found = dict(zip(keys.tolist(), sizes.tolist(), strict=True))
             for key, size in found.items():
                 totals[key] = totals.get(key, 0) + size
@@ -219,6 +221,7 @@ class ShardView:
         verify: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Go through all messages in the order of their offsets, some thousands at a time."""
+        start = max(start, self.index_start)
         for source in self.sources(start):
             first = max(0, -(-(start - source.index_start) // ENTRY_SIZE))
             if wanted.key_codes is not None and source.postings is not None:
@@ -250,15 +253,13 @@ class ShardView:
             data = source.placed.batch.data.data
             start = source.placed.data_start
             return [decode(*name, offsets, entries, data, start, columns, verify=verify)]
-        last = self.files.data.only
-        if (
-            last is not None and last.start <= self.ends.data_end
-        ):  # what it does not hold is marked by `decode`
+        last = self.ends.data_segments.only
+        if last is not None:  # what it does not hold is marked by `decode`
             view = self.files.record_bytes(last, self.ends.data_end)
             return [decode(*name, offsets, entries, view, last.start, columns, verify=verify)]
         low = int(entries["data_offset"].min())
         high = int((entries["data_offset"] + entries["data_size"]).max())
-        segments = self.files.data.between(low, min(high, self.ends.data_end))
+        segments = self.ends.data_segments.between(low, min(high, self.ends.data_end))
         groups = locate(entries, segments) if segments else []
         batches = []
         for segment, rows in groups:

@@ -110,15 +110,16 @@ def _trusted(files: MsgFileStore) -> tuple[int, int]:
         if header.token == TOKEN_MESSAGE and files.index.start <= header.queue_logic_offset:
             index_from = min(index_from, header.queue_logic_offset)
     before = files.index.find(index_from - 1) if index_from > files.index.start else None
-    if before is None or before.size < ENTRY_SIZE:
+    if before is None or index_from < before.start + ENTRY_SIZE:
         return files.index.start, files.data.start
     at = index_from - (index_from - before.start) % ENTRY_SIZE
-    entry = INDEX_ENTRY.unpack_from(before.read(at - ENTRY_SIZE, ENTRY_SIZE))
-    # TubeMQ 1.2.0 without caches writes entries at -1 (spec/oracle-tubemq.md 3).
-    end = entry.data_offset + entry.data_size
-    if entry.data_offset < 0 or not files.data.start <= end <= files.data.end:
+    entries = entries_in(before.read(at - ENTRY_SIZE, ENTRY_SIZE))
+    # Entry and record must agree: of damage that has several entries only the first and the
+    # last one say where it begins and ends. TubeMQ 1.2.0 without caches writes entries at -1
+    # (spec/oracle-tubemq.md 3).
+    if not _verify(files, entries, at - ENTRY_SIZE)[0]:
         return files.index.start, files.data.start
-    return at, end
+    return at, int(entries["data_offset"][0]) + int(entries["data_size"][0])
 
 
 def _first_entry_into(files: MsgFileStore, data_offset: int) -> int:
@@ -163,6 +164,23 @@ def _chain_end(view: memoryview, position: int, end: int) -> int:
     return position
 
 
+def _verify(files: MsgFileStore, entries: Array, index_from: int) -> Array:
+    """Return which entries, consecutive ones from `index_from` on, agree with a record."""
+    good = np.zeros(len(entries), bool)
+    offsets = entries["data_offset"].astype(np.int64)
+    for segment in files.data:
+        rows = np.flatnonzero((offsets >= segment.start) & (offsets < segment.end))
+        if len(rows):
+            first, last = int(rows[0]), int(rows[-1]) + 1
+            view = segment.view(segment.end)
+            start = index_from + ENTRY_SIZE * first
+            # Entry and record agree in all else: what the index says of an offset counts.
+            good[first:last] |= verify_entries(
+                entries[first:last], start, view, segment.start, own_offset=False
+            )
+    return good
+
+
 class _Reconciler:
     """Walks data and index together from a trusted place to both ends."""
 
@@ -174,7 +192,7 @@ class _Reconciler:
         self.data_offset = data_from  # where its record stands
         self._entries = self._read_entries(index_from)
         self._entries_from = index_from
-        self._good = self._verify(self._entries, index_from)
+        self._good = _verify(files, self._entries, index_from)
         self._pass_expired()
         #: Index segments that were written to in the middle, sealed ones perhaps.
         self._rewritten: set[FileSegment] = set()
@@ -193,21 +211,6 @@ class _Reconciler:
             for s in self.files.index.between(index_from, self.files.index.end)
         ]
         return np.concatenate(parts) if parts else np.empty(0, INDEX_ENTRY.dtype)
-
-    def _verify(self, entries: Array, index_from: int) -> Array:
-        good = np.zeros(len(entries), bool)
-        offsets = entries["data_offset"].astype(np.int64)
-        for segment in self.files.data:
-            rows = np.flatnonzero((offsets >= segment.start) & (offsets < segment.end))
-            if len(rows):
-                first, last = int(rows[0]), int(rows[-1]) + 1
-                view = segment.view(segment.end)
-                start = index_from + ENTRY_SIZE * first
-                # Entry and record agree in all else: what the index says of an offset counts.
-                good[first:last] |= verify_entries(
-                    entries[first:last], start, view, segment.start, own_offset=False
-                )
-        return good
 
     def run(self) -> None:
         """Go to the end; afterwards both streams end at the last message that is kept."""

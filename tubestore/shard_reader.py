@@ -6,7 +6,7 @@ Next to read: `topic_reads.py`.
 from __future__ import annotations
 
 from tubestore.errors import StoreClosed
-from tubestore.file_store import FileSnapshot, MsgFileStore
+from tubestore.file_store import MsgFileStore
 from tubestore.options import StoreOptions
 from tubestore.read_path import ShardView
 from tubestore.records import ENTRY_SIZE, entries_in, whole_entries
@@ -31,8 +31,9 @@ class ShardReader:
         """See what has been written since; answers that were given stay valid."""
         self.files.load(writable=False)
         self.files.forget_stale_postings()
-        index, data = self.files.index, self.files.data
-        self._ends = FileSnapshot(index.start, self._whole_end(), data.start, data.end)
+        ends = self.files.snapshot()
+        end = self._whole_end()
+        self._ends = ends._replace(index_start=min(ends.index_start, end), index_end=end)
 
     def _whole_end(self) -> int:
         """Return the index offset below which entries have their data: a tail in flight is none."""

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 
+from tubestore.double_buffer import DoubleBuffer
 from tubestore.errors import TubeStoreError
 from tubestore.message_store import MessageStore
 
@@ -26,8 +27,8 @@ class Workers:
         self._shards = weakref.WeakMethod(shards)
         self._changed = threading.Condition()
         #: What is to be done to which shard, in order of asking.
-        self._wanted: dict[MessageStore, int] = {}
-        self._busy: set[MessageStore] = set()
+        self._wanted: dict[DoubleBuffer, int] = {}
+        self._busy: set[DoubleBuffer] = set()
         self._stopped = False
         self._stopping = threading.Event()
         self._threads = [
@@ -40,20 +41,20 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
-    def flush_soon(self, shard: MessageStore) -> None:
+    def flush_soon(self, shard: DoubleBuffer) -> None:
         """Have a worker write the shard's buffers."""
         self._want(shard, _FLUSH)
 
-    def sync_soon(self, shard: MessageStore) -> None:
+    def sync_soon(self, shard: DoubleBuffer) -> None:
         """Have a worker sync what is in the shard's files."""
         self._want(shard, _SYNC)
 
-    def _want(self, shard: MessageStore, what: int) -> None:
+    def _want(self, shard: DoubleBuffer, what: int) -> None:
         with self._changed:
             self._wanted[shard] = self._wanted.get(shard, 0) | what
             self._changed.notify()
 
-    def _next(self) -> tuple[MessageStore, int] | None:
+    def _next(self) -> tuple[DoubleBuffer, int] | None:
         with self._changed:
             while not self._stopped:
                 for shard in self._wanted:

@@ -11,6 +11,7 @@ import typer
 
 from rocketcompat.cli.checking import check
 from rocketcompat.cli.checking import demo as _demo
+from rocketcompat.cli.decoding import decode
 from rocketcompat.cli.listing import cq, dump, queues
 from rocketcompat.cli.reading import get, query
 from tubestore.cli.errors import run
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (dump, queues, cq, get, query, check):
+for _command in (dump, queues, cq, get, query, decode, check):
     app.command()(_command)
 app.command("demo")(_demo)  # `cli.demo` is the module that does it
 

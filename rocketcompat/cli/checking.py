@@ -7,19 +7,9 @@ from typing import Annotated
 
 import typer
 
-from rocketcompat.cli.options import ConfFile, Root, StoreOptions, open_directory
+from rocketcompat.cli.options import Given, store_command
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.output import (
-    Column,
-    Format,
-    FormatOption,
-    Int64,
-    Int64Option,
-    LimitOption,
-    Output,
-    SummaryOption,
-    emit_rows,
-)
+from tubestore.cli.output import Column, emit_rows
 
 FINDING_COLUMNS = (
     Column("path"),
@@ -30,22 +20,13 @@ FINDING_COLUMNS = (
 )
 
 
-def check(
-    root: Root,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    limit: LimitOption = None,
-    summary: SummaryOption = None,
-    option: StoreOptions = None,
-    conf: ConfFile = None,
-) -> None:
+@store_command()
+def check(given: Given) -> None:
     """Compare log, queues and index with each other; exit 1 if something is found."""
-    directory = open_directory(root, option, conf)
+    directory = given.directory()
     from rocketcompat.check import check_store
 
-    listing = emit_rows(
-        check_store(directory), FINDING_COLUMNS, Output(format, int64, limit, summary)
-    )
+    listing = emit_rows(check_store(directory), FINDING_COLUMNS, given.output)
     if listing.rows or listing.truncated:
         raise Leave(EXIT_FINDINGS)
 

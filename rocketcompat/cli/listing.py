@@ -8,26 +8,13 @@ import typer
 
 from rocketcompat.cli.options import (
     MESSAGE_COLUMNS,
-    ConfFile,
+    Given,
     Queue,
-    Root,
-    StoreOptions,
     Topic,
     TrustQueues,
-    open_directory,
+    store_command,
 )
-from tubestore.cli.output import (
-    Column,
-    Format,
-    FormatOption,
-    Int64,
-    Int64Option,
-    LimitOption,
-    Output,
-    Summary,
-    SummaryOption,
-    emit_rows,
-)
+from tubestore.cli.output import Column, Summary, emit_rows
 
 QUEUE_COLUMNS = (
     Column("topic"),
@@ -46,22 +33,17 @@ UNIT_COLUMNS = (
 )
 
 
+@store_command()
 def dump(
-    root: Root,
+    given: Given,
     start: Annotated[
         int | None, typer.Option("--from", min=0, help="Physical offset of the first record.")
     ] = None,
     topic: Topic = None,
     queue: Queue = None,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    limit: LimitOption = None,
-    summary: SummaryOption = None,
-    option: StoreOptions = None,
-    conf: ConfFile = None,
 ) -> None:
     """List the CommitLog's records in order; what cannot be read is a row with a state."""
-    directory = open_directory(root, option, conf)
+    directory = given.directory()
     from rocketcompat.dump import dump_log
 
     rows = (
@@ -75,52 +57,39 @@ def dump(
     emit_rows(
         rows,
         MESSAGE_COLUMNS,
-        Output(format, int64, limit, summary),
+        given.output,
         position=lambda row: {"physical_offset": row["physical_offset"]},
     )
 
 
-def queues(
-    root: Root,
-    trust_queues: TrustQueues = False,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    limit: LimitOption = None,
-    summary: SummaryOption = None,
-    option: StoreOptions = None,
-    conf: ConfFile = None,
-) -> None:
+@store_command()
+def queues(given: Given, trust_queues: TrustQueues = False) -> None:
     """List the queues with their first and next offsets, as a correct recovery would give them."""
-    directory = open_directory(root, option, conf)
+    directory = given.directory()
     from rocketcompat.dump import dump_queues
     from rocketcompat.queue_view import QueueViews
 
     emit_rows(
         dump_queues(QueueViews(directory, trust=trust_queues)),
         QUEUE_COLUMNS,
-        Output(format, int64, limit, summary),
+        given.output,
         position=lambda row: {"topic": row["topic"], "queue_id": row["queue_id"]},
         summary=Summary(complete=not trust_queues),
     )
 
 
+@store_command()
 def cq(
-    root: Root,
+    given: Given,
     topic: Topic = None,
     queue: Queue = None,
     start: Annotated[
         int, typer.Option("--from", min=0, help="First queue offset of each queue.")
     ] = 0,
     trust_queues: TrustQueues = False,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    limit: LimitOption = None,
-    summary: SummaryOption = None,
-    option: StoreOptions = None,
-    conf: ConfFile = None,
 ) -> None:
     """List the ConsumeQueue units, missing ones from the log, surplus ones with a state."""
-    directory = open_directory(root, option, conf)
+    directory = given.directory()
     from rocketcompat.dump import dump_units
     from rocketcompat.queue_view import QueueViews
 
@@ -130,7 +99,7 @@ def cq(
     emit_rows(
         rows,
         UNIT_COLUMNS,
-        Output(format, int64, limit, summary),
+        given.output,
         position=lambda row: {name: row[name] for name in ("topic", "queue_id", "queue_offset")},
         summary=Summary(complete=not trust_queues),
     )

@@ -1,14 +1,34 @@
-"""Options that all commands share, and the directory that they name."""
+"""What all commands share: the directory that they name, how they print, and its options.
+
+    @store_command()
+    def queues(given: Given, trust_queues: TrustQueues = False) -> None:
+        emit_rows(rows_of(given.directory()), COLUMNS, given.output)
+
+`store_command` puts ROOT in front of a command's own parameters and the shared options behind.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from tubestore.cli.errors import UsageMistake
-from tubestore.cli.output import Column
+from tubestore.cli.output import (
+    Column,
+    Format,
+    FormatOption,
+    Int64,
+    Int64Option,
+    LimitOption,
+    Output,
+    SummaryOption,
+)
 
 if TYPE_CHECKING:
     from rocketcompat.directory import StoreDirectory
@@ -29,6 +49,18 @@ TrustQueues = Annotated[
 ]
 Topic = Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")]
 Queue = Annotated[int | None, typer.Option("--queue", "-q", min=0, help="Only this queue.")]
+TheTopic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
+TheQueue = Annotated[int, typer.Option("--queue", "-q", min=0, help="The queue.")]
+
+#: The options behind a command's own: name, annotation, default.
+_SHARED: tuple[tuple[str, Any, Any], ...] = (
+    ("format", FormatOption, Format.TEXT),
+    ("int64", Int64Option, Int64.NUMBER),
+    ("limit", LimitOption, None),
+    ("summary", SummaryOption, None),
+    ("option", StoreOptions, None),
+    ("conf", ConfFile, None),
+)
 
 #: The fields of a message, as in `rocketcompat.message_rows`; kinds for the output.
 MESSAGE_COLUMNS = (
@@ -40,8 +72,8 @@ MESSAGE_COLUMNS = (
     Column("version", "int32"),
     Column("flag", "int32"),
     Column("sys_flag", "int32"),
-    Column("born_timestamp", "int64"),
-    Column("store_timestamp", "int64"),
+    Column("born_timestamp", "ms"),
+    Column("store_timestamp", "ms"),
     Column("born_host"),
     Column("store_host"),
     Column("reconsume_times", "int32"),
@@ -54,11 +86,51 @@ MESSAGE_COLUMNS = (
 )
 
 
-def open_directory(root: str, options: list[str] | None, conf: str | None) -> StoreDirectory:
-    """Return the directory with the options of the command line over those of the file."""
-    from rocketcompat.directory import StoreDirectory
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the shared arguments of a command say."""
 
-    return StoreDirectory(root, {**_from_file(conf), **_from_pairs(options)})
+    root: str
+    output: Output
+    options: list[str] | None = None
+    conf: str | None = None
+
+    def directory(self) -> StoreDirectory:
+        """Open the directory, with the options of the command line over those of the file."""
+        from rocketcompat.directory import StoreDirectory
+
+        return StoreDirectory(self.root, self.store_options())
+
+    def store_options(self) -> dict[str, Any]:
+        """Return the store's options, with RocketMQ's names."""
+        return {**_from_file(self.conf), **_from_pairs(self.options)}
+
+
+def store_command(*, limit: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function whose first parameter is `Given`."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        own = list(inspect.signature(function).parameters.values())[1:]
+        shared = [row for row in _SHARED if limit or row[0] != "limit"]
+
+        @functools.wraps(function)
+        def command(root: str, **values: Any) -> None:
+            taken = {name: values.pop(name) for name, _, _ in shared}
+            output = Output(taken["format"], taken["int64"], taken.get("limit"), taken["summary"])
+            function(Given(root, output, taken["option"], taken["conf"]), **values)
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("root", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Root),
+            *(p.replace(kind=kind, annotation=hints[p.name]) for p in own),
+            *(inspect.Parameter(n, kind, default=d, annotation=a) for n, a, d in shared),
+        ]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        return command
+
+    return decorate
 
 
 def _from_pairs(options: list[str] | None) -> dict[str, Any]:

@@ -9,23 +9,14 @@ import typer
 
 from rocketcompat.cli.options import (
     MESSAGE_COLUMNS,
-    ConfFile,
-    Root,
-    StoreOptions,
+    Given,
+    TheQueue,
+    TheTopic,
     TrustQueues,
-    open_directory,
+    store_command,
 )
 from tubestore.cli.errors import EXIT_NOT_FOUND, Leave
-from tubestore.cli.output import (
-    Column,
-    Format,
-    FormatOption,
-    Int64,
-    Int64Option,
-    Output,
-    SummaryOption,
-    emit_object,
-)
+from tubestore.cli.output import Column, emit_object
 from tubestore.cli.times import parse_time
 
 GET_COLUMNS = (
@@ -43,22 +34,18 @@ QUERY_COLUMNS = (
 )
 
 
+@store_command(limit=False)
 def get(
-    root: Root,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.")],
-    queue: Annotated[int, typer.Option("--queue", "-q", min=0, help="The queue.")],
+    given: Given,
+    topic: TheTopic,
+    queue: TheQueue,
     offset: Annotated[int, typer.Option("--offset", help="The first queue offset.")],
     max: Annotated[int, typer.Option("--max", min=1, help="At most so many messages.")] = 32,
     tags: Annotated[str | None, typer.Option("--tags", help='Such as "A || B".')] = None,
     trust_queues: TrustQueues = False,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    summary: SummaryOption = None,
-    option: StoreOptions = None,
-    conf: ConfFile = None,
 ) -> None:
     """Pull messages from a queue, with RocketMQ's limits and statuses."""
-    directory = open_directory(root, option, conf)
+    directory = given.directory()
     from rocketcompat.queue_view import QueueViews
     from rocketcompat.reads import get_message
 
@@ -79,14 +66,15 @@ def get(
     }
     if trust_queues:
         answer["complete"] = False
-    emit_object(answer, GET_COLUMNS, Output(format, int64, None, summary))
+    emit_object(answer, GET_COLUMNS, given.output)
     if not rows:
         raise Leave(EXIT_NOT_FOUND)
 
 
+@store_command(limit=False)
 def query(
-    root: Root,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.")],
+    given: Given,
+    topic: TheTopic,
     key: Annotated[str, typer.Option("--key", "-k", help="A key, or a unique key.")],
     max: Annotated[int, typer.Option("--max", min=1, help="The newest so many.")] = 32,
     begin: Annotated[
@@ -96,11 +84,6 @@ def query(
     trust_index: Annotated[
         bool, typer.Option("--trust-index", help="Look only into the index files: no log scan.")
     ] = False,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    summary: SummaryOption = None,
-    option: StoreOptions = None,
-    conf: ConfFile = None,
 ) -> None:
     """Find messages by key, oldest first."""
     from tubestore.clock import SystemClock
@@ -110,7 +93,7 @@ def query(
         0 if begin is None else parse_time(begin, now),
         (1 << 63) - 1 if end is None else parse_time(end, now),
     )
-    directory = open_directory(root, option, conf)
+    directory = given.directory()
     from rocketcompat.key_search import search_index, search_log
 
     search = search_index if trust_index else search_log
@@ -123,7 +106,7 @@ def query(
         answer["truncated"] = True
     if trust_index:
         answer["complete"] = False
-    emit_object(answer, QUERY_COLUMNS, Output(format, int64, None, summary))
+    emit_object(answer, QUERY_COLUMNS, given.output)
     if not found:
         raise Leave(EXIT_NOT_FOUND)
 

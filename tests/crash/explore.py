@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple, Protocol
@@ -72,6 +72,7 @@ class Check(Protocol):
 class Subject:
     """What is crashed."""
 
+    name: str
     run: Callable[[MemoryVfs, ManualClock, Book, Promises, int], Run]
     check: Check
     steps: int = 25  #: things that a first run does
@@ -88,6 +89,11 @@ class History:
     clock_ms: int
     name: tuple[int, ...]
     power_failed: bool
+
+    @property
+    def breadth(self) -> Breadth:
+        """How much of it is looked at."""
+        return FIRST if len(self.name) == 1 else FOLLOWING
 
 
 class Broken(AssertionError):
@@ -110,7 +116,7 @@ class Explorer:
     def __init__(self, subject: Subject, seed: int, wanted: int, part: int = 0) -> None:
         if wanted < 1:
             raise ValueError(f"{wanted} states prove nothing")
-        self.subject, self.seed, self.wanted = subject, seed, wanted
+        self.subject, self.seed, self.wanted, self.part = subject, seed, wanted, part
         self._root = 2 * seed + part  # parts draw different histories from one seed
         self.distinct = Distinct()
         self.checked = 0
@@ -119,11 +125,12 @@ class Explorer:
         """Draw histories until `wanted` different states were looked at; returns their number."""
         number = 0
         while len(self.distinct) < self.wanted:
-            self._explore(self._first(number), FIRST)
+            self._explore(self.first(number))
             number += 1
         return len(self.distinct)
 
-    def _first(self, number: int) -> History:
+    def first(self, number: int) -> History:
+        """Draw the history of this number."""
         clock = ManualClock()
         vfs = MemoryVfs(clock)
         journal = vfs.record()
@@ -134,7 +141,7 @@ class Explorer:
         run.stop()
         return History(journal, book, {}, clock.now_ms(), (number,), False)
 
-    def _next(self, history: History, state: CrashState, number: int) -> History:
+    def following(self, history: History, state: CrashState, number: int) -> History:
         """Open a crash state, run on, and return the journal of both."""
         clock = ManualClock(history.clock_ms + 1000)
         vfs = state.vfs(clock)
@@ -150,34 +157,43 @@ class Explorer:
         power_failed = history.power_failed or state.kind == "power"
         return History(journal, book, before, clock.now_ms(), name, power_failed)
 
-    def _explore(self, history: History, breadth: Breadth) -> None:
-        random = Random(hash((self._root, *history.name, -1)))
+    def states(self, history: History, random: Random) -> Iterator[CrashState]:
+        """Draw steps of a history and yield their states, the same for equal generators."""
+        breadth = history.breadth
         steps = len(history.journal) + 1
         share = breadth.share(steps)
         chosen = [random.random() < share for _ in range(steps)]
-        states = crash_states(
+        return crash_states(
             history.journal,
             seed=hash((self._root, *history.name)),
             variants=breadth.variants,
             steps=chosen.__getitem__,
         )
-        enough = min(self.wanted, len(self.distinct) + breadth.states)
-        for number, state in enumerate(states):
+
+    def random_of(self, history: History) -> Random:
+        """Return the generator of what is looked at of a history."""
+        return Random(hash((self._root, *history.name, -1)))
+
+    def _explore(self, history: History) -> None:
+        random = self.random_of(history)
+        enough = min(self.wanted, len(self.distinct) + history.breadth.states)
+        for number, state in enumerate(self.states(history, random)):
             if len(self.distinct) >= enough:
                 return
             if not self.distinct.is_new(state, history.name):
                 continue
-            self._look_at(history, state)
-            if len(history.name) < DEPTH and random.random() < breadth.goes_on:
+            self.look_at(history, state)
+            if len(history.name) < DEPTH and random.random() < history.breadth.goes_on:
                 try:
-                    following = self._next(history, state, number)
+                    following = self.following(history, state, number)
                 except Exception as error:
                     raise Broken(f"running on after {self._describe(history, state)}") from error
                 before = len(self.distinct)
-                self._explore(following, FOLLOWING)
+                self._explore(following)
                 enough = min(self.wanted, enough + len(self.distinct) - before)
 
-    def _look_at(self, history: History, state: CrashState) -> None:
+    def look_at(self, history: History, state: CrashState, *, thorough: bool = False) -> None:
+        """Check a state; Broken if something does not hold."""
         self.checked += 1
         clock = ManualClock(history.clock_ms + 1000)
         try:
@@ -187,10 +203,12 @@ class Explorer:
                 history.book,
                 due(promises_at(state, history.before), state.kind),
                 damage_allowed=history.power_failed or state.kind == "power",
-                thorough=self.checked % THOROUGH == 0,
+                thorough=thorough or self.checked % THOROUGH == 0,
             )
         except Exception as error:
             raise Broken(f"{error!r}: {self._describe(history, state)}") from error
 
     def _describe(self, history: History, state: CrashState) -> str:
-        return f"CRASH_SEED={self.seed}, history {history.name}, {state}"
+        name = ",".join(map(str, history.name))
+        repeat = f"{self.seed} {self.part} {name} {state.kind} {state.step} {state.variant}"
+        return f"{state}; python -m tests.crash.repeat {self.subject.name} {repeat}"

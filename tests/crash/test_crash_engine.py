@@ -12,7 +12,7 @@ import pytest
 from tests.crash import engine
 from tests.crash.explore import Explorer, Subject, seed_from_environment, share_of_states
 
-SUBJECT = Subject(engine.EngineRun, engine.check_state)
+SUBJECT = Subject("engine", engine.EngineRun, engine.check_state)
 
 
 @pytest.mark.crash

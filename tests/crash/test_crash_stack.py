@@ -7,7 +7,7 @@ import pytest
 from tests.crash import stack
 from tests.crash.explore import Explorer, Subject, seed_from_environment, share_of_states
 
-SUBJECT = Subject(stack.StackRun, stack.check_state)
+SUBJECT = Subject("stack", stack.StackRun, stack.check_state)
 
 
 @pytest.mark.crash

@@ -23,8 +23,8 @@ from tubestore.testing import LyingVfs, MemoryVfs
 from tubestore.vfs import Vfs
 
 LOOKED_AT_MOST = 4000
-ENGINE = Subject(engine.EngineRun, engine.check_state)
-STACK = Subject(stack.StackRun, stack.check_state)
+ENGINE = Subject("engine", engine.EngineRun, engine.check_state)
+STACK = Subject("stack", stack.StackRun, stack.check_state)
 
 pytestmark = pytest.mark.crash
 
@@ -53,11 +53,11 @@ class LyingStackRun(stack.StackRun):
 
 
 def test_a_skipped_fsync_of_a_shard_is_found() -> None:
-    states_until_found(Subject(LyingEngineRun, engine.check_state), "lost|NotAStore")
+    states_until_found(Subject("engine", LyingEngineRun, engine.check_state), "lost|NotAStore")
 
 
 def test_a_skipped_fsync_of_the_log_is_found() -> None:
-    states_until_found(Subject(LyingStackRun, stack.check_state), "lost")
+    states_until_found(Subject("stack", LyingStackRun, stack.check_state), "lost")
 
 
 def test_a_skipped_sync_of_a_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

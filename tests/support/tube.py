@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore.clock import Clock, ManualClock
+from tubestore.double_buffer import Background, DoubleBuffer
 from tubestore.file_store import MsgFileStore
 from tubestore.memory_pool import MemoryPool
-from tubestore.message_store import Background, MessageStore
+from tubestore.message_store import MessageStore
 from tubestore.options import StoreOptions
 from tubestore.read_path import ALL_COLUMNS, ShardView
 from tubestore.records import ENTRY_SIZE, RecordColumns, Row
@@ -138,14 +139,14 @@ class Requests:
     """Stands where the flush workers stand and only writes down what they were asked for."""
 
     def __init__(self) -> None:
-        self.flushes: list[MessageStore] = []
-        self.syncs: list[MessageStore] = []
+        self.flushes: list[DoubleBuffer] = []
+        self.syncs: list[DoubleBuffer] = []
 
-    def flush_soon(self, shard: MessageStore) -> None:
+    def flush_soon(self, shard: DoubleBuffer) -> None:
         """Note a flush."""
         self.flushes.append(shard)
 
-    def sync_soon(self, shard: MessageStore) -> None:
+    def sync_soon(self, shard: DoubleBuffer) -> None:
         """Note a sync."""
         self.syncs.append(shard)
 

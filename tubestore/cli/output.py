@@ -26,6 +26,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any, Literal, cast
 
@@ -34,12 +35,13 @@ import typer
 from tubestore.cli.errors import UsageMistake
 
 Row = Mapping[str, Any]
-Kind = Literal["int32", "int64", "int64s", "text", "line", "bytes", "map", "rows"]
+Kind = Literal["int32", "int64", "int64s", "ms", "text", "line", "bytes", "map", "row", "rows"]
 
 #: Rows that set the widths of the text columns, and rows of one Arrow batch.
 _TEXT_WINDOW = 100
 _BATCH_ROWS = 10_000
 _TEXT_WIDTH_MAX = 60
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Format(enum.StrEnum):
@@ -61,10 +63,11 @@ class Int64(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One field of a row: its name and its kind; `rows` has the columns of its own rows.
+    """One field of a row: its name and its kind; "rows" and "row" have columns of their own.
 
-    "int64s" is a list of int64 with nulls allowed, "map" a dict of texts or null, "line" a text
-    that is shown whole, however long it is.
+    "int64s" is a list of int64 with nulls allowed, "ms" a time in ms since the epoch, which
+    people are shown in UTC, "map" a dict of texts or null, "line" a text that is shown whole,
+    however long it is.
     """
 
     name: str
@@ -145,17 +148,18 @@ def emit_rows(
 
 
 def emit_object(value: Row, columns: Sequence[Column], output: Output) -> None:
-    """Print one object; as csv, arrow and parquet, its one column of kind "rows"."""
+    """Print one object; as csv, arrow and parquet, its one column of kind "rows" if it has one."""
     if output.format is Format.JSONL:
         sys.stdout.write(_json(_plain(value, columns, output)) + "\n")
     elif output.format is Format.TEXT:
         _write_object_text(value, columns)
     else:
-        nested = next(c for c in columns if c.kind == "rows")
-        _write(value[nested.name], nested.columns, output)
+        nested = next((c for c in columns if c.kind == "rows"), None)
+        rows = [value] if nested is None else value[nested.name]
+        _write(rows, columns if nested is None else nested.columns, output)
     if output.summary:
         kinds = {c.name: c.kind for c in columns}
-        small = {n: v for n, v in value.items() if kinds.get(n) not in ("rows", "bytes")}
+        small = {n: v for n, v in value.items() if kinds.get(n) not in ("row", "rows", "bytes")}
         _write_file(output.summary, small)
 
 
@@ -210,7 +214,9 @@ def _plain(row: Row, columns: Sequence[Column], output: Output) -> dict[str, Any
             plain[column.name] = base64.b64encode(value).decode()
         elif column.kind == "rows":
             plain[column.name] = [v and _plain(v, column.columns, output) for v in value]
-        elif as_text and column.kind == "int64":
+        elif column.kind == "row":
+            plain[column.name] = _plain(value, column.columns, output)
+        elif as_text and column.kind in ("int64", "ms"):
             plain[column.name] = str(value)
         elif as_text and column.kind == "int64s":
             plain[column.name] = [v if v is None else str(v) for v in value]
@@ -232,7 +238,7 @@ def _write_text(rows: Iterable[Row], columns: Sequence[Column]) -> None:
     window = [_cells(row, columns) for row in islice(source, _TEXT_WINDOW)]
     names = [c.name for c in columns]
     widths = [max(map(len, cells)) for cells in zip(names, *window, strict=True)]
-    right = [c.kind in ("int32", "int64") for c in columns]
+    right = [c.kind in ("int32", "int64", "ms") for c in columns]
     bold = _bold()
     print(bold(_line(names, widths, right)))
     for cells in window:
@@ -247,13 +253,16 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 
 def _cells(row: Row, columns: Sequence[Column]) -> list[str]:
-    return [_cell(row.get(c.name), whole=c.kind == "line") for c in columns]
+    return [_cell(row.get(c.name), c.kind) for c in columns]
 
 
-def _cell(value: Any, *, whole: bool = False) -> str:
+def _cell(value: Any, kind: Kind = "text") -> str:
     """Return a value on one line, without control characters, cut when long."""
+    whole = kind == "line"
     if value is None:
         return "-"
+    if kind == "ms":
+        return time_text(value)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     elif isinstance(value, Mapping):
@@ -264,14 +273,32 @@ def _cell(value: Any, *, whole: bool = False) -> str:
     return clean if len(shown) == len(text) else clean + "…"
 
 
-def _write_object_text(value: Row, columns: Sequence[Column]) -> None:
-    """Print an object's plain fields one a line, then its rows."""
-    nested = {c.name: c for c in columns if c.kind == "rows"}
+def time_text(ms: int) -> str:
+    """Return ms since the epoch as people read it, in UTC; the number if no calendar has it.
+
+    >>> time_text(1_700_000_000_123)
+    '2023-11-14T22:13:20.123Z'
+    """
+    try:
+        moment = _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return str(ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _write_object_text(value: Row, columns: Sequence[Column], indent: str = "") -> None:
+    """Print an object's plain fields one a line, then the objects and the rows in it."""
+    nested = {c.name: c for c in columns if c.kind in ("row", "rows")}
+    kinds = {c.name: c.kind for c in columns}
     plain = {n: v for n, v in value.items() if n not in nested}
     width = max(map(len, plain), default=0)
     for name, content in plain.items():
-        print(f"{name.ljust(width)}  {_cell(content)}")
+        print(f"{indent}{name.ljust(width)}  {_cell(content, kinds.get(name, 'text'))}")
     for name, column in nested.items():
+        if column.kind == "row":
+            print(f"{indent}{name}")
+            _write_object_text(value[name] or {}, column.columns, f"{indent}  ")
+            continue
         rows = [row or {} for row in value[name]]
         if rows:
             print()
@@ -312,12 +339,14 @@ def _write_arrow(rows: Iterable[Row], columns: Sequence[Column], format: Format)
 def _arrow_type(column: Column) -> Any:
     import pyarrow as pa
 
-    if column.kind == "rows":
-        return pa.list_(pa.struct([(c.name, _arrow_type(c)) for c in column.columns]))
+    if column.kind in ("row", "rows"):
+        struct = pa.struct([(c.name, _arrow_type(c)) for c in column.columns])
+        return struct if column.kind == "row" else pa.list_(struct)
     return {
         "int32": pa.int32(),
         "int64": pa.int64(),
         "int64s": pa.list_(pa.int64()),
+        "ms": pa.int64(),
         "text": pa.string(),
         "line": pa.string(),
         "bytes": pa.large_binary(),

@@ -1,0 +1,101 @@
+"""`decode`: one message by its offset, from the files alone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tubestore.cli.errors import EXIT_NOT_FOUND, Leave, UsageMistake
+from tubestore.cli.output import (
+    Column,
+    Format,
+    FormatOption,
+    Int64,
+    Int64Option,
+    Output,
+    SummaryOption,
+    emit_object,
+)
+
+_PLACE = (
+    Column("path", "line"),
+    Column("position", "int64"),
+    Column("state"),
+    Column("reason", "line"),
+)
+#: In the order of the file; the names are those of `decode.MESSAGE_FIELDS`.
+MESSAGE_COLUMNS = (
+    Column("total_size", "int32"),
+    Column("magic_code", "int32"),
+    Column("body_crc", "int32"),
+    Column("queue_id", "int32"),
+    Column("flag", "int32"),
+    Column("queue_offset", "int64"),
+    Column("physical_offset", "int64"),
+    Column("sys_flag", "int32"),
+    Column("born_timestamp", "ms"),
+    Column("born_host"),
+    Column("store_timestamp", "ms"),
+    Column("store_host"),
+    Column("reconsume_times", "int32"),
+    Column("prepared_transaction_offset", "int64"),
+    Column("body_length", "int32"),
+    Column("body", "bytes"),
+    Column("topic_length", "int32"),
+    Column("topic"),
+    Column("properties_length", "int32"),
+    Column("properties", "map"),
+    Column("msg_id"),
+    Column("dialect"),
+    *_PLACE,
+)
+UNIT_COLUMNS = (
+    Column("topic"),
+    Column("queue_id", "int32"),
+    Column("queue_offset", "int64"),
+    Column("physical_offset", "int64"),
+    Column("size", "int32"),
+    Column("tags_code", "int64"),
+    *_PLACE,
+)
+
+
+def decode(
+    path: Annotated[
+        str, typer.Argument(help="A store's root, its commitlog directory, or one file of a log.")
+    ],
+    commitlog_offset: Annotated[
+        int | None, typer.Option("--commitlog-offset", min=0, help="The physical offset.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="The topic.")] = None,
+    queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="The queue.")] = None,
+    offset: Annotated[int | None, typer.Option("--offset", min=0, help="The queue offset.")] = None,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    summary: SummaryOption = None,
+) -> None:
+    """Show the message at a CommitLog offset, or a queue's unit and the message that it leads to.
+
+    Reads the files by the format alone, whatever state the store is in. Exit 1 if no sound
+    message is there.
+    """
+    from rocketcompat.decode import decode_commit_log, decode_queue
+
+    by_queue = (topic, queue, offset)
+    columns: tuple[Column, ...]
+    answer: dict[str, Any]
+    if commitlog_offset is not None and by_queue == (None, None, None):
+        answer = message = decode_commit_log(path, commitlog_offset)
+        columns = MESSAGE_COLUMNS
+    elif (
+        commitlog_offset is None and topic is not None and queue is not None and offset is not None
+    ):
+        unit, message = decode_queue(path, topic, queue, offset)
+        answer = {"unit": unit, "message": message}
+        columns = (Column("unit", "row", UNIT_COLUMNS), Column("message", "row", MESSAGE_COLUMNS))
+    else:
+        raise UsageMistake("give --commitlog-offset, or --topic, --queue and --offset")
+    emit_object(answer, columns, Output(format, int64, None, summary))
+    if message["state"] != "ok":
+        raise Leave(EXIT_NOT_FOUND)

@@ -1,0 +1,248 @@
+"""Messages given as Arrow columns: taken in, checked, and made the parts of records.
+
+Columns: `topic` is needed; `body`, `queue_id`, `tags`, `keys` (text, or lists of texts),
+`properties` (text as on disk, or a map), `flag`, `sys_flag`, `born_timestamp`, `born_host`,
+`store_host`, `reconsume_times`, `prepared_transaction_offset` have `Message`'s defaults.
+Everything is checked before anything is encoded, so a refused batch leaves no trace.
+
+Next to read: `batch_encoder.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rocketcompat.formats import (
+    KEY_SEPARATOR,
+    MESSAGE_HEAD,
+    NAME_VALUE_SEPARATOR,
+    PROPERTIES_SIZE_MAX,
+    PROPERTY_KEYS,
+    PROPERTY_SEPARATOR,
+    PROPERTY_TAGS,
+    encode_host,
+    property_crc_text,
+)
+from rocketcompat.messages import Message
+from rocketcompat.options import MessageStoreConfig
+from rocketcompat.prepare import encode_topic
+from tubestore.errors import InvalidMessage, MessageTooLarge
+from tubestore.kernels import Int64s, bytes_of
+
+_DEFAULTS = Message("")
+NUMBERS = ("flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
+_KNOWN = {*NUMBERS, "topic", "body", "queue_id", "tags", "keys", "properties", "born_timestamp",
+          "born_host", "store_host"}  # fmt: skip
+
+
+def table_of(messages: Any) -> pa.Table:
+    """Take the columns in; unknown ones are refused, since they would be lost."""
+    try:
+        table = pa.table(messages)
+    except (TypeError, ValueError, pa.ArrowInvalid) as error:
+        raise InvalidMessage(f"not a table of messages: {error}") from None
+    unknown = set(table.column_names) - _KNOWN
+    if unknown or "topic" not in table.column_names:
+        what = f"unknown columns {sorted(unknown)}" if unknown else "no column 'topic'"
+        raise InvalidMessage(f"{what}; known are {', '.join(sorted(_KNOWN))}")
+    return table.combine_chunks()
+
+
+def _column(table: pa.Table, name: str) -> Any:
+    """Return a column as one array, None if it is missing or of type null."""
+    if name not in table.column_names:
+        return None
+    chunked = table[name]
+    if pa.types.is_null(chunked.type):
+        return None
+    return chunked.combine_chunks() if chunked.num_chunks != 1 else chunked.chunk(0)
+
+
+def _texts(table: pa.Table, name: str) -> Any:
+    """Return a column of texts, None if it is missing."""
+    column = _column(table, name)
+    if column is None:
+        return None
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        return column.cast(pa.large_string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidMessage(f"{name}: {column.type} is no text") from None
+
+
+def topics_of(table: pa.Table, size_max: int) -> tuple[list[str], Int64s, Any, Int64s]:
+    """Return the distinct topics, each row's, its bytes with the length in front, its magic."""
+    column = _texts(table, "topic")
+    if column is None or column.null_count:
+        raise InvalidMessage("topic: a row has none")
+    encoded = column.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    pairs = [encode_topic(name, size_max) for name in names]
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    raw = pa.array([raw for _, raw in pairs], pa.large_binary()).take(encoded.indices)
+    return names, codes, raw, np.array([magic for magic, _ in pairs], np.int64)[codes]
+
+
+def bodies_of(table: pa.Table, count: int) -> Any:
+    """Return the bodies as a large binary column that starts at 0."""
+    column = _column(table, "body")
+    if column is None:
+        return pa.array([b""] * count, pa.large_binary())
+    try:
+        return _compact(column.cast(pa.large_binary()).fill_null(b""))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidMessage(f"body: {column.type} is not bytes") from None
+
+
+def properties_of(table: pa.Table, count: int, config: MessageStoreConfig) -> Any:
+    """Return the property strings as bytes; checked, with room for a checksum if one is written."""
+    raw = _compact(_property_texts(table, count, config).cast(pa.large_binary()))
+    buffer = raw.buffers()[2]
+    if buffer is not None and not bytes_of(buffer)[: bounds_of(raw)[-1]].all():
+        raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
+    if config.enabled_append_prop_crc:
+        raw = _with_room_for_crcs(raw)
+    longest = int(np.diff(bounds_of(raw)).max(initial=0))
+    if longest > PROPERTIES_SIZE_MAX:
+        raise MessageTooLarge(longest, PROPERTIES_SIZE_MAX, "property string")
+    return raw
+
+
+def _property_texts(table: pa.Table, count: int, config: MessageStoreConfig) -> Any:
+    """Return the property strings, in the order KEYS, TAGS, the others."""
+    parts = []
+    for name, column in ((PROPERTY_KEYS, _keys(table)), (PROPERTY_TAGS, _texts(table, "tags"))):
+        if column is not None:
+            _refuse_separator(column, PROPERTY_SEPARATOR, name)
+            parts.append(
+                pc.binary_join_element_wise(_text(name + NAME_VALUE_SEPARATOR), column, _text(""))
+            )
+    given = _column(table, "properties")
+    if given is not None and not pa.types.is_map(given.type):
+        if parts:
+            raise InvalidMessage("tags and keys stand in the property string when one is given")
+        return _texts(table, "properties").fill_null("")
+    if given is not None:
+        parts.append(_mapped(given))
+    if not parts:
+        return pa.array([""] * count, pa.large_string())
+    # Nulls are made empty by hand: with null_handling="skip" pyarrow (26.0) loses rows that
+    # have nothing but nulls.
+    ended = [
+        pc.binary_join_element_wise(part.cast(pa.large_string()), _text(PROPERTY_SEPARATOR),
+                                    _text("")).fill_null("")
+        for part in parts
+    ]  # fmt: skip
+    joined = pc.binary_join_element_wise(*ended, _text("")) if len(ended) > 1 else ended[0]
+    if config.trailing_property_separator:
+        return joined
+    return pc.utf8_rtrim(joined, PROPERTY_SEPARATOR)
+
+
+def _with_room_for_crcs(properties: Any) -> Any:
+    """Put the record's checksum, still 0, behind each property string (spec §1.5)."""
+    separator, empty = (pa.scalar(text, pa.large_binary()) for text in (b"\x02", b""))
+    ended = pc.or_(pc.ends_with(properties, PROPERTY_SEPARATOR), pc.equal(properties, empty))
+    room = pa.scalar(property_crc_text(0), pa.large_binary())
+    return pc.binary_join_element_wise(properties, pc.if_else(ended, empty, separator), room, empty)
+
+
+def _keys(table: pa.Table) -> Any:
+    """Return the keys of each row as one text, null without any."""
+    column = _column(table, "keys")
+    if column is None or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        return _texts(table, "keys")
+    column = column.cast(pa.list_(pa.large_string()))
+    _refuse_separator(column.flatten(), KEY_SEPARATOR, "keys")
+    joined = pc.binary_join(column, _text(KEY_SEPARATOR))
+    return pc.if_else(pc.equal(pc.list_value_length(column), 0), None, joined)
+
+
+def _mapped(column: Any) -> Any:
+    """Return maps of properties as property strings, null where there are none."""
+    names, values = column.keys.cast(pa.large_string()), column.items.cast(pa.large_string())
+    pairs = pc.binary_join_element_wise(names, values, _text(NAME_VALUE_SEPARATOR))
+    _refuse_separator(pairs, PROPERTY_SEPARATOR, "properties")
+    lists = pa.ListArray.from_arrays(column.offsets, pairs)
+    sizes = pc.list_value_length(lists)
+    joined = pc.binary_join(lists, _text(PROPERTY_SEPARATOR))
+    return pc.if_else(pc.equal(sizes, 0), None, joined)
+
+
+def _text(value: str) -> Any:
+    return pa.scalar(value, pa.large_string())
+
+
+def _refuse_separator(column: Any, separator: str, name: str) -> None:
+    if pc.any(pc.match_substring(column, separator)).as_py():
+        raise InvalidMessage(f"{name}: a value contains {separator!r}, which separates them")
+
+
+def numbers_of(table: pa.Table, name: str, count: int, least: int, most: int) -> Any:
+    """Return a column of whole numbers, checked against the field's range."""
+    column = _column(table, name)
+    if column is None:
+        return np.full(count, getattr(_DEFAULTS, name), np.int64)
+    try:
+        values = column.cast(pa.int64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidMessage(f"{name}: {column.type} is no whole number of 64 bits") from None
+    if values.null_count:
+        raise InvalidMessage(f"{name}: a row has none")
+    numbers = values.to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero((numbers < least) | (numbers > most))
+    if len(wrong):
+        row = int(wrong[0])
+        raise InvalidMessage(f"{name}: {numbers[row]} in row {row} is outside {least} … {most}")
+    return numbers
+
+
+def range_of(name: str) -> tuple[int, int]:
+    """Least and greatest value of a numeric field."""
+    bits = 8 * MESSAGE_HEAD.dtype[name].itemsize
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def times_of(column: Any) -> Any:
+    """Return times as ms since the epoch; a timestamp without a zone is refused."""
+    if pa.types.is_timestamp(column.type):
+        if column.type.tz is None:
+            raise InvalidMessage("born_timestamp: a time without a zone")
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+    if column.null_count:
+        raise InvalidMessage("born_timestamp: a row has none")
+    try:
+        return column.cast(pa.int64()).to_numpy()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidMessage(f"born_timestamp: {column.type} is no time") from None
+
+
+def hosts_of_rows(table: pa.Table, name: str, count: int) -> tuple[list[bytes], Int64s]:
+    """Return the distinct hosts as on disk, and which of them each row has."""
+    column = _texts(table, name)
+    if column is None:
+        return [encode_host(getattr(_DEFAULTS, name))], np.zeros(count, np.int64)
+    encoded = column.fill_null(getattr(_DEFAULTS, name)).dictionary_encode()
+    try:
+        raw = [encode_host(text) for text in encoded.dictionary.to_pylist()]
+    except ValueError as error:
+        raise InvalidMessage(f"{name}: {error}") from None
+    return raw, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _compact(column: Any) -> Any:
+    """Return a binary column that starts at 0 of its buffers (a slice may not)."""
+    return column if column.offset == 0 else pa.concat_arrays([column, column[:0]])
+
+
+def bounds_of(column: Any) -> Int64s:
+    """Boundaries of a large binary column."""
+    if len(column) == 0:
+        return np.zeros(1, np.int64)
+    offsets = np.frombuffer(column.buffers()[1], np.int64)
+    return offsets[column.offset : column.offset + len(column) + 1]

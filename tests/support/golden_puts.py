@@ -1,0 +1,97 @@
+"""The puts of a golden RocketMQ store, put again by ours at the same times."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.default_message_store import DefaultMessageStore
+from tests.support.golden import Golden, Row
+from tests.support.rocket_golden import config_of
+from tubestore.clock import ManualClock
+
+BORN_HOST, STORE_HOST = "10.1.2.3:45678", "192.168.0.9:10911"
+
+
+class Again:
+    """A store of ours that puts what a real one has put, when it did."""
+
+    def __init__(self, golden: Golden, root: Path, **options: Any) -> None:
+        self.golden, self.root = golden, root
+        self.clock = ManualClock(0)
+        self.config: MessageStoreConfig = config_of(golden, **options)
+        self.store: DefaultMessageStore = rocketcompat.open(
+            root, "w", self.config, clock=self.clock, background=False
+        )
+        self._theirs = records_by_place(golden)
+
+    def at_time_of(self, row: Row) -> None:
+        """Set the clock to the store time of a put."""
+        self.clock.advance(row["out"]["storeTimestamp"] - self.clock.now_ms())
+
+    def message(self, row: Row) -> Message:
+        """The message of a put."""
+        given = row["in"]
+        message = message_of(given)
+        if "lz4" in given:  # made by a compressor that is not here
+            record = self._theirs[row["out"]["wroteOffset"]]
+            size = int.from_bytes(record[84:88], "big")
+            message.body = record[88 : 88 + size]
+        return message
+
+    def close(self) -> None:
+        """Close ours."""
+        self.store.close()
+
+
+def files_of(root: Path, directory: str) -> dict[str, bytes]:
+    """Return the files below a directory by their names."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted((root / directory).rglob("*"))
+        if path.is_file()
+    }
+
+
+def records_by_place(golden: Golden) -> dict[int, bytes]:
+    """Return the bytes of every record of a golden log by its offset."""
+    size = golden.meta["config"].get("mappedFileSizeCommitLog", 1 << 30)
+    found = {}
+    for row in golden.expected():
+        if row["type"] == "record":
+            place, length = row["physicalOffset"], row.get("size", row.get("storeSize"))
+            path = golden.store / "commitlog" / f"{place - place % size:020d}"
+            with path.open("rb") as file:
+                file.seek(place % size)
+                found[place] = file.read(length)
+    return found
+
+
+def body_of(given: Row) -> bytes:
+    """Return the body that the fields of a put describe."""
+    if "text" in given:
+        return bytes(given["text"].encode())
+    if "body" in given:
+        return base64.b64decode(given["body"])
+    seed = given.get("seed", 0)
+    return bytes((seed + 31 * i + (i >> 8)) & 255 for i in range(given.get("fill", 0)))
+
+
+def message_of(given: Row) -> Message:
+    """Return the message that the fields of a put describe."""
+    return Message(
+        given["topic"],
+        body_of(given),
+        properties=given.get("properties", ""),
+        queue_id=given.get("queueId", 0),
+        flag=given.get("flag", 0),
+        sys_flag=given.get("sysFlag", 0),
+        born_timestamp=given["bornTimestamp"],
+        born_host=given.get("bornHost", BORN_HOST),
+        store_host=given.get("storeHost", STORE_HOST),
+        reconsume_times=given.get("reconsumeTimes", 0),
+        prepared_transaction_offset=given.get("preparedTransactionOffset", 0),
+    )

@@ -1,0 +1,273 @@
+"""The file system of the machine, with one bounded pool of descriptors (D8).
+
+Guards: `OsVfs._lock` guards the pool. A positional read or write takes no lock: the
+descriptor object is held by a local reference while it is used and closes itself
+when the last reference goes.
+
+Next to read: `vfs.py`, what is asked of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import platform
+import resource
+import threading
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from tubestore.layout import Buffer
+
+DESCRIPTORS_MAX = 512
+LOOKS_MAX = 8
+
+
+class _Descriptor:
+    """An open descriptor that closes itself when nobody holds it any more."""
+
+    __slots__ = ("__weakref__", "dirty", "fd", "used")
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.used, self.dirty = fd, True, False
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+
+class OsFile:
+    """A file of the operating system; made by `OsVfs.open`."""
+
+    __slots__ = ("_descriptor", "_vfs", "_writable", "path")
+
+    def __init__(self, vfs: OsVfs, path: str, fd: int, writable: bool) -> None:
+        self.path, self._vfs, self._writable = path, vfs, writable
+        self._descriptor: _Descriptor | None = _Descriptor(fd)
+        vfs._admit(self)
+
+    def _hold(self) -> _Descriptor:
+        held = self._descriptor
+        if held is None:
+            flags = os.O_RDWR if self._writable else os.O_RDONLY
+            held = self._descriptor = _Descriptor(os.open(self.path, flags | os.O_CLOEXEC))
+            self._vfs._admit(self)
+        held.used = True
+        return held
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+        return os.fstat(self._hold().fd).st_size
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read up to `size` bytes at `position`."""
+        held = self._hold()
+        data = os.pread(held.fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(held.fd, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """Write all of `data` at `position`, or raise OSError."""
+        held = self._hold()
+        held.dirty = True
+        size = len(data)
+        written = os.pwrite(held.fd, data, position)
+        while written < size:
+            more = os.pwrite(held.fd, memoryview(data)[written:], position + written)
+            if more == 0:
+                raise OSError(errno.EIO, "a write made no progress", self.path)
+            written += more
+
+    def truncate(self, size: int) -> None:
+        """Make the file `size` bytes long."""
+        held = self._hold()
+        held.dirty = True
+        os.ftruncate(held.fd, size)
+
+    def sync(self) -> None:
+        """Bring data and length to stable storage."""
+        held = self._hold()
+        held.dirty = False
+        if platform.system() == "Darwin":  # fdatasync leaves it in the drive's cache there
+            fcntl.fcntl(held.fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined]
+        else:
+            os.fdatasync(held.fd)
+
+    def view(self, size: int) -> memoryview:
+        """Map the first `size` bytes."""
+        if size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(self._hold().fd, size, prot=mmap.PROT_READ))
+
+    def next_data(self, position: int) -> int | None:
+        """Return the first position >= `position` that may hold data."""
+        fd = self._hold().fd
+        try:
+            return os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            return position  # a file system without holes
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._descriptor = None
+
+    @property
+    def descriptor(self) -> _Descriptor | None:
+        """The descriptor while it is open; for the pool only."""
+        return self._descriptor
+
+
+class OsLock:
+    """A lock on a file; `lockf` on byte 0 excludes a real broker, `flock` does not (D9)."""
+
+    def __init__(self, path: str, kind: str) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._pid = os.getpid()
+        try:
+            if kind == "lockf":
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            else:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def release(self) -> None:
+        """Give it back, unless this process is a fork of the one that took it."""
+        if self._fd >= 0 and os.getpid() == self._pid:
+            os.close(self._fd)
+        self._fd = -1
+
+
+class OsVfs:
+    """The file system of the machine (Linux; macOS as far as it goes)."""
+
+    def __init__(self, descriptors_max: int | None = None) -> None:
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._descriptors_max = descriptors_max or max(16, min(DESCRIPTORS_MAX, allowed // 2))
+        self._lock = threading.Lock()
+        self._pool: deque[OsFile] = deque()
+
+    def _admit(self, file: OsFile) -> None:
+        """Count a newly opened file; close one that has been idle if there are too many.
+
+        A second chance for those that were used since the last look, or have writes that no
+        sync has confirmed; looks at a few only, so that it costs the same with any number.
+        """
+        with self._lock:
+            pool = self._pool
+            pool.append(file)
+            looks = LOOKS_MAX
+            while len(pool) > self._descriptors_max:
+                oldest = pool.popleft()
+                held = oldest.descriptor
+                if held is None:
+                    continue
+                looks -= 1
+                if looks > 0 and (held.used or held.dirty):
+                    held.used = False
+                    pool.append(oldest)
+                else:
+                    # A write error that no descriptor has reported is reported to the next one
+                    # that is opened (Linux, since 4.13), so even a dirty file may be closed.
+                    oldest.close()
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
+        """Open a file; with `create` it must not exist yet."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return OsFile(self, path, os.open(path, flags, 0o644), writable)
+
+    def entries(self, directory: str) -> list[tuple[str, bool, int]]:
+        """List (name, is a directory, size), sorted by name; empty if it is missing."""
+        try:
+            with os.scandir(directory) as scan:
+                return sorted(self._rows(scan))
+        except FileNotFoundError:
+            return []
+
+    @staticmethod
+    def _rows(scan: Iterator[os.DirEntry[str]]) -> Iterator[tuple[str, bool, int]]:
+        for entry in scan:
+            if entry.is_dir():
+                yield entry.name, True, 0
+            elif entry.is_file():
+                yield entry.name, False, entry.stat().st_size
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory is there."""
+        return os.path.exists(path)
+
+    def make_directories(self, path: str) -> None:
+        """Create a directory and its parents."""
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file over another, atomically."""
+        os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name, atomically."""
+        os.link(source, target)
+
+    def remove(self, path: str) -> None:
+        """Unlink a file."""
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def modified_ms(self, path: str) -> int:
+        """Last modification, ms since the epoch."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def read_file(self, path: str) -> bytes:
+        """Read a whole small file."""
+        return Path(path).read_bytes()
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """Write a small file whole or not at all."""
+        temporary = f"{path}.tmp"
+        with open(temporary, "wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+    def lock(self, path: str, *, kind: str) -> OsLock:
+        """Take the lock of a file; BlockingIOError or PermissionError if somebody has it."""
+        return OsLock(path, kind)
+
+    def boot_id(self) -> str:
+        """Identify this boot of the machine."""
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except (
+            OSError
+        ):  # not Linux: every process counts as a boot, so only what is synced is trusted
+            return f"pid-{os.getpid()}"

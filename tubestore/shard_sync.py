@@ -1,0 +1,143 @@
+"""A shard's files being rolled and brought to stable storage, and what happens when that fails.
+
+Trouble (`_refusal`): a full disk refuses appends until a flush succeeds again; any other
+failed write and any failed sync fails the shard until it is reopened. In both the buffers
+stay, and stay readable.
+
+Guards: `_append_lock` guards `_visible` and `_refusal`; it is never held over I/O. Syncs and
+rolls go one at a time through `_commits`.
+
+Next to read: `double_buffer.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable
+
+from tubestore.checkpoint import write_checkpoint
+from tubestore.clock import Clock
+from tubestore.errors import DiskFull, StoreClosed, StoreFailed, TubeStoreError
+from tubestore.file_store import MsgFileStore
+from tubestore.group_commit import GroupCommit
+from tubestore.options import StoreOptions
+
+log = logging.getLogger(__name__)
+
+#: How old a checkpoint is at least before the background writes the next.
+_CHECKPOINT_SECONDS = 0.2
+
+
+class SyncedShard:
+    """The files of a shard that is written to, and how far they are safe."""
+
+    def __init__(
+        self, files: MsgFileStore, *, topic: str, options: StoreOptions, clock: Clock
+    ) -> None:
+        self.topic, self.store_id = topic, files.store_id
+        self.files = files
+        self._options, self._clock = options, clock
+        self._append_lock = threading.Lock()
+        self._room = threading.Condition(self._append_lock)
+        self._commits = GroupCommit(files.data.end)
+        self._unsynced_messages = 0
+        self._last_sync = clock.monotonic()
+        self._last_checkpoint = self._last_sync - _CHECKPOINT_SECONDS
+        self._refusal: TubeStoreError | None = None
+        self._visible = files.snapshot()
+
+    @property
+    def name(self) -> str:
+        """`<topic>-<store id>`."""
+        return f"{self.topic}-{self.store_id}"
+
+    def _check_open(self) -> None:
+        if self._refusal is not None and not isinstance(self._refusal, DiskFull):
+            raise self._refusal
+
+    def _roll(self) -> None:
+        """Seal full segments; without room for the next file the next flush tries again."""
+        if not self.files.is_full():
+            return
+        try:
+            # That syncs its data, but not the names in its directory: the next sync does.
+            self._commits.run(self._roll_files)
+        except DiskFull as error:
+            log.warning("%s: what was written stays written", error)
+
+    def _roll_again(self) -> None:
+        """Make the file for which there was no room: all that was taken is written, so it waits."""
+        self._commits.run(self._roll_files)
+        with self._append_lock:
+            if isinstance(self._refusal, DiskFull):
+                self._refusal = None
+            self._room.notify_all()
+
+    def _roll_files(self) -> int:
+        try:
+            self.files.roll_if_full()
+        except OSError as error:
+            raise self._refuse(error) from error
+        return self._commits.end
+
+    def _refuse(self, error: OSError) -> TubeStoreError:
+        """Remember why appends are refused from now on."""
+        refusal: TubeStoreError
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            refusal = DiskFull(self.files.directory, str(error))
+        else:
+            refusal = StoreFailed(self.files.directory, str(error))
+        with self._append_lock:
+            if not isinstance(self._refusal, StoreFailed | StoreClosed):
+                self._refusal = refusal
+            self._room.notify_all()
+        log.error("%s", refusal)
+        return refusal
+
+    def sync_files(self, *, checkpoint: bool = False) -> None:
+        """Bring what is in the files to stable storage, and leave a checkpoint of that.
+
+        Without `checkpoint` only if the last one is a moment old: by default the background
+        syncs every 1,000 messages, and a file each time would cost a tenth of all appends.
+
+        Nobody who writes waits for it: what is written meanwhile may or may not be covered, and
+        a segment that is sealed meanwhile is synced by that.
+        """
+        with self._append_lock:
+            self._check_open()
+            ends = self._visible
+        self._commits.run(lambda: self._synced(self.files.sync, ends.data_end))
+        now = self._clock.monotonic()
+        if checkpoint or now - self._last_checkpoint >= _CHECKPOINT_SECONDS:
+            self._last_checkpoint = now
+            write_checkpoint(self.files, ends.index_end, ends.data_end)
+        self.files.keep_postings()
+
+    def _sync_data(self, data_end: int) -> None:
+        """Wait until data below `data_end` is on stable storage; waiters share syncs."""
+        self._commits.reach(data_end, lambda: self._synced(self.files.sync_data, None))
+
+    def _synced(self, sync: Callable[[], int | None], data_end: int | None) -> int:
+        """Run a sync of the files; a failed one fails the shard. Returns how far data is safe."""
+        with self._append_lock:
+            self._check_open()
+        try:
+            end = sync()
+        except OSError as error:
+            raise self._fail(error) from error
+        self._unsynced_messages = 0
+        self._last_sync = self._clock.monotonic()
+        reached = end if data_end is None else data_end
+        assert reached is not None
+        return reached
+
+    def _fail(self, error: OSError) -> StoreFailed:
+        """A failed sync: what the kernel dropped cannot be told, so the shard ends here (D6)."""
+        failed = StoreFailed(self.files.directory, f"sync: {error}")
+        with self._append_lock:
+            self._refusal = failed
+            self._room.notify_all()
+        log.error("%s", failed)
+        return failed
