@@ -11,9 +11,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from rocketcompat.messages import (
+    BatchItem,
     GetMessageStatus,
     Message,
+    MessageBatch,
     MessageRecord,
+    PutBatchResult,
     PutResult,
     PutStatus,
 )
@@ -25,10 +28,13 @@ if TYPE_CHECKING:
     from tubestore.vfs import Vfs
 
 __all__ = [
+    "BatchItem",
     "GetMessageStatus",
     "Message",
+    "MessageBatch",
     "MessageRecord",
     "MessageStoreConfig",
+    "PutBatchResult",
     "PutResult",
     "PutStatus",
     "open",

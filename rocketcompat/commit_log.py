@@ -148,12 +148,15 @@ class CommitLog:
                 self._starts, self._starts_complete = [], False
         return physical_offset, queue_offset, now
 
-    def put_columns(self, encoded: EncodedColumns) -> tuple[Int64s, Int64s, int]:
+    def put_columns(
+        self, encoded: EncodedColumns, *, together: bool = False
+    ) -> tuple[Int64s, Int64s, int]:
         """Append messages in order; returns (physical offsets, queue offsets, store timestamp).
 
         As so many single puts, but for the one store time: at a file's end the batch is
-        split. On an error the rows before may be in the log; then `BatchError`'s facts are on
-        the exception as `placed`, the number of rows that were written.
+        split; `together` keeps it in one file, which has to have room for it, and all of it is
+        written or nothing. On an error the rows before may be in the log; then `BatchError`'s
+        facts are on the exception as `placed`, the number of rows that were written.
         """
         count = len(encoded)
         if count == 0:
@@ -169,7 +172,7 @@ class CommitLog:
                     for row in firsts]  # fmt: skip
             bases = np.array([self._next_queue_offsets.get(key, 0) for key in keys] + [0], np.int64)
             queue_offsets = np.where(counted, bases[groups] + group_ranks, 0)
-            physical_offsets, parts = self._places(encoded)
+            physical_offsets, parts = self._places(encoded, together=together)
             encoded.place(queue_offsets, physical_offsets, now)
             written = 0
             try:
@@ -296,12 +299,14 @@ class CommitLog:
         self._last = self.queue.last_or_create(self._end)
         return self._last
 
-    def _places(self, encoded: EncodedColumns) -> tuple[Int64s, list[tuple[int, int, bool]]]:
+    def _places(
+        self, encoded: EncodedColumns, *, together: bool
+    ) -> tuple[Int64s, list[tuple[int, int, bool]]]:
         """Return each row's physical offset, and the runs of rows (first, end, into a new file)."""
         bounds, count = encoded.bounds, len(encoded)
         offsets = np.empty(count, np.int64)
         runs = []
-        file, at = self._place(int(encoded.sizes[0]))
+        file, at = self._place(int(bounds[-1] if together else encoded.sizes[0]))
         first, rolls, file_size = 0, file is None, self.queue.file_size
         while first < count:
             room = file_size - at % file_size - BLANK.size

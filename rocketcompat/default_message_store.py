@@ -28,7 +28,16 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 import pyarrow as pa
 
 from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.messages import Message, MessageRecord, PutResult, PutStatus
+from rocketcompat.formats import BLANK, encode_host
+from rocketcompat.message_columns import columns_of_batch
+from rocketcompat.messages import (
+    Message,
+    MessageBatch,
+    MessageRecord,
+    PutBatchResult,
+    PutResult,
+    PutStatus,
+)
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.parts import Parts
 from rocketcompat.prepare import prepare
@@ -37,6 +46,7 @@ from rocketcompat.writer import Writer
 from tubestore.clock import Clock, SystemClock
 from tubestore.errors import (
     InvalidMessage,
+    MessageTooLarge,
     ReadOnlyStore,
     StoreClosed,
     TubeStoreError,
@@ -128,6 +138,28 @@ class DefaultMessageStore:
             "store_timestamp": pa.repeat(pa.scalar(timestamp, pa.int64()), len(encoded)),
         }
         return pa.table(columns)
+
+    def put_messages(
+        self, batch: MessageBatch, *, durability: Durability | None = None
+    ) -> PutBatchResult:
+        """Append the messages of a batch, each a record, in one file and without others between.
+
+        All of them are written or none. Raises as `put_message` does.
+        """
+        encoded = encode_columns(columns_of_batch(batch, self.config), self.config)
+        room = self.config.mapped_file_size_commit_log - BLANK.size
+        if int(encoded.bounds[-1]) > room:
+            raise MessageTooLarge(int(encoded.bounds[-1]), room, "batch")
+        self._check_put()
+        physical, queue_offsets, timestamp = self.commit_log.put_columns(encoded, together=True)
+        self.dispatcher.wake()
+        status = PutStatus.PUT_OK
+        if durability == "fsync" or (self._sync_always and durability is None):
+            status = self._synced_status(int(physical[-1] + encoded.sizes[-1]))
+        return PutBatchResult(
+            status, physical.tolist(), encoded.sizes.tolist(), int(queue_offsets[0]), timestamp,
+            encode_host(batch.store_host),
+        )  # fmt: skip
 
     def flush(self) -> None:
         """Bring everything put so far, and what is built from it, to stable storage."""

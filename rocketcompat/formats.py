@@ -98,6 +98,19 @@ BLANK = Layout(
     ),
 )
 
+#: A message in the body of a batch (spec §1.11); length and text of its properties follow its body.
+BATCH_ITEM = Layout(
+    "BatchItem",
+    20,
+    (
+        Field("total_size", "i4", "Bytes of the item, this field included."),
+        Field("magic_code", "i4", "0."),
+        Field("body_crc", "i4", "0; the store computes it."),
+        Field("flag", "i4", "The application's; opaque."),
+        Field("body_length", "i4", "Bytes of the body, which follows."),
+    ),
+)
+
 CQ_UNIT = Layout(
     "CqUnit",
     20,

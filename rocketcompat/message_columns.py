@@ -10,6 +10,7 @@ Next to read: `batch_encoder.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketcompat.formats import (
+    BATCH_ITEM,
     KEY_SEPARATOR,
     MESSAGE_HEAD,
     NAME_VALUE_SEPARATOR,
+    PROPERTIES_LENGTH_SIZE,
     PROPERTIES_SIZE_MAX,
+    PROPERTY_DELAY,
     PROPERTY_KEYS,
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
+    SYS_FLAG_TRANSACTION_MASK,
     encode_host,
+    encode_properties,
+    parse_properties,
     property_crc_text,
 )
-from rocketcompat.messages import Message
+from rocketcompat.messages import Message, MessageBatch
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.prepare import encode_topic
+from rocketcompat.prepare import encode_topic, property_text
 from tubestore.errors import InvalidMessage, MessageTooLarge
 from tubestore.kernels import Int64s, bytes_of
 
@@ -37,6 +44,53 @@ _DEFAULTS = Message("")
 NUMBERS = ("flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
 _KNOWN = {*NUMBERS, "topic", "body", "queue_id", "tags", "keys", "properties", "born_timestamp",
           "born_host", "store_host"}  # fmt: skip
+
+
+def columns_of_batch(batch: MessageBatch, config: MessageStoreConfig) -> dict[str, Any]:
+    """Return a batch as columns for `encode_columns`.
+
+    InvalidMessage for what RocketMQ refuses in one: a transaction, a delay.
+    """
+    if not batch.items:
+        raise InvalidMessage("a batch without messages")
+    if batch.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+        raise InvalidMessage("a batch cannot be part of a transaction")
+    common = _common_text(batch.properties, config)
+    if int(parse_properties(common).get(PROPERTY_DELAY, "0") or 0) > 0:
+        raise InvalidMessage("a batch cannot be delayed")
+    texts = [
+        _joined(property_text(i, trailing_separator=config.trailing_property_separator), common)
+        for i in batch.items
+    ]
+    count = len(texts)
+    size = sum(len(item.body) for item in batch.items) + sum(len(t.encode()) for t in texts)
+    size += count * (BATCH_ITEM.size + PROPERTIES_LENGTH_SIZE)
+    if size > config.max_message_size:
+        raise MessageTooLarge(size, config.max_message_size, "batch body")
+    columns: dict[str, Any] = {
+        "topic": pa.array([batch.topic] * count, pa.string()),
+        "body": pa.array([bytes(item.body) for item in batch.items], pa.large_binary()),
+        "properties": pa.array(texts, pa.large_string()),
+        "flag": [item.flag for item in batch.items],
+    }
+    for name in ("queue_id", "sys_flag", "born_host", "store_host", "reconsume_times"):
+        columns[name] = [getattr(batch, name)] * count
+    if batch.born_timestamp is not None:
+        columns["born_timestamp"] = [batch.born_timestamp] * count
+    return columns
+
+
+def _common_text(given: Mapping[str, str] | str | None, config: MessageStoreConfig) -> str:
+    """Return the batch's own properties as text."""
+    if given is None or isinstance(given, str):
+        return given or ""
+    return encode_properties(given, trailing_separator=config.trailing_property_separator)
+
+
+def _joined(own: str, common: str) -> str:
+    """Put the batch's properties behind an item's own (since 4.9.1 with a separator between)."""
+    between = own and common and not own.endswith(PROPERTY_SEPARATOR)
+    return own + (PROPERTY_SEPARATOR if between else "") + common
 
 
 def table_of(messages: Any) -> pa.Table:

@@ -55,6 +55,36 @@ class Message:
     prepared_transaction_offset: int = 0
 
 
+@dataclass(slots=True)
+class BatchItem:
+    """A message of a batch; `properties` as in `Message`."""
+
+    body: bytes = b""
+    tags: str | None = None
+    keys: str | Sequence[str] | None = None
+    properties: Mapping[str, str] | str | None = None
+    flag: int = 0
+
+
+@dataclass(slots=True)
+class MessageBatch:
+    """Messages of one topic and queue that are put together (`MessageExtBatch`, spec §1.11).
+
+    Each becomes an ordinary record. What the items do not say for themselves is the batch's,
+    and the batch's properties are put behind each item's.
+    """
+
+    topic: str
+    items: Sequence[BatchItem]
+    queue_id: int = 0
+    properties: Mapping[str, str] | str | None = None
+    sys_flag: int = 0
+    born_timestamp: int | None = None
+    born_host: str = "127.0.0.1:0"
+    store_host: str = "127.0.0.1:10911"
+    reconsume_times: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
     """A record of the CommitLog, decoded; what was stored, unchanged."""
@@ -134,6 +164,23 @@ class PutResult(NamedTuple):
     def msg_id(self) -> str:
         """RocketMQ's offset message id."""
         return message_id(self.store_host_bytes, self.physical_offset)
+
+
+class PutBatchResult(NamedTuple):
+    """Where the messages of a batch stand now, in order; all of one queue."""
+
+    status: PutStatus
+    physical_offsets: list[int]
+    sizes: list[int]
+    #: Of the first; the others follow.
+    queue_offset: int
+    store_timestamp: int
+    store_host_bytes: bytes
+
+    @property
+    def msg_id(self) -> str:
+        """RocketMQ's offset message ids, joined by commas."""
+        return ",".join(message_id(self.store_host_bytes, at) for at in self.physical_offsets)
 
 
 def has_queue_unit(sys_flags: Any) -> Any:

@@ -9,9 +9,9 @@ Next to read: `codec.py`, which makes the record.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from rocketcompat.formats import (
     BODY_CRC_MASK,
@@ -145,7 +145,15 @@ def with_room_for_crc(properties: bytes) -> bytes:
     return properties + _NO_CRC
 
 
-def property_text(message: Message, *, trailing_separator: bool) -> str:
+class Described(Protocol):
+    """What says its properties as a `Message` does."""
+
+    tags: str | None
+    keys: str | Sequence[str] | None
+    properties: Mapping[str, str] | str | None
+
+
+def property_text(message: Described, *, trailing_separator: bool) -> str:
     """Return the property string of a message: its own verbatim, or made of keys, tags, pairs."""
     given = message.properties
     if given.__class__ is str:
@@ -173,7 +181,7 @@ def property_text(message: Message, *, trailing_separator: bool) -> str:
     return text
 
 
-def _plain_text(message: Message, trailing_separator: bool) -> str | None:
+def _plain_text(message: Described, trailing_separator: bool) -> str | None:
     """The property string of a message with a tag and keys at most; None if it is not that plain.
 
     The way of nearly every message, and three times as fast as the other.

@@ -12,7 +12,14 @@ from rocketcompat import Message
 from rocketcompat.codec import encode_one
 from rocketcompat.prepare import prepare
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
-from tests.support.golden_puts import Again, files_of, message_of, records_by_place
+from tests.support.golden_puts import (
+    Again,
+    batch_of,
+    files_of,
+    in_order_of_names,
+    message_of,
+    records_by_place,
+)
 from tests.support.rocket_golden import config_of
 from tubestore.errors import InvalidMessage
 
@@ -99,6 +106,44 @@ def test_the_same_messages_as_columns_are_the_same_bytes(
         again.close()
     for directory in ("commitlog", "consumequeue"):
         assert files_of(columns.root, directory) == files_of(single.root, directory)
+
+
+@pytest.mark.parametrize(
+    ("version", "scenario"),
+    [
+        *((version, scenario) for version in ROCKET_VERSIONS for scenario in ("batch", "ipv6")),
+        ("5.3.3", "v2-topics"),
+    ],
+)
+def test_batches_and_single_puts_make_the_same_log(
+    golden: GoldenFactory, tmp_path: Path, version: str, scenario: str
+) -> None:
+    theirs = golden("rocketmq", version, scenario)
+    again = Again(theirs, tmp_path / "again", max_topic_length=255)
+    batches = 0
+    for row in theirs.puts():
+        given, out = row["in"], row["out"]
+        if out["status"] == "MESSAGE_ILLEGAL":
+            with pytest.raises(InvalidMessage, match="transaction"):
+                again.store.put_messages(batch_of(given))
+            continue
+        again.at_time_of(row)
+        if given["op"] == "put":
+            again.store.put_message(again.message(row))
+            continue
+        batches += 1
+        result = again.store.put_messages(batch_of(given))
+        assert result.physical_offsets[0] == out["wroteOffset"]
+        assert sum(result.sizes) == out["wroteBytes"]
+        assert result.queue_offset == out["logicsOffset"]
+        assert len(result.physical_offsets) == out["msgNum"]
+        assert result.msg_id == out["msgId"]
+    assert batches >= 1
+    for place, record in again.theirs.items():
+        ours = again.store.commit_log.read_at(place, len(record))
+        assert in_order_of_names(ours) == in_order_of_names(record)
+    again.close()
+    assert files_of(again.root, "consumequeue") == files_of(theirs.store, "consumequeue")
 
 
 FIELDS = ("topic", "body", "queue_id", "properties", "flag", "sys_flag", "born_timestamp",

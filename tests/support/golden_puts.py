@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import rocketcompat
-from rocketcompat import Message, MessageStoreConfig
+from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig
+from rocketcompat.codec import decode_one
 from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.formats import parse_properties
 from tests.support.golden import Golden, Row
 from tests.support.rocket_golden import config_of
 from tubestore.clock import ManualClock
@@ -26,7 +28,7 @@ class Again:
         self.store: DefaultMessageStore = rocketcompat.open(
             root, "w", self.config, clock=self.clock, background=False
         )
-        self._theirs = records_by_place(golden)
+        self.theirs = records_by_place(golden)
 
     def at_time_of(self, row: Row) -> None:
         """Set the clock to the store time of a put."""
@@ -37,7 +39,7 @@ class Again:
         given = row["in"]
         message = message_of(given)
         if "lz4" in given:  # made by a compressor that is not here
-            record = self._theirs[row["out"]["wroteOffset"]]
+            record = self.theirs[row["out"]["wroteOffset"]]
             size = int.from_bytes(record[84:88], "big")
             message.body = record[88 : 88 + size]
         return message
@@ -95,3 +97,48 @@ def message_of(given: Row) -> Message:
         reconsume_times=given.get("reconsumeTimes", 0),
         prepared_transaction_offset=given.get("preparedTransactionOffset", 0),
     )
+
+
+def batch_of(given: Row) -> MessageBatch:
+    """Return the batch that the fields of a put describe."""
+    items = [
+        BatchItem(
+            body_of(item),
+            properties=as_map(item.get("properties", "")),
+            flag=item.get("flag", 0),
+        )
+        for item in given["items"]
+    ]
+    return MessageBatch(
+        given["topic"],
+        items,
+        queue_id=given.get("queueId", 0),
+        properties=as_map(given.get("properties", "")),
+        sys_flag=given.get("sysFlag", 0),
+        born_timestamp=given["bornTimestamp"],
+        born_host=given.get("bornHost", BORN_HOST),
+        store_host=given.get("storeHost", STORE_HOST),
+        reconsume_times=given.get("reconsumeTimes", 0),
+    )
+
+
+def as_map(text: str) -> dict[str, str]:
+    """Return a property string as the driver gave it to the store: as a map."""
+    return parse_properties(text)
+
+
+def in_order_of_names(record: bytes) -> bytes:
+    """Return a record with its properties sorted: a real store writes them as its map has them.
+
+    The order of a Java HashMap depends on its history; everything else is as it was.
+    """
+    found = decode_one(record)
+    text = found.properties_text.encode()
+    if not text:
+        return record
+    assert record.endswith(text)
+    pairs = sorted(pair for pair in text.split(b"\x02") if pair)
+    end = b"\x02" if text.endswith(b"\x02") else b""
+    ordered = b"\x02".join(pairs) + end
+    assert len(ordered) == len(text)
+    return record[: -len(text)] + ordered
