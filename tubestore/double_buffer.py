@@ -12,7 +12,7 @@ States of the pair (main takes appends, flushing is being written):
 Guards, in lock order: `_flush_lock` serialises writers of the files; `_append_lock` guards
 the buffers.
 
-Next to read: `message_store.py`.
+Next to read: `adoption.py`, then `message_store.py`.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class DoubleBuffer(SyncedShard):
         self._main = MsgMemStore(files.index.end, files.data.end)
         self._flushing: MsgMemStore | None = None
         self._granted = 0
+        #: While files are being put behind ours nothing enters the buffers (`adoption.py`).
+        self._held = False
         #: What main takes without another look at its bounds and the pool; 0 bytes: look.
         self._room_bytes = self._room_messages = 0
 
@@ -94,6 +96,8 @@ class DoubleBuffer(SyncedShard):
 
     def _fits(self, size: int, count: int) -> bool:
         """Whether main takes this now; under the append lock."""
+        if self._held:
+            return False
         options, main = self._options, self._main
         if not main.has_room(size, count, options.mem_store_size_bytes, options.mem_store_messages):
             return False
@@ -124,12 +128,15 @@ class DoubleBuffer(SyncedShard):
                     continue
             if self._background is None or self._refusal is not None or not self._main.count:
                 # Nobody flushes for us, or the disk was full: try it ourselves.
+                held = self._held
                 self._append_lock.release()
                 try:
                     self.flush()
                     self._pool.relieve()
                 finally:
                     self._append_lock.acquire()
+                if held:  # it is not counted how long files were being put behind ours
+                    deadline = self._clock.monotonic() + self._options.append_timeout_ms / 1000
                 if self._refusal is None and self._fits(size, count):
                     return
                 if self._clock.monotonic() >= deadline:
@@ -165,29 +172,33 @@ class DoubleBuffer(SyncedShard):
         in memory and readable.
         """
         with self._flush_lock:
-            with self._append_lock:
-                self._check_open()
-                target = self._main.index_end if index_end is None else index_end
-            if isinstance(self._refusal, DiskFull) and self._flushing is None:
-                self._roll_again()
-            while self._visible.index_end < target:
-                with self._append_lock:
-                    if self._flushing is None:
-                        self._swap()
-                    flushing = self._flushing
-                    assert flushing is not None
-                    batches = flushing.batches()
-                self._write(batches)
-                with self._append_lock:
-                    self._visible = self.files.snapshot()
-                    self._flushing = None
-                    self._give_memory_back()
-                    if isinstance(self._refusal, DiskFull):
-                        self._refusal = None
-                    self._room.notify_all()
-                self._unsynced_messages += flushing.count
-                self._roll()
+            self._flush_to(index_end)
         self._request_sync()
+
+    def _flush_to(self, index_end: int | None) -> None:
+        """Write the buffers; under the flush lock."""
+        with self._append_lock:
+            self._check_open()
+            target = self._main.index_end if index_end is None else index_end
+        if isinstance(self._refusal, DiskFull) and self._flushing is None:
+            self._roll_again()
+        while self._visible.index_end < target:
+            with self._append_lock:
+                if self._flushing is None:
+                    self._swap()
+                flushing = self._flushing
+                assert flushing is not None
+                batches = flushing.batches()
+            self._write(batches)
+            with self._append_lock:
+                self._visible = self.files.snapshot()
+                self._flushing = None
+                self._give_memory_back()
+                if isinstance(self._refusal, DiskFull):
+                    self._refusal = None
+                self._room.notify_all()
+            self._unsynced_messages += flushing.count
+            self._roll()
 
     def _give_memory_back(self) -> None:
         keep = -(-self._main.size_bytes // _GRANT_BYTES) * _GRANT_BYTES

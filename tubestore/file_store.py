@@ -14,6 +14,7 @@ Next to read: `recovery.py` (how a shard's files are opened), then `message_stor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os.path import dirname
 from typing import Any, NamedTuple
 
@@ -63,8 +64,19 @@ class MsgFileStore:
         #: Directories in which something appeared since they were synced.
         self._unsynced_directories: set[str] = set()
 
-    def load(self, *, writable: bool) -> None:
-        """Open the files that are there; NotAStore for a gap between them."""
+    def load(
+        self, *, writable: bool, limits: Callable[[], tuple[int, int] | None] | None = None
+    ) -> None:
+        """Open the files that are there; NotAStore for a gap between them.
+
+        `limits` gives the index and data offset at which what is not to be seen begins; it is
+        asked after each listing.
+        """
+
+        def limit(stream: int) -> int | None:
+            found = limits() if limits is not None else None
+            return None if found is None else found[stream]
+
         # The index first: an entry is written after its record, so what it points to is seen
         # by the listing that comes later, also beside a live writer.
         options = self._options
@@ -74,9 +86,15 @@ class MsgFileStore:
             INDEX_SUFFIX,
             options.index_segment_size_bytes,
             writable=writable,
+            limit=lambda: limit(0),
         )
         self.data = FileSegmentList.load(
-            self.vfs, self.directory, DATA_SUFFIX, options.segment_size_bytes, writable=writable
+            self.vfs,
+            self.directory,
+            DATA_SUFFIX,
+            options.segment_size_bytes,
+            writable=writable,
+            limit=lambda: limit(1),
         )
 
     def create_directories(self) -> None:
@@ -163,6 +181,11 @@ class MsgFileStore:
                 self._unsynced_directories.add(segments.directory)
                 rolled = True
         return rolled
+
+    def adopt(self, index: list[tuple[int, int]], data: list[tuple[int, int]]) -> None:
+        """Take over files that now stand behind both ends: (start, size) in order, all synced."""
+        self.data.adopt(data)
+        self.index.adopt(index)
 
     def cut_copying(self, index_end: int, data_end: int) -> None:
         """Forget messages that readers may have been shown; the index goes first."""

@@ -3,7 +3,7 @@
     <root>/<topic>-<store id>/<20 digits>.tube           data segments
     <root>/<topic>-<store id>/index/<20 digits>.index    index segments
     <root>/<topic>-<store id>/.tubestore/                caches: may be deleted
-    <root>/.tubestore/                                   state: topics, lock
+    <root>/.tubestore/                                   state: topics, lock, published jobs
 
 The digits are the absolute byte offset of the segment's first byte. TubeMQ skips
 directories without a `-` and every sub-directory of a shard but `index` (D1).
@@ -24,6 +24,10 @@ CHECKPOINT_FILE = "checkpoint.json"
 TOPICS_FILE = "topics.json"
 STORE_FILE = "store.json"
 LOCK_FILE = "lock"
+STAGING_DIRECTORY = "staging"
+COMMITS_DIRECTORY = "commits"
+PUBLISHED_FILE = "published.json"
+JOBS_FILE = "jobs.json"
 POSTINGS_SUFFIX = ".postings"
 
 TOPIC_LENGTH_MAX = 127

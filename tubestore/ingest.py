@@ -50,8 +50,11 @@ _KNOWN = {
 }
 
 
-def as_table(data: Any, *, with_topic: bool) -> pa.Table:
-    """Return the batch as one Arrow table with known columns, or raise InvalidMessage."""
+def as_table(data: Any, *, with_topic: bool, with_ids: bool = False) -> pa.Table:
+    """Return the batch as one Arrow table with known columns, or raise InvalidMessage.
+
+    `with_ids`: a column `msg_id` is known too.
+    """
     try:
         if isinstance(data, Sequence) and not isinstance(data, str | bytes):
             table = _table_of_rows(data)
@@ -61,10 +64,11 @@ def as_table(data: Any, *, with_topic: bool) -> pa.Table:
         raise InvalidMessage(f"not a table of messages: {error}") from error
     if table.num_rows == 0 and not table.column_names:
         return table
-    unknown = set(table.column_names) - _KNOWN
+    known = _KNOWN | {"msg_id"} if with_ids else _KNOWN
+    unknown = set(table.column_names) - known
     if unknown:
         raise InvalidMessage(
-            f"columns {', '.join(sorted(unknown))}: unknown; known are {', '.join(sorted(_KNOWN))}"
+            f"columns {', '.join(sorted(unknown))}: unknown; known are {', '.join(sorted(known))}"
         )
     if "body" not in table.column_names:
         raise InvalidMessage("the column body is missing")
@@ -82,6 +86,17 @@ def _table_of_rows(rows: Sequence[Any]) -> pa.Table:
             raise TypeError(f"a row is a dict, not {type(row).__name__}")
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+def split_topics(table: pa.Table) -> tuple[list[str], Array]:
+    """Return the names in the column `topic`, and for each row which of them it has (int64)."""
+    names = column(table, "topic")
+    if names is None or names.null_count:
+        raise InvalidMessage("column topic: every row needs a topic")
+    # Through text: a dictionary may hold values that no row has.
+    encoded = names.cast(pa.string()).dictionary_encode()
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    return [str(name) for name in encoded.dictionary.to_pylist()], codes
 
 
 def column(table: pa.Table, name: str) -> pa.Array | None:
@@ -117,12 +132,13 @@ def build_columns(
             int(total.max()), payload_size_max, f"row {int(np.argmax(total))}: payload"
         )
     addresses = column(table, "report_address")
+    ids = column(table, "msg_id")
     return RecordColumns(
         partition_ids.astype(np.int32),
         key_codes,
         times,
         np.full(count, LOOPBACK, np.int32) if addresses is None else _addresses(addresses),
-        next_msg_ids(count),
+        next_msg_ids(count) if ids is None else _integers(ids, "msg_id"),
         flags,
         [bodies] if prefixes is None else [prefixes, bodies],
     )

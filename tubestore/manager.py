@@ -13,15 +13,18 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from tubestore import ingest
+from tubestore import publish as publishing
 from tubestore.clock import Clock, SystemClock
+from tubestore.commit_records import Horizon, StagedFile
 from tubestore.errors import (
     CorruptRecord,
     InvalidMessage,
@@ -35,6 +38,7 @@ from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
 from tubestore.messages import BatchAck
 from tubestore.options import Durability, StoreOptions, TopicOptions
+from tubestore.publish import PublishResult
 from tubestore.shard_reader import ShardReader
 from tubestore.store_directory import StoreDirectory
 from tubestore.topic import Topic, append_table
@@ -81,7 +85,13 @@ class MessageStoreManager:
         self._closed: str | None = "it was never open"  # until the end of this method
         self._directory = StoreDirectory(self.vfs, self.root, mode)
         self.uuid = self._directory.uuid
+        self._showing = threading.RLock()
+        #: Topics that were refreshed on their own since the whole store was.
+        self._horizons: dict[str, Horizon] = {}
         try:
+            if mode == "w":
+                publishing.recover(self.vfs, self.root)
+            self._horizon = Horizon(self.vfs, self.root)
             self._topics = TopicRegistry(self._directory, self.options, self._make_topic)
         except BaseException:
             self._directory.release()
@@ -140,15 +150,10 @@ class MessageStoreManager:
         """
         self._check_open(writing=True)
         table = ingest.as_table(data, with_topic=True)
-        names = ingest.column(table, "topic")
         if table.num_rows == 0:
             return append_table(self, table, [], np.empty(0, np.int64), durability)
-        if names is None or names.null_count:
-            raise InvalidMessage("column topic: every row needs a topic")
-        # Through text: a dictionary may hold values that no row has.
-        encoded = names.cast(pa.string()).dictionary_encode()
-        topics = [self.topic(str(name)) for name in encoded.dictionary.to_pylist()]
-        codes = encoded.indices.to_numpy().astype(np.int64)
+        names, codes = ingest.split_topics(table)
+        topics = [self.topic(name) for name in names]
         return append_table(self, table.drop_columns(["topic"]), topics, codes, durability)
 
     def _make_topic(self, name: str, options: TopicOptions) -> Topic:
@@ -160,7 +165,8 @@ class MessageStoreManager:
         self._check_open()
         directory = join(self.root, store_key(topic, store_id))
         if self.mode == "r":
-            return ShardReader(self.vfs, directory, topic, store_id, self.options)
+            horizon = self._horizons.get(topic, self._horizon)
+            return ShardReader(self.vfs, directory, topic, store_id, self.options, horizon)
         shard = MessageStore.open(
             MsgFileStore(self.vfs, directory, store_id, self.options),
             topic=topic,
@@ -186,16 +192,85 @@ class MessageStoreManager:
         """See what a writer in another process has done since; for mode "r", else nothing to do."""
         self._check_open()
         if self.mode == "r":
-            with self._topics.lock:
+            with self._topics.lock, self._showing:
+                self._horizon = Horizon(self.vfs, self.root)
+                self._horizons = {}
                 for topic in self._topics:
-                    self.refresh_topic(topic)
+                    self._refresh_shards(topic, self._horizon)
                 self._topics.refresh()
 
     def refresh_topic(self, topic: TopicReader) -> None:
-        """Refresh the shards of one topic."""
+        """Refresh the shards of one topic; the others stay as they were."""
+        if self.mode == "r":
+            with self._showing:
+                horizon = self._horizons[topic.name] = Horizon(self.vfs, self.root)
+                self._refresh_shards(topic, horizon)
+
+    @staticmethod
+    def _refresh_shards(topic: TopicReader, horizon: Horizon) -> None:
         for shard in topic.opened_shards():
             if isinstance(shard, ShardReader):
-                shard.refresh()
+                shard.refresh(horizon)
+
+    def showing(self) -> AbstractContextManager[Any]:
+        """Hold this to take views of several shards: no job appears in between."""
+        return self._showing
+
+    # -- bulk loads --------------------------------------------------------------------------
+
+    def publish(
+        self,
+        job_id: str,
+        staged: Iterable[StagedFile | Mapping[str, Any]],
+        *,
+        create_topics: bool = False,
+        threads: int | None = None,
+    ) -> PublishResult:
+        """Make the files of a job part of the store, in one atomic step, at most once for ever.
+
+        `staged`: what the `tubestore.staging.StagedWriter`s of its tasks described, in the order
+        in which messages shall follow each other. `create_topics`: topics that are missing or
+        too small are made as large as the files need. `threads` work on large jobs (by default
+        one a core). `tubestore.publish` says what is guaranteed and when.
+
+        Raises InvalidMessage (a file is missing or not as described), UnknownTopic, DiskFull
+        before anything has changed; StoreFailed when it is not known how far it came: open the
+        store again. Repeating the call is always safe.
+        """
+        with self._topics.lock:
+            self._check_open(writing=True)
+            return publishing.publish(
+                self, job_id, staged, create_topics=create_topics, threads=threads
+            )
+
+    def abort(self, job_id: str) -> PublishResult | None:
+        """Give a job up and remove what it staged; returns its result if it was published."""
+        with self._topics.lock:
+            self._check_open(writing=True)
+            return publishing.abort(self.vfs, self.root, job_id)
+
+    def clean_staging(self, grace: timedelta = timedelta(days=1)) -> list[str]:
+        """Remove what jobs staged that have written nothing for `grace`; returns their names."""
+        with self._topics.lock:
+            self._check_open(writing=True)
+            grace_ms = grace // timedelta(milliseconds=1)
+            return publishing.clean_staging(self.vfs, self.root, self.clock.now_ms(), grace_ms)
+
+    def shards_to_publish(
+        self, staged: list[StagedFile], *, create: bool
+    ) -> dict[tuple[str, int], MessageStore]:
+        """Return the shards of staged files by topic and store id, opened for writing."""
+        needed: dict[str, TopicOptions] = {}
+        for file in staged:
+            options = TopicOptions(partitions=file.partitions, stores=file.store_id + 1)
+            needed[file.topic] = needed.get(file.topic, options).grown_to(options)
+        if create:
+            self.ensure_topics(needed)
+        for name, options in needed.items():
+            if not (known := self.topic(name).options).covers(options):
+                raise InvalidMessage(f"topic {name!r} has {known}, the job needs {options}")
+        keys = {(file.topic, file.store_id) for file in staged}
+        return {key: self.topic(key[0]).writable(key[1]) for key in keys}
 
     # -- ids, states -------------------------------------------------------------------------
 

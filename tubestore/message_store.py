@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from tubestore.adoption import AdoptingShard
 from tubestore.clock import Clock
-from tubestore.double_buffer import Background, DoubleBuffer
+from tubestore.double_buffer import Background
 from tubestore.errors import DiskFull, MessageTooLarge, StoreClosed
 from tubestore.file_store import MsgFileStore
 from tubestore.group_commit import GroupCommit
@@ -36,7 +37,7 @@ from tubestore.recovery import RecoverReport, recover
 Array = np.ndarray[Any, Any]
 
 
-class MessageStore(DoubleBuffer):
+class MessageStore(AdoptingShard):
     """One shard, `<topic>-<store id>`; all public methods are thread-safe."""
 
     def __init__(

@@ -11,7 +11,7 @@ Next to read: `file_store.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from sortedcontainers import SortedDict
@@ -87,14 +87,27 @@ class FileSegmentList:
 
     @classmethod
     def load(
-        cls, vfs: Vfs, directory: str, suffix: str, segment_size_bytes: int, *, writable: bool
+        cls,
+        vfs: Vfs,
+        directory: str,
+        suffix: str,
+        segment_size_bytes: int,
+        *,
+        writable: bool,
+        limit: Callable[[], int | None] | None = None,
     ) -> FileSegmentList:
-        """List and open what is there; a gap or overlap is NotAStore."""
+        """List and open what is there; a gap or overlap is NotAStore.
+
+        `limit` is asked after the listing: what stands at or behind it is left out.
+        """
         found: SortedDict[int, FileSegment] = SortedDict()
-        for name, is_directory, size in vfs.entries(directory):
+        listed = vfs.entries(directory)
+        end = limit() if limit is not None else None
+        for name, is_directory, size in listed:
             start = None if is_directory else parse_segment_name(name, suffix)
-            if start is not None:
+            if start is not None and (end is None or start <= end):
                 file = vfs.open(join(directory, name), writable=writable)
+                size = size if end is None else min(size, end - start)
                 found[start] = FileSegment(file, start, size, sealed=True)
         segments = list(found.values())
         for before, after in pairwise(segments):
@@ -170,6 +183,25 @@ class FileSegmentList:
         self.create(last.end)
         last.seal()
         return last
+
+    def adopt(self, pieces: list[tuple[int, int]]) -> None:
+        """Take over files that now stand behind the end: (start, size) in order, all synced.
+
+        What was the last segment is sealed; an empty one has been replaced by the first piece.
+        """
+        before, changed = self.now.last, self.now
+        for start, size in pieces:
+            file = self._vfs.open(join(self.directory, segment_name(start, self._suffix)))
+            segment = FileSegment(file, start, size, sealed=True)
+            segment.synced_end = segment.end
+            changed = changed.having(segment)
+        if before is not None:
+            before.seal()
+            if before.start == pieces[0][0]:
+                before.close()
+        assert changed.last is not None
+        changed.last.sealed = False
+        self.now = changed
 
     def cut(self, end: int) -> None:
         """Forget everything from `end` on; whole segments behind it are removed, the last first."""

@@ -5,6 +5,9 @@ Next to read: `topic_reads.py`.
 
 from __future__ import annotations
 
+from functools import partial
+
+from tubestore.commit_records import Horizon
 from tubestore.errors import StoreClosed
 from tubestore.file_store import MsgFileStore
 from tubestore.options import StoreOptions
@@ -20,16 +23,28 @@ class ShardReader:
     """A consistent prefix of a shard, as of the last `refresh`."""
 
     def __init__(
-        self, vfs: Vfs, directory: str, topic: str, store_id: int, options: StoreOptions
+        self,
+        vfs: Vfs,
+        directory: str,
+        topic: str,
+        store_id: int,
+        options: StoreOptions,
+        horizon: Horizon | None = None,
     ) -> None:
         self.topic, self.store_id, self.directory = topic, store_id, directory
         self.files = MsgFileStore(vfs, directory, store_id, options)
         self._refusal: StoreClosed | None = None
-        self.refresh()
+        self.refresh(horizon)
 
-    def refresh(self) -> None:
-        """See what has been written since; answers that were given stay valid."""
-        self.files.load(writable=False)
+    def refresh(self, horizon: Horizon | None = None) -> None:
+        """See what has been written since; answers that were given stay valid.
+
+        Of jobs that were published only those up to `horizon`, all if there is none.
+        """
+        limits = None
+        if horizon is not None:
+            limits = partial(horizon.limits, self.topic, self.store_id)
+        self.files.load(writable=False, limits=limits)
         self.files.forget_stale_postings()
         ends = self.files.snapshot()
         end = self._whole_end()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from threading import Lock
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,9 @@ class ReadHost(Protocol):
 
     def refresh_topic(self, topic: TopicReader) -> None:
         """Let a reading store see what was written since."""
+
+    def showing(self) -> AbstractContextManager[Any]:
+        """Hold off what would change several shards at once for readers."""
 
 
 def make_filter(filter_items: Iterable[str] | None, start: Time | None, end: Time | None) -> Filter:
@@ -241,7 +245,7 @@ class TopicReader:
         """
         names = _check_columns(columns)
         wanted = make_filter(filter_items, start, end)
-        views = [self.shard(s).view() for s in range(self.options.stores) if self._exists(s)]
+        views = self._views()
         fetched = self._with_state(names)
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -252,6 +256,12 @@ class TopicReader:
         schema = schema_of(tuple(names))
         return pa.RecordBatchReader.from_batches(schema, batches())
 
+    def _views(self) -> list[ShardView]:
+        """Return all shards as they are at one moment: a published job is in all or in none."""
+        shards = [self.shard(s) for s in range(self.options.stores) if self._exists(s)]
+        with self._store.showing():
+            return [shard.view() for shard in shards]
+
     def _exists(self, store_id: int) -> bool:
         return store_id in self._shards or self._store.shard_exists(self.name, store_id)
 
@@ -260,11 +270,9 @@ class TopicReader:
         rows = []
         counts: dict[int, int] = {}
         bounds = {}
-        for store_id in range(self.options.stores):
-            if self._exists(store_id):
-                view = self.shard(store_id).view()
-                counts |= view.counts()
-                bounds[store_id] = (view.index_start, view.index_end)
+        for view in self._views():
+            counts |= view.counts()
+            bounds[view.store_id] = (view.index_start, view.index_end)
         for partition in self.partition_ids:
             first, end = bounds.get(partition // PARTITIONS_PER_STORE, (0, 0))
             rows.append((partition, first, end, counts.get(partition, 0)))

@@ -1,0 +1,325 @@
+"""Write files for a bulk load, in any process: they become part of a store by `store.publish`.
+
+    # in each task; the process holds no lock and opens no store
+    with StagedWriter("data", job_id="load-7", attempt="3-17") as writer:
+        for batch in batches:
+            writer.write(batch)  # the columns of `append_batch`, and topic
+        staged = writer.finish()  # small descriptions: pickle them, or send as_json()
+
+    # in one process, when all tasks are done
+    with tubestore.open("data") as store:
+        store.publish("load-7", staged_of_all_tasks)
+
+Always true:
+- a writer makes files of its own only (exclusively, with a random part in the name), below
+  `<root>/.tubestore/staging/<job>/`: a task that is run twice, or by two workers at once,
+  disturbs nobody, and what is not published is never seen;
+- files of a pair are whole and synced when they are described;
+- positions in them count from 0; `publish` makes them absolute.
+
+Next to read: `publish.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from tubestore import ingest
+from tubestore.clock import Clock, SystemClock
+from tubestore.commit_records import StagedFile, check_job_id, staging_directory
+from tubestore.errors import DiskFull, InvalidMessage, InvalidName, StoreClosed, StoreFailed
+from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, check_topic_name, join
+from tubestore.formats import PARTITIONS_PER_STORE
+from tubestore.options import StoreOptions, TopicOptions
+from tubestore.records import ENTRY_SIZE, EncodedBatch, RecordColumns, encode_columns
+from tubestore.vfs import OsVfs, Vfs, VfsFile
+
+Array = np.ndarray[Any, Any]
+
+#: Rows of a shard are written together when there are so many bytes of them …
+_WRITE_BYTES = 256 << 10
+#: … or when all shards' rows that wait take so much memory.
+_HELD_BYTES = 64 << 20
+#: What rows may be routed to when their topic's settings are not known: they bring a partition.
+_ANY_PARTITION = TopicOptions(partitions=PARTITIONS_PER_STORE, stores=PARTITIONS_PER_STORE)
+
+
+class StagedWriter:
+    """Writes rows of any topics into staged files, a pair (data, index) at a time for each shard.
+
+    `root` is the store's directory as this process sees it, `job_id` what will be published,
+    `attempt` names the task's attempt (letters, digits, `_ . -`). `topics` gives settings of
+    topics whose rows bring no partition: they are routed by key, or take turns. A pair is
+    closed when its data or its index has the segment size of `options`. Not thread-safe.
+
+    Errors: InvalidMessage and MessageTooLarge (the batch was not taken), InvalidName; DiskFull
+    and StoreFailed when a file cannot be written: the writer is of no use any more then.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        job_id: str,
+        attempt: str,
+        *,
+        topics: Mapping[str, TopicOptions] | None = None,
+        options: StoreOptions | None = None,
+        vfs: Vfs | None = None,
+        clock: Clock | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.job_id = check_job_id(job_id)
+        if not attempt or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in attempt):
+            raise InvalidName(attempt, "an attempt is named by letters, digits, _ . and -")
+        self.directory = staging_directory(os.path.abspath(os.fspath(root)), job_id)
+        self._topics = dict(topics or {})
+        self._options = options or StoreOptions()
+        self._vfs: Vfs = vfs or OsVfs()
+        self._clock: Clock = clock or SystemClock()
+        self._prefix = f"a{attempt}-{token or uuid.uuid4().hex[:12]}"
+        self._turn = xxhash.xxh3_64_intdigest(self._prefix.encode()) >> 1
+        self._pairs: dict[tuple[str, int], _Pair] = {}
+        self._made: list[_Pair] = []
+        self._has_ids: bool | None = None
+        self._held = 0
+        self._closed = False
+
+    # -- write -------------------------------------------------------------------------------
+
+    def write(self, data: Any) -> None:
+        """Take a batch: the columns of `tubestore.ingest`, `topic`, and perhaps `msg_id` (int64).
+
+        Rows of a partition keep their order. Either all batches bring `msg_id` or none does;
+        in that case `publish` gives every message an id that is unique in the store.
+        """
+        self._check_open()
+        table = ingest.as_table(data, with_topic=True, with_ids=True)
+        if table.num_rows == 0:
+            return
+        self._check_ids("msg_id" in table.column_names)
+        names, codes = ingest.split_topics(table)
+        given = {"partition", "partition_id"} & set(table.column_names)
+        options = [self._options_of(name, known=not given) for name in names]
+        partition_ids = ingest.route(table, codes, options, self._turns)
+        columns = ingest.build_columns(
+            table,
+            partition_ids,
+            now_ms=self._clock.now_ms(),
+            payload_size_max=self._options.payload_size_max,
+            next_msg_ids=lambda count: np.zeros(count, np.int64),
+        )
+        self._add(names, codes, columns)
+
+    def write_columns(self, topic: str, columns: RecordColumns) -> None:
+        """Take checked columns of one topic, message ids included: for who has them anyway."""
+        self._check_open()
+        if len(columns):
+            self._check_ids(True)
+            check_topic_name(topic)
+            self._add([topic], np.zeros(len(columns), np.int64), columns)
+
+    def _check_ids(self, given: bool) -> None:
+        if self._has_ids is None:
+            self._has_ids = given
+        if self._has_ids != given:
+            raise InvalidMessage("column msg_id: either all batches of a writer have it or none")
+
+    def _options_of(self, topic: str, *, known: bool) -> TopicOptions:
+        check_topic_name(topic)
+        found = self._topics.get(topic)
+        if found is None and known:
+            text = f"topic {topic!r}: how many partitions it has is not known here"
+            raise InvalidMessage(f"{text}; give the writer `topics`, or the rows a partition")
+        return found or _ANY_PARTITION
+
+    def _turns(self, codes: Array) -> Array:
+        first, self._turn = self._turn, self._turn + len(codes)
+        return np.arange(first, first + len(codes), dtype=np.uint64)
+
+    def _add(self, names: list[str], codes: Array, columns: RecordColumns) -> None:
+        order, firsts, keys = ingest.shard_order(codes, columns.partition_ids)
+        batch = encode_columns(columns if order is None else columns.take(order))
+        bounds = [*firsts.tolist(), len(batch)]
+        try:
+            for key, first, end in zip(keys.tolist(), bounds, bounds[1:], strict=False):
+                code, store_id = divmod(key, PARTITIONS_PER_STORE)
+                self._add_part(names[code], store_id, batch.part(first, end))
+            if self._held > _HELD_BYTES:
+                for pair in self._pairs.values():
+                    self._held -= pair.flush()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _add_part(self, topic: str, store_id: int, part: EncodedBatch) -> None:
+        pair = self._pairs.get((topic, store_id))
+        if pair is None:
+            if not self._made:
+                self._vfs.make_directories(self.directory)
+            name = f"{self._prefix}-{len(self._made)}"
+            pair = _Pair(self._vfs, self.directory, name, topic, store_id)
+            self._made.append(pair)
+            self._pairs[topic, store_id] = pair
+        self._held += pair.add(part)
+        if pair.held >= _WRITE_BYTES:
+            self._held -= pair.flush()
+        options = self._options
+        full = pair.data_size >= options.segment_size_bytes
+        if full or pair.rows * ENTRY_SIZE >= options.index_segment_size_bytes:
+            del self._pairs[topic, store_id]
+            self._held -= pair.close()
+
+    def _failed(self, error: OSError) -> DiskFull | StoreFailed:
+        self._closed = True
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return DiskFull(self.directory, str(error))
+        return StoreFailed(self.directory, str(error))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the writer for job {self.job_id!r} is closed")
+
+    # -- end ---------------------------------------------------------------------------------
+
+    def finish(self) -> list[StagedFile]:
+        """Bring all files to stable storage and describe them, in the order of their making."""
+        self._check_open()
+        self._closed = True
+        try:
+            for pair in self._pairs.values():
+                pair.close()
+            if self._made:
+                self._vfs.sync_directory(self.directory)
+        except OSError as error:
+            raise self._failed(error) from error
+        made, self._made = self._made, []
+        return [pair.described(has_ids=bool(self._has_ids)) for pair in made]
+
+    def discard(self) -> None:
+        """Remove what this writer made and has not described; harmless when repeated."""
+        self._closed = True
+        made, self._made = self._made, []
+        for pair in made:
+            pair.remove()
+
+    def __enter__(self) -> StagedWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.discard()
+
+
+class _Pair:
+    """A data file and its index file, being written; offsets count from 0."""
+
+    def __init__(self, vfs: Vfs, directory: str, name: str, topic: str, store_id: int) -> None:
+        self._vfs, self.name, self.topic, self.store_id = vfs, name, topic, store_id
+        self._data = _Stream(vfs, join(directory, name + DATA_SUFFIX))
+        self._index = _Stream(vfs, join(directory, name + INDEX_SUFFIX))
+        self.rows = self.data_size = 0
+        self._first_time, self._last_time = 1 << 63, -(1 << 63)
+        self._partitions = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait in memory."""
+        return len(self._data.held) + len(self._index.held)
+
+    def add(self, part: EncodedBatch) -> int:
+        """Take rows; returns how many more bytes wait in memory."""
+        before = self.held
+        part.place(self.rows * ENTRY_SIZE, self.data_size)
+        self._data.held += part.data.data
+        self._index.held += part.entries.view(np.uint8).data
+        self.rows += len(part)
+        self.data_size += len(part.data)
+        times = part.entries["received_time"]
+        self._first_time = min(self._first_time, int(times.min()))
+        self._last_time = max(self._last_time, int(times.max()))
+        places = int(part.entries["partition_id"].max()) % PARTITIONS_PER_STORE
+        self._partitions = max(self._partitions, places + 1)
+        return self.held - before
+
+    def flush(self) -> int:
+        """Write what waits; returns how many bytes that were."""
+        held = self.held
+        self._data.flush()
+        self._index.flush()
+        return held
+
+    def close(self) -> int:
+        """Write what waits, sync and close; returns how many bytes waited."""
+        held = self.held
+        self._data.close()
+        self._index.close()
+        return held
+
+    def remove(self) -> None:
+        """Remove both files, as far as they are there."""
+        self._data.remove()
+        self._index.remove()
+
+    def described(self, *, has_ids: bool) -> StagedFile:
+        """Describe the closed pair."""
+        return StagedFile(
+            topic=self.topic,
+            store_id=self.store_id,
+            name=self.name,
+            rows=self.rows,
+            data_size=self.data_size,
+            first_time=self._first_time,
+            last_time=self._last_time,
+            partitions=self._partitions,
+            has_ids=has_ids,
+            data_digest=self._data.digest.hexdigest(),
+            index_digest=self._index.digest.hexdigest(),
+        )
+
+
+class _Stream:
+    """One file that is written from its start to its end; made by its first write."""
+
+    def __init__(self, vfs: Vfs, path: str) -> None:
+        self._vfs, self._path = vfs, path
+        self._file: VfsFile | None = None
+        self._size = 0
+        self.held = bytearray()
+        self.digest = xxhash.xxh3_64()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if self._file is None:
+            self._file = self._vfs.open(self._path, create=True)
+        if self.held:
+            self._file.pwrite(self.held, self._size)
+            self.digest.update(self.held)
+            self._size += len(self.held)
+            self.held = bytearray()
+
+    def close(self) -> None:
+        """Write what waits, sync and close."""
+        self.flush()
+        assert self._file is not None
+        self._file.sync()
+        self._file.close()
+
+    def remove(self) -> None:
+        """Remove the file, if it was made; what cannot be removed stays for the janitor."""
+        self.held = bytearray()
+        if self._file is not None:
+            self._file.close()
+            with contextlib.suppress(OSError):
+                self._vfs.remove(self._path)
