@@ -21,10 +21,13 @@ from rocketcompat.formats import (
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
     MAGIC_BLANK,
+    MESSAGE_HEADS,
     MESSAGE_PREFIX,
+    hosts_of,
     parse_offset_name,
 )
 from rocketcompat.log_end import is_left_over
+from rocketcompat.log_reads import read_record
 from rocketcompat.log_scan import find_record, scan
 from rocketcompat.mapped_file import MappedFile
 from rocketcompat.options import MessageStoreConfig
@@ -33,6 +36,8 @@ from tubestore.vfs import OsVfs, Vfs
 
 #: States of a region behind which the log does not go on.
 ENDS = ("torn", "stale")
+#: How far a broker's clock may have been set back, when files are left out by time.
+CLOCK_SLACK_MS = 60_000
 _FILE_SIZE_OPTIONS = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue")
 
 
@@ -58,6 +63,12 @@ class LogFiles:
 
     def __init__(self, vfs: Vfs, directory: str, file_size: int) -> None:
         self.directory, self.file_size = directory, file_size
+        self._vfs = vfs
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the directory again: a broker adds files and removes old ones."""
+        vfs, directory, file_size = self._vfs, self.directory, self.file_size
         found = [(parse_offset_name(n), n, s) for n, d, s in vfs.entries(directory) if not d and s]
         self.files: tuple[MappedFile, ...] = tuple(
             MappedFile(
@@ -94,6 +105,8 @@ class LogFiles:
         file = self.find(offset)
         return file.read(offset - file.file_from_offset, size) if file else b""
 
+    read_at = read
+
 
 class StoreDirectory:
     """The root of a store. NotAStore if it is none; sizes are inferred if options do not say."""
@@ -110,7 +123,9 @@ class StoreDirectory:
         if not self.vfs.exists(self.path(COMMIT_LOG_DIRECTORY)):
             raise NotAStore(self.root, "has no commitlog directory, so it is no RocketMQ store")
         self.options = dict(options or {})
-        self.config = MessageStoreConfig.from_camel({**self._inferred_sizes(), **self.options})
+        #: The file sizes that follow from the files, by RocketMQ's names.
+        self.inferred = self._inferred_sizes()
+        self.config = MessageStoreConfig.from_camel({**self.inferred, **self.options})
         self.log = LogFiles(
             self.vfs, self.path(COMMIT_LOG_DIRECTORY), self.config.mapped_file_size_commit_log
         )
@@ -157,41 +172,87 @@ class StoreDirectory:
         rows = self.vfs.entries(base)
         return [os.path.join(base, name) for name, d, _ in rows if not d and name.isdecimal()]
 
-    def scan_log(self, start: int | None = None) -> Iterator[RecordColumns | Region]:
+    def scan_log(
+        self, start: int | None = None, end: int | None = None, *, since: int | None = None,
+        chained: bool = False,
+    ) -> Iterator[RecordColumns | Region]:  # fmt: skip
         """Yield the log in order: records by the piece, and what lies between them.
 
-        Ends behind the last sound record; a torn one after it is a Region. `start` must be a
-        record's physical offset. In a store that is being written the end is where it was
-        when it was reached.
+        Ends behind the last sound record; a torn one after it is a Region. In a store that is
+        being written the end is where it was when it was reached.
+
+        Without more, the whole log. Else what stands at or behind the physical offset `start`;
+        up to the piece that reaches `end`; from the file on that holds the first records
+        stored at `since` (ms), with what stands before them in it. With `chained` the chain is
+        known to go through `start`: nothing before it is read.
         """
-        log = self.log
-        position = log.min_offset if start is None else max(start, log.min_offset)
+        floor = max(self.log.min_offset, start or 0)
+        position = floor if chained else self._scan_start(floor, since)
+        limit = self.log.max_offset if end is None else min(end, self.log.max_offset)
         retried = -1
-        while position < log.max_offset:
+        while position < limit:
             fault = None
-            for piece in scan(log, position, log.max_offset):  # type: ignore[arg-type]
+            for piece in scan(self.log, position, self.log.max_offset):  # type: ignore[arg-type]
                 position, fault = piece.end, piece.fault
-                if len(piece.starts):
-                    yield decode_columns(piece.data, piece.starts, piece.base)
+                starts = piece.starts[piece.starts + piece.base >= floor]
+                if len(starts):
+                    yield decode_columns(piece.data, starts, piece.base)
+                if position >= limit:
+                    return
             if fault is None:
                 return
-            found = find_record(log, position + 1, log.max_offset)  # type: ignore[arg-type]
-            if found is not None and self._is_left_over(position, found):
-                yield self._region(position, log.max_offset, "stale", fault)
+            region = self._region_at(position, fault, again=retried != position)
+            retried = position
+            if region is None:
+                continue  # a writer may have been in the middle of it: look again
+            if region.end > max(region.start, floor):
+                yield region
+            if region.state in ENDS:
                 return
-            if found is not None:
-                file = log.find(position)
-                state = "damaged" if file else "missing"
-                yield self._region(position, found, state, fault)
-                position = found
-            elif retried != position and self._has_data(position):
-                retried = position  # a writer may have been in the middle of it: look again
-            else:
-                if self._has_data(position):
-                    yield self._region(
-                        position, position + self._torn_size(position), "torn", fault
-                    )
-                return
+            position = region.end
+
+    def _scan_start(self, floor: int, since: int | None) -> int:
+        """Return a place at or before `floor` where the chain can be taken up."""
+        first = self.log.min_offset if since is None else self._first_file_since(since)
+        file = self.log.find(floor)
+        if floor <= first or file is None:
+            return max(first, floor)
+        if read_record(self.log, floor) is not None:
+            return floor
+        return file.file_from_offset
+
+    def _first_file_since(self, since: int) -> int:
+        """Return the start of the last file all of whose later files are younger than `since`.
+
+        By their first records' times, which rise from file to file; a minute is allowed for a
+        clock that was set back.
+        """
+        for file in reversed(self.log.files):
+            raw = file.read(0, MESSAGE_HEADS[-1].size)
+            if len(raw) < MESSAGE_HEADS[-1].size:
+                continue
+            prefix = MESSAGE_PREFIX.unpack_from(raw)
+            if prefix.physical_offset != file.file_from_offset:
+                continue
+            head = MESSAGE_HEADS[hosts_of(prefix.sys_flag)].unpack_from(raw)
+            if head.store_timestamp < since - CLOCK_SLACK_MS:
+                return file.file_from_offset
+        return self.log.min_offset
+
+    def _region_at(self, position: int, fault: str, *, again: bool) -> Region | None:
+        """Judge what is no record; None if it should be looked at again, which `again` allows."""
+        log: Any = self.log
+        found = find_record(log, position + 1, log.max_offset)
+        if found is not None and self._is_left_over(position, found):
+            return self._region(position, log.max_offset, "stale", fault)
+        if found is not None:
+            state = "damaged" if log.find(position) else "missing"
+            return self._region(position, found, state, fault)
+        if not self._has_data(position):
+            return self._region(position, position, "torn", fault)
+        if again:
+            return None
+        return self._region(position, position + self._torn_size(position), "torn", fault)
 
     def _is_left_over(self, end: int, found: int) -> bool:
         """Whether the records from `found` on are older than those before (oracle 2.1)."""

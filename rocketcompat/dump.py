@@ -8,6 +8,7 @@ What cannot be read is a row with a `state`, never left out:
 | damaged | a region without sound records, with sound ones behind it |
 | missing | the log's file of this region is not there |
 | torn | the last record, not whole |
+| still-compressed | a sound record whose body could not be unpacked |
 
 The states of queue units are `queue_view.UNIT_STATES`.
 
@@ -16,14 +17,23 @@ Reads only; works on a store that will not open.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from rocketcompat.columns import RecordColumns
+from rocketcompat.compression import unpack_bodies
 from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.formats import MAGIC_V1, decode_host, message_id, parse_properties
-from rocketcompat.message_rows import MESSAGE_COLUMNS, STATE_OK, unreadable_row
+from rocketcompat.message_rows import MESSAGE_COLUMNS, STATE_OK, table_of_rows, unreadable_row
+from rocketcompat.message_table import table_of
 from rocketcompat.queue_view import QueueViews
+from rocketcompat.selection import Selection
+
+Counted = Callable[[int], None]
+EVERYTHING = Selection()
 
 _NUMBERS = (
     "queue_id", "queue_offset", "flag", "sys_flag", "born_timestamp", "store_timestamp",
@@ -32,15 +42,65 @@ _NUMBERS = (
 _NAMES = [name for name, _, _ in MESSAGE_COLUMNS]
 
 
-def dump_log(directory: StoreDirectory, start: int | None = None) -> Iterator[dict[str, Any]]:
-    """Yield a row a record of the CommitLog, in order, from a physical offset on."""
-    for piece in directory.scan_log(start):
+#: A body that says that it is compressed and could not be unpacked; it is shown as stored.
+STATE_STILL_COMPRESSED = "still-compressed"
+
+
+def dump_log(
+    directory: StoreDirectory, wanted: Selection = EVERYTHING, count: Counted = lambda _: None
+) -> Iterator[dict[str, Any]]:
+    """Yield a row a record of the CommitLog that is wanted, in order.
+
+    `count` is told how many records were looked at, when their rows are taken.
+    """
+    for piece in _pieces(directory, wanted):
         if isinstance(piece, Region):
-            if piece.state == "stale":  # behind the end, and no part of the log any more
-                return
             yield unreadable_row(piece.start, piece.end - piece.start, piece.state)
-        else:
-            yield from rows_of(piece)
+            continue
+        found = wanted.of(piece)
+        counted = 0
+        places = np.searchsorted(piece.starts, found.starts) + 1
+        rows = message_rows(found, unpack=wanted.unpack)
+        for row, place in zip(rows, places.tolist(), strict=True):
+            yield row
+            count(place - counted)
+            counted = place
+        count(len(piece) - counted)
+
+
+def dump_tables(
+    directory: StoreDirectory, wanted: Selection = EVERYTHING, count: Counted = lambda _: None
+) -> Iterator[pa.Table]:
+    """As `dump_log`, in tables of `message_rows.MESSAGE_SCHEMA`."""
+    for piece in _pieces(directory, wanted):
+        if isinstance(piece, Region):
+            yield table_of_rows([unreadable_row(piece.start, piece.end - piece.start, piece.state)])
+            continue
+        count(len(piece))
+        found = wanted.of(piece)
+        if len(found):
+            yield table_of(found, *(_unpacked(found) if wanted.unpack else ()))
+
+
+def message_rows(records: RecordColumns, *, unpack: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield records as rows, with their bodies as the producers had them if `unpack`."""
+    if not unpack:
+        return rows_of(records)
+    return iter(table_of(records, *_unpacked(records)).to_pylist(maps_as_pydicts="strict"))
+
+
+def _pieces(directory: StoreDirectory, wanted: Selection) -> Iterator[RecordColumns | Region]:
+    """Yield the part of the log that may hold what is wanted."""
+    for piece in directory.scan_log(wanted.start, wanted.end, since=wanted.begin):
+        if isinstance(piece, Region) and piece.state == "stale":
+            return  # behind the end, and no part of the log any more
+        yield piece
+
+
+def _unpacked(records: RecordColumns) -> tuple[pa.LargeBinaryArray, list[str]]:
+    """Return bodies as the producers had them, and a state a row."""
+    bodies, failed = unpack_bodies(records.bodies(), records.column("sys_flag"))
+    return bodies, np.where(failed, STATE_STILL_COMPRESSED, STATE_OK).tolist()
 
 
 def rows_of(records: RecordColumns) -> Iterator[dict[str, Any]]:

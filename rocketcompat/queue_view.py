@@ -86,18 +86,18 @@ class QueueViews:
         self.regions: list[Region] = []
         self.log_end = directory.log.max_offset if trust else directory.log.min_offset
         self._computed: dict[QueueKey, tuple[Int64s, Units]] = {}
+        self._on_disk = set(directory.queue_names())
         if not trust:
             self._scan()
 
     def keys(self) -> list[QueueKey]:
         """Return the queues on disk and in the log, sorted."""
-        on_disk = [key for key in self._directory.queue_names() if self._wanted(key)]
-        return sorted({*on_disk, *self._computed})
+        return sorted({*filter(self._wanted, self._on_disk), *self._computed})
 
     def find(self, topic: str, queue_id: int) -> QueueView | None:
         """Return a queue's view, None if it is neither on disk nor in the log."""
         key = (topic, queue_id)
-        if key not in self._computed and key not in set(self._directory.queue_names()):
+        if key not in self._computed and key not in self._on_disk:
             return None
         return self.view(key)
 

@@ -18,13 +18,13 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.cli import main
 from rocketcompat.cli.options import MESSAGE_COLUMNS as CLI_COLUMNS
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.index_geometry import geometry_of
 from rocketcompat.message_rows import MESSAGE_COLUMNS
-from tests.support.command import Command, Finished, run_command
+from tests.support.command import Command
 from tests.support.golden import Golden, GoldenFactory, golden_fixture  # noqa: F401
+from tests.support.rocket_cli import command_fixture, digest  # noqa: F401
 from tubestore.errors import InvalidMessage
 
 VERSIONS = ["4.9.8", "5.3.3"]
@@ -51,23 +51,6 @@ FIELDS = {
     "body": "body",
     "msgId": "msg_id",
 }
-
-
-@pytest.fixture(name="command")
-def command_fixture(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    def command(*arguments: object) -> Finished:
-        return run_command(main, arguments, capsys, monkeypatch)
-
-    return command
-
-
-def digest(root: Path) -> str:
-    found = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        found.update(f"{path.relative_to(root)} {path.stat().st_mtime_ns}\n".encode())
-        if path.is_file():
-            found.update(path.read_bytes())
-    return found.hexdigest()
 
 
 def as_ours(row: dict[str, Any]) -> dict[str, Any]:

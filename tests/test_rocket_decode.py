@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from rocketcompat.cli import main
 from rocketcompat.cli.decoding import MESSAGE_COLUMNS
 from rocketcompat.decode import (
     MESSAGE_FIELDS,
@@ -21,8 +20,9 @@ from rocketcompat.decode import (
     decode_unit,
 )
 from rocketcompat.formats import BLANK, CQ_UNIT, MAGIC_BLANK, MESSAGE_HEAD
-from tests.support.command import Command, Finished, run_command
+from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
+from tests.support.rocket_cli import command_fixture  # noqa: F401
 from tubestore.errors import InvalidMessage, NotAStore
 
 #: A record that BoltMQ wrote: body "hello", topic "T", queue 1, flag 7, key k1.
@@ -55,14 +55,6 @@ def demo_properties() -> bytes:
     text = "\x02".join(f"{name}\x01{value}" for name, value in pairs.items())
     pairs["CLUSTER"] += "x" * (82 - len(text))
     return "\x02".join(f"{name}\x01{value}" for name, value in pairs.items()).encode()
-
-
-@pytest.fixture(name="command")
-def command_fixture(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    def command(*arguments: object) -> Finished:
-        return run_command(main, arguments, capsys, monkeypatch)
-
-    return command
 
 
 @pytest.fixture(name="demo")

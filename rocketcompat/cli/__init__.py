@@ -13,7 +13,9 @@ from rocketcompat.cli.checking import check
 from rocketcompat.cli.checking import demo as _demo
 from rocketcompat.cli.decoding import decode
 from rocketcompat.cli.listing import cq, dump, queues
-from rocketcompat.cli.reading import get, query
+from rocketcompat.cli.looking import checkpoint, index, info, lag
+from rocketcompat.cli.reading import get, offset_by_time, query
+from rocketcompat.cli.tailing import tail
 from tubestore.cli.errors import run
 
 app = typer.Typer(
@@ -25,8 +27,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (dump, queues, cq, get, query, decode, check):
-    app.command()(_command)
+_COMMANDS = (
+    info, dump, tail, get, query, offset_by_time, queues, cq, index, checkpoint, lag, decode, check,
+)  # fmt: skip
+for _command in _COMMANDS:
+    app.command(_command.__name__.replace("_", "-"))(_command)
 app.command("demo")(_demo)  # `cli.demo` is the module that does it
 
 

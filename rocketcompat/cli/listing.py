@@ -6,13 +6,16 @@ from typing import Annotated
 
 import typer
 
-from rocketcompat.cli.options import (
-    MESSAGE_COLUMNS,
-    Given,
-    Queue,
-    Topic,
-    TrustQueues,
-    store_command,
+from rocketcompat.cli.options import Given, Queue, Topic, TrustQueues, store_command
+from rocketcompat.cli.selecting import (
+    Begin,
+    Decompress,
+    Grep,
+    Key,
+    Tags,
+    Until,
+    emit_log,
+    selection_of,
 )
 from tubestore.cli.output import Column, Summary, emit_rows
 
@@ -37,29 +40,26 @@ UNIT_COLUMNS = (
 def dump(
     given: Given,
     start: Annotated[
-        int | None, typer.Option("--from", min=0, help="Physical offset of the first record.")
+        int | None, typer.Option("--from", min=0, help="From this physical offset on.")
     ] = None,
+    end: Annotated[
+        int | None, typer.Option("--to", min=0, help="Up to this physical offset, without it.")
+    ] = None,
+    begin: Begin = None,
+    until: Until = None,
     topic: Topic = None,
     queue: Queue = None,
+    tags: Tags = None,
+    key: Key = None,
+    grep: Grep = None,
+    decompress: Decompress = False,
 ) -> None:
     """List the CommitLog's records in order; what cannot be read is a row with a state."""
-    directory = given.directory()
-    from rocketcompat.dump import dump_log
-
-    rows = (
-        row
-        for row in dump_log(directory, start)
-        if row["state"] != "ok"
-        or (
-            (topic is None or row["topic"] == topic) and (queue is None or row["queue_id"] == queue)
-        )
-    )
-    emit_rows(
-        rows,
-        MESSAGE_COLUMNS,
-        given.output,
-        position=lambda row: {"physical_offset": row["physical_offset"]},
-    )
+    wanted = selection_of(
+        start=start, end=end, begin=begin, until=until, topic=topic, queue_id=queue, tags=tags,
+        key=key, pattern=grep, unpack=decompress,
+    )  # fmt: skip
+    emit_log(given, wanted)
 
 
 @store_command()

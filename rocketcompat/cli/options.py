@@ -106,13 +106,22 @@ class Given:
         return {**_from_file(self.conf), **_from_pairs(self.options)}
 
 
-def store_command(*, limit: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function whose first parameter is `Given`."""
+LongFormat = Annotated[Format, typer.Option("--format", help="How to print the data.")]
+
+
+def store_command(
+    *, limit: bool = True, format_option: Any = FormatOption
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function whose first parameter is `Given`.
+
+    Without `limit` there is no --limit; `format_option` may leave `-f` to the command.
+    """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
         own = list(inspect.signature(function).parameters.values())[1:]
         shared = [row for row in _SHARED if limit or row[0] != "limit"]
+        shared[0] = ("format", format_option, Format.TEXT)
 
         @functools.wraps(function)
         def command(root: str, **values: Any) -> None:

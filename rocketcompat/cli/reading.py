@@ -1,7 +1,8 @@
-"""`get` and `query`: what a consumer or an operator would be answered."""
+"""`get`, `query`, `offset-by-time`: what a consumer or an operator would be answered."""
 
 from __future__ import annotations
 
+import enum
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from rocketcompat.cli.options import (
 from tubestore.cli.errors import EXIT_NOT_FOUND, Leave
 from tubestore.cli.output import Column, emit_object
 from tubestore.cli.times import parse_time
+from tubestore.clock import SystemClock
 
 GET_COLUMNS = (
     Column("status"),
@@ -27,6 +29,11 @@ GET_COLUMNS = (
     Column("queue_offsets", "int64s"),
     Column("physical_offsets", "int64s"),
     Column("messages", "rows", MESSAGE_COLUMNS),
+)
+OFFSET_COLUMNS = (
+    Column("queue_offset", "int64"),
+    Column("boundary"),
+    Column("store_timestamp", "ms"),
 )
 QUERY_COLUMNS = (
     Column("physical_offsets", "int64s"),
@@ -86,8 +93,6 @@ def query(
     ] = False,
 ) -> None:
     """Find messages by key, oldest first."""
-    from tubestore.clock import SystemClock
-
     now = SystemClock().now_ms()
     window = (
         0 if begin is None else parse_time(begin, now),
@@ -109,6 +114,59 @@ def query(
     emit_object(answer, QUERY_COLUMNS, given.output)
     if not found:
         raise Leave(EXIT_NOT_FOUND)
+
+
+class BoundaryName(enum.StrEnum):
+    """Which message a point in time means."""
+
+    LOWER = "lower"
+    UPPER = "upper"
+    NEAREST = "nearest"
+
+
+@store_command(limit=False)
+def offset_by_time(
+    given: Given,
+    topic: TheTopic,
+    queue: TheQueue,
+    time: Annotated[
+        str, typer.Option("--time", metavar="TIME", help="ms, ISO-8601 with a zone, or -2h.")
+    ],
+    boundary: Annotated[
+        BoundaryName | None,
+        typer.Option(
+            "--boundary",
+            help="The first at or after it, the last at or before it, or the nearest;"
+            " else as the version of --option compat=VERSION has it.",
+        ),
+    ] = None,
+    trust_queues: TrustQueues = False,
+) -> None:
+    """Find the queue offset of a store time; exit 1 if there is no such queue."""
+    wanted = parse_time(time, SystemClock().now_ms())
+    directory = given.directory()
+    from rocketcompat.log_reads import read_record
+    from rocketcompat.queue_view import QueueViews
+    from rocketcompat.time_search import BOUNDARY_OF_COMPAT
+    from rocketcompat.time_search import offset_by_time as search
+
+    view = QueueViews(directory, only=(topic, queue), trust=trust_queues).find(topic, queue)
+    kind = BOUNDARY_OF_COMPAT[directory.config.compat] if boundary is None else boundary.value
+    if view is None:
+        emit_object({"queue_offset": 0, "boundary": kind}, OFFSET_COLUMNS, given.output)
+        raise Leave(EXIT_NOT_FOUND)
+
+    def store_time(offset: int) -> int | None:
+        unit = view.units[offset - view.min_offset]
+        record = read_record(directory.log, int(unit["physical_offset"]))
+        return None if record is None else record.store_timestamp
+
+    found = search(view.min_offset, view.max_offset, wanted, kind, store_time)
+    answer: dict[str, Any] = {"queue_offset": found, "boundary": kind}
+    answer["store_timestamp"] = store_time(found) if found < view.max_offset else None
+    if trust_queues:
+        answer["complete"] = False
+    emit_object(answer, OFFSET_COLUMNS, given.output)
 
 
 def _parts(directory: Any, views: Any) -> Any:

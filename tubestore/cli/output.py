@@ -19,6 +19,7 @@ Next to read: `errors.py`, how a command ends.
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import enum
 import json
@@ -142,6 +143,33 @@ def emit_rows(
         for left_out in islice(source, 1):
             summary.truncated = True
             summary.next = position(left_out) if position else None
+    summary.scanned = max(summary.scanned, summary.rows)
+    report(summary, output)
+    return summary
+
+
+def emit_tables(
+    tables: Iterable[Any],
+    columns: Sequence[Column],
+    output: Output,
+    *,
+    position: Callable[[Row], Any] | None = None,
+    summary: Summary | None = None,
+) -> Summary:
+    """As `emit_rows`, of Arrow tables that have the columns' types, for a binary format."""
+    summary = summary or Summary()
+    left_out = None
+    with _arrow_writer(columns, output.format) as write:
+        for table in tables:
+            room = table.num_rows if output.limit is None else output.limit - summary.rows
+            write(table.slice(0, room))
+            summary.rows += min(room, table.num_rows)
+            if room < table.num_rows:
+                left_out = table.slice(room, 1).to_pylist()[0]
+                break
+    if left_out is not None:
+        summary.truncated = True
+        summary.next = position(left_out) if position else None
     summary.scanned = max(summary.scanned, summary.rows)
     report(summary, output)
     return summary
@@ -315,25 +343,40 @@ def _bold() -> Callable[[str], str]:
 
 def _write_arrow(rows: Iterable[Row], columns: Sequence[Column], format: Format) -> None:
     """Write an Arrow stream or a Parquet file, a batch of rows at a time."""
+    with _arrow_writer(columns, format) as write:
+        import pyarrow as pa
+
+        schema = _schema(columns)
+        source = iter(rows)
+        while batch := list(islice(source, _BATCH_ROWS)):
+            plain = [{c.name: row.get(c.name) for c in columns} for row in batch]
+            write(pa.Table.from_pylist(plain, schema))
+
+
+@contextlib.contextmanager
+def _arrow_writer(columns: Sequence[Column], format: Format) -> Iterator[Callable[[Any], None]]:
+    """Open stdout as an Arrow stream or a Parquet file; gives what writes a table."""
     if sys.stdout.isatty():
         raise UsageMistake(f"--format {format} is binary: send it to a file or a program")
     import pyarrow as pa
 
-    schema = pa.schema([(c.name, _arrow_type(c)) for c in columns])
     sink: Any = pa.PythonFile(cast(Any, sys.stdout.buffer), "w")
     writer: Any
     if format is Format.ARROW:
-        writer = pa.ipc.new_stream(sink, schema)
+        writer = pa.ipc.new_stream(sink, _schema(columns))
     else:
         import pyarrow.parquet as pq
 
-        writer = pq.ParquetWriter(sink, schema)
-    source = iter(rows)
+        writer = pq.ParquetWriter(sink, _schema(columns))
     with writer:
-        while batch := list(islice(source, _BATCH_ROWS)):
-            plain = [{c.name: row.get(c.name) for c in columns} for row in batch]
-            writer.write_table(pa.Table.from_pylist(plain, schema))
+        yield writer.write_table
     sys.stdout.buffer.flush()
+
+
+def _schema(columns: Sequence[Column]) -> Any:
+    import pyarrow as pa
+
+    return pa.schema([(c.name, _arrow_type(c)) for c in columns])
 
 
 def _arrow_type(column: Column) -> Any:

@@ -1,0 +1,196 @@
+"""`info`, `lag`, `index`, `checkpoint`: what a store is, and what is in its derived files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rocketcompat.cli.options import Given, Topic, TrustQueues, store_command
+from tubestore.cli.errors import EXIT_NOT_FOUND, Leave, UsageMistake
+from tubestore.cli.output import Column, Summary, emit_object, emit_rows
+
+SPAN_COLUMNS = (
+    Column("topic"),
+    Column("queue_id", "int32"),
+    Column("min_offset", "int64"),
+    Column("max_offset", "int64"),
+    Column("messages", "int64"),
+    Column("first_timestamp", "ms"),
+    Column("last_timestamp", "ms"),
+)
+SETTING_COLUMNS = (Column("name"), Column("value", "int64"), Column("source", "line"))
+STRUCTURE_COLUMNS = (
+    Column("structure"),
+    Column("files", "int64"),
+    Column("bytes", "int64"),
+    Column("bytes_on_disk", "int64"),
+)
+INFO_COLUMNS = (
+    Column("root", "line"),
+    Column("state"),
+    Column("abort"),
+    Column("locked_by", "int64"),
+    Column("written_by"),
+    Column("min_physical_offset", "int64"),
+    Column("max_physical_offset", "int64"),
+    Column("damaged_regions", "int64"),
+    Column("first_timestamp", "ms"),
+    Column("last_timestamp", "ms"),
+    Column("queues", "rows", SPAN_COLUMNS),
+    Column("settings", "rows", SETTING_COLUMNS),
+    Column("structures", "rows", STRUCTURE_COLUMNS),
+)
+HELD_COLUMNS = (
+    Column("topic"),
+    Column("queue_id", "int32"),
+    Column("queue_offset", "int64"),
+    Column("held"),
+    Column("min_offset", "int64"),
+    Column("max_offset", "int64"),
+    Column("physical_offset", "int64"),
+    Column("store_timestamp", "ms"),
+    Column("verdict"),
+)
+LAG_COLUMNS = (
+    Column("group"),
+    Column("topic"),
+    Column("queue_id", "int32"),
+    Column("offset", "int64"),
+    Column("min_offset", "int64"),
+    Column("max_offset", "int64"),
+    Column("lag", "int64"),
+    Column("lost", "int64"),
+    Column("verdict"),
+)
+HEADER_COLUMNS = (
+    Column("path", "line"),
+    Column("slots", "int64"),
+    Column("items", "int64"),
+    Column("used", "int64"),
+    Column("begin_timestamp", "ms"),
+    Column("end_timestamp", "ms"),
+    Column("begin_physical_offset", "int64"),
+    Column("end_physical_offset", "int64"),
+    Column("hash_slot_count", "int32"),
+    Column("index_count", "int32"),
+    Column("state"),
+    Column("reason"),
+)
+ITEM_COLUMNS = (
+    Column("path", "line"),
+    Column("number", "int64"),
+    Column("slot", "int64"),
+    Column("key_hash", "int64"),
+    Column("physical_offset", "int64"),
+    Column("time_diff_seconds", "int64"),
+    Column("previous", "int64"),
+    Column("store_timestamp", "ms"),
+    Column("state"),
+)
+KEY_COLUMNS = (*ITEM_COLUMNS[:-1], Column("topic"), Column("key"), ITEM_COLUMNS[-1])
+CHECKPOINT_COLUMNS = (
+    Column("path", "line"),
+    Column("physic_msg_timestamp", "ms"),
+    Column("logics_msg_timestamp", "ms"),
+    Column("index_msg_timestamp", "ms"),
+    Column("master_flushed_offset", "int64"),
+    Column("confirm_physical_offset", "int64"),
+    Column("min_timestamp", "ms"),
+    Column("min_timestamp_index", "ms"),
+    Column("state"),
+)
+
+
+@store_command(limit=False)
+def info(
+    given: Given,
+    topic: Topic = None,
+    queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="The queue.")] = None,
+    offset: Annotated[
+        int | None,
+        typer.Option("--offset", min=0, help="Say whether this message of the queue is held."),
+    ] = None,
+    trust_queues: TrustQueues = False,
+) -> None:
+    """Say what the store is: state, sizes, files, and what its queues span in offsets and time.
+
+    With --topic, --queue and --offset: whether that message is still held; exit 1 if it is not.
+    """
+    directory = given.directory()
+    from rocketcompat.info import describe, held_row
+    from rocketcompat.queue_view import QueueViews
+
+    if offset is None:
+        if queue is not None:
+            raise UsageMistake("--queue goes with --topic and --offset")
+        views = QueueViews(directory, topic=topic, trust=trust_queues)
+        emit_object(describe(directory, views), INFO_COLUMNS, given.output)
+        return
+    if topic is None or queue is None:
+        raise UsageMistake("--offset goes with --topic and --queue")
+    views = QueueViews(directory, only=(topic, queue), trust=trust_queues)
+    row = held_row(directory, views, (topic, queue), offset)
+    emit_object(row, HELD_COLUMNS, given.output)
+    if not row["held"]:
+        raise Leave(EXIT_NOT_FOUND)
+
+
+@store_command()
+def lag(
+    given: Given,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Only this group.")] = None,
+    topic: Topic = None,
+    trust_queues: TrustQueues = False,
+) -> None:
+    """List how far each group has consumed, from config/consumerOffset.json."""
+    directory = given.directory()
+    from rocketcompat.info import lag_rows
+    from rocketcompat.queue_view import QueueViews
+
+    rows = (
+        row
+        for row in lag_rows(directory, QueueViews(directory, topic=topic, trust=trust_queues))
+        if group in (None, row["group"]) and topic in (None, row["topic"])
+    )
+    emit_rows(
+        rows,
+        LAG_COLUMNS,
+        given.output,
+        position=lambda row: {name: row[name] for name in ("group", "topic", "queue_id")},
+        summary=Summary(complete=not trust_queues),
+    )
+
+
+@store_command()
+def index(
+    given: Given,
+    items: Annotated[bool, typer.Option("--items", help="List the items, not the files.")] = False,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="List the items with their keys, from the log.")
+    ] = False,
+    file: Annotated[str | None, typer.Option("--file", help="Only the file of this name.")] = None,
+    start: Annotated[int, typer.Option("--from", min=1, help="First item of each file.")] = 1,
+) -> None:
+    """List the index files, or their items with the chains they stand in."""
+    directory = given.directory()
+    from rocketcompat.inside import index_rows, item_rows
+
+    if items or keys:
+        emit_rows(
+            item_rows(directory, name=file, start=start, keys=keys),
+            KEY_COLUMNS if keys else ITEM_COLUMNS,
+            given.output,
+            position=lambda row: {"path": row["path"], "number": row["number"]},
+        )
+        return
+    rows = (row for row in index_rows(directory) if file is None or row["path"].endswith(file))
+    emit_rows(rows, HEADER_COLUMNS, given.output, position=lambda row: {"path": row["path"]})
+
+
+@store_command(limit=False)
+def checkpoint(given: Given) -> None:
+    """Show the checkpoint, and where a broker's recovery would begin."""
+    from rocketcompat.inside import checkpoint_row
+
+    emit_object(checkpoint_row(given.directory()), CHECKPOINT_COLUMNS, given.output)

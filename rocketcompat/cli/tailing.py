@@ -1,0 +1,94 @@
+"""`tail`: the last records of the log, and those that are appended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from rocketcompat.cli.options import (
+    MESSAGE_COLUMNS,
+    Given,
+    LongFormat,
+    Queue,
+    Topic,
+    store_command,
+)
+from rocketcompat.cli.selecting import (
+    Begin,
+    Decompress,
+    Grep,
+    Key,
+    Tags,
+    place_in_log,
+    selection_of,
+)
+from tubestore.cli.errors import UsageMistake
+from tubestore.cli.output import Format, Row, emit_rows, time_text
+from tubestore.clock import SystemClock
+
+_LINES = (Format.TEXT, Format.JSONL, Format.CSV)
+_BODY_SHOWN = 200
+
+
+@store_command(limit=False, format_option=LongFormat)
+def tail(
+    given: Given,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last.")] = 10,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as the log grows, until interrupted.")
+    ] = False,
+    idle_timeout: Annotated[
+        float | None,
+        typer.Option("--idle-timeout", metavar="SECONDS", help="Stop when nothing came so long."),
+    ] = None,
+    begin: Begin = None,
+    topic: Topic = None,
+    queue: Queue = None,
+    tags: Tags = None,
+    key: Key = None,
+    grep: Grep = None,
+    decompress: Decompress = False,
+) -> None:
+    """Show the last records of the log, and with -f those that a running broker appends."""
+    if follow and given.output.format not in _LINES:
+        raise UsageMistake("--follow prints text, jsonl or csv")
+    wanted = selection_of(
+        begin=begin, until=None, topic=topic, queue_id=queue, tags=tags, key=key, pattern=grep,
+        unpack=decompress,
+    )  # fmt: skip
+    directory = given.directory()
+    from rocketcompat.dump import message_rows
+    from rocketcompat.tail import Tail
+
+    source = Tail(directory, wanted)
+
+    def rows() -> Iterator[Row]:
+        for piece in source.last(lines):
+            yield from message_rows(piece, unpack=decompress)
+        if not follow:
+            return
+        for found in source.follow(SystemClock(), time.sleep, idle_timeout):
+            if found is None:
+                sys.stdout.flush()
+            else:
+                yield from message_rows(found, unpack=decompress)
+
+    if given.output.format is Format.TEXT:
+        for row in rows():
+            print(_line(row))  # at once: columns would have to wait for the widest
+    else:
+        emit_rows(rows(), MESSAGE_COLUMNS, given.output, position=place_in_log)
+
+
+def _line(row: Row) -> str:
+    tags = row["properties"].get("TAGS")
+    place = f"{row['topic']}/{row['queue_id']}@{row['queue_offset']}"
+    words: list[Any] = [time_text(row["store_timestamp"]), row["physical_offset"], place]
+    words += [f"[{tags}]"] if tags else []
+    text = row["body"][:_BODY_SHOWN].decode("utf-8", "replace")
+    clean = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return " ".join(map(str, [*words, clean]))

@@ -1,0 +1,92 @@
+"""A broker's `config/*.json`, read as it really is: not always JSON, and perhaps half written.
+
+fastjson writes maps with numbers as keys unquoted (`{0:250,1:250}`, spec §4.4). A broker keeps
+the content before in `<name>.bak`, and takes that when the file is missing, empty or broken; so
+does this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from rocketcompat.formats import CONFIG_DIRECTORY
+from tubestore.vfs import Vfs
+
+BACKUP_SUFFIX = ".bak"
+_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<before>[{,]\s*)(?P<key>-?\d+)(?=\s*:)')
+#: Between a topic and a group in `consumerOffset.json`.
+_TOPIC_GROUP = "@"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """What a file says, where that was found, and what is wrong with the file itself."""
+
+    path: str
+    content: dict[str, Any] | None
+    from_backup: bool = False
+    problem: str | None = None
+
+
+def parse_config(text: str) -> dict[str, Any]:
+    """Return the object that a file holds; ValueError if it holds none.
+
+    >>> parse_config('{"offsetTable":{"T@g":{0:250,1:-1}}}')
+    {'offsetTable': {'T@g': {'0': 250, '1': -1}}}
+    """
+    quoted = _BARE_KEY.sub(
+        lambda m: m[0] if m["key"] is None else f'{m["before"]}"{m["key"]}"', text
+    )
+    content = json.loads(quoted)
+    if not isinstance(content, dict):
+        raise ValueError("not an object")
+    return content
+
+
+def read_config(vfs: Vfs, root: str, name: str) -> ConfigFile:
+    """Read `config/<name>.json` of a store, or its backup, as a broker does."""
+    path = os.path.join(root, CONFIG_DIRECTORY, f"{name}.json")
+    content, problem = _read(vfs, path)
+    if content is not None:
+        return ConfigFile(path, content)
+    content, _ = _read(vfs, path + BACKUP_SUFFIX)
+    return ConfigFile(path, content, content is not None, problem)
+
+
+def config_names(vfs: Vfs, root: str) -> list[str]:
+    """Return the names of the files that are there, or were and have left a backup; sorted."""
+    names = set()
+    for name, is_directory, _ in vfs.entries(os.path.join(root, CONFIG_DIRECTORY)):
+        plain = name.removesuffix(BACKUP_SUFFIX)
+        if not is_directory and plain.endswith(".json"):
+            names.add(plain.removesuffix(".json"))
+    return sorted(names)
+
+
+def consumer_offsets(content: dict[str, Any]) -> dict[tuple[str, str, int], int]:
+    """Return (topic, group, queue id) → next offset of a `consumerOffset.json`."""
+    found = {}
+    table = content.get("offsetTable")
+    for name, offsets in (table if isinstance(table, dict) else {}).items():
+        topic, _, group = name.rpartition(_TOPIC_GROUP)
+        for queue_id, offset in (offsets if isinstance(offsets, dict) else {}).items():
+            if topic and isinstance(offset, int) and queue_id.lstrip("-").isdecimal():
+                found[topic, group, int(queue_id)] = offset
+    return found
+
+
+def _read(vfs: Vfs, path: str) -> tuple[dict[str, Any] | None, str | None]:
+    try:
+        raw = vfs.read_file(path)
+    except FileNotFoundError:
+        return None, "missing"
+    if not raw.strip(b"\0 \t\r\n"):
+        return None, "empty"
+    try:
+        return parse_config(raw.decode("utf-8")), None
+    except ValueError as error:
+        return None, f"no JSON: {error}"

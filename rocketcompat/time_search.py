@@ -1,0 +1,66 @@
+"""The queue offset of a point in time: `getOffsetInQueueByTime` as both versions mean it (§2.5).
+
+4.9 gives the nearest message, 5.1.1 and later a boundary. The real 4.9.8 first chooses a queue
+file by its modification time, which is not the order of writing (oracle 2.19), and answers a
+message further away for it; here the store times decide alone.
+
+Pure; thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+Boundary = Literal["lower", "upper", "nearest"]
+#: What `compat` means by an offset by time.
+BOUNDARY_OF_COMPAT: dict[str, Boundary] = {"4.9.8": "nearest", "5.3.3": "lower"}
+
+
+def offset_by_time(
+    low: int, high: int, time: int, boundary: Boundary, store_time: Callable[[int], int | None]
+) -> int:
+    """Return a queue offset in [low, high] for a store time in ms; low and high are min and max.
+
+    - "lower": the first message stored at `time` or later; `high` if all are earlier;
+    - "upper": the last message stored at `time` or earlier; `low` if all are later;
+    - "nearest": the message whose time is nearest, of two the earlier; never `high` but in an
+      empty queue.
+
+    `store_time(offset)` is None where no record can be read; such messages count as stored with
+    the next one. Times are taken to rise.
+
+    >>> times = [10, 20, 20, 40]
+    >>> [offset_by_time(0, 4, t, "lower", times.__getitem__) for t in (5, 20, 30, 50)]
+    [0, 1, 3, 4]
+    >>> [offset_by_time(0, 4, t, "upper", times.__getitem__) for t in (5, 20, 30, 50)]
+    [0, 2, 2, 3]
+    >>> [offset_by_time(0, 4, t, "nearest", times.__getitem__) for t in (5, 20, 30, 31, 50)]
+    [0, 1, 2, 3, 3]
+    """
+    if low >= high:
+        return low
+    if boundary == "upper":
+        return max(low, _first(low, high, time + 1, store_time) - 1)
+    found = _first(low, high, time, store_time)
+    if boundary == "lower" or found == low:
+        return found
+    before = store_time(found - 1)
+    after = store_time(found) if found < high else None
+    if after is None or (before is not None and after != time and time - before <= after - time):
+        return found - 1
+    return found
+
+
+def _first(low: int, high: int, time: int, store_time: Callable[[int], int | None]) -> int:
+    """Return the first offset stored at `time` or later, `high` if none was."""
+    while low < high:
+        middle = (low + high) // 2
+        known = middle
+        while known < high and (found := store_time(known)) is None:
+            known += 1
+        if known == high or found is None or found >= time:
+            high = middle
+        else:
+            low = known + 1
+    return low
