@@ -76,6 +76,8 @@ class CommitLog:
         self.synced_store_timestamp = 0
         #: How often files were synced, and for how many waiters; for statistics and tests.
         self.sync_count = 0
+        #: Messages put since the log was opened.
+        self.put_count = 0
 
     def start_at(self, end: int, synced: int) -> None:
         """Say where the log ends, and up to where it is on stable storage (recovery does)."""
@@ -143,6 +145,7 @@ class CommitLog:
                 self._next_queue_offsets[key] = queue_offset + 1
             self._end = physical_offset + size
             self._store_timestamp = now
+            self.put_count += 1
             self._starts.append(physical_offset)
             if len(self._starts) > _STARTS_MAX:
                 self._starts, self._starts_complete = [], False
@@ -191,6 +194,7 @@ class CommitLog:
             finally:
                 self._count_up(keys, groups[:written], bases)
                 self._starts.extend(physical_offsets[:written].tolist())
+                self.put_count += written
                 if written:
                     self._store_timestamp = now
                 if len(self._starts) > _STARTS_MAX:

@@ -28,20 +28,16 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 import pyarrow as pa
 
 from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.formats import BLANK, encode_host
+from rocketcompat.cleaning import disk_used_percent
+from rocketcompat.formats import BLANK, CONSUME_QUEUE_DIRECTORY, encode_host
 from rocketcompat.message_columns import columns_of_batch
-from rocketcompat.messages import (
-    Message,
-    MessageBatch,
-    MessageRecord,
-    PutBatchResult,
-    PutResult,
-    PutStatus,
-)
+from rocketcompat.messages import Message, MessageBatch, PutBatchResult, PutResult, PutStatus
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.parts import Parts
 from rocketcompat.prepare import prepare
 from rocketcompat.reader import Reader
+from rocketcompat.store_reads import StoreReads
+from rocketcompat.store_stats import StoreStats
 from rocketcompat.writer import Writer
 from tubestore.clock import Clock, SystemClock
 from tubestore.errors import (
@@ -55,13 +51,12 @@ from tubestore.vfs import OsVfs, Vfs
 
 if TYPE_CHECKING:
     from rocketcompat.cleaning import FileVerdict
-    from rocketcompat.reads import GetMessageResult
 
 _log = logging.getLogger(__name__)
 Durability = Literal["page_cache", "fsync"]
 
 
-class DefaultMessageStore:
+class DefaultMessageStore(StoreReads):
     """An open store; made by `rocketcompat.open`."""
 
     def __init__(
@@ -91,10 +86,11 @@ class DefaultMessageStore:
         if mode == "w":
             self._writer = Writer(parts)
             self.dispatcher, self.recovered = self._writer.dispatcher, self._writer.recovered
-            if background:
-                self._writer.start()
         else:
             self._reader = Reader(parts)
+        self._stats = StoreStats(parts.commit_log, parts.clock)
+        if mode == "w" and background:
+            self._writer.start(self._stats.sample)
         self.queues, self.index, self.tube = parts.queues, parts.index, parts.tube
         self._closed = False
 
@@ -167,8 +163,6 @@ class DefaultMessageStore:
         self.dispatcher.wait_dispatched(self.commit_log.max_offset - 1, self._dispatch_timeout)
         self._writer.flusher.persist()
 
-    # -- reading
-
     def wait_dispatched(self, physical_offset: int, timeout: float | None = None) -> bool:
         """Wait until the message at this offset stands in queues, index and shards.
 
@@ -180,59 +174,42 @@ class DefaultMessageStore:
         limit = self._dispatch_timeout if timeout is None else timeout
         return self.dispatcher.wait_dispatched(physical_offset, limit)
 
-    def look_message(self, physical_offset: int) -> MessageRecord:
-        """Return the record that starts at a physical offset (lookMessageByOffset).
-
-        OffsetOutOfRange outside the log, CorruptRecord where no sound record starts.
-        """
-        self._check_open()
-        return self.commit_log.record_at(physical_offset)
-
-    def get_message(
-        self, topic: str, queue_id: int, offset: int, max_count: int = 32,
-        tags: str | None = None,
-    ) -> GetMessageResult:  # fmt: skip
-        """Pull messages of a queue from a queue offset (spec §11)."""
-        self._check_open()
-        from rocketcompat.reads import get_message
-
-        return get_message(self, topic, queue_id, offset, max_count, tags)
-
-    def query_message(
-        self, topic: str, key: str, max_count: int = 32, begin: int = 0, end: int | None = None
-    ) -> Any:
-        """Find messages by key and store time, ms (spec §3.5)."""
-        self._check_open()
-        from rocketcompat.reads import query_message
-
-        return query_message(self, topic, key, max_count, begin, end)
-
-    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the first queue offset that is kept; 0 for an unknown queue."""
-        self._check_open()
-        queue = self.queues.find(topic, queue_id) if self.queues else None
-        return queue.min_offset if queue else 0
-
-    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset behind the last dispatched message; 0 for an unknown queue."""
-        self._check_open()
-        queue = self.queues.find(topic, queue_id) if self.queues else None
-        return queue.max_offset if queue else 0
-
-    @property
-    def min_physical_offset(self) -> int:
-        """Physical offset of the log's first byte."""
-        return self.commit_log.min_offset
-
-    @property
-    def max_physical_offset(self) -> int:
-        """Physical offset behind the log's last record."""
-        return self.commit_log.max_offset
-
     @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that queues, index and shards do not know yet."""
         return self.dispatcher.behind if self.mode == "w" else 0
+
+    def stats(self) -> dict[str, Any]:
+        """Return run-time information, as RocketMQ's `getRuntimeInfo` has it, by section.
+
+        `totals` since the store was opened, `rates` a second over the last 10, 60 and 600
+        seconds, `log` (physical offsets, bytes that wait), `disk` (used percent), `queues`,
+        `index`, `deleted_files`.
+        """
+        self._check_open()
+        log = self.commit_log
+        queue_directory = self._parts.path(CONSUME_QUEUE_DIRECTORY)
+        return {
+            "opened_ms": self._stats.opened_ms,
+            "totals": self._stats.totals()._asdict(),
+            "rates": self._stats.rates(),
+            "log": {
+                "min_offset": log.min_offset,
+                "max_offset": log.max_offset,
+                "synced_offset": log.synced_offset,
+                "files": len(log.queue.files),
+                "syncs": log.sync_count,
+                "dispatch_behind_bytes": self.dispatch_behind_bytes,
+                "damaged_regions": len(log.damages),
+            },
+            "disk": {
+                "commit_log_percent": disk_used_percent(log.queue.directory),
+                "consume_queue_percent": disk_used_percent(queue_directory),
+            },
+            "queues": {"count": len(self.queues) if self.queues is not None else 0},
+            "index": dict(self.index.stats()) if self.index is not None else {},
+            "deleted_files": dict(self._writer.cleaner.deleted) if self.mode == "w" else {},
+        }
 
     @property
     def problems(self) -> list[TubeStoreError]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.dispatch import ReputMessageService
@@ -72,8 +72,9 @@ class FlushService:
         damages = [(damage.start, damage.end, damage.reason) for damage in self._log.damages]
         return Progress(log, followers, clean, queues or {}, self._log.min_offset, damages)
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, on_round: Callable[[], None]) -> None:
+        """Start the thread; `on_round` is called every `flush_interval_commit_log` ms."""
+        self._on_round = on_round
         self._thread = threading.Thread(target=self._run, name="FlushService", daemon=True)
         self._thread.start()
 
@@ -105,6 +106,7 @@ class FlushService:
         log_due = others_due = self._clock.monotonic()
         while not self._stop.wait(interval):
             now = self._clock.monotonic()
+            self._on_round()
             try:
                 dirty = self._log.max_offset - self._log.synced_offset
                 if (now - others_due) * 1000 >= _FOLLOWER_SYNC_MS:

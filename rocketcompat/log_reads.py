@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from rocketcompat.codec import decode_one
-from rocketcompat.formats import CQ_PRE_FILL_SIZE, MESSAGE_PREFIX
+from rocketcompat.formats import CQ_PRE_FILL_SIZE, MESSAGE_HEADS, MESSAGE_PREFIX, hosts_of
 from rocketcompat.messages import MessageRecord
 from tubestore.errors import CorruptRecord
 
@@ -66,3 +66,18 @@ def read_record(log: LogPart, physical_offset: int) -> MessageRecord | None:
         return None
     found = read_unit(log, physical_offset, prefix.total_size)
     return found if isinstance(found, MessageRecord) else None
+
+
+def store_timestamp_at(log: LogPart, physical_offset: int) -> int | None:
+    """Return the store time in the head of the record at this place; None if none starts there."""
+    if not log.min_offset <= physical_offset < log.max_offset:
+        return None
+    raw = log.read_at(physical_offset, MESSAGE_HEADS[-1].size)
+    if len(raw) < MESSAGE_PREFIX.size:
+        return None
+    prefix = MESSAGE_PREFIX.unpack_from(raw)
+    layout = MESSAGE_HEADS[hosts_of(prefix.sys_flag)]
+    if prefix.physical_offset != physical_offset or len(raw) < layout.size:
+        return None
+    timestamp: int = layout.unpack_from(raw).store_timestamp
+    return timestamp

@@ -10,6 +10,7 @@ Next to read: `recovery.py`; `default_message_store.py`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from rocketcompat.clean_service import CleanService
 from rocketcompat.flush import FlushService
@@ -84,10 +85,10 @@ class Writer:
         log.flush()
         self._progress_file.write(self.flusher.progress(), sync=True)
 
-    def start(self) -> None:
-        """Start the threads."""
+    def start(self, on_round: Callable[[], None]) -> None:
+        """Start the threads; `on_round` is called now and then, for statistics."""
         self.dispatcher.start()
-        self.flusher.start()
+        self.flusher.start(on_round)
         self.cleaner.start()
 
     def problems(self) -> list[TubeStoreError]:

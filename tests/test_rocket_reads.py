@@ -14,17 +14,12 @@ from rocketcompat.codec import encode_one
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.index_items import IndexGeometry, key_hash
 from rocketcompat.index_service import IndexService
+from rocketcompat.key_reads import keys_of, look_message_by_offset, query_message
 from rocketcompat.messages import GetMessageStatus, Message, MessageRecord
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import prepare
-from rocketcompat.reads import (
-    Found,
-    get_message,
-    keys_of,
-    look_message_by_offset,
-    query_message,
-    tag_codes,
-)
+from rocketcompat.read_parts import Found
+from rocketcompat.reads import get_message, tag_codes
 from tests.support.golden import Golden, GoldenFactory, golden_fixture  # noqa: F401
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord

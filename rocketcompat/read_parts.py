@@ -1,0 +1,126 @@
+"""What reads ask of a store, and what every answer is: messages in order, Arrow when asked for.
+
+The parts are protocols, so that a live store, a directory as it lies and a test use the same code.
+
+Next to read: `reads.py`, `key_reads.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from rocketcompat.log_reads import LogPart
+from rocketcompat.message_rows import row_of, table_of_rows, unreadable_row
+from rocketcompat.messages import MessageRecord
+from rocketcompat.options import MessageStoreConfig
+from tubestore.errors import CorruptRecord
+
+STATE_DAMAGED = "damaged"
+
+
+class QueuePart(Protocol):
+    """What a read asks of a ConsumeQueue; offsets are queue offsets."""
+
+    @property
+    def min_offset(self) -> int:
+        """The first unit whose record is kept."""
+
+    @property
+    def max_offset(self) -> int:
+        """The next unit."""
+
+    def units_in_file(self, start: int, count: int) -> Any:
+        """Units from `start` to the end of their file, `count` at most."""
+
+    def next_file_offset(self, offset: int) -> int:
+        """The first unit of the file after the one of `offset`."""
+
+
+class QueuesPart(Protocol):
+    """What a read asks of the table of queues."""
+
+    def find(self, topic: str, queue_id: int) -> QueuePart | None:
+        """A queue, None if there is none."""
+
+
+class IndexPart(Protocol):
+    """What a read asks of the index; times are ms."""
+
+    def select_hash(
+        self, hash_of_key: int, count_max: int, begin: int, end: int
+    ) -> tuple[list[int], int, int]:
+        """Physical offsets newest first, and time and offset of the last update."""
+
+    def candidates(self, hash_of_key: int, begin: int, end: int) -> Iterator[int]:
+        """Physical offsets of all items of a hash that may lie in the window, newest first."""
+
+
+class StoreParts(Protocol):
+    """The parts of a store that reads work on; queues and index are None when switched off."""
+
+    @property
+    def commit_log(self) -> LogPart:
+        """The log."""
+
+    @property
+    def queues(self) -> QueuesPart | None:
+        """The table of queues."""
+
+    @property
+    def index(self) -> IndexPart | None:
+        """The index."""
+
+    @property
+    def config(self) -> MessageStoreConfig:
+        """The limits."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Messages in the order of an answer; Arrow when asked for (`pa.table(result)`)."""
+
+    #: One entry a message taken: its record, or why it cannot be read.
+    entries: tuple[MessageRecord | CorruptRecord, ...] = ()
+    physical_offsets: list[int] = field(default_factory=list)
+
+    @property
+    def messages(self) -> list[MessageRecord]:
+        """The records that could be read."""
+        return [entry for entry in self.entries if isinstance(entry, MessageRecord)]
+
+    @property
+    def problems(self) -> list[CorruptRecord]:
+        """What could not be read."""
+        return [entry for entry in self.entries if isinstance(entry, CorruptRecord)]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row an entry, with its state (`message_rows.MESSAGE_COLUMNS`)."""
+        pairs = zip(self.physical_offsets, self.entries, strict=True)
+        return [
+            row_of(entry)
+            if isinstance(entry, MessageRecord)
+            else unreadable_row(offset, None, STATE_DAMAGED)
+            for offset, entry in pairs
+        ]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[MessageRecord]:
+        return iter(self.messages)
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        return table_of_rows(self.rows())
+
+    def to_arrow(self) -> pa.Table:
+        """Return the messages as a table."""
+        return self._table
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)

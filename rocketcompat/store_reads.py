@@ -1,0 +1,161 @@
+"""The reading calls of a store; `DefaultMessageStore` is made of them and of the putting ones.
+
+Offsets are queue offsets unless a name says physical; times are ms since the epoch. Nothing here
+writes; all of it is thread-safe, and works in a reader process, too.
+
+Next to read: `default_message_store.py`.
+"""
+
+from __future__ import annotations
+
+import binascii
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from rocketcompat.log_reads import store_timestamp_at
+from rocketcompat.messages import MessageRecord
+from rocketcompat.store_stats import StoreStats
+
+if TYPE_CHECKING:
+    from rocketcompat.commit_log import CommitLog
+    from rocketcompat.consume_queue_table import ConsumeQueueTable
+    from rocketcompat.index_service import IndexService
+    from rocketcompat.key_reads import QueryMessageResult
+    from rocketcompat.options import MessageStoreConfig
+    from rocketcompat.reads import GetMessageResult, Where
+
+#: Hex digits of an offset message id: host and port of IPv4 or IPv6, and the offset.
+_ID_DIGITS = (32, 56)
+_OFFSET_DIGITS = 16
+_QUEUES_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), False),
+        pa.field("queue_id", pa.int32(), False),
+        pa.field("min_offset", pa.int64(), False),
+        pa.field("max_offset", pa.int64(), False),
+    ]
+)
+
+
+class StoreReads(ABC):
+    """What a store answers. `commit_log`, `queues`, `index` and `config` come from the store."""
+
+    commit_log: CommitLog
+    queues: ConsumeQueueTable | None
+    index: IndexService | None
+    config: MessageStoreConfig
+    _stats: StoreStats
+
+    @abstractmethod
+    def _check_open(self) -> None:
+        """Raise StoreClosed unless the store is open in this process."""
+
+    def get_message(
+        self, topic: str, queue_id: int, offset: int, max_count: int = 32,
+        tags: str | None = None, *, where: Where | None = None,
+    ) -> GetMessageResult:  # fmt: skip
+        """Pull messages of a queue from a queue offset (getMessage, spec §11).
+
+        `tags` is "A || B"; the real store compares hashes, so whoever must not get a message of
+        another tag with the same hash compares `tags` of what came. `where` is a filter on whole
+        records: `where=lambda m: m.properties.get("region") == "eu"`.
+        """
+        self._check_open()
+        from rocketcompat.reads import get_message
+
+        result = get_message(self, topic, queue_id, offset, max_count, tags, where=where)
+        self._stats.got(result.entries)
+        return result
+
+    def query_message(
+        self, topic: str, key: str, max_count: int = 32, begin: int = 0, end: int | None = None
+    ) -> QueryMessageResult:
+        """Find messages by key or unique key and store time, ms (queryMessage, spec §3.5)."""
+        self._check_open()
+        from rocketcompat.key_reads import query_message
+
+        return query_message(self, topic, key, max_count, begin, end)
+
+    def look_message(self, physical_offset: int) -> MessageRecord:
+        """Return the record that starts at a physical offset (lookMessageByOffset).
+
+        OffsetOutOfRange outside the log, CorruptRecord where no sound record starts.
+        """
+        self._check_open()
+        return self.commit_log.record_at(physical_offset)
+
+    def look_message_by_id(self, msg_id: str) -> MessageRecord:
+        """Return the record of an offset message id; `look_message`'s errors.
+
+        ValueError for what is no such id. The host in it is not compared: a store may have moved.
+        """
+        try:
+            if len(msg_id) not in _ID_DIGITS:
+                raise binascii.Error
+            raw = binascii.unhexlify(msg_id[-_OFFSET_DIGITS:])
+        except (binascii.Error, TypeError, ValueError):
+            raise ValueError(f"{msg_id!r} is no message id of 32 or 56 hex digits") from None
+        return self.look_message(int.from_bytes(raw, "big"))
+
+    def commit_log_data(self, physical_offset: int) -> bytes:
+        """Return the log's bytes from a physical offset to the end of that file (spec §12).
+
+        Empty outside the log. This is what a slave is sent.
+        """
+        self._check_open()
+        size = self.config.mapped_file_size_commit_log
+        return self.commit_log.read_at(physical_offset, size - physical_offset % size)
+
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the first queue offset that is kept; 0 for an unknown queue."""
+        self._check_open()
+        queue = self.queues.find(topic, queue_id) if self.queues else None
+        return queue.min_offset if queue else 0
+
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset behind the last dispatched message; 0 for an unknown queue."""
+        self._check_open()
+        queue = self.queues.find(topic, queue_id) if self.queues else None
+        return queue.max_offset if queue else 0
+
+    def queue_table(self) -> pa.Table:
+        """Return a row a queue: topic, queue_id, min_offset, max_offset."""
+        self._check_open()
+        rows = [
+            {
+                "topic": queue.topic,
+                "queue_id": queue.queue_id,
+                "min_offset": queue.min_offset,
+                "max_offset": queue.max_offset,
+            }
+            for queue in self.queues or ()
+        ]
+        return pa.Table.from_pylist(rows, _QUEUES_SCHEMA)
+
+    def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the store time of a queue's message; None if there is none (spec §12)."""
+        self._check_open()
+        queue = self.queues.find(topic, queue_id) if self.queues else None
+        unit = queue.unit(offset) if queue else None
+        return None if unit is None else store_timestamp_at(self.commit_log, unit.physical_offset)
+
+    def earliest_message_time(self, topic: str | None = None, queue_id: int = 0) -> int | None:
+        """Return the store time of the oldest message of the log or a queue; None if empty."""
+        self._check_open()
+        if topic is None:
+            return store_timestamp_at(self.commit_log, self.commit_log.min_offset)
+        return self.message_store_timestamp(
+            topic, queue_id, self.min_offset_in_queue(topic, queue_id)
+        )
+
+    @property
+    def min_physical_offset(self) -> int:
+        """Physical offset of the log's first byte."""
+        return self.commit_log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Physical offset behind the log's last record."""
+        return self.commit_log.max_offset
