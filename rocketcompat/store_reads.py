@@ -17,6 +17,8 @@ import pyarrow as pa
 from rocketcompat.log_reads import store_timestamp_at
 from rocketcompat.messages import MessageRecord
 from rocketcompat.store_stats import StoreStats
+from rocketcompat.time_search import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
+from tubestore.clock import Time, time_ms
 
 if TYPE_CHECKING:
     from rocketcompat.commit_log import CommitLog
@@ -140,6 +142,28 @@ class StoreReads(ABC):
         queue = self.queues.find(topic, queue_id) if self.queues else None
         unit = queue.unit(offset) if queue else None
         return None if unit is None else store_timestamp_at(self.commit_log, unit.physical_offset)
+
+    def offset_in_queue_by_time(
+        self, topic: str, queue_id: int, time: Time, boundary: Boundary | None = None
+    ) -> int:
+        """Return the queue offset of a store time (getOffsetInQueueByTime, spec §2.5).
+
+        `boundary` is "lower", "upper" or "nearest", as `time_search.py` says; None: what
+        `config.compat` does (4.9.8 nearest, 5.3.3 lower). 0 for an unknown queue.
+        """
+        self._check_open()
+        queue = self.queues.find(topic, queue_id) if self.queues else None
+        if queue is None:
+            return 0
+
+        def stored(offset: int) -> int | None:
+            unit = queue.unit(offset)
+            return None if unit is None else store_timestamp_at(self.commit_log, unit[0])
+
+        milliseconds = time_ms(time)
+        assert milliseconds is not None
+        chosen = boundary or BOUNDARY_OF_COMPAT[self.config.compat]
+        return offset_by_time(queue.min_offset, queue.max_offset, milliseconds, chosen, stored)
 
     def earliest_message_time(self, topic: str | None = None, queue_id: int = 0) -> int | None:
         """Return the store time of the oldest message of the log or a queue; None if empty."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -67,6 +68,22 @@ def test_store_times_of_messages_queues_and_the_log(opened: DefaultMessageStore)
     assert opened.earliest_message_time() == START
     assert opened.earliest_message_time("T", 1) == START + 1000
     assert opened.earliest_message_time("nobody") is None
+
+
+def test_a_time_has_an_offset_in_a_queue_as_each_version_means_it(
+    opened: DefaultMessageStore, memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    ask = opened.offset_in_queue_by_time
+    assert [ask("T", 1, START + ms) for ms in (0, 3000, 3999, 4000, 4001, 99_000)] == [
+        0, 1, 1, 1, 2, 4,
+    ]  # fmt: skip
+    assert [ask("T", 1, START + ms, "lower") for ms in (0, 3000, 3001, 99_000)] == [0, 1, 2, 5]
+    assert [ask("T", 1, START + ms, "upper") for ms in (0, 3000, 4999, 99_000)] == [0, 1, 1, 4]
+    assert ask("T", 1, datetime.fromtimestamp(START / 1000 + 5, UTC)) == 2
+    assert ask("nobody", 0, START) == 0
+    newer = CONFIG.changed(compat="5.3.3")
+    with rocketcompat.open("/s", "r", newer, vfs=memory_vfs, clock=clock) as reader:
+        assert reader.offset_in_queue_by_time("T", 1, START + 99_000) == 5
 
 
 def test_the_spans_of_all_queues_are_a_table(opened: DefaultMessageStore) -> None:
