@@ -11,8 +11,9 @@ import pytest
 
 import tubestore
 from tubestore.manager import MessageStoreManager
+from tubestore.testing import MemoryVfs
 from tubestore.topic import Topic
-from tubestore.vfs import OsVfs
+from tubestore.vfs import OsVfs, Vfs
 
 
 def open_descriptors() -> int:
@@ -123,3 +124,31 @@ def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) ->
     first.release()
     first.release()
     vfs.lock(path, kind="flock").release()
+
+
+def test_a_file_that_was_renamed_is_opened_again_under_its_new_name(tmp_path: Path) -> None:
+    vfs = OsVfs()
+    file = vfs.open(str(tmp_path / "a"), create=True)
+    file.pwrite(b"hello", 0)
+    file.close()
+    vfs.rename(str(tmp_path / "a"), str(tmp_path / "b"))
+    with pytest.raises(FileNotFoundError):
+        file.pread(5, 0)
+    file.moved_to(str(tmp_path / "b"))
+    assert file.pread(5, 0) == b"hello"
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_another_file_under_the_same_name_is_not_taken_for_it(
+    tmp_path: Path, memory_vfs: MemoryVfs, in_memory: bool
+) -> None:
+    """Mapped by the old one's length, a shorter file would kill the process."""
+    vfs: Vfs = memory_vfs if in_memory else OsVfs()
+    path = "/a" if in_memory else str(tmp_path / "a")
+    file = vfs.open(path, create=True)
+    file.pwrite(b"hello", 0)
+    file.close()
+    vfs.replace_file(path, b"hel")
+    for read in (lambda: file.view(5), lambda: file.pread(5, 0)):
+        with pytest.raises(FileNotFoundError):
+            read()

@@ -21,7 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore import postings_cache
-from tubestore.filenames import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX, join
+from tubestore.errors import NotAStore
+from tubestore.filenames import (
+    DATA_SUFFIX,
+    INDEX_DIRECTORY,
+    INDEX_SUFFIX,
+    OWN_DIRECTORY,
+    join,
+    segment_name,
+)
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.layout import Buffer
 from tubestore.options import StoreOptions
@@ -32,6 +40,10 @@ from tubestore.segment_list import FileSegmentList, Segments
 from tubestore.vfs import Vfs
 
 Array = np.ndarray[Any, Any]
+#: Asked for the index and data offset at which what is not to be seen begins.
+Limits = Callable[[], tuple[int, int] | None]
+#: How often a reader lists files that change under it.
+_LOOKS_MAX = 5
 
 
 class FileSnapshot(NamedTuple):
@@ -64,15 +76,23 @@ class MsgFileStore:
         #: Directories in which something appeared since they were synced.
         self._unsynced_directories: set[str] = set()
 
-    def load(
-        self, *, writable: bool, limits: Callable[[], tuple[int, int] | None] | None = None
-    ) -> None:
+    def load(self, *, writable: bool, limits: Limits | None = None) -> None:
         """Open the files that are there; NotAStore for a gap between them.
 
         `limits` gives the index and data offset at which what is not to be seen begins; it is
         asked after each listing.
         """
+        looks = 1 if writable else _LOOKS_MAX
+        for look in range(1, looks + 1):
+            try:
+                return self._load(writable, limits)
+            except (FileNotFoundError, NotAStore):
+                # A writer's retention removes files while we list them: those that are older
+                # than what we saw first may be gone already.
+                if look == looks:
+                    raise
 
+    def _load(self, writable: bool, limits: Limits | None) -> None:
         def limit(stream: int) -> int | None:
             found = limits() if limits is not None else None
             return None if found is None else found[stream]
@@ -80,7 +100,7 @@ class MsgFileStore:
         # The index first: an entry is written after its record, so what it points to is seen
         # by the listing that comes later, also beside a live writer.
         options = self._options
-        self.index = FileSegmentList.load(
+        index = FileSegmentList.load(
             self.vfs,
             join(self.directory, INDEX_DIRECTORY),
             INDEX_SUFFIX,
@@ -96,6 +116,7 @@ class MsgFileStore:
             writable=writable,
             limit=lambda: limit(1),
         )
+        self.index = index
 
     def create_directories(self) -> None:
         """Make the shard's directories; durable with the first sync."""
@@ -186,6 +207,22 @@ class MsgFileStore:
         """Take over files that now stand behind both ends: (start, size) in order, all synced."""
         self.data.adopt(data)
         self.index.adopt(index)
+
+    def roll(self) -> None:
+        """Seal what is written to, and start anew: both streams then end in an empty file."""
+        for segments in (self.data, self.index):
+            if len(segments) and segments.last.size:
+                segments.roll()
+                self._unsynced_directories.add(segments.directory)
+
+    def forget(self, segment: FileSegment) -> None:
+        """Drop what is known about an index segment that is gone, in memory and in caches."""
+        for key in [key for key in self._postings if key[0] == segment.start]:
+            del self._postings[key]
+        own = join(self.directory, OWN_DIRECTORY)
+        for name, is_directory, _ in self.vfs.entries(own):
+            if not is_directory and name.startswith(segment_name(segment.start, ".")):
+                self.vfs.remove(join(own, name))
 
     def cut_copying(self, index_end: int, data_end: int) -> None:
         """Forget messages that readers may have been shown; the index goes first."""

@@ -3,7 +3,8 @@
     <root>/<topic>-<store id>/<20 digits>.tube           data segments
     <root>/<topic>-<store id>/index/<20 digits>.index    index segments
     <root>/<topic>-<store id>/.tubestore/                caches: may be deleted
-    <root>/.tubestore/                                   state: topics, lock, published jobs
+    <root>/.tubestore/                                   state: topics, lock, leases, published
+    …/.tubestore/trash/                                  what retention or a deletion removed
 
 The digits are the absolute byte offset of the segment's first byte. TubeMQ skips
 directories without a `-` and every sub-directory of a shard but `index` (D1).
@@ -29,6 +30,8 @@ COMMITS_DIRECTORY = "commits"
 PUBLISHED_FILE = "published.json"
 JOBS_FILE = "jobs.json"
 POSTINGS_SUFFIX = ".postings"
+TRASH_DIRECTORY = "trash"
+LEASES_DIRECTORY = "leases"
 
 TOPIC_LENGTH_MAX = 127
 _DIGITS = re.compile(r"\d+")

@@ -33,6 +33,7 @@ from tubestore.records import (
     encode_row,
 )
 from tubestore.recovery import RecoverReport, recover
+from tubestore.removal import remove_below
 
 Array = np.ndarray[Any, Any]
 
@@ -201,6 +202,26 @@ class MessageStore(AdoptingShard):
             self._room_bytes = 0
             self._commits.lower(data_end)
             self.recovered.problems.clear()
+
+    def remove_below(self, data_offset: int) -> int:
+        """Move the files that hold only messages below a data offset to the trash, durably.
+
+        Returns their number. If that is everything, and nothing is in memory, the files that are
+        written to are sealed first. What readers have seen stays valid for those that read it.
+        OSError leaves a part of it done; a failed sync fails the shard.
+        """
+        with self._flush_lock:
+            with self._append_lock:
+                self._check_open()
+                everything = self.dirty_bytes == 0 and data_offset >= self.files.data.end
+            if everything:
+                self._seal()
+            try:
+                now_ms = self._clock.now_ms()
+                return remove_below(self.files, data_offset, now_ms=now_ms, sync=self._sync_names)
+            finally:
+                with self._append_lock:
+                    self._visible = self.files.snapshot()
 
     def _data_end_before(self, index_offset: int) -> int:
         """Return where the data of the message before `index_offset` ends.

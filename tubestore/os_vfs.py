@@ -40,21 +40,32 @@ class _Descriptor:
             os.close(self.fd)
 
 
+def _identity_of(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
 class OsFile:
     """A file of the operating system; made by `OsVfs.open`."""
 
-    __slots__ = ("_descriptor", "_vfs", "_writable", "path")
+    __slots__ = ("_descriptor", "_identity", "_vfs", "_writable", "path")
 
     def __init__(self, vfs: OsVfs, path: str, fd: int, writable: bool) -> None:
         self.path, self._vfs, self._writable = path, vfs, writable
         self._descriptor: _Descriptor | None = _Descriptor(fd)
+        #: Device and number, noted when the descriptor is given back.
+        self._identity: tuple[int, int] | None = None
         vfs._admit(self)
 
     def _hold(self) -> _Descriptor:
         held = self._descriptor
         if held is None:
             flags = os.O_RDWR if self._writable else os.O_RDONLY
-            held = self._descriptor = _Descriptor(os.open(self.path, flags | os.O_CLOEXEC))
+            held = _Descriptor(os.open(self.path, flags | os.O_CLOEXEC))
+            if self._identity not in (None, _identity_of(held.fd)):
+                # Whoever mapped it by the old length would die of a shorter one (SIGBUS).
+                raise FileNotFoundError(errno.ENOENT, "replaced by another file", self.path)
+            self._descriptor = held
             self._vfs._admit(self)
         held.used = True
         return held
@@ -121,7 +132,13 @@ class OsFile:
 
     def close(self) -> None:
         """Give the descriptor back."""
-        self._descriptor = None
+        held, self._descriptor = self._descriptor, None
+        if held is not None and self._identity is None:
+            self._identity = _identity_of(held.fd)
+
+    def moved_to(self, path: str) -> None:
+        """Take note of a renaming."""
+        self.path = path
 
     @property
     def descriptor(self) -> _Descriptor | None:
@@ -205,7 +222,11 @@ class OsVfs:
             if entry.is_dir():
                 yield entry.name, True, 0
             elif entry.is_file():
-                yield entry.name, False, entry.stat().st_size
+                try:
+                    size = entry.stat().st_size
+                except FileNotFoundError:
+                    continue  # removed since it was listed
+                yield entry.name, False, size
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory is there."""

@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 
 from tubestore.layout import Buffer
-from tubestore.vfs import VfsFile
+from tubestore.trash import find_moved
+from tubestore.vfs import Vfs, VfsFile
 
 #: Reads of at least this many bytes go through a map, shorter ones through pread.
 MAPPED_READ_MIN = 64 << 10
@@ -25,10 +26,13 @@ MAPPED_READ_MIN = 64 << 10
 class FileSegment:
     """A file named by the absolute offset of its first byte."""
 
-    __slots__ = ("_view", "end", "file", "path", "sealed", "start", "synced_end")
+    __slots__ = ("_vfs", "_view", "end", "file", "path", "sealed", "start", "synced_end")
 
-    def __init__(self, file: VfsFile, start: int, size: int, *, sealed: bool) -> None:
+    def __init__(
+        self, file: VfsFile, start: int, size: int, *, sealed: bool, vfs: Vfs | None = None
+    ) -> None:
         self.file, self.path, self.start = file, file.path, start
+        self._vfs = vfs
         self.end = start + size
         self.synced_end = start
         self.sealed = sealed
@@ -75,8 +79,15 @@ class FileSegment:
         if len(view) < size:
             # A live segment is mapped as far as it has grown, and again when it is twice as long
             # or asked for more: only written bytes, never a sparse tail.
-            view = self._view = self.file.view(self.end - self.start)
+            view = self._view = self._map(self.end - self.start)
         return view[:size]
+
+    def _map(self, size: int) -> memoryview:
+        try:
+            return self.file.view(size)
+        except FileNotFoundError as error:
+            self._find_again(error)
+            return self.file.view(size)
 
     def read(self, offset: int, size: int) -> Buffer:
         """Return up to `size` bytes at the absolute `offset`."""
@@ -86,7 +97,23 @@ class FileSegment:
             return self._view[position : position + size]
         if size >= MAPPED_READ_MIN:
             return self.view(self.end)[position : position + size]
-        return self.file.pread(size, position)
+        try:
+            return self.file.pread(size, position)
+        except FileNotFoundError as error:
+            self._find_again(error)
+            return self.file.pread(size, position)
+
+    def _find_again(self, error: FileNotFoundError) -> None:
+        """Go on where retention has moved the file to; raises `error` if it is gone."""
+        path = find_moved(self._vfs, self.path) if self._vfs is not None else None
+        if path is None:
+            raise error
+        self.moved_to(path)
+
+    def moved_to(self, path: str) -> None:
+        """Take note that the file has another name now."""
+        self.path = path
+        self.file.moved_to(path)
 
     def close(self) -> None:
         """Give the descriptor back; views stay valid."""

@@ -108,7 +108,7 @@ class FileSegmentList:
             if start is not None and (end is None or start <= end):
                 file = vfs.open(join(directory, name), writable=writable)
                 size = size if end is None else min(size, end - start)
-                found[start] = FileSegment(file, start, size, sealed=True)
+                found[start] = FileSegment(file, start, size, sealed=True, vfs=vfs)
         segments = list(found.values())
         for before, after in pairwise(segments):
             if before.end != after.start:
@@ -162,7 +162,7 @@ class FileSegmentList:
         """Add an empty segment at `start`."""
         path = join(self.directory, segment_name(start, self._suffix))
         file = self._vfs.open(path, create=True)
-        segment = FileSegment(file, start, 0, sealed=False)
+        segment = FileSegment(file, start, 0, sealed=False, vfs=self._vfs)
         self.now = self.now.having(segment)
         return segment
 
@@ -192,7 +192,7 @@ class FileSegmentList:
         before, changed = self.now.last, self.now
         for start, size in pieces:
             file = self._vfs.open(join(self.directory, segment_name(start, self._suffix)))
-            segment = FileSegment(file, start, size, sealed=True)
+            segment = FileSegment(file, start, size, sealed=True, vfs=self._vfs)
             segment.synced_end = segment.end
             changed = changed.having(segment)
         if before is not None:
@@ -238,7 +238,8 @@ class FileSegmentList:
             self._vfs.replace_file(segment.path, bytes(segment.view(segment.end)[:keep]))
             segment.close()
             file = self._vfs.open(segment.path)
-            self.now = self.now.having(FileSegment(file, segment.start, keep, sealed=False))
+            kept = FileSegment(file, segment.start, keep, sealed=False, vfs=self._vfs)
+            self.now = self.now.having(kept)
         self.cut(end)
 
     def sync(self) -> None:

@@ -75,9 +75,13 @@ class SyncedShard:
                 self._refusal = None
             self._room.notify_all()
 
-    def _roll_files(self) -> int:
+    def _seal(self) -> None:
+        """Seal what is written to, full or not; under the flush lock."""
+        self._commits.run(lambda: self._roll_files(self.files.roll))
+
+    def _roll_files(self, roll: Callable[[], object] | None = None) -> int:
         try:
-            self.files.roll_if_full()
+            (roll or self.files.roll_if_full)()
         except OSError as error:
             raise self._refuse(error) from error
         return self._commits.end
@@ -132,6 +136,13 @@ class SyncedShard:
         reached = end if data_end is None else data_end
         assert reached is not None
         return reached
+
+    def _sync_names(self, directory: str) -> None:
+        """Make the names in a directory durable; a failure fails the shard."""
+        try:
+            self.files.vfs.sync_directory(directory)
+        except OSError as error:
+            raise self._fail(error) from error
 
     def _fail(self, error: OSError) -> StoreFailed:
         """A failed sync: what the kernel dropped cannot be told, so the shard ends here (D6)."""

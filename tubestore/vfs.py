@@ -48,7 +48,13 @@ class VfsFile(Protocol):
         """Return the first position >= `position` that may hold data, None if only holes follow."""
 
     def close(self) -> None:
-        """Give the descriptor back; the object opens it again when it is used again."""
+        """Give the descriptor back; the object opens it again when it is used again.
+
+        FileNotFoundError then, if its name has gone or belongs to another file.
+        """
+
+    def moved_to(self, path: str) -> None:
+        """Take note of a renaming: the name under which it is opened again."""
 
 
 class VfsLock(Protocol):

@@ -235,6 +235,11 @@ class FaultyFile:
         """Give the descriptor back; never fails."""
         self._inner.close()
 
+    def moved_to(self, path: str) -> None:
+        """Take note of a renaming; never fails."""
+        self.path = path
+        self._inner.moved_to(path)
+
 
 class LyingVfs(FaultyVfs):
     """A disk that says it synced and did not: every durable promise on it is a bug to be found.

@@ -70,15 +70,19 @@ class Inode:
 class MemoryFile:
     """A file in memory; made by `MemoryVfs.open`."""
 
-    __slots__ = ("_inode", "_vfs", "_writable", "path")
+    __slots__ = ("_inode", "_number", "_vfs", "_writable", "path")
 
     def __init__(self, vfs: MemoryVfs, path: str, inode: Inode, writable: bool) -> None:
         self.path, self._vfs, self._writable = path, vfs, writable
         self._inode: Inode | None = inode
+        self._number = inode.number
 
     def _hold(self) -> Inode:
         if self._inode is None:
-            self._inode = self._vfs.inode_at(self.path)
+            found = self._vfs.inode_at(self.path)
+            if found.number != self._number:
+                raise os_error(errno.ENOENT, self.path)
+            self._inode = found
         return self._inode
 
     def size(self) -> int:
@@ -134,3 +138,7 @@ class MemoryFile:
     def close(self) -> None:
         """Let go; the object finds the file by its path when it is used again."""
         self._inode = None
+
+    def moved_to(self, path: str) -> None:
+        """Take note of a renaming."""
+        self.path = path

@@ -1,0 +1,88 @@
+"""Ages and sizes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tubestore.errors import InvalidMessage
+from tubestore.quantities import age_ms, age_text, moment_text, parse_age, parse_size, size_text
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("250ms", 250),
+        ("90s", 90_000),
+        ("15m", 900_000),
+        ("36h", 36 * HOUR),
+        (" 7d ", 168 * HOUR),
+        ("delete,168h", 168 * HOUR),
+        ("delete,168", 168 * HOUR),
+        ("delete, 90m", 5_400_000),
+        ("delete,30s", 30_000),
+    ],
+)
+def test_ages_are_texts_with_a_unit_or_tubemq_s_delete_policy(text: str, ms: int) -> None:
+    assert parse_age(text) == age_ms(text) == ms
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", "d", "-7d", "7 days", "7w", "compact,168h", "delete", "delete,7d", "delete,x"]
+)
+def test_what_is_no_age_is_refused_and_not_taken_for_a_week(text: str) -> None:
+    with pytest.raises(InvalidMessage, match="is no age"):
+        parse_age(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "ms"), [(None, None), (0, 0), (5, 5), (timedelta(days=7), 168 * HOUR)]
+)
+def test_ages_are_ms_or_timedeltas_too(value: Any, ms: int | None) -> None:
+    assert age_ms(value) == ms
+
+
+@pytest.mark.parametrize("value", [-1, timedelta(seconds=-1)])
+def test_an_age_is_not_negative(value: Any) -> None:
+    with pytest.raises(InvalidMessage, match="not negative"):
+        age_ms(value)
+
+
+def test_a_float_is_no_age() -> None:
+    with pytest.raises(TypeError, match="a timedelta"):
+        age_ms(1.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("500000", 500_000),
+        ("512B", 512),
+        ("10GiB", 10 << 30),
+        ("10 GB", 10**10),
+        ("64K", 64_000),
+        ("2TiB", 2 << 40),
+    ],
+)
+def test_sizes_have_decimal_and_binary_units(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5GiB", "10 Gibibytes", "10gib"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(InvalidMessage, match="is no size"):
+        parse_size(text)
+
+
+def test_texts_for_people() -> None:
+    assert [age_text(ms) for ms in (1, 1500, 90_000, 36 * HOUR, 48 * HOUR)] == [
+        "1ms", "1500ms", "90s", "36h", "2d",
+    ]  # fmt: skip
+    assert [size_text(n) for n in (0, 1023, 1024, 5 << 40)] == ["0 B", "1023 B", "1 KiB", "5 TiB"]
+    assert moment_text(0) == "1970-01-01T00:00:00Z"
+    assert moment_text(1 << 62) == f"{1 << 62} ms"

@@ -1,0 +1,99 @@
+"""Ages and sizes as users give them and as people read them.
+
+>>> parse_age("7d"), parse_age("delete,168h"), parse_size("10GiB")
+(604800000, 604800000, 10737418240)
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from datetime import UTC, datetime, timedelta
+
+from tubestore.errors import InvalidMessage
+
+#: A time span: ms, a timedelta, or a text such as "36h" or TubeMQ's "delete,168h".
+Age = int | timedelta | str
+UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGE = re.compile(r"(\d+)(ms|s|m|h|d)")
+#: TubeMQ's delete policy (tubemq-store.md 5.1): without a unit it means hours.
+_POLICY = re.compile(r"delete\s*,\s*(\d+)([smh]?)")
+_SIZE = re.compile(r"(\d+)\s*([KMGTP]i?)?B?")
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+def parse_age(text: str) -> int:
+    """Return the ms of "90s", "36h", "7d" … or of a delete policy; InvalidMessage otherwise.
+
+    TubeMQ takes what it does not understand for 168 hours; that would delete by mistake.
+    """
+    if found := _AGE.fullmatch(text.strip()):
+        return int(found[1]) * UNITS_MS[found[2]]
+    if found := _POLICY.fullmatch(text.strip()):
+        return int(found[1]) * UNITS_MS[found[2] or "h"]
+    raise InvalidMessage(f"{text!r} is no age: 90s, 36h, 7d, or TubeMQ's delete,168h")
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of "500", "64MiB", "10GB" …; InvalidMessage otherwise.
+
+    >>> parse_size("1KB"), parse_size("1KiB")
+    (1000, 1024)
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise InvalidMessage(f"{text!r} is no size: 500000, 64MiB, 10GB")
+    unit = found[2] or ""
+    base = 1024 if unit.endswith("i") else 1000
+    return int(found[1]) * int(base ** _POWERS[unit.removesuffix("i")])
+
+
+def age_ms(value: Age | None, name: str = "max_age") -> int | None:
+    """Return an age in ms, None for none; InvalidMessage below 0."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return parse_age(value)
+    if isinstance(value, timedelta):
+        value = value // timedelta(milliseconds=1)
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} {value!r}: ms, a timedelta, or a text like '7d'") from None
+    if found < 0:
+        raise InvalidMessage(f"{name} = {value}: not negative")
+    return found
+
+
+def age_text(ms: int) -> str:
+    """Return an age in its largest whole unit.
+
+    >>> age_text(604_800_000), age_text(90_000), age_text(0)
+    ('7d', '90s', '0ms')
+    """
+    unit = next((u for u in ("d", "h", "m", "s") if ms and ms % UNITS_MS[u] == 0), "ms")
+    return f"{ms // UNITS_MS[unit]}{unit}"
+
+
+def size_text(size: int) -> str:
+    """Return bytes in the largest unit that is not above them.
+
+    >>> size_text(999), size_text(10 << 30), size_text(1_572_864)
+    ('999 B', '10 GiB', '1.5 MiB')
+    """
+    power = min(5, max(0, (size.bit_length() - 1) // 10))
+    unit = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
+    return f"{size / (1 << 10 * power):.4g} {unit}"
+
+
+def moment_text(ms: int) -> str:
+    """Return a time in ms as people and programs read it.
+
+    >>> moment_text(1_700_000_000_000)
+    '2023-11-14T22:13:20Z'
+    """
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
