@@ -13,9 +13,8 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
 
@@ -23,12 +22,11 @@ import numpy as np
 
 from tubestore import ingest
 from tubestore import publish as publishing
+from tubestore.bulk_loads import BulkLoads
 from tubestore.clock import Clock, SystemClock
-from tubestore.commit_records import Horizon, StagedFile
+from tubestore.commit_records import Horizon
 from tubestore.errors import (
     CorruptRecord,
-    InvalidMessage,
-    ReadOnlyStore,
     StoreClosed,
     TubeStoreError,
 )
@@ -38,7 +36,6 @@ from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
 from tubestore.messages import BatchAck
 from tubestore.options import Durability, StoreOptions, TopicOptions
-from tubestore.publish import PublishResult
 from tubestore.shard_reader import ShardReader
 from tubestore.store_directory import StoreDirectory
 from tubestore.topic import Topic, append_table
@@ -55,7 +52,7 @@ RELIEVED_AT_ONCE = 16
 _open_stores: weakref.WeakSet[MessageStoreManager] = weakref.WeakSet()
 
 
-class MessageStoreManager:
+class MessageStoreManager(BulkLoads):
     """A store: made by `tubestore.open`, closed by `close` or at the end of a `with` block.
 
     One writer a directory, any number of readers. All methods are thread-safe.
@@ -103,45 +100,6 @@ class MessageStoreManager:
         _open_stores.add(self)
 
     # -- topics ------------------------------------------------------------------------------
-
-    def create_topic(
-        self, name: str, *, partitions: int = 1, stores: int = 1, exist_ok: bool = False
-    ) -> Topic:
-        """Create a topic, or return it with `exist_ok`; durable when this returns.
-
-        `partitions` is per store (shard); an id is store id * 10,000 + place. TopicExists if it
-        is there and `exist_ok` is not set, or its settings are others. A topic that only TubeMQ
-        knows, found by its files, takes the settings with `exist_ok` if they hold what is there.
-        """
-        options = TopicOptions(partitions=partitions, stores=stores)
-        with self._topics.lock:
-            self._check_open(writing=True)
-            return self._topics.create(name, options, exist_ok=exist_ok)
-
-    def ensure_topics(self, wanted: Mapping[str, TopicOptions]) -> list[Topic]:
-        """Return topics that have at least these partitions, creating or growing them.
-
-        Counts only rise: more partitions change where keys go, so this is for callers that
-        give partitions. Durable when this returns: a settings file that is replaced unsynced
-        can be empty after a power cut, and the one before it is gone.
-        """
-        with self._topics.lock:
-            self._check_open(writing=True)
-            return self._topics.ensure(wanted)
-
-    def topic(self, name: str) -> Topic:
-        """Return a topic; UnknownTopic if there is none of this name."""
-        self._check_open()
-        return self._topics.get(name)
-
-    __getitem__ = topic
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._topics
-
-    def topics(self) -> list[str]:
-        """Return the names of all topics, sorted."""
-        return self._topics.names()
 
     def append_batch(self, data: Any, *, durability: Durability | None = None) -> BatchAck:
         """Append messages of many topics at once: a table with a column `topic`.
@@ -216,62 +174,6 @@ class MessageStoreManager:
         """Hold this to take views of several shards: no job appears in between."""
         return self._showing
 
-    # -- bulk loads --------------------------------------------------------------------------
-
-    def publish(
-        self,
-        job_id: str,
-        staged: Iterable[StagedFile | Mapping[str, Any]],
-        *,
-        create_topics: bool = False,
-        threads: int | None = None,
-    ) -> PublishResult:
-        """Make the files of a job part of the store, in one atomic step, at most once for ever.
-
-        `staged`: what the `tubestore.staging.StagedWriter`s of its tasks described, in the order
-        in which messages shall follow each other. `create_topics`: topics that are missing or
-        too small are made as large as the files need. `threads` work on large jobs (by default
-        one a core). `tubestore.publish` says what is guaranteed and when.
-
-        Raises InvalidMessage (a file is missing or not as described), UnknownTopic, DiskFull
-        before anything has changed; StoreFailed when it is not known how far it came: open the
-        store again. Repeating the call is always safe.
-        """
-        with self._topics.lock:
-            self._check_open(writing=True)
-            return publishing.publish(
-                self, job_id, staged, create_topics=create_topics, threads=threads
-            )
-
-    def abort(self, job_id: str) -> PublishResult | None:
-        """Give a job up and remove what it staged; returns its result if it was published."""
-        with self._topics.lock:
-            self._check_open(writing=True)
-            return publishing.abort(self.vfs, self.root, job_id)
-
-    def clean_staging(self, grace: timedelta = timedelta(days=1)) -> list[str]:
-        """Remove what jobs staged that have written nothing for `grace`; returns their names."""
-        with self._topics.lock:
-            self._check_open(writing=True)
-            grace_ms = grace // timedelta(milliseconds=1)
-            return publishing.clean_staging(self.vfs, self.root, self.clock.now_ms(), grace_ms)
-
-    def shards_to_publish(
-        self, staged: list[StagedFile], *, create: bool
-    ) -> dict[tuple[str, int], MessageStore]:
-        """Return the shards of staged files by topic and store id, opened for writing."""
-        needed: dict[str, TopicOptions] = {}
-        for file in staged:
-            options = TopicOptions(partitions=file.partitions, stores=file.store_id + 1)
-            needed[file.topic] = needed.get(file.topic, options).grown_to(options)
-        if create:
-            self.ensure_topics(needed)
-        for name, options in needed.items():
-            if not (known := self.topic(name).options).covers(options):
-                raise InvalidMessage(f"topic {name!r} has {known}, the job needs {options}")
-        keys = {(file.topic, file.store_id) for file in staged}
-        return {key: self.topic(key[0]).writable(key[1]) for key in keys}
-
     # -- ids, states -------------------------------------------------------------------------
 
     def next_msg_id(self) -> int:
@@ -311,12 +213,6 @@ class MessageStoreManager:
         """Do what is due by time; with `background=True` a thread calls this by itself."""
         for shard in list(self._writing_shards()):
             shard.maintain()
-
-    def _check_open(self, *, writing: bool = False) -> None:
-        if self._closed is not None:
-            raise StoreClosed(f"{self.root}: {self._closed}")
-        if writing and self.mode == "r":
-            raise ReadOnlyStore(f"{self.root} was opened with mode='r'")
 
     def close(self) -> None:
         """Flush and sync everything and give the directory back; harmless when repeated.
