@@ -16,12 +16,14 @@ are planned is said on stderr.
 | `shapes` | the columns: ours, Kafka's |
 | `planning` | which bytes, cut into splits |
 | `reading` | what a task does with a split |
-| `source` | what Spark calls |
+| `micro_batches` | what the next batch of a stream has |
+| `lag` | how far a stream is behind |
+| `source`, `stream`, `tasks` | what Spark calls |
 | `java`, `settings`, `laptop` | a session for a laptop; a look at somebody else's |
 | `frames` | DataFrames, their options checked where the caller is |
 
-Only `source`, `laptop` and `frames` know Spark, and nothing is loaded before it is used. The
-package has to be installed on every node, in the same version.
+The last three rows know Spark, and nothing is loaded before it is used. The package has to be
+installed on every node, in the same version.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from tubestore.spark.java import need_spark
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read", "register", "session"]
+__all__ = ["behind", "read", "read_stream", "register", "session"]
 
 
 def session(
@@ -69,3 +71,24 @@ def read(
     from tubestore.spark.frames import read_frame
 
     return read_frame(spark, path, columns, options)
+
+
+def read_stream(
+    spark: SparkSession, path: str, *, columns: Sequence[str] | None = None, **options: Any
+) -> DataFrame:
+    """Return a store's messages as a streaming DataFrame; otherwise as `read`."""
+    need_spark()
+    from tubestore.spark.frames import read_stream_frame
+
+    return read_stream_frame(spark, path, columns, options)
+
+
+def behind(query: Any, path: str) -> dict[str, dict[int, int]]:
+    """Return how many messages a streaming query has not read yet, by topic and partition id.
+
+    `query`: a StreamingQuery, or its `lastProgress`. All topics of the store at `path` count.
+    """
+    from tubestore.spark.lag import lag_behind, position_of
+
+    progress = getattr(query, "lastProgress", query)
+    return lag_behind(path, position_of(progress, path))

@@ -24,20 +24,40 @@ def read_frame(
     spark: SparkSession, path: str, columns: Sequence[str] | None, given: Mapping[str, Any]
 ) -> DataFrame:
     """Return the DataFrame of a store; see `tubestore.spark.read`."""
+    return _loaded(spark, spark.read, path, columns, given, stream=False)
+
+
+def read_stream_frame(
+    spark: SparkSession, path: str, columns: Sequence[str] | None, given: Mapping[str, Any]
+) -> DataFrame:
+    """Return the streaming DataFrame of a store; see `tubestore.spark.read_stream`."""
+    return _loaded(spark, spark.readStream, path, columns, given, stream=True)
+
+
+def _loaded(
+    spark: SparkSession,
+    reader: Any,
+    path: str,
+    columns: Sequence[str] | None,
+    given: Mapping[str, Any],
+    *,
+    stream: bool,
+) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from tubestore.spark.source import register
 
     texts = {name: as_text(value) for name, value in given.items()}
-    options = ReadOptions.parse({**texts, "path": str(path)})
+    options = ReadOptions.parse({**texts, "path": str(path)}, stream=stream)
     if on_the_driver(spark):
         path = os.path.abspath(options.path)  # Spark was started in another directory, maybe
         choose_shards(OsVfs(), replace(options, path=path))
     register(spark)
-    reader = spark.read.format("tubestore").options(**texts)
+    reader = reader.format("tubestore").options(**texts)
     if columns is not None:
         reader = reader.schema(from_arrow_schema(columns_of(options.shape, columns)))
-    return reader.load(str(path))
+    frame: DataFrame = reader.load(str(path))
+    return frame
 
 
 def columns_of(shape: str, columns: Sequence[str]) -> Any:

@@ -289,9 +289,9 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
 
 def choose_shards(vfs: Vfs, options: ReadOptions) -> list[ShardFiles]:
     """List the shards that the options name; UnknownTopic, InvalidOption for what is not there."""
-    shards = [s for s in find_shards(options.path, vfs) if options.wants_topic(s.topic)]
+    found = find_shards(options.path, vfs)
     settings = saved_settings(StoreDirectory(vfs, options.path, "r"))
-    there = {s.topic for s in shards} | settings.keys()
+    there = {s.topic for s in found} | settings.keys()
     for topic in options.named_topics():
         if topic not in there:
             raise UnknownTopic(topic)
@@ -303,7 +303,14 @@ def choose_shards(vfs: Vfs, options: ReadOptions) -> list[ShardFiles]:
         for topic in {} if isinstance(given, int) else given:
             if topic not in there or not options.wants_topic(topic):
                 raise InvalidOption(name, f"topic {topic!r} is not one of those that are read")
-    return shards
+    return [shard for shard in found if _is_wanted(shard, options)]
+
+
+def _is_wanted(shard: ShardFiles, options: ReadOptions) -> bool:
+    if not options.wants_topic(shard.topic):
+        return False
+    ids = options.partitions_of(shard.topic)
+    return ids is None or any(i // PARTITIONS_PER_STORE == shard.store_id for i in ids)
 
 
 def check_files(shard: ShardFiles) -> None:

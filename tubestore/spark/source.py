@@ -6,6 +6,7 @@ them to the tasks. Where Python runs what:
 | method | process |
 | --- | --- |
 | `schema` | at `load()` |
+| `streamReader` | one for the life of a query |
 | `reader`, `partitions` | once a DataFrame, at its first action: the plan is a snapshot |
 | `read` | the task |
 
@@ -18,23 +19,25 @@ Next to read: `stream.py`.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from tubestore.errors import TubeStoreError
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import choose_shards, plan
-from tubestore.spark.reading import Reading
 from tubestore.spark.settings import check_settings
 from tubestore.spark.shapes import SHAPES
+from tubestore.spark.stream import TubeStoreStreamReader
+from tubestore.spark.tasks import plain_errors, read_partition, reading_of, say
 from tubestore.vfs import OsVfs
 
 if TYPE_CHECKING:
@@ -67,6 +70,11 @@ class TubeStoreSource(DataSource):
         with plain_errors():
             return TubeStoreReader(ReadOptions.parse(self.options), schema)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        with plain_errors():
+            return TubeStoreStreamReader(ReadOptions.parse(self.options, stream=True), schema)
+
 
 class TubeStoreReader(DataSourceReader):
     """Reads a store as it is when the DataFrame is used for the first time."""
@@ -85,40 +93,3 @@ class TubeStoreReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one split, in a task."""
         return read_partition(self.reading, partition)
-
-
-def reading_of(options: ReadOptions, schema: StructType) -> Reading:
-    """Return how the splits of a batch or a stream are read."""
-    shape = SHAPES[options.shape]
-    return Reading(
-        shape,
-        shape.chosen(to_arrow_schema(schema, timezone="UTC")),
-        options.filter,
-        options.verify_crc,
-        options.fail_on_corrupt,
-    )
-
-
-def read_partition(reading: Reading, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Read what Spark handed to a task; a job without splits has one task with nothing to do."""
-    with plain_errors():
-        if partition.value is not None:
-            yield from reading.batches(partition.value)
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Let the user see the sentence of an error of ours, and not the way through Spark to it.
-
-    This process ends with the error, so the variable that PySpark looks at stays set.
-    """
-    try:
-        yield
-    except TubeStoreError:
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise
-
-
-def say(text: str) -> None:
-    """Tell something from a process that Spark runs: its stderr is the driver's."""
-    print(f"tubestore: {text}", file=sys.stderr)

@@ -1,0 +1,66 @@
+"""How far a stream is behind: messages that are there and that it has not read.
+
+Next to read: `micro_batches.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tubestore.filenames import store_key
+from tubestore.options import StoreOptions
+from tubestore.records import ENTRY_SIZE
+from tubestore.shard_files import find_shards
+from tubestore.shard_reader import ShardReader
+from tubestore.spark.micro_batches import Position
+from tubestore.vfs import OsVfs, Vfs
+
+
+def lag_behind(root: str, position: Position, vfs: Vfs | None = None) -> dict[str, dict[int, int]]:
+    """Return how many messages are behind a position, by topic and partition id.
+
+    Counted with the posting lists, so sealed files cost nothing but their look-up.
+    """
+    vfs = vfs or OsVfs()
+    found: dict[str, dict[int, int]] = {}
+    for listed in find_shards(root, vfs):
+        name = (listed.topic, listed.store_id)
+        reader = ShardReader(vfs, listed.directory, *name, StoreOptions())
+        key = store_key(*name)
+        try:
+            totals = found.setdefault(listed.topic, {})
+            for partition, count in _counts(reader, position.shards.get(key, 0)):
+                totals[partition] = totals.get(partition, 0) + count
+        finally:
+            reader.close()
+    return {topic: counts for topic, counts in found.items() if counts}
+
+
+def _counts(reader: ShardReader, offset: int) -> Iterator[tuple[int, int]]:
+    """Count a shard's messages from an offset on, by partition; a partition may come twice."""
+    view = reader.view()
+    for source in view.sources(max(offset, view.index_start)):
+        first = max(0, (max(offset, view.index_start) - source.index_start) // ENTRY_SIZE)
+        if first == 0 and source.postings is not None:
+            yield from source.postings("partition_id").counts(source.entries).items()
+        else:
+            keys, counts = np.unique(source.entries["partition_id"][first:], return_counts=True)
+            yield from zip(keys.tolist(), counts.tolist(), strict=True)
+
+
+def position_of(progress: Any, root: str) -> Position:
+    """Return where a query stands, from its `lastProgress` (an object or a dict)."""
+    for source in _get(progress, "sources"):
+        offset = _get(source, "endOffset") or _get(source, "startOffset")
+        found = json.loads(offset) if isinstance(offset, str) else offset
+        if isinstance(found, Mapping) and "shards" in found:
+            return Position.of_json(found, root)
+    return Position(None, {})
+
+
+def _get(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name)

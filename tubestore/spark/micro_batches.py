@@ -1,0 +1,375 @@
+"""Which messages the next micro-batch of a stream has, and how they are split.
+
+A position is exact: the next index offset of every shard, with the store's uuid, so that it means
+the same for ever and in no other store. Files never appear in it, since they roll and expire.
+
+    {"v": 1, "store": "<uuid>", "shards": {"<topic>-<store id>": <index offset>, …}}
+
+Shards that a position does not name begin at the earliest: topics appear while a query runs.
+Limits are shared fairly: no shard gets less than an equal share while it has messages.
+
+Nothing here imports Spark.
+
+Next to read: `stream.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from tubestore.errors import DataLoss, NotAStore
+from tubestore.filenames import store_key
+from tubestore.formats import INDEX_ENTRY
+from tubestore.records import ENTRY_SIZE
+from tubestore.shard_files import ShardFiles, StoredFile
+from tubestore.spark.options import LATEST, ReadOptions
+from tubestore.spark.planning import (
+    Limit,
+    Plan,
+    Portion,
+    ShardIndex,
+    check_files,
+    choose_shards,
+    pack,
+    shard_limits,
+    store_uuid,
+)
+from tubestore.store_directory import StoreDirectory
+from tubestore.vfs import OsVfs, Vfs
+
+VERSION = 1
+#: Portions smaller than this share a split: a task costs some 30 ms.
+PACK_BYTES = 4 << 20
+_CHUNK = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a stream stands."""
+
+    store: str | None
+    #: The next index offset, by `<topic>-<store id>`.
+    shards: Mapping[str, int]
+    #: Partitions that begin later than their shard: their first offset, as long as it is ahead.
+    starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that Spark keeps in its checkpoint."""
+        found: dict[str, Any] = {"v": VERSION, "store": self.store, "shards": dict(self.shards)}
+        ahead = {
+            key: {str(p): o for p, o in places.items() if o > self.shards.get(key, 0)}
+            for key, places in self.starts.items()
+        }
+        if any(ahead.values()):
+            found["starts"] = {key: places for key, places in ahead.items() if places}
+        return found
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any], root: str) -> Position:
+        """Read a position; NotAStore if it is not one of this version."""
+        try:
+            if found["v"] != VERSION:
+                raise ValueError(f"version {found['v']}")
+            starts = {
+                str(key): {int(p): int(o) for p, o in places.items()}
+                for key, places in found.get("starts", {}).items()
+            }
+            shards = {str(key): int(offset) for key, offset in found["shards"].items()}
+            return cls(found["store"], shards, starts)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise NotAStore(root, f"no position of a stream over a store: {error!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardNow:
+    """A shard as it was listed, and what of it is kept and whole: offsets [first, end)."""
+
+    shard: ShardFiles
+    first: int
+    end: int
+
+
+class MicroBatches:
+    """The messages of a store as a stream's batches; lives as long as the query. Not thread-safe.
+
+    `say` is told what was skipped when `failOnDataLoss` is off; `skipped` counts the messages.
+    """
+
+    def __init__(
+        self, options: ReadOptions, vfs: Vfs | None = None, say: Callable[[str], None] = print
+    ) -> None:
+        self.options, self.skipped = options, 0
+        self._vfs, self._say = vfs or OsVfs(), say
+        self._store = store_uuid(StoreDirectory(self._vfs, options.path, "r"))
+        self._seen: dict[str, ShardNow] = {}
+        self._target: Mapping[str, int] | None = None
+
+    # -- where the store stands ----------------------------------------------------------------
+
+    def look(self) -> dict[str, ShardNow]:
+        """List the shards as they are now."""
+        found = {}
+        for shard in choose_shards(self._vfs, self.options):
+            key = store_key(shard.topic, shard.store_id)
+            before = self._seen.get(key)
+            if before is None or before.shard != shard:
+                index = ShardIndex(self._vfs, shard)
+                try:
+                    found[key] = ShardNow(shard, *index.bounds())
+                finally:
+                    index.close()
+            else:
+                found[key] = before
+        self._seen = found
+        return found
+
+    def initial(self) -> Position:
+        """Return where a new query starts."""
+        shards, starts = {}, {}
+        for key, now in self.look().items():
+            if self.options.starting == LATEST:
+                shards[key] = now.end
+                continue
+            limits, others = shard_limits(now.shard, now.first, now.end, self.options)
+            low = min((one.start for one in limits), default=now.first)
+            shards[key] = now.first if others else low
+            starts[key] = {one.partition: one.start for one in limits}
+        return Position(self._store, shards, starts)
+
+    def end(self) -> Position:
+        """Return the position behind everything that is there."""
+        return Position(self._store, {key: now.end for key, now in self.look().items()})
+
+    def freeze(self) -> None:
+        """Go no further than what is there now (the trigger AvailableNow)."""
+        self._target = self.end().shards
+
+    # -- the next batch ------------------------------------------------------------------------
+
+    def latest(
+        self, start: Position, max_rows: int | None = None, max_bytes: int | None = None
+    ) -> Position:
+        """Return the end of the batch that begins at `start`, within the limits.
+
+        One message is taken at least, however large it is.
+        """
+        self.check_store(start)
+        there = self.look()
+        start = self._without_vanished(start, there)
+        backlogs = {}
+        for key, now in there.items():
+            end = now.end if self._target is None else min(now.end, self._target.get(key, 0))
+            low = max(start.shards.get(key, now.first), now.first)
+            if low < end:
+                backlogs[key] = _Backlog(ShardIndex(self._vfs, now.shard), low, end, self.options)
+        try:
+            if max_rows is not None:
+                _share(backlogs, max_rows, _Backlog.rows, _Backlog.cut_rows)
+            if max_bytes is not None:
+                _share(backlogs, max_bytes, _Backlog.bytes, _Backlog.cut_bytes)
+        finally:
+            for backlog in backlogs.values():
+                backlog.index.close()
+        ends = {key: backlog.end for key, backlog in backlogs.items()}
+        # A shard whose start is gone stays where it is: planning the batch says what was lost.
+        return Position(start.store, {**start.shards, **ends}, start.starts)
+
+    def _without_vanished(self, start: Position, there: Mapping[str, ShardNow]) -> Position:
+        """Raise DataLoss if the store is shorter than the position, or go back to its end."""
+        shards = dict(start.shards)
+        for key, offset in start.shards.items():
+            now = there.get(key)
+            if now is not None and now.end >= offset:
+                continue
+            text = f"{key}: the stream stands at {offset}, but the shard "
+            text += "is gone" if now is None else f"ends at {now.end}: it was cut"
+            if self.options.fail_on_data_loss:
+                raise DataLoss(f"{text} (failOnDataLoss=false goes on with what is there)")
+            self._say(text)
+            if now is None:
+                del shards[key]
+            else:
+                shards[key] = now.end
+        return replace(start, shards=shards)
+
+    def plan(self, start: Position, end: Position) -> Plan:
+        """Split the batch [start, end); DataLoss if some of it is gone."""
+        self.check_store(start)
+        self.check_store(end)
+        now = self._seen
+        if any(key not in now or now[key].end < offset for key, offset in end.shards.items()):
+            now = self.look()
+        portions: list[Portion] = []
+        for key, offset in end.shards.items():
+            there = now.get(key)
+            low = start.shards.get(key, there.first if there else 0)
+            if low < offset:
+                portions += self._portions(key, there, low, offset, start.starts.get(key, {}))
+        max_bytes = self.options.max_split_bytes
+        return Plan(self.options.path, tuple(pack(portions, min(PACK_BYTES, max_bytes))))
+
+    def _portions(
+        self, key: str, now: ShardNow | None, low: int, end: int, starts: Mapping[int, int]
+    ) -> Iterator[Portion]:
+        if now is None or now.end < end:
+            there = "nothing is there" if now is None else f"it ends at {now.end}"
+            raise DataLoss(f"{key}: the stream is to read offsets {low} to {end}, but {there}")
+        if low < now.first:
+            self._lost(key, now, low, min(end, now.first))
+            low = now.first
+        check_files(now.shard)
+        wanted = self.options.partitions_of(now.shard.topic)
+        ids = starts if wanted is None else sorted(wanted)
+        limits = tuple(Limit(p, max(low, starts.get(p, low)), end) for p in ids)
+        index = ShardIndex(self._vfs, now.shard)
+        try:
+            for portion in index.portions(low, end, self.options.max_split_bytes):
+                yield replace(portion, limits=limits, others=wanted is None)
+        finally:
+            index.close()
+
+    def _lost(self, key: str, now: ShardNow, low: int, end: int) -> None:
+        """Raise DataLoss, or count what retention has removed before it was read."""
+        count = (end - low) // ENTRY_SIZE
+        text = (
+            f"{key}: offsets {low} to {end}, {count} messages, were removed before they were read"
+        )
+        text += f"; what is kept begins at {self._time_at(now)}"
+        if self.options.fail_on_data_loss:
+            raise DataLoss(f"{text} (failOnDataLoss=false goes on there)")
+        self.skipped += count
+        self._say(f"{text}; skipped, {self.skipped} in all")
+
+    def _time_at(self, now: ShardNow) -> str:
+        index = ShardIndex(self._vfs, now.shard)
+        try:
+            for file in now.shard.index:
+                if file.start <= now.first < file.end:
+                    entry = index.read(file, (now.first - file.start) // ENTRY_SIZE, 1)
+                    moment = int(entry["received_time"][0])
+                    return datetime.fromtimestamp(moment / 1000, UTC).isoformat(" ", "seconds")
+        finally:
+            index.close()
+        return "its end"
+
+    def check_store(self, position: Position) -> None:
+        """Raise NotAStore for a position in another store."""
+        if position.store != self._store:
+            raise NotAStore(
+                self.options.path,
+                f"the checkpoint was made with store {position.store}, this one is {self._store}: "
+                "give the query another checkpointLocation, or this store's path",
+            )
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+class _Backlog:
+    """What a shard has from `low` on, cut shorter by limits."""
+
+    def __init__(self, index: ShardIndex, low: int, end: int, options: ReadOptions) -> None:
+        self.index, self.low, self.end = index, low, end
+        wanted = options.partitions_of(index.shard.topic)
+        self._wanted = None if wanted is None else np.array(sorted(wanted), np.int64)
+
+    def rows(self) -> int:
+        """Return how many messages there are (an estimate from above if not all are wanted)."""
+        return (self.end - self.low) // ENTRY_SIZE
+
+    def cut_rows(self, count: int) -> None:
+        """Keep so many messages, of the partitions that are wanted."""
+        if self._wanted is None:
+            self.end = min(self.end, self.low + ENTRY_SIZE * count)
+            return
+        left = count
+        for offset, entries in self._entries():
+            found = np.flatnonzero(np.isin(entries["partition_id"], self._wanted))
+            if len(found) > left:
+                self.end = offset + ENTRY_SIZE * int(found[left])
+                return
+            left -= len(found)
+
+    def _entries(self) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+        for file, first, last in self._files():
+            for row in range(first, last, _CHUNK):
+                yield (
+                    file.start + ENTRY_SIZE * row,
+                    self.index.read(file, row, min(_CHUNK, last - row)),
+                )
+
+    def _files(self) -> Iterator[tuple[StoredFile, int, int]]:
+        for file in self.index.shard.index:
+            first = max(0, -(-(self.low - file.start) // ENTRY_SIZE))
+            last = min(file.size, self.end - file.start) // ENTRY_SIZE
+            if first < last:
+                yield file, first, last
+
+    def bytes(self) -> int:
+        """Return how long the records are."""
+        return self._bytes_to(self.end)
+
+    def _bytes_to(self, end: int) -> int:
+        """Return the bytes of the records below an offset."""
+        return max(0, self._data_end(end) - self._data_end(self.low)) if end > self.low else 0
+
+    def _data_end(self, offset: int) -> int:
+        """Return where the record before an index offset ends."""
+        entry = self._entry_before(offset)
+        return int(entry["data_offset"][0]) + int(entry["data_size"][0])
+
+    def _entry_before(self, offset: int) -> np.ndarray[Any, Any]:
+        for file in reversed(self.index.shard.index):
+            if file.start < offset:
+                return self.index.read(file, (offset - file.start) // ENTRY_SIZE - 1, 1)
+        return np.zeros(1, INDEX_ENTRY.dtype)
+
+    def cut_bytes(self, size: int) -> None:
+        """Keep as many messages as fit."""
+        low, high = 0, self.rows()
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._bytes_to(self.low + ENTRY_SIZE * middle) <= size:
+                low = middle
+            else:
+                high = middle - 1
+        self.end = self.low + ENTRY_SIZE * low
+
+    def head_time(self) -> int:
+        """Return when the first message was received, in ms."""
+        return int(self._entry_before(self.low + ENTRY_SIZE)["received_time"][0])
+
+
+def _share(
+    backlogs: dict[str, _Backlog],
+    limit: int,
+    measure: Callable[[_Backlog], int],
+    cut: Callable[[_Backlog, int], None],
+) -> None:
+    """Cut backlogs so that together they keep the limit; who has least is served first."""
+    if not backlogs:
+        return
+    by_age = sorted(backlogs.values(), key=_Backlog.head_time)
+    for backlog in by_age[limit:]:  # not enough for one message each
+        backlog.end = backlog.low
+    ends = [backlog.end for backlog in by_age]
+    left = limit
+    waiting = sorted(by_age[:limit], key=measure)
+    for number, backlog in enumerate(waiting):
+        had = measure(backlog)
+        share = left // (len(waiting) - number)
+        if had > share:
+            cut(backlog, share)
+            had = min(had, share)
+        left -= had
+    if all(backlog.end == backlog.low for backlog in waiting):
+        # Nothing fits into its share: the shard that has waited longest gets all.
+        oldest = by_age[0]
+        oldest.end = ends[0]
+        cut(oldest, limit)
+        oldest.end = max(oldest.end, oldest.low + ENTRY_SIZE)
