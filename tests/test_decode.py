@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.tube import T0, make_row, make_rows
+from tests.support.tube import T0, encode_rows, make_row, make_rows
 from tubestore.attributes import encode_prefix
 from tubestore.decode import attribute_maps, decode
 from tubestore.formats import INDEX_ENTRY
 from tubestore.messages import MESSAGE_SCHEMA, STATES
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE, Row, encode_rows
+from tubestore.records import ENTRY_SIZE, HEADER_SIZE, Row
 
 ALL = list(MESSAGE_SCHEMA.names)
 

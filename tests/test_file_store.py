@@ -7,10 +7,10 @@ import errno
 import numpy as np
 import pytest
 
-from tests.support.tube import make_rows
+from tests.support.tube import encode_rows, make_rows
 from tubestore.file_store import MsgFileStore, locate
 from tubestore.options import StoreOptions
-from tubestore.records import ENTRY_SIZE, EncodedBatch, encode_rows
+from tubestore.records import ENTRY_SIZE, EncodedBatch
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.vfs import Vfs
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.tube import T0, columns_of, make_row, make_rows
+from tests.support.tube import T0, columns_of, encode_row, encode_rows, make_row, make_rows
 from tubestore.attributes import encode_prefix
 from tubestore.formats import DATA_HEADER, INDEX_ENTRY, TOKEN_MESSAGE, address_to_int, key_code_of
 from tubestore.records import (
@@ -20,8 +20,6 @@ from tubestore.records import (
     Row,
     binary_sizes,
     encode_columns,
-    encode_row,
-    encode_rows,
     entries_in,
     entry_of,
     find_valid,

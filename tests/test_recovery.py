@@ -7,11 +7,19 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.tube import bodies, make_row, make_rows, open_shard, scanned, write_rows
+from tests.support.tube import (
+    bodies,
+    encode_row,
+    make_row,
+    make_rows,
+    open_shard,
+    scanned,
+    write_rows,
+)
 from tubestore.formats import DATA_HEADER, INDEX_ENTRY
 from tubestore.message_store import MessageStore
 from tubestore.messages import STATE_BAD_CHECKSUM, STATE_BAD_RECORD, STATE_OK
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE, encode_row, entries_in, entry_of, inspect
+from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in, entry_of, inspect
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"

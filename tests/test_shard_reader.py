@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 import tubestore
-from tests.support.tube import bodies, make_rows, open_shard, scanned, tree_digest, write_rows
+from tests.support.tube import (
+    bodies,
+    encode_rows,
+    make_rows,
+    open_shard,
+    scanned,
+    tree_digest,
+    write_rows,
+)
 from tubestore.errors import StoreClosed, UnknownTopic
 from tubestore.options import StoreOptions
-from tubestore.records import ENTRY_SIZE, encode_rows
+from tubestore.records import ENTRY_SIZE
 from tubestore.shard_reader import ShardReader
 from tubestore.testing import MemoryVfs
 

@@ -32,7 +32,7 @@ class AdoptingShard(DoubleBuffer):
         try:
             with self._append_lock:
                 self._held = True
-                self._room_bytes = self._room_messages = 0
+                self._close_room()
             self._flush_to(None)
             ends = self._visible
             self._commits.run(lambda: self._synced(self.files.sync, ends.data_end))

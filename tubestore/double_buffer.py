@@ -69,8 +69,9 @@ class DoubleBuffer(SyncedShard):
         self._granted = 0
         #: While files are being put behind ours nothing enters the buffers (`adoption.py`).
         self._held = False
-        #: What main takes without another look at its bounds and the pool; 0 bytes: look.
-        self._room_bytes = self._room_messages = 0
+        #: How far main is filled without another look at its bounds, the pool and trouble: up to
+        #: this data offset, and with so many messages.
+        self._room_end = self._room_count = -1
 
     @property
     def dirty_bytes(self) -> int:
@@ -83,16 +84,26 @@ class DoubleBuffer(SyncedShard):
         assert self._flushing is None
         self._flushing = self._main
         self._main = MsgMemStore(self._flushing.index_end, self._flushing.data_end)
-        self._room_bytes = 0
+        self._close_room()
 
-    def _take_room(self, size: int, count: int) -> None:
-        """Wait until main takes this, and note how much more it takes; under the append lock."""
+    def _close_room(self) -> None:
+        """Have the next append look whether it may enter; under the append lock."""
+        self._room_end = self._room_count = -1
+
+    def _take_room(self, size: int, count: int) -> MsgMemStore:
+        """Wait until main takes this, and return it; under the append lock.
+
+        Notes how far it can be filled before somebody has to look again.
+        """
         if self._refusal is not None or not self._fits(size, count):
             self._wait_for_room(size, count)
         options, main = self._options, self._main
+        if main.count == 0:
+            main.first_time = self._clock.monotonic()
         room = min(options.mem_store_size_bytes - main.size_bytes, self._granted - self.dirty_bytes)
-        self._room_bytes = max(room, size)  # an empty buffer takes what is larger than itself
-        self._room_messages = max(options.mem_store_messages - main.count, count)
+        self._room_end = main.data_end + room
+        self._room_count = options.mem_store_messages
+        return main
 
     def _fits(self, size: int, count: int) -> bool:
         """Whether main takes this now; under the append lock."""
@@ -205,7 +216,7 @@ class DoubleBuffer(SyncedShard):
         if self._granted > keep:
             self._pool.give_back(self._granted - keep)
             self._granted = keep
-            self._room_bytes = 0
+            self._close_room()
 
     def _write(self, batches: tuple[Placed, ...]) -> None:
         if len(batches) > 1:

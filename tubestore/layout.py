@@ -81,6 +81,11 @@ class Layout:
         """Return where `field` starts, in bytes from the start of the record."""
         return int(self.dtype.fields[field][1])  # type: ignore[index]
 
+    def slice(self, field: str) -> slice:
+        """Return where the bytes of `field` stand in the record."""
+        start = self.position(field)
+        return slice(start, start + next(f.size for f in self.fields if f.name == field))
+
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The record as a packed numpy dtype."""

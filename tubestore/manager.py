@@ -8,12 +8,13 @@ Next to read: `tubestore/__init__.py`, then `check.py` and `cli/`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal
@@ -49,6 +50,8 @@ Array = np.ndarray[Any, Any]
 
 #: Shards that are flushed when the bound on all buffers is reached.
 RELIEVED_AT_ONCE = 16
+#: More than there are threads.
+_ID_GAP = 1 << 12
 _open_stores: weakref.WeakSet[MessageStoreManager] = weakref.WeakSet()
 
 
@@ -77,8 +80,10 @@ class MessageStoreManager(BulkLoads):
         self.problems: list[CorruptRecord] = []
         self._pool = MemoryPool(self.options.memory_bound_bytes, self._relieve_memory)
         self._id_lock = threading.Lock()
+        #: Returns an id that no message of this store has.
+        self.next_msg_id: Callable[[], int]
         # A million ids a millisecond: whoever opens the store later begins above them.
-        self._last_msg_id = self.clock.now_ms() << 20
+        self._count_ids_from(self.clock.now_ms() << 20)
         self._closed: str | None = "it was never open"  # until the end of this method
         self._directory = StoreDirectory(self.vfs, self.root, mode)
         self.uuid = self._directory.uuid
@@ -176,17 +181,15 @@ class MessageStoreManager(BulkLoads):
 
     # -- ids, states -------------------------------------------------------------------------
 
-    def next_msg_id(self) -> int:
-        """Return an id that no message of this store has: ms of the opening, then a count."""
-        with self._id_lock:
-            self._last_msg_id = last = self._last_msg_id + 1
-            return last
+    def _count_ids_from(self, first: int) -> None:
+        self.next_msg_id = itertools.count(first).__next__  # atomic, and a quarter of a lock's time
 
     def next_msg_ids(self, count: int) -> Array:
         """Reserve `count` ids in a row (int64)."""
         with self._id_lock:
-            first = self._last_msg_id + 1
-            self._last_msg_id += count
+            # With a gap: other threads may be about to take one from the counter that was.
+            first = self.next_msg_id() + _ID_GAP
+            self._count_ids_from(first + count)
         return np.arange(first, first + count, dtype=np.int64)
 
     def _relieve_memory(self) -> None:

@@ -9,8 +9,8 @@ Invariants:
 Guards: everything is called under the shard's append lock, but `EncodedBatch`es that were
 handed out do not change any more.
 
-Rows that came one by one stay Python tuples until somebody wants bytes (a flush or a reader);
-they are then encoded together, which is what makes one-by-one appends cheap.
+Messages that came one by one stay header and payload until somebody wants bytes (a flush or a
+reader); they are then joined and placed together, which is what makes one-by-one appends cheap.
 
 Next to read: `file_store.py`, then `message_store.py`.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE, EncodedBatch, Row, encode_rows
+from tubestore.records import ENTRY_SIZE, HEADER_SIZE, EncodedBatch, join_records
 
 
 class Placed(NamedTuple):
@@ -40,26 +40,29 @@ class MsgMemStore:
 
     __slots__ = (
         "_batches",
-        "_rows",
-        "_rows_data_start",
-        "_rows_index_start",
         "count",
         "data_end",
         "data_start",
         "first_time",
-        "index_end",
         "index_start",
+        "parts",
     )
 
     def __init__(self, index_start: int, data_start: int) -> None:
-        self.index_start = self.index_end = index_start
+        self.index_start = index_start
         self.data_start = self.data_end = data_start
         self.count = 0
         #: When the first message entered (monotonic seconds); 0.0 while it is empty.
         self.first_time = 0.0
         self._batches: list[Placed] = []
-        self._rows: list[Row] = []
-        self._rows_index_start = self._rows_data_start = 0
+        #: Headers and payloads in turn, of the messages behind the last batch; for `add`, and for
+        #: who does the same.
+        self.parts: list[bytes] = []
+
+    @property
+    def index_end(self) -> int:
+        """The offset after its last index entry."""
+        return self.index_start + ENTRY_SIZE * self.count
 
     @property
     def size_bytes(self) -> int:
@@ -72,35 +75,36 @@ class MsgMemStore:
             return True
         return self.size_bytes + size <= size_max and self.count + count <= count_max
 
-    def add_row(self, row: Row) -> int:
+    def add(self, header: bytes, payload: bytes) -> int:
         """Take one message; returns its index offset."""
-        offset = self.index_end
-        if not self._rows:
-            self._rows_index_start, self._rows_data_start = offset, self.data_end
-        self._rows.append(row)
-        self.index_end = offset + ENTRY_SIZE
-        self.data_end += HEADER_SIZE + len(row[-1])
+        self.parts.append(header)
+        self.parts.append(payload)
+        self.data_end += HEADER_SIZE + len(payload)
+        offset = self.index_start + ENTRY_SIZE * self.count
         self.count += 1
         return offset
 
     def add_batch(self, batch: EncodedBatch) -> int:
         """Take a batch and place it; returns the index offset of its first message."""
-        self._encode_rows()
+        self._join()
         offset = self.index_end
         batch.place(offset, self.data_end)
         self._batches.append(Placed(offset, self.data_end, batch))
-        self.index_end = offset + ENTRY_SIZE * len(batch)
         self.data_end += len(batch.data)
         self.count += len(batch)
         return offset
 
     def batches(self) -> tuple[Placed, ...]:
         """Return everything in the buffer, in order, encoded."""
-        self._encode_rows()
+        self._join()
         return tuple(self._batches)
 
-    def _encode_rows(self) -> None:
-        if self._rows:
-            batch = encode_rows(self._rows, self._rows_index_start, self._rows_data_start)
-            self._batches.append(Placed(self._rows_index_start, self._rows_data_start, batch))
-            self._rows = []
+    def _join(self) -> None:
+        if self.parts:
+            index_start, data_start = self.index_start, self.data_start
+            if self._batches:
+                last = self._batches[-1]
+                index_start, data_start = last.index_end, last.data_start + len(last.batch.data)
+            joined = join_records(self.parts, index_start, data_start)
+            self._batches.append(Placed(index_start, data_start, joined))
+            self.parts = []

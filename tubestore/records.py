@@ -3,7 +3,7 @@
 Invariants:
 - a batch is encoded before its place is known (outside every lock) and *placed*
   when offsets are given out: only `queue_logic_offset` and `data_offset` change then;
-- `encode_row` and `encode_columns` give equal bytes for equal messages;
+- a header and a payload that are joined, and `encode_columns`, give equal bytes for equal messages;
 - nothing here allocates by a size that was read from disk.
 
 Next to read: `segment.py`.
@@ -11,6 +11,7 @@ Next to read: `segment.py`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -37,6 +38,15 @@ _QUEUE_LOGIC_OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
 _TOKEN_BYTES = TOKEN_MESSAGE.to_bytes(4, "big")
 _TOKEN_AT = DATA_HEADER.position("token")
 _SEARCH_WINDOW = 1 << 20
+_PARTITION_ID, _QUEUE_LOGIC_OFFSET, _RECEIVED_TIME, _KEY_CODE = (
+    DATA_HEADER.slice(name)
+    for name in ("partition_id", "queue_logic_offset", "received_time", "key_code")
+)
+#: Below this many messages the fixed cost of columns is higher than a loop.
+_FEW = 8
+_pack_header = DATA_HEADER.struct.pack
+_pack_i8 = struct.Struct(">q").pack
+_pack_place = struct.Struct(">qi").pack
 
 Array = np.ndarray[Any, Any]
 
@@ -157,60 +167,71 @@ def encode_columns(columns: RecordColumns) -> EncodedBatch:
     return EncodedBatch(data, entries, starts)
 
 
-def encode_rows(rows: Sequence[Row], index_start: int, data_start: int) -> EncodedBatch:
-    """Encode rows that were buffered one by one, at their place."""
-    if len(rows) <= 8:  # below this the fixed cost of the columns is higher than a loop
-        return _encode_few(rows, index_start, data_start)
-    partition_ids, key_codes, times, addresses, msg_ids, flags, payloads = zip(*rows, strict=True)
-    columns = RecordColumns(
-        np.array(partition_ids, np.int32),
-        np.array(key_codes, np.int32),
-        np.array(times, np.int64),
-        np.array(addresses, np.int32),
-        np.array(msg_ids, np.int64),
-        np.array(flags, np.int32),
-        [pa.array(payloads, pa.large_binary())],
+def pack_header(
+    partition_id: int,
+    key_code: int,
+    received_time: int,
+    report_address: int,
+    msg_id: int,
+    flag: int,
+    payload: bytes,
+) -> bytes:
+    """Encode the header of one message, checksum included; its offset is not known yet."""
+    return _pack_header(
+        LENGTH_BEFORE_PAYLOAD + len(payload),
+        TOKEN_MESSAGE,
+        kernels.crc32(payload) & CHECKSUM_MASK,
+        partition_id,
+        0,
+        received_time,
+        report_address,
+        key_code,
+        msg_id,
+        flag,
     )
-    batch = encode_columns(columns)
+
+
+def place_record(
+    header: bytes, payload: bytes, index_offset: int, data_offset: int
+) -> tuple[bytes, bytes]:
+    """Return one message at its place: (record, index entry)."""
+    before, behind = header[: _QUEUE_LOGIC_OFFSET.start], header[_QUEUE_LOGIC_OFFSET.stop :]
+    record = b"".join((before, _pack_i8(index_offset), behind, payload))
+    # The entry repeats fields of the header, byte for byte.
+    place = _pack_place(data_offset, len(record))
+    entry = (header[_PARTITION_ID], place, header[_KEY_CODE], header[_RECEIVED_TIME])
+    return record, b"".join(entry)
+
+
+def join_records(parts: Sequence[bytes], index_start: int, data_start: int) -> EncodedBatch:
+    """Join headers and payloads (header, payload, header, payload …) at their place."""
+    if len(parts) <= 2 * _FEW:
+        return _join_few(parts, index_start, data_start)
+    data = np.frombuffer(bytearray().join(parts), np.uint8)
+    headers = np.frombuffer(b"".join(parts[0::2]), DATA_HEADER.dtype)
+    sizes = headers["length"].astype(np.int64) + 4
+    entries = np.empty(len(headers), INDEX_ENTRY.dtype)
+    for name in ("partition_id", "key_code", "received_time"):
+        entries[name] = headers[name]
+    entries["data_size"] = sizes
+    batch = EncodedBatch(data, entries, kernels.offsets_of(sizes)[:-1])
     batch.place(index_start, data_start)
     return batch
 
 
-def _encode_few(rows: Sequence[Row], index_start: int, data_start: int) -> EncodedBatch:
-    parts: list[bytes] = []
+def _join_few(parts: Sequence[bytes], index_start: int, data_start: int) -> EncodedBatch:
+    records: list[bytes] = []
     entries = bytearray()
     starts = []
-    position = 0
-    for number, row in enumerate(rows):
-        record, entry = encode_row(row, index_start + ENTRY_SIZE * number, data_start + position)
-        parts += record
+    size = 0
+    for header, payload in zip(parts[0::2], parts[1::2], strict=True):
+        record, entry = place_record(header, payload, index_start + len(entries), data_start + size)
+        starts.append(size)
+        size += len(record)
+        records.append(record)
         entries += entry
-        starts.append(position)
-        position += HEADER_SIZE + len(row.payload)
-    data = np.frombuffer(b"".join(parts), np.uint8)
+    data = np.frombuffer(b"".join(records), np.uint8)
     return EncodedBatch(data, np.frombuffer(entries, INDEX_ENTRY.dtype), np.array(starts))
-
-
-def encode_row(row: Row, index_offset: int, data_offset: int) -> tuple[tuple[bytes, bytes], bytes]:
-    """Encode one message at its place: ((header, payload), index entry)."""
-    payload = row.payload
-    size = len(payload)
-    header = DATA_HEADER.struct.pack(
-        LENGTH_BEFORE_PAYLOAD + size,
-        TOKEN_MESSAGE,
-        kernels.crc32(payload) & CHECKSUM_MASK,
-        row.partition_id,
-        index_offset,
-        row.received_time,
-        row.report_address,
-        row.key_code,
-        row.msg_id,
-        row.flag,
-    )
-    entry = INDEX_ENTRY.struct.pack(
-        row.partition_id, data_offset, HEADER_SIZE + size, row.key_code, row.received_time
-    )
-    return (header, payload), entry
 
 
 # -- reading ---------------------------------------------------------------------------------

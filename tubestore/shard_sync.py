@@ -53,6 +53,9 @@ class SyncedShard:
         """`<topic>-<store id>`."""
         return f"{self.topic}-{self.store_id}"
 
+    def _close_room(self) -> None:
+        """Have the next append look whether it may enter; the buffers know how."""
+
     def _check_open(self) -> None:
         if self._refusal is not None and not isinstance(self._refusal, DiskFull):
             raise self._refusal
@@ -96,6 +99,7 @@ class SyncedShard:
         with self._append_lock:
             if not isinstance(self._refusal, StoreFailed | StoreClosed):
                 self._refusal = refusal
+                self._close_room()
             self._room.notify_all()
         log.error("%s", refusal)
         return refusal
@@ -149,6 +153,7 @@ class SyncedShard:
         failed = StoreFailed(self.files.directory, f"sync: {error}")
         with self._append_lock:
             self._refusal = failed
+            self._close_room()
             self._room.notify_all()
         log.error("%s", failed)
         return failed

@@ -32,12 +32,11 @@ from tubestore.formats import (
 from tubestore.message_store import MessageStore
 from tubestore.messages import Ack, BatchAck
 from tubestore.options import Durability, TopicOptions, check_durability
-from tubestore.records import RecordColumns, Row, encode_columns
+from tubestore.records import RecordColumns, encode_columns, pack_header
 from tubestore.topic_reads import ReadHost, Shard, TopicReader
 
 Array = np.ndarray[Any, Any]
-# As `Row(...)` and `Ack(...)`, at a third of the time: one append makes one of each.
-_row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
+# As `Ack(...)`, at a third of the time: one append makes one.
 _ack: Callable[[tuple[Any, ...]], Ack] = partial(tuple.__new__, Ack)
 
 
@@ -63,6 +62,8 @@ class Topic(TopicReader):
     ) -> None:
         super().__init__(store, name, options, open_shard)
         self._store: TopicHost = store
+        self._level = store.options.durability
+        self._payload_size_max = store.options.payload_size_max
         self._next = 0
         #: Ids below this are partitions of store 0.
         self._first_store_end = options.partitions
@@ -94,41 +95,29 @@ class Topic(TopicReader):
         InvalidMessage, MessageTooLarge (nothing was written), StoreBusy (not taken), DiskFull,
         StoreFailed, StoreClosed, ReadOnlyStore.
         """
-        if body.__class__ is not bytes:
-            if not isinstance(body, bytes | bytearray | memoryview):
-                raise InvalidMessage(f"a body is bytes, not {type(body).__name__}")
-            body = bytes(body)
-        if not body:
-            raise InvalidMessage("a message needs a body of at least one byte")
+        if type(body) is not bytes or not body:
+            body = _checked_body(body)
         store = self._store
-        level = store.options.durability if durability is None else check_durability(durability)
-        if received_time is None:
-            now = store.clock.now_ms()
-        else:
-            given = time_ms(received_time)
-            assert given is not None
-            if not -(1 << 63) <= given < 1 << 63:
-                raise InvalidMessage(f"time {given} ms does not fit into 64 bits")
-            now = given
+        level = self._level if durability is None else check_durability(durability)
+        now = store.clock.now_ms() if received_time is None else _checked_time(received_time)
         payload, flag, code = body, 0, NO_KEY_CODE
         if filter_item is not None or attributes:
             prefix = encode_prefix(filter_item, now, attributes)
             payload = prefix + body
             flag = FLAG_HAS_ATTRIBUTES if prefix else 0
             code = key_code_of(filter_item)
-        limit = store.options.payload_size_max
-        if len(payload) > limit:
-            raise MessageTooLarge(len(payload), limit, "payload")
-        if partition.__class__ is int and 0 <= partition < self._first_store_end:
+        if len(payload) > self._payload_size_max:
+            raise MessageTooLarge(len(payload), self._payload_size_max, "payload")
+        if type(partition) is int and 0 <= partition < self._first_store_end:
             number, shard = partition, self._shards.get(0)
         else:
             number = self._choose(key, partition)
             shard = self._shards.get(number // PARTITIONS_PER_STORE)
-        if shard.__class__ is not MessageStore:
+        if type(shard) is not MessageStore:
             shard = self.writable(number // PARTITIONS_PER_STORE)
         address = ingest.LOOPBACK if sender is None else address_to_int(sender)
-        row = _row((number, code, now, address, store.next_msg_id(), flag, payload))
-        return _ack((number, shard.append(row, level), level))
+        header = pack_header(number, code, now, address, store.next_msg_id(), flag, payload)
+        return _ack((number, shard.append_record(header, payload, level), level))
 
     def _choose(self, key: str | bytes | None, partition: int | None) -> int:
         options = self.options
@@ -170,6 +159,24 @@ class Topic(TopicReader):
         for shard in self.opened_shards():
             if isinstance(shard, MessageStore):
                 shard.flush()
+
+
+def _checked_body(body: Any) -> bytes:
+    """Return a body as bytes, or raise InvalidMessage."""
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise InvalidMessage(f"a body is bytes, not {type(body).__name__}")
+    if not body:
+        raise InvalidMessage("a message needs a body of at least one byte")
+    return bytes(body)
+
+
+def _checked_time(value: Time) -> int:
+    """Return a received time in ms, or raise InvalidMessage."""
+    given = time_ms(value)
+    assert given is not None
+    if not -(1 << 63) <= given < 1 << 63:
+        raise InvalidMessage(f"time {given} ms does not fit into 64 bits")
+    return given
 
 
 def append_table(

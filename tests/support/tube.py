@@ -19,7 +19,16 @@ from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
 from tubestore.options import StoreOptions
 from tubestore.read_path import ALL_COLUMNS, ShardView
-from tubestore.records import ENTRY_SIZE, RecordColumns, Row
+from tubestore.records import (
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    EncodedBatch,
+    RecordColumns,
+    Row,
+    join_records,
+    pack_header,
+    place_record,
+)
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.vfs import Vfs
 
@@ -52,6 +61,18 @@ def make_rows(count: int, partitions: int = 3, start: int = 0) -> list[Row]:
         )
         for n in range(start, start + count)
     ]
+
+
+def encode_row(row: Row, index_offset: int, data_offset: int) -> tuple[tuple[bytes, bytes], bytes]:
+    """Encode one message at its place: ((header, payload), index entry)."""
+    record, entry = place_record(pack_header(*row), row.payload, index_offset, data_offset)
+    return (record[:HEADER_SIZE], record[HEADER_SIZE:]), entry
+
+
+def encode_rows(rows: Sequence[Row], index_start: int, data_start: int) -> EncodedBatch:
+    """Encode messages at their place."""
+    parts = [part for row in rows for part in (pack_header(*row), row.payload)]
+    return join_records(parts, index_start, data_start)
 
 
 def columns_of(rows: Sequence[Row]) -> RecordColumns:
