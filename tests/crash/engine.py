@@ -19,6 +19,7 @@ from tests.crash.shards import read_shards
 from tubestore.clock import ManualClock
 from tubestore.formats import INDEX_ENTRY
 from tubestore.options import DURABILITIES, Durability
+from tubestore.staging import StagedWriter
 from tubestore.testing import MemoryVfs
 from tubestore.vfs import Vfs
 
@@ -58,6 +59,7 @@ class EngineRun(RandomRun):
             (self.append_one, 8),
             (self.append_batch, 3),
             (self.append_mixed, 2),
+            (self.publish, 2),
             (self.flush, 1),
             (self.sync, 1),
             (self.grow_older, 1),
@@ -115,6 +117,29 @@ class EngineRun(RandomRun):
             _table(rows).append_column("topic", topics), durability=level
         )
         self._promise([Promise(m.id, a.offset, level) for m, a in zip(rows, acks, strict=True)])
+
+    def publish(self) -> None:
+        """Publish some rows of one topic, staged by one task; now and then give the job up."""
+        topic = self.random.choice(sorted(TOPICS))
+        job = f"job:{self.book.next_id}"
+        rows = [
+            self._message(topic, self.random.choice(TOPICS[topic]))
+            for _ in range(self.random.randint(1, 5))
+        ]
+        table = _table(rows).append_column("topic", pa.array([topic] * len(rows)))
+        with StagedWriter(ROOT, job, "0", vfs=self.disk, clock=self.clock, token="t") as writer:
+            writer.write(table)
+            staged = writer.finish()
+        if self.random.random() < 0.1:
+            self.store.abort(job)
+            return
+        starts = {f.store_id: f.index_start for f in self.store.publish(job, staged).files}
+        promises = []
+        for message in rows:
+            store_id = message.partition // 10_000
+            promises.append(Promise(message.id, starts[store_id], "fsync"))
+            starts[store_id] += INDEX_ENTRY.size
+        self._promise(promises)
 
     def flush(self) -> None:
         """Flush a topic's buffers."""

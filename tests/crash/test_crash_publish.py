@@ -1,0 +1,230 @@
+"""A job that is published is in the store entirely or not at all, whatever call was the last.
+
+Every call of two published jobs, between appends, is the last one of a kill and of some power
+cuts; then recoveries are interrupted in turn. `CRASH_SEED` repeats a run, `CRASH_STATES` above
+10,000 looks at more power cuts of each call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import tubestore
+from tests.crash.book import Book
+from tests.crash.engine import ROOT, SETTINGS, open_store
+from tests.crash.explore import seed_from_environment
+from tests.crash.shards import read_shards
+from tubestore import publish
+from tubestore.check import check
+from tubestore.clock import ManualClock
+from tubestore.commit_records import CommitRecords, Horizon, JobIds, StagedFile
+from tubestore.options import StoreOptions
+from tubestore.staging import StagedWriter
+from tubestore.testing import CrashState, Distinct, Journal, LyingVfs, MemoryVfs, crash_states
+
+JOBS = ("load:1", "load:2")
+#: Topics, and the partitions that a job has rows for.
+PARTITIONS = {"a": (0, 10_001), "b": (1,)}
+ROWS = 6
+APPENDED = {
+    topic: [b"appended %d %s" % (n, topic.encode()) for n in range(3)] for topic in PARTITIONS
+}
+
+
+def rows_of(job: str, topic: str) -> list[bytes]:
+    return [
+        f"{job} {topic} {partition} {n}".encode()
+        for partition in PARTITIONS[topic]
+        for n in range(ROWS)
+    ]
+
+
+def stage(vfs: MemoryVfs, clock: ManualClock, job: str, attempt: str) -> list[StagedFile]:
+    """Two tasks, each of some small files for every shard."""
+    staged = []
+    options = StoreOptions(
+        segment_size_bytes=SETTINGS["segment_size_bytes"] // 2,
+        index_segment_size_bytes=SETTINGS["index_segment_size_bytes"],
+    )
+    for topic, partitions in PARTITIONS.items():
+        with StagedWriter(
+            ROOT, job, topic + attempt, vfs=vfs, clock=clock, options=options, token="t"
+        ) as writer:
+            for number in range(0, ROWS, 2):
+                for partition in partitions:
+                    bodies = [
+                        f"{job} {topic} {partition} {n}".encode() for n in (number, number + 1)
+                    ]
+                    writer.write(
+                        {"topic": [topic] * 2, "partition": [partition] * 2, "body": bodies}
+                    )
+            staged += writer.finish()
+    return staged
+
+
+def recorded_run() -> tuple[Journal, int]:
+    """Appends, a job, appends, a job, appends, and the end of the process; all marked."""
+    clock = ManualClock()
+    vfs = MemoryVfs(clock)
+    store = open_store(vfs, clock)
+    store.create_topic("a", partitions=2, stores=2)
+    store.create_topic("b", partitions=2)
+    journal = vfs.record()
+    for turn, job in enumerate((*JOBS, "")):
+        for topic, partitions in PARTITIONS.items():
+            store[topic].append(APPENDED[topic][turn], partition=partitions[0], durability="fsync")
+            vfs.mark((topic, APPENDED[topic][turn]))
+        if job:
+            store.publish(job, stage(vfs, clock, job, "0"))
+            vfs.mark(job)
+    store.abandon("killed")
+    return journal, clock.now_ms()
+
+
+def shown(store: tubestore.MessageStoreManager, *, sound: bool) -> dict[str, list[bytes]]:
+    """What the store shows, by topic; an append in flight need not be `sound` before recovery."""
+    found = {}
+    for topic in store.topics():
+        table = store[topic].scan(columns=["body", "state"], verify=True).read_all()
+        assert not sound or set(table["state"].to_pylist()) <= {"ok"}
+        found[topic] = [body or b"" for body in table["body"].to_pylist()]
+    return found
+
+
+def check_shown(found: dict[str, list[bytes]], marks: list[Any]) -> set[str]:
+    """Raise AssertionError unless each job is there once or not at all; returns those there."""
+    there = set()
+    for job in JOBS:
+        counts = {found[topic].count(body) for topic in PARTITIONS for body in rows_of(job, topic)}
+        assert counts in ({0}, {1}), f"{job} is there in part or twice: {counts}"
+        there |= {job} if counts == {1} else set()
+        for topic, partitions in PARTITIONS.items():
+            rows = [body for body in found[topic] if body.startswith(job.encode())]
+            expected = [
+                b for p in partitions for b in rows_of(job, topic) if f" {p} ".encode() in b
+            ]
+            assert rows in ([], expected), "out of order"
+    for mark in marks:
+        assert mark in there if isinstance(mark, str) else mark[1] in found[mark[0]], f"lost {mark}"
+    return there
+
+
+def look(state: CrashState, now_ms: int, attempt: str) -> Journal:
+    """Read, recover, publish again, check; returns the journal of the recovery."""
+    clock = ManualClock(now_ms + 1000)
+    vfs = state.vfs(clock)
+    recovery = vfs.record()
+    with tubestore.open(ROOT, "r", vfs=vfs, clock=clock, background=False) as reader:
+        seen = check_shown(shown(reader, sound=False), [])
+    store = open_store(vfs, clock)
+    try:
+        there = check_shown(shown(store, sound=True), state.marks)
+        assert seen <= there, "a reader saw a job that recovery took away"
+        for job in JOBS:
+            result = store.publish(job, stage(vfs, clock, job, attempt))
+            assert result.replayed == (job in there)
+            assert result.rows == ROWS * 3
+        store["a"].append(b"after", partition=0)
+        assert check_shown(shown(store, sound=True), state.marks) == set(JOBS)
+        store.close()
+    finally:
+        store.abandon("looked at")
+    assert list(check(ROOT, vfs=vfs)) == []
+    read_shards(vfs, ROOT, Book(), damage_allowed=False)
+    assert CommitRecords(vfs, ROOT).pending() is None
+    return recovery
+
+
+def explore(variants: range, every: int) -> tuple[int, int]:
+    """Look at every call's states, and at those of every so manieth recovery; count both."""
+    seed = seed_from_environment()
+    journal, now_ms = recorded_run()
+    distinct, interrupted = Distinct(), Distinct()
+    for number, state in enumerate(new_states(journal, distinct, variants, seed)):
+        try:
+            recovery = look(state, now_ms, "1")
+            if number % every == 0:
+                for again in new_states(recovery, interrupted, range(4), seed):
+                    look(again, now_ms, "2")
+        except Exception as error:
+            raise AssertionError(f"{error!r}: CRASH_SEED={seed}, {state}") from error
+    print(f"publish: {len(distinct)} distinct states, {len(interrupted)} of recoveries, {seed=}")
+    return len(distinct), len(interrupted)
+
+
+def new_states(
+    journal: Journal, distinct: Distinct, variants: range, seed: int
+) -> Iterator[CrashState]:
+    for state in crash_states(journal, seed=seed, variants=variants):
+        if distinct.is_new(state):
+            yield state
+
+
+@pytest.mark.crash
+def test_a_job_is_there_once_or_not_at_all_after_every_call() -> None:
+    thorough = int(os.environ.get("CRASH_STATES") or 0) > 10_000
+    counts = explore(range(40 if thorough else 6), 5 if thorough else 400)
+    assert min(counts) > 200
+
+
+def unsynced_placing(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = publish.place_file
+    monkeypatch.setattr(publish, "place_file", lambda vfs, *rest: place(LyingVfs(vfs), *rest))
+
+
+def unsynced_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = CommitRecords.commit
+
+    def lying(self: CommitRecords, record: Any) -> None:
+        vfs = self._vfs
+        self._vfs = mock.Mock(wraps=vfs, sync_directory=lambda path: None)
+        commit(self, record)
+        self._vfs = vfs
+
+    monkeypatch.setattr(CommitRecords, "commit", lying)
+
+
+def unsynced_renames(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = publish.roll_forward
+
+    def lying(vfs: Any, *rest: Any) -> None:
+        forward(mock.Mock(wraps=vfs, sync_directory=lambda path: None), *rest)
+
+    monkeypatch.setattr(publish, "roll_forward", lying)
+
+
+def readers_that_ask_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Horizon, "limits", lambda *rest: None)
+
+
+def forgotten_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommitRecords, "ids", lambda self: JobIds())
+
+
+def no_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "recover", lambda *rest: None)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    "plant",
+    [
+        unsynced_placing,
+        unsynced_record,
+        unsynced_renames,
+        readers_that_ask_nobody,
+        forgotten_ids,
+        no_recovery,
+    ],
+)
+def test_a_bug_in_the_protocol_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        explore(range(6), 1 << 30)
