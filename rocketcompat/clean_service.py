@@ -2,9 +2,9 @@
 
 `CleanCommitLogService` and `CleanConsumeQueueService` (spec §9) in one thread: the first run after
 a minute, then every `clean_resource_interval`. What goes is decided by `cleaning.py`; the log's
-files go first, oldest first, then those of queues and index that only know records below the
-log's new begin. A kill in between leaves older entries, which every reader passes by and the next
-run deletes.
+files go first, oldest first, then those of queues, index and shards that only know records below
+the log's new begin. A kill in between leaves older entries, which every reader passes by and the
+next run deletes.
 
 Next to read: `writer.py`, which starts it.
 """
@@ -37,7 +37,7 @@ _JOIN_SECONDS = 60.0
 
 
 class Expiring(Protocol):
-    """A structure whose oldest files follow the log's: queues, index."""
+    """A structure whose oldest files follow the log's: queues, index, shards."""
 
     name: str
 

@@ -29,7 +29,7 @@ from rocketcompat.tube_record import to_tube
 from tubestore.clock import Clock
 from tubestore.errors import InvalidName, TubeStoreError
 from tubestore.filenames import check_topic_name, join
-from tubestore.formats import PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
+from tubestore.formats import DATA_HEADER, PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
 from tubestore.manager import MessageStoreManager
 from tubestore.message_store import MessageStore
 from tubestore.messages import STATE_OK
@@ -37,9 +37,12 @@ from tubestore.options import StoreOptions, TopicOptions
 from tubestore.read_path import Selection, Source
 from tubestore.records import ENTRY_SIZE
 from tubestore.topic import append_columns
+from tubestore.trash import purge, trash_of
 from tubestore.vfs import Vfs
 
 log = logging.getLogger(__name__)
+#: What was let go stays readable this long for readers that began before.
+TRASH_GRACE_MS = 600_000
 Array = np.ndarray[Any, Any]
 _NO_ROWS: Array = np.empty(0, np.int64)
 
@@ -74,6 +77,18 @@ class _Claims:
 def _said(partition_ids: Any, key_codes: Any, times: Any, sizes: Any) -> Array:
     """Return what tells messages at one physical offset apart, a row a message."""
     return np.stack([np.asarray(c, np.int64) for c in (partition_ids, key_codes, times, sizes)], 1)
+
+
+def _expired_end(shard: MessageStore, log_minimum: int) -> int:
+    """Return the data offset where the last segment starts whose first message may be needed."""
+    segments = list(shard.files.snapshot().data_segments)
+    end: int = segments[0].start
+    for segment in segments[1:]:
+        header = segment.read(segment.start, DATA_HEADER.size)
+        if len(header) < DATA_HEADER.size or DATA_HEADER.unpack_from(header).msg_id > log_minimum:
+            break
+        end = segment.start
+    return end
 
 
 class TubeLayout:
@@ -282,6 +297,24 @@ class TubeLayout:
     def progress(self) -> tuple[int, int]:
         """Return (written, synced)."""
         return self._written, self._synced
+
+    def delete_expired(self, log_minimum: int) -> int:
+        """Let go of segments that only hold messages below a physical offset (DESIGN.md D14).
+
+        Never of a shard's last data segment. Returns how many went to the shards' trash, durably.
+        """
+        count = 0
+        for name in self.store.topics():
+            topic = self.store.topic(name)
+            for store_id in range(topic.options.stores):
+                # Most shards have one data segment: their directory says so, unopened.
+                if self.store.data_segments(name, store_id) > 1:
+                    shard = topic.writable(store_id)
+                    count += shard.remove_below(_expired_end(shard, log_minimum))
+                    trash = trash_of(shard.files.directory)
+                    until = self.store.clock.now_ms() - TRASH_GRACE_MS
+                    purge(self.store.vfs, trash, until, keep=lambda _: False)
+        return count
 
     def close(self) -> None:
         """Close the shards; they are synced."""

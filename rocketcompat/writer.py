@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from rocketcompat.clean_service import CleanService
+from rocketcompat.clean_service import CleanService, Expiring
 from rocketcompat.flush import FlushService
 from rocketcompat.formats import (
     ABORT_FILE,
@@ -76,7 +76,8 @@ class Writer:
         self.flusher = FlushService(
             log, parts.followers, self.dispatcher, self._progress_file, checkpoint, parts.clock
         )
-        expiring = [part for part in (parts.queues, parts.index) if part is not None]
+        every = (parts.queues, parts.index, parts.tube)
+        expiring: list[Expiring] = [part for part in every if part is not None]
         self.cleaner = CleanService(
             log, parts.followers, expiring, parts.clock, self._vfs.modified_ms,
             parts.path(CONSUME_QUEUE_DIRECTORY),

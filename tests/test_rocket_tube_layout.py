@@ -10,6 +10,8 @@ import pytest
 import rocketcompat
 import tubestore
 from rocketcompat import Message, MessageStoreConfig
+from tubestore.clock import ManualClock
+from tubestore.testing import MemoryVfs
 
 LOG = "commitlog/00000000000000000000"
 CONFIG = MessageStoreConfig(mapped_file_size_commit_log=65_536, max_hash_slot_num=10)
@@ -80,3 +82,36 @@ def test_messages_that_the_log_keeps_no_more_keep_their_offsets(tmp_path: Path) 
         found = shards.topic("quiet").scan(columns=["offset", "body"]).read_all()
     assert found["body"].to_pylist() == [b"%d" % number for number in range(31)]
     assert found["offset"].to_pylist() == [28 * number for number in range(31)]
+
+
+def test_shards_let_go_of_segments_that_lie_below_the_logs_begin(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    """Each file of the log has some twenty messages, each data segment fewer."""
+    config = CONFIG.changed(
+        mapped_file_size_commit_log=2000, delete_when="", layouts=frozenset({"tube"})
+    )
+    with rocketcompat.open(
+        "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        assert store.tube is not None
+        store.tube.store.options = store.tube.store.options.with_values(segment_size_bytes=1000)
+        for number in range(60):
+            store.put_message(Message("T", b"%d" % number))
+            store.wait_dispatched(store.max_physical_offset - 1)
+        store.flush()
+        clock.advance(73 * 3_600_000)
+        store.clean()
+        assert store.min_physical_offset > 0
+        numbers = [
+            int(body) for body in store.tube.store.topic("T").scan().read_all()["body"].to_pylist()
+        ]
+        first = int(store.look_message(store.min_physical_offset).body)
+        assert first - 10 < numbers[0] <= first < numbers[-1] == 59
+        assert numbers == list(range(numbers[0], 60))
+    with rocketcompat.open(
+        "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        assert not store.problems
+        assert store.tube is not None
+        assert store.tube.store.topic("T").scan().read_all().num_rows == len(numbers)

@@ -32,7 +32,7 @@ from tubestore.errors import (
     TubeStoreError,
 )
 from tubestore.file_store import MsgFileStore
-from tubestore.filenames import join, store_key
+from tubestore.filenames import DATA_SUFFIX, join, store_key
 from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
 from tubestore.messages import BatchAck
@@ -144,6 +144,11 @@ class MessageStoreManager(BulkLoads):
     def shard_exists(self, topic: str, store_id: int) -> bool:
         """Whether the shard has a directory."""
         return self.vfs.exists(join(self.root, store_key(topic, store_id)))
+
+    def data_segments(self, topic: str, store_id: int) -> int:
+        """Return how many data segments the shard's directory lists; opens nothing."""
+        directory = join(self.root, store_key(topic, store_id))
+        return sum(name.endswith(DATA_SUFFIX) for name, _, _ in self.vfs.entries(directory))
 
     def _writing_shards(self) -> Iterator[MessageStore]:
         for topic in self._topics:
