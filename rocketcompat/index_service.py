@@ -111,6 +111,7 @@ class IndexService:
         """Whether a crash left a file of length 0 behind; a writer removes it."""
         if size == 0 and self._writable:
             self._vfs.remove(os.path.join(self._directory, name))
+            self._vfs.sync_directory(self._directory)  # after a clean close nobody looks for it
         return size == 0
 
     @property

@@ -67,6 +67,8 @@ class MappedFileQueue:
             del found[start]
             if self._writable:
                 self._vfs.remove(os.path.join(self.directory, names[start]))
+                # It must not come back: after a clean close nobody looks for it.
+                self._vfs.sync_directory(self.directory)
         files: SortedDict[int, MappedFile] = SortedDict()
         for start, size in found.items():
             file = self._vfs.open(

@@ -9,7 +9,7 @@ import pytest
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from tubestore.clock import ManualClock
-from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
 from tubestore.vfs import Vfs
 
 ROOT = "/store"
@@ -86,3 +86,18 @@ def test_what_a_kill_left_of_a_file_in_the_making_is_no_hindrance(
     put_some(memory_vfs, clock)
     with rocketcompat.open(ROOT, "r", CONFIG, vfs=memory_vfs, clock=clock) as store:
         assert [store.max_offset_in_queue("orders", queue) for queue in (0, 1)] == [12, 12]
+
+
+@pytest.mark.parametrize("kind", ["commitlog", "consumequeue/T/0", "index"])
+def test_a_file_of_length_0_that_was_removed_does_not_come_back(
+    memory_vfs: MemoryVfs, clock: ManualClock, kind: str
+) -> None:
+    """A clean close may follow, and the next opening looks at nothing then."""
+    memory_vfs.make_directories(f"{ROOT}/{kind}")
+    path = f"{ROOT}/{kind}/{0:020d}"
+    memory_vfs.open(path, create=True).close()
+    journal = memory_vfs.record()
+    rocketcompat.open(ROOT, "w", CONFIG, vfs=memory_vfs, clock=clock, background=False).close()
+    end = len(journal)
+    for state in crash_states(journal, seed=1, kinds=("power",), steps=lambda step: step == end):
+        assert not state.vfs().exists(path), state
