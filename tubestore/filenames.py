@@ -12,8 +12,8 @@ directories without a `-` and every sub-directory of a shard but `index` (D1).
 
 from __future__ import annotations
 
+import posixpath
 import re
-from pathlib import PurePath
 
 from tubestore.errors import InvalidName
 
@@ -93,4 +93,4 @@ def check_topic_name(topic: str) -> str:
 
 def join(directory: str, *names: str) -> str:
     """Join path parts; text in, text out."""
-    return str(PurePath(directory, *names))
+    return posixpath.join(directory, *names)

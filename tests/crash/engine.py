@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 
@@ -15,7 +14,7 @@ import tubestore
 from tests.crash.book import Book, Promise, Promises, Sent, raised
 from tests.crash.invariants import Found, check_history, found_row
 from tests.crash.run import RandomRun, body_of
-from tests.crash.shards import read_shards
+from tests.crash.shards import check_agrees, index_end, read_shards
 from tubestore.clock import ManualClock
 from tubestore.formats import INDEX_ENTRY
 from tubestore.options import DURABILITIES, Durability
@@ -32,13 +31,11 @@ SETTINGS: dict[str, Any] = {
 #: Topics, and the ids of their partitions: one and two shards.
 TOPICS = {"a": (0, 1, 10_000, 10_001), "b": (0, 1, 2)}
 TAGS = (None, "red", "green")
-_UUIDS = "tubestore.store_directory.uuid.uuid4"
 
 
 def open_store(vfs: Vfs, clock: ManualClock) -> tubestore.MessageStoreManager:
-    """Open the store without threads; its identity is always the same, so that states compare."""
-    with mock.patch(_UUIDS, return_value="00000000-0000-4000-8000-000000000000"):
-        return tubestore.open(ROOT, vfs=vfs, clock=clock, background=False, **SETTINGS)
+    """Open the store without threads."""
+    return tubestore.open(ROOT, vfs=vfs, clock=clock, background=False, **SETTINGS)
 
 
 class EngineRun(RandomRun):
@@ -241,23 +238,45 @@ def check_state(
             if topic in store:
                 for store_id in {partition // 10_000 for partition in partitions}:
                     store[topic].shard(store_id)
-        found = read_shards(vfs, ROOT, book, damage_allowed=damage_allowed)
+        damaged: set[str] = set()
+        found = read_shards(vfs, ROOT, book, damage_allowed=damage_allowed, damaged=damaged)
         check_history(found, book, promises, damage_allowed=damage_allowed)
+        check_agrees(vfs, ROOT, store.problems, damaged)
         if thorough:
             assert read_all(store, book) == found, "the store shows something else than its files"
-        added = _append_everywhere(store)
+        added = _append_everywhere(store, vfs)
         if thorough:
+            added += _append_and_read(store)
             _check_reopened(store, vfs, clock, book, found, added)
     finally:
         store.abandon("looked at")
 
 
-def _append_everywhere(store: tubestore.MessageStoreManager) -> list[bytes]:
-    """Append after the recovery, and read it back."""
+def _append_everywhere(store: tubestore.MessageStoreManager, vfs: MemoryVfs) -> list[bytes]:
+    """Append to each shard after the recovery: behind what is there."""
+    rows = [
+        Sent(-1, topic, partition, f"after the crash {topic} {partition}".encode(), None)
+        for topic in store.topics()
+        for partition in store[topic].partition_ids[::2]
+    ]
+    if rows:
+        shards = {(row.topic, row.partition // 10_000) for row in rows}
+        ends = {shard: index_end(vfs, f"{ROOT}/{shard[0]}-{shard[1]}") for shard in shards}
+        topics = pa.array([row.topic for row in rows])
+        table = _table(rows).append_column("topic", topics)
+        for row, ack in zip(rows, store.append_batch(table), strict=True):
+            shard = (row.topic, row.partition // 10_000)
+            assert ack.offset == ends[shard], f"appended at {ack.offset}: {row}"
+            ends[shard] = ack.offset + INDEX_ENTRY.size
+    return [row.body for row in rows]
+
+
+def _append_and_read(store: tubestore.MessageStoreManager) -> list[bytes]:
+    """Append one by one after the recovery, and read it back."""
     added = []
     for topic in store.topics():
         for partition in store[topic].partition_ids[::2]:
-            body = f"after the crash {topic} {partition}".encode()
+            body = f"and then {topic} {partition}".encode()
             ack = store[topic].append(body, partition=partition, durability="page_cache")
             page = store[topic].read(partition, ack.offset, columns=["offset", "body"])
             assert page.table.to_pylist() == [{"offset": ack.offset, "body": body}], "append lost"

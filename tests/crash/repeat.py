@@ -12,6 +12,7 @@ import itertools
 
 from tests.crash import engine, stack
 from tests.crash.explore import Explorer, History, Subject
+from tests.crash.setting import quick_and_quiet
 from tubestore.testing import CrashState
 
 SUBJECTS = {
@@ -54,8 +55,9 @@ def main() -> None:
     given = parser.parse_args()
     explorer = Explorer(SUBJECTS[given.subject], given.seed, 1, given.part)
     numbers = tuple(int(number) for number in given.history.split(","))
-    history, state = find_state(explorer, numbers, given.kind, given.step, given.variant)
-    explorer.look_at(history, state, thorough=True)
+    with quick_and_quiet():
+        history, state = find_state(explorer, numbers, given.kind, given.step, given.variant)
+        explorer.look_at(history, state, thorough=True)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,14 @@ It takes what recovery left at its word: every entry has its record, every recor
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
+from posixpath import basename
 from typing import Any
 
 from tests.crash.book import Book
 from tests.crash.invariants import Found, found_row
+from tubestore.check import check
+from tubestore.errors import CorruptRecord
 from tubestore.formats import (
     CHECKSUM_MASK,
     DATA_HEADER,
@@ -20,13 +24,45 @@ from tubestore.formats import (
 from tubestore.vfs import Vfs
 
 
-def read_shards(vfs: Vfs, root: str, book: Book, *, damage_allowed: bool) -> list[Found]:
-    """Return every message in the shards of a root, by shard and in index order."""
+def read_shards(
+    vfs: Vfs, root: str, book: Book, *, damage_allowed: bool, damaged: set[str] | None = None
+) -> list[Found]:
+    """Return every message in the shards of a root, by shard and in index order.
+
+    The directories of shards with damage are added to `damaged`.
+    """
     found: list[Found] = []
     for name, is_directory, _ in vfs.entries(root):
         if is_directory and not name.startswith("."):
-            found += _read_shard(vfs, f"{root}/{name}", name, book, damage_allowed)
+            rows, whole = _read_shard(vfs, f"{root}/{name}", name, book, damage_allowed)
+            found += rows
+            if damaged is not None and not whole:
+                damaged.add(f"{root}/{name}")
     return found
+
+
+def check_agrees(
+    vfs: Vfs, root: str, problems: Iterable[CorruptRecord], damaged: set[str]
+) -> None:
+    """What `check` finds after a recovery is what lies there, and what was reported lies there.
+
+    Recovery also reports entries without any data; those it cuts.
+    """
+    findings = list(check(root, vfs=vfs, wait=lambda seconds: None))
+    assert {_shard_of(f.path) for f in findings} == damaged, f"{damaged}, check finds {findings}"
+    reported = {_shard_of(p.path) for p in problems if "/index/" not in p.path}
+    assert reported <= damaged, f"{damaged}, recovery reported {reported}"
+
+
+def _shard_of(path: str) -> str:
+    """Return the directory of the shard that a file of it is in."""
+    return path.removesuffix(f"/index/{basename(path)}").removesuffix(f"/{basename(path)}")
+
+
+def index_end(vfs: Vfs, directory: str) -> int:
+    """Return where the next entry of a shard belongs."""
+    files = vfs.entries(f"{directory}/index")
+    return max((int(n.removesuffix(".index")) + size for n, _, size in files), default=0)
 
 
 def _stream(vfs: Vfs, directory: str, suffix: str) -> tuple[int, bytes]:
@@ -45,7 +81,8 @@ def _stream(vfs: Vfs, directory: str, suffix: str) -> tuple[int, bytes]:
 
 def _read_shard(
     vfs: Vfs, directory: str, name: str, book: Book, damage_allowed: bool
-) -> list[Found]:
+) -> tuple[list[Found], bool]:
+    """Return the rows of a shard, and whether all of its rows and bytes are whole."""
     topic, store_id = name.rsplit("-", 1)
     data_start, data = _stream(vfs, directory, ".tube")
     index_start, index = _stream(vfs, f"{directory}/index", ".index")
@@ -62,9 +99,9 @@ def _read_shard(
         found.append(found_row(book, topic, entry.partition_id, index_start + place, body))
     # What is torn has nothing intact behind it, and is cut.
     assert not found or found[-1].state == "ok", f"{directory}: ends with damage, {found[-1]}"
-    if not damage_allowed:
-        assert covered == len(data), f"{directory}: {len(data) - covered} bytes are in no entry"
-    return found
+    loose = len(data) - covered
+    assert not loose or damage_allowed, f"{directory}: {loose} bytes are in no entry"
+    return found, not loose and all(row.state == "ok" for row in found)
 
 
 def _body(data: bytes, position: int, entry: Any, index_offset: int) -> bytes | None:

@@ -9,20 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal
-from unittest import mock
 
 import rocketcompat
 from rocketcompat.messages import Message
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.tube_layout import TubeLayout
 from tests.crash.book import Book, Promise, Promises, Sent, raised
 from tests.crash.invariants import Found, check_history
 from tests.crash.rocket_files import Log, LogRecord, read_index, read_log, read_queues
 from tests.crash.run import RandomRun, body_of
 from tests.crash.shards import read_shards
 from tubestore.clock import ManualClock
-from tubestore.formats import INDEX_ENTRY
-from tubestore.options import StoreOptions
 from tubestore.testing import MemoryVfs
 from tubestore.vfs import Vfs
 
@@ -36,28 +32,16 @@ CONFIG = MessageStoreConfig(
     dispatch_batch_bytes_max=700,
 )
 FILE_SIZE = CONFIG.mapped_file_size_commit_log
-SHARDS = StoreOptions(segment_size_bytes=900, index_segment_size_bytes=6 * INDEX_ENTRY.size)
 #: Topics and their queue ids; the second has a queue in another shard.
 TOPICS = {"orders": (0, 1), "audit": (0, 10_001)}
 LEVELS: tuple[Literal["page_cache", "fsync"], ...] = ("page_cache", "fsync")
 TAGS = (None, "red", "green")
-_UUID = "00000000-0000-4000-8000-000000000000"
 Store = Any
 
 
-def _small_shards(root: str, **settings: Any) -> TubeLayout:
-    return TubeLayout(root, **settings, options=SHARDS)
-
-
 def open_store(vfs: Vfs, clock: ManualClock) -> Store:
-    """Open the store without threads, with small shards and an identity that is always the same."""
-    with (
-        mock.patch("tubestore.store_directory.uuid.uuid4", return_value=_UUID),
-        mock.patch("rocketcompat.parts.TubeLayout", _small_shards),
-    ):
-        return rocketcompat.open(
-            ROOT, mode="w", config=CONFIG, vfs=vfs, clock=clock, background=False
-        )
+    """Open the store without threads."""
+    return rocketcompat.open(ROOT, mode="w", config=CONFIG, vfs=vfs, clock=clock, background=False)
 
 
 def abandon(store: Store) -> None:
