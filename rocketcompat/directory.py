@@ -26,11 +26,12 @@ from rocketcompat.formats import (
     hosts_of,
     parse_offset_name,
 )
-from rocketcompat.log_end import is_left_over
+from rocketcompat.log_end import is_left_over, known_damages
 from rocketcompat.log_reads import read_record
-from rocketcompat.log_scan import find_record, scan
+from rocketcompat.log_scan import Damage, find_record, scan
 from rocketcompat.mapped_file import MappedFile
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.progress import ProgressFile
 from tubestore.errors import NotAStore
 from tubestore.vfs import OsVfs, Vfs
 
@@ -38,6 +39,7 @@ from tubestore.vfs import OsVfs, Vfs
 ENDS = ("torn", "stale")
 #: How far a broker's clock may have been set back, when files are left out by time.
 CLOCK_SLACK_MS = 60_000
+_NOWHERE = 1 << 63
 _FILE_SIZE_OPTIONS = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue")
 
 
@@ -129,6 +131,25 @@ class StoreDirectory:
         self.log = LogFiles(
             self.vfs, self.path(COMMIT_LOG_DIRECTORY), self.config.mapped_file_size_commit_log
         )
+        self._own_from, self._damages = self._what_recovery_knows()
+
+    def _what_recovery_knows(self) -> tuple[int, tuple[Damage, ...]]:
+        """Return from where on only we have written, and the damage that was found before that.
+
+        The next recovery trusts this too, and is stricter with what is certainly ours: its
+        answer and that of the windows have to be the same.
+        """
+        log: Any = self.log
+        try:
+            known = ProgressFile(self.vfs, self.root).read()
+        except NotAStore:  # of a newer version
+            known = None
+        if known is not None:
+            progress, same_boot = known
+            mark = progress.trusted(progress.log, same_boot=same_boot)
+            if log.min_offset <= mark <= log.max_offset:
+                return mark, known_damages(log, progress)
+        return _NOWHERE, ()
 
     def path(self, *names: str) -> str:
         """Return a path below the root."""
@@ -191,8 +212,15 @@ class StoreDirectory:
         limit = self.log.max_offset if end is None else min(end, self.log.max_offset)
         retried = -1
         while position < limit:
-            fault = None
-            for piece in scan(self.log, position, self.log.max_offset):  # type: ignore[arg-type]
+            damage = next((d for d in self._damages if d.start <= position < d.end), None)
+            if damage is not None:
+                if damage.end > floor:
+                    yield self._region(position, damage.end, "damaged", damage.reason)
+                position = damage.end
+                continue
+            fault, stop = None, self._stop_behind(position)
+            own = position >= self._own_from
+            for piece in scan(self.log, position, stop, own=own):  # type: ignore[arg-type]
                 position, fault = piece.end, piece.fault
                 starts = piece.starts[piece.starts + piece.base >= floor]
                 if len(starts):
@@ -200,7 +228,9 @@ class StoreDirectory:
                 if position >= limit:
                     return
             if fault is None:
-                return
+                if position < stop or stop == self.log.max_offset:
+                    return
+                continue
             region = self._region_at(position, fault, again=retried != position)
             retried = position
             if region is None:
@@ -253,6 +283,11 @@ class StoreDirectory:
         if again:
             return None
         return self._region(position, position + self._torn_size(position), "torn", fault)
+
+    def _stop_behind(self, position: int) -> int:
+        """Return how far the chain can be followed in one go: to what recovery knows of."""
+        stops = [self._own_from, *(damage.start for damage in self._damages)]
+        return min([stop for stop in stops if stop > position] + [self.log.max_offset])
 
     def _is_left_over(self, end: int, found: int) -> bool:
         """Whether the records from `found` on are older than those before (oracle 2.1)."""

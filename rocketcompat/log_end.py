@@ -17,7 +17,7 @@ from rocketcompat.formats import BLANK, MAGIC_BLANK
 from rocketcompat.log_scan import Damage, find_record, scan
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import DispatchBatch, has_queue_unit
-from rocketcompat.progress import QueueKey
+from rocketcompat.progress import Progress, QueueKey
 
 
 class QueueOffsets:
@@ -137,6 +137,12 @@ def damage_of(queue: MappedFileQueue, start: int, end: int, reason: str) -> Dama
     file = queue.find(start)
     path = file.path if file else queue.directory
     return Damage(start, end, path, start - (file.file_from_offset if file else 0), reason)
+
+
+def known_damages(queue: MappedFileQueue, progress: Progress) -> tuple[Damage, ...]:
+    """Return the damage that was found before and lies below the log's mark."""
+    kept = (row for row in progress.damages if row[0] >= queue.min_offset)
+    return tuple(damage_of(queue, start, end, reason) for start, end, reason in kept)
 
 
 def is_as_left(queue: MappedFileQueue, end: int) -> bool:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from rocketcompat.formats import ABORT_FILE, COMMIT_LOG_DIRECTORY
-from rocketcompat.log_end import find_log_end
+from rocketcompat.log_end import find_log_end, known_damages
 from rocketcompat.parts import Parts
 from rocketcompat.progress import ProgressFile
-from rocketcompat.recovery import known_damages
 from tubestore.errors import NotAStore
 
 
@@ -22,23 +21,28 @@ class Reader:
         self._parts = parts
         if not parts.vfs.exists(parts.path(COMMIT_LOG_DIRECTORY)):
             raise NotAStore(parts.root, "has no commitlog directory")
-        known = ProgressFile(parts.vfs, parts.root).read()
+        self._progress_file = ProgressFile(parts.vfs, parts.root)
+        known = self._progress_file.read()
         clean_exit = not parts.vfs.exists(parts.path(ABORT_FILE))
-        self._find_end(0, known)
+        self._find_end(0, known, own=known is not None)
         parts.make_followers()
         parts.load(known[0].queues if known and known[0].clean and clean_exit else None)
 
     def refresh(self) -> None:
         """See what a writer has appended since."""
         parts = self._parts
-        self._find_end(parts.commit_log.max_offset, None)
+        own = self._progress_file.read() is not None
+        self._find_end(parts.commit_log.max_offset, None, own=own)
         if parts.queues is not None:
             for queue in parts.queues:
                 queue.reload()
         parts.load(None)
 
-    def _find_end(self, start: int, known: Any) -> None:
-        """Find where the log ends, changing nothing; from the trusted mark or `start` on."""
+    def _find_end(self, start: int, known: Any, *, own: bool) -> None:
+        """Find where the log ends, changing nothing; from the trusted mark or `start` on.
+
+        `own`: nobody but us has written there, as recovery has it.
+        """
         log = self._parts.commit_log
         log.queue.load()
         begin = max(start, log.queue.min_offset)
@@ -49,7 +53,7 @@ class Reader:
                 begin = mark
                 log.damages = known_damages(log.queue, progress)
         end, _, damages = find_log_end(
-            log.queue, begin, check_crc=True, keep_good=True,
+            log.queue, begin, check_crc=True, keep_good=True, own=own,
             record_crc=log.config.force_verify_prop_crc,
         )  # fmt: skip
         log.start_at(end, 0)

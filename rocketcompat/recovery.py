@@ -37,9 +37,8 @@ from rocketcompat.dispatch import ReputMessageService
 from rocketcompat.follower import Follower
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, LMQ_PREFIX
 from rocketcompat.index_service import IndexService
-from rocketcompat.log_end import QueueOffsets, damage_of, find_log_end, is_as_left
+from rocketcompat.log_end import QueueOffsets, find_log_end, is_as_left, known_damages
 from rocketcompat.log_scan import Damage, Piece, scan
-from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.progress import Mark, Progress, ProgressFile, QueueKey
 from tubestore.clock import Clock
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
@@ -59,12 +58,6 @@ class RecoverResult:
     cut_bytes: int = 0
     reason: str | None = None
     damages: tuple[Damage, ...] = ()
-
-
-def known_damages(queue: MappedFileQueue, progress: Progress) -> tuple[Damage, ...]:
-    """Return the damage that was found before and lies below the log's mark."""
-    kept = (row for row in progress.damages if row[0] >= queue.min_offset)
-    return tuple(damage_of(queue, start, end, reason) for start, end, reason in kept)
 
 
 def recover_log(

@@ -15,8 +15,10 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.check import check_store
 from rocketcompat.codec import decode_one
 from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.directory import StoreDirectory
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.progress import ProgressFile
 from rocketcompat.recovery import sound_pieces
@@ -299,6 +301,36 @@ def test_a_structure_that_is_switched_on_later_is_built_from_the_log(
         bench.put(25)
     with bench.open() as store:
         assert bodies_of(store) == list(range(25))
+
+
+def test_the_windows_see_the_damage_that_a_recovery_sees(bench: Bench) -> None:
+    """A record of ours has no zeros in its properties: one of which a sector was lost is damaged.
+
+    Of a store that somebody else may have written to nobody can say that, so it matters whether
+    the marks are believed; and after the recovery, that they list the damage.
+    """
+    bench.open()
+    bench.put(3)
+    assert bench.store is not None
+    bench.store.flush()
+    places = bench.put(5, first=3)
+    bench.kill()
+    assert places[0] // 1000 == places[1] // 1000
+    bench.overwrite(log_file(places[0] // 1000), places[1] % 1000 - 4, bytes(4))
+
+    def damage_in_windows() -> list[tuple[str, int]]:
+        findings = check_store(StoreDirectory(ROOT, vfs=bench.vfs))
+        return [(f["path"], f["position"]) for f in findings if f["reason"] == "damaged"]
+
+    before = damage_in_windows()
+    with bench.open(mode="r") as reader:
+        seen = [damage.start for damage in reader.commit_log.damages]
+    with bench.open() as store:
+        (damage,) = store.commit_log.damages
+        assert damage.start == places[0]
+        assert before == damage_in_windows() == [(damage.path, damage.position)]
+        assert seen == [damage.start]
+    assert damage_in_windows() == before
 
 
 def test_forgotten_marks_stay_forgotten_if_the_process_was_killed_over_it(bench: Bench) -> None:
