@@ -19,7 +19,6 @@ from tubestore.testing import CrashState, Distinct, Journal, MemoryVfs, crash_st
 
 DEPTH = 3
 DEFAULT_STATES = 3000
-THOROUGH = 12  #: one state in so many is also closed, opened again and read by every way
 
 
 class Breadth(NamedTuple):
@@ -54,7 +53,10 @@ class Run(Protocol):
 
 
 class Check(Protocol):
-    """Opens a crash state and raises AssertionError; see `engine.check_state`."""
+    """Opens a crash state and raises AssertionError; see `engine.check_state`.
+
+    What is dear is done at every n-th `turn` only, and at turn 0.
+    """
 
     def __call__(
         self,
@@ -64,7 +66,7 @@ class Check(Protocol):
         promises: Promises,
         *,
         damage_allowed: bool,
-        thorough: bool,
+        turn: int,
     ) -> None: ...
 
 
@@ -182,7 +184,8 @@ class Explorer:
                 return
             if not self.distinct.is_new(state, history.name):
                 continue
-            self.look_at(history, state)
+            self.checked += 1
+            self.look_at(history, state, self.checked)
             if len(history.name) < DEPTH and random.random() < history.breadth.goes_on:
                 try:
                     following = self.following(history, state, number)
@@ -192,9 +195,8 @@ class Explorer:
                 self._explore(following)
                 enough = min(self.wanted, enough + len(self.distinct) - before)
 
-    def look_at(self, history: History, state: CrashState, *, thorough: bool = False) -> None:
+    def look_at(self, history: History, state: CrashState, turn: int) -> None:
         """Check a state; Broken if something does not hold."""
-        self.checked += 1
         clock = ManualClock(history.clock_ms + 1000)
         try:
             self.subject.check(
@@ -203,7 +205,7 @@ class Explorer:
                 history.book,
                 due(promises_at(state, history.before), state.kind),
                 damage_allowed=history.power_failed or state.kind == "power",
-                thorough=thorough or self.checked % THOROUGH == 0,
+                turn=turn,
             )
         except Exception as error:
             raise Broken(f"{error!r}: {self._describe(history, state)}") from error

@@ -57,7 +57,7 @@ def main() -> None:
     numbers = tuple(int(number) for number in given.history.split(","))
     with quick_and_quiet():
         history, state = find_state(explorer, numbers, given.kind, given.step, given.variant)
-        explorer.look_at(history, state, thorough=True)
+        explorer.look_at(history, state, turn=0)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,10 @@ class _NotInstalled:
             raise ModuleNotFoundError(name)
 
 
+def _identity() -> str:
+    return IDENTITY
+
+
 def _small_shards(root: str, **settings: Any) -> TubeLayout:
     return TubeLayout(root, **settings, options=SMALL_SHARDS)
 
@@ -43,7 +47,7 @@ def quick_and_quiet() -> Iterator[None]:
     finders = [_NotInstalled(), *sys.meta_path]
     with (
         mock.patch.object(sys, "meta_path", finders),
-        mock.patch("tubestore.store_directory.uuid.uuid4", lambda: IDENTITY),
+        mock.patch("tubestore.store_directory.uuid.uuid4", _identity),
         mock.patch("rocketcompat.parts.TubeLayout", _small_shards),
     ):
         logging.disable(logging.CRITICAL)

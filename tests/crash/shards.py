@@ -41,9 +41,7 @@ def read_shards(
     return found
 
 
-def check_agrees(
-    vfs: Vfs, root: str, problems: Iterable[CorruptRecord], damaged: set[str]
-) -> None:
+def check_agrees(vfs: Vfs, root: str, problems: Iterable[CorruptRecord], damaged: set[str]) -> None:
     """What `check` finds after a recovery is what lies there, and what was reported lies there.
 
     Recovery also reports entries without any data; those it cuts.

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import rocketcompat
+from rocketcompat.check import check_store
+from rocketcompat.directory import StoreDirectory
 from rocketcompat.messages import Message
 from rocketcompat.options import MessageStoreConfig
 from tests.crash.book import Book, Promise, Promises, Sent, raised
 from tests.crash.invariants import Found, check_history
 from tests.crash.rocket_files import Log, LogRecord, read_index, read_log, read_queues
 from tests.crash.run import RandomRun, body_of
-from tests.crash.shards import read_shards
+from tests.crash.shards import check_agrees, read_shards
 from tubestore.clock import ManualClock
 from tubestore.testing import MemoryVfs
 from tubestore.vfs import Vfs
@@ -31,11 +33,20 @@ CONFIG = MessageStoreConfig(
     max_index_num=12,
     dispatch_batch_bytes_max=700,
 )
+#: The same for `check`.
+OPTIONS = {
+    "mappedFileSizeCommitLog": CONFIG.mapped_file_size_commit_log,
+    "mappedFileSizeConsumeQueue": CONFIG.mapped_file_size_consume_queue,
+    "maxHashSlotNum": CONFIG.max_hash_slot_num,
+    "maxIndexNum": CONFIG.max_index_num,
+}
 FILE_SIZE = CONFIG.mapped_file_size_commit_log
 #: Topics and their queue ids; the second has a queue in another shard.
 TOPICS = {"orders": (0, 1), "audit": (0, 10_001)}
 LEVELS: tuple[Literal["page_cache", "fsync"], ...] = ("page_cache", "fsync")
 TAGS = (None, "red", "green")
+#: One state in so many is put to, is checked by `check`, is closed and opened and read.
+PUT_TO, CHECKED, THOROUGH = 4, 4, 12
 Store = Any
 
 
@@ -171,7 +182,7 @@ def check_state(
     promises: Promises,
     *,
     damage_allowed: bool,
-    thorough: bool,
+    turn: int,
 ) -> None:
     """Open what the crash left; raises AssertionError for the first thing that does not hold."""
     store = open_store(vfs, clock)
@@ -180,13 +191,17 @@ def check_state(
         records = check_structures(vfs, store, book, damage_allowed=damage_allowed)
         found = [row_of(record, book) for record in records]
         check_history(found, book, promises, damage_allowed=damage_allowed)
-        _put_after_the_crash(store)
-        if thorough:
+        if turn % CHECKED == 0:
+            _check_agrees(vfs, store)
+        if turn % PUT_TO == PUT_TO // 2 or turn % THOROUGH == 0:
+            _put_after_the_crash(store)
+        if turn % THOROUGH == 0:
             store.close()
             store = open_store(vfs, clock)
             dispatch_all(store)
             after = check_structures(vfs, store, book, damage_allowed=damage_allowed, closed=True)
             assert after[: len(records)] == records, "a clean close changed what is there"
+            _check_agrees(vfs, store, closed=True)
             _check_reads(store, after)
     finally:
         abandon(store)
@@ -202,6 +217,7 @@ def check_structures(
     _check_queues(vfs, log)
     _check_index(vfs, log, closed)
     _check_shards(vfs, log, book)
+    _check_next_offsets(store, log)
     return log.records
 
 
@@ -248,6 +264,37 @@ def _check_shards(vfs: Vfs, log: Log, book: Book) -> None:
     assert have == wanted, f"shards have {have}, the log {wanted}"
 
 
+def _check_next_offsets(store: Store, log: Log) -> None:
+    """The next message of a queue gets the number behind its last one, or a higher one.
+
+    Behind damage numbers are left out: the lost messages may have had them.
+    """
+    for topic, queues in TOPICS.items():
+        for queue_id in queues:
+            place = (topic, queue_id)
+            count = sum((r.topic, r.queue_id) == place for r in log.records)
+            following = store.commit_log.next_queue_offset(topic, queue_id)
+            end = store.max_offset_in_queue(topic, queue_id)
+            if log.gaps:
+                assert following >= max(count, end), f"{place}: {following} is given out again"
+            else:
+                assert following == end == count, f"{place}: {following}, {end}, {count} records"
+
+
+def _check_agrees(vfs: Vfs, store: Store, *, closed: bool = False) -> None:
+    """What `check` finds after a recovery is the damage that the recovery reported."""
+    findings = list(check_store(StoreDirectory(ROOT, OPTIONS, vfs)))
+    if not closed:  # until then there may be none
+        findings = [f for f in findings if f["reason"] != "checkpoint"]
+    damages = store.commit_log.damages
+    places = {(f["path"], f["position"]) for f in findings if f["reason"] == "damaged"}
+    assert places == {(d.path, d.position) for d in damages}, f"{damages}, check: {findings}"
+    others = {f["reason"] for f in findings} - {"damaged"}
+    allowed = {"unit_damaged", "unit_fill"} if damages else set()
+    assert others <= allowed, f"{damages}, check: {findings}"
+    check_agrees(vfs, TUBE, (), set())
+
+
 def _put_after_the_crash(store: Store) -> None:
     """Puts after the recovery work, and are read back; they are handed over together."""
     puts = []
@@ -255,7 +302,6 @@ def _put_after_the_crash(store: Store) -> None:
         body = b"after the crash " + topic.encode()
         expected = store.max_offset_in_queue(topic, queues[0])
         put = store.put_message(Message(topic, body, keys=["after"], queue_id=queues[0]))
-        # Behind damage numbers are left out: the lost messages may have had them.
         damaged = bool(store.commit_log.damages)
         assert put.queue_offset == expected or (damaged and put.queue_offset > expected)
         assert store.look_message(put.physical_offset).body == body, "a put was lost"
