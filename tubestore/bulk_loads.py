@@ -5,7 +5,7 @@ Next to read: `manager.py`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -24,7 +24,7 @@ from tubestore.publish import PublishResult
 Array = np.ndarray[Any, Any]
 
 
-class BulkLoads(OpenTopics, ABC):
+class BulkLoads(OpenTopics):
     """What a store does with files that come ready-made; `MessageStoreManager` is made of it."""
 
     @abstractmethod

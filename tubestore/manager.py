@@ -85,7 +85,7 @@ class MessageStoreManager(BulkLoads):
         # A million ids a millisecond: whoever opens the store later begins above them.
         self._count_ids_from(self.clock.now_ms() << 20)
         self._closed: str | None = "it was never open"  # until the end of this method
-        self._directory = StoreDirectory(self.vfs, self.root, mode)
+        self._directory = StoreDirectory(self.vfs, self.root, mode, self.clock)
         self.uuid = self._directory.uuid
         self._showing = threading.RLock()
         #: Topics that were refreshed on their own since the whole store was.
@@ -95,6 +95,8 @@ class MessageStoreManager(BulkLoads):
                 publishing.recover(self.vfs, self.root)
             self._horizon = Horizon(self.vfs, self.root)
             self._topics = TopicRegistry(self._directory, self.options, self._make_topic)
+            if mode == "w":
+                self._topics.finish_deletions()
         except BaseException:
             self._directory.release()
             raise

@@ -8,6 +8,7 @@ Next to read: `topic_reads.py`.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from tubestore.adoption import AdoptingShard
 from tubestore.clock import Clock
 from tubestore.double_buffer import Background
-from tubestore.errors import DiskFull, MessageTooLarge, StoreClosed
+from tubestore.errors import DiskFull, MessageTooLarge, StoreClosed, StoreFailed
 from tubestore.file_store import MsgFileStore
 from tubestore.group_commit import GroupCommit
 from tubestore.mem_store import MsgMemStore
@@ -277,6 +278,24 @@ class MessageStore(AdoptingShard):
         self._refusal = reason
         self._close_room()
 
+    def discard(self, reason: StoreClosed) -> None:
+        """Refuse everything from now on and write nothing more: the topic was deleted.
+
+        Waits for a write or sync that is under way. Views that were given stay valid.
+        """
+        with self._flush_lock:
+            with self._append_lock:
+                self._refusal = reason
+                self._room.notify_all()
+            with contextlib.suppress(StoreFailed):
+                self._commits.run(lambda: self._commits.end)
+            self._end()
+
+    def _end(self) -> None:
+        self._pool.give_back(self._granted)
+        self._granted = 0
+        self.files.close()
+
     def close(self) -> None:
         """Flush, sync, leave a checkpoint, give the files back; raises what those raise."""
         if isinstance(self._refusal, StoreClosed):
@@ -289,6 +308,4 @@ class MessageStore(AdoptingShard):
                 self._refusal = StoreClosed(f"{self.name} is closed")
                 self._close_room()
                 self._room.notify_all()
-            self._pool.give_back(self._granted)
-            self._granted = 0
-            self.files.close()
+            self._end()

@@ -7,18 +7,50 @@ Next to read: `bulk_loads.py`, `manager.py`.
 
 from __future__ import annotations
 
+import enum
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tubestore.clock import Clock
-from tubestore.errors import ReadOnlyStore, StoreClosed
+from tubestore.commit_records import CommitRecords
+from tubestore.errors import ReadOnlyStore, StoreClosed, StoreFailed
 from tubestore.options import StoreOptions, TopicOptions
+from tubestore.quantities import Age, age_ms
+from tubestore.records import ENTRY_SIZE
 from tubestore.topic import Topic
 from tubestore.topic_registry import TopicRegistry
 from tubestore.vfs import Vfs
 
 
-class OpenTopics:
+class Keep(enum.Enum):
+    """Says of a setting that it stays as it is, where None means none."""
+
+    AS_IT_IS = enum.auto()
+
+
+class ShardDescription(NamedTuple):
+    """One shard: bounds, messages of all its partitions, and its files with their bytes."""
+
+    store_id: int
+    first_offset: int
+    end_offset: int
+    messages: int
+    data_bytes: int
+    index_bytes: int
+    data_files: int
+    index_files: int
+
+
+class TopicDescription(NamedTuple):
+    """A topic's settings, and its shards that have files."""
+
+    name: str
+    options: TopicOptions
+    shards: tuple[ShardDescription, ...]
+
+
+class OpenTopics(ABC):
     """What a store does with its topics; `MessageStoreManager` is made of it."""
 
     root: str
@@ -30,6 +62,10 @@ class OpenTopics:
     #: Why the store is not open; None while it is.
     _closed: str | None
 
+    @abstractmethod
+    def shard_exists(self, topic: str, store_id: int) -> bool:
+        """Whether a shard has a directory."""
+
     def _check_open(self, *, writing: bool = False) -> None:
         if self._closed is not None:
             raise StoreClosed(f"{self.root}: {self._closed}")
@@ -37,18 +73,93 @@ class OpenTopics:
             raise ReadOnlyStore(f"{self.root} was opened with mode='r'")
 
     def create_topic(
-        self, name: str, *, partitions: int = 1, stores: int = 1, exist_ok: bool = False
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        stores: int = 1,
+        max_age: Age | None = None,
+        max_bytes: int | None = None,
+        exist_ok: bool = False,
     ) -> Topic:
         """Create a topic, or return it with `exist_ok`; durable when this returns.
 
-        `partitions` is per store (shard); an id is store id * 10,000 + place. TopicExists if it
-        is there and `exist_ok` is not set, or its settings are others. A topic that only TubeMQ
-        knows, found by its files, takes the settings with `exist_ok` if they hold what is there.
+        `partitions` is per store (shard); an id is store id * 10,000 + place. Messages older
+        than `max_age` (ms, a timedelta, or a text such as "7d" or TubeMQ's "delete,168h") are
+        removed in the background, and the oldest while the topic has more than `max_bytes`.
+
+        TopicExists if it is there and `exist_ok` is not set, or its settings are others (bounds
+        that are not given are not compared). A topic that only TubeMQ knows, found by its
+        files, takes the settings with `exist_ok` if they hold what is there.
         """
-        options = TopicOptions(partitions=partitions, stores=stores)
+        options = TopicOptions(
+            partitions=partitions, stores=stores, max_age_ms=age_ms(max_age), max_bytes=max_bytes
+        )
         with self._topics.lock:
             self._check_open(writing=True)
             return self._topics.create(name, options, exist_ok=exist_ok)
+
+    def change_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        stores: int | None = None,
+        max_age: Age | Keep | None = Keep.AS_IT_IS,
+        max_bytes: int | Keep | None = Keep.AS_IT_IS,
+    ) -> Topic:
+        """Change what is given of a topic's settings; durable when this returns.
+
+        Partitions and stores only rise (InvalidMessage), and more of them change where keys go.
+        A bound of None is none. Readers in other processes see it at their next `refresh`.
+        """
+        with self._topics.lock:
+            self._check_open(writing=True)
+            changed = self._topics.get(name).options
+            if partitions is not None:
+                changed = changed.with_values(partitions=partitions)
+            if stores is not None:
+                changed = changed.with_values(stores=stores)
+            if not isinstance(max_age, Keep):
+                changed = changed.with_values(max_age_ms=age_ms(max_age))
+            if not isinstance(max_bytes, Keep):
+                changed = changed.with_values(max_bytes=max_bytes)
+            return self._topics.change(name, changed)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its messages; durable when this returns, whole or not at all.
+
+        Its files wait in `<root>/.tubestore/trash` as those that retention removes, and who
+        reads them in another process goes on until its next `refresh`. Whoever uses the topic
+        in this process gets StoreClosed. What was in memory is gone.
+        """
+        with self._topics.lock:
+            self._check_open(writing=True)
+            topic = self._topics.get(name)
+            if CommitRecords(self.vfs, self.root).pending() is not None:
+                raise StoreFailed(self.root, "a published job is not finished")
+            self._topics.delete(topic.name)
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """Return a topic's settings, and what each of its shards has."""
+        topic = self.topic(name)
+        shards = []
+        for store_id in range(topic.options.stores):
+            if self.shard_exists(name, store_id):
+                view = topic.shard(store_id).view()
+                shards.append(
+                    ShardDescription(
+                        store_id,
+                        view.index_start,
+                        view.index_end,
+                        (view.index_end - view.index_start) // ENTRY_SIZE,
+                        sum(s.size for s in view.ends.data_segments),
+                        sum(s.size for s in view.ends.index_segments),
+                        len(view.ends.data_segments),
+                        len(view.ends.index_segments),
+                    )
+                )
+        return TopicDescription(name, topic.options, tuple(shards))
 
     def ensure_topics(self, wanted: Mapping[str, TopicOptions]) -> list[Topic]:
         """Return topics that have at least these partitions, creating or growing them.

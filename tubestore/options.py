@@ -5,9 +5,10 @@ TubeMQ's defaults are ours where it has the setting (tubemq-store.md 8).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from tubestore.errors import InvalidMessage
 from tubestore.formats import DEFAULT_PAYLOAD_SIZE_MAX, INDEX_ENTRY, PARTITIONS_PER_STORE
 
 Durability = Literal["memory", "page_cache", "fsync"]
@@ -56,10 +57,10 @@ class StoreOptions:
         if self.on_damage not in ("raise", "isolate"):
             raise ValueError(f"on_damage {self.on_damage!r}: 'raise' or 'isolate'")
         zero_is_off = {"sync_after_bytes", "append_timeout_ms"}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int) and value < (0 if field.name in zero_is_off else 1):
-                raise ValueError(f"{field.name} = {value}: too small")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, int) and value < (0 if each.name in zero_is_off else 1):
+                raise ValueError(f"{each.name} = {value}: too small")
 
     def with_values(self, **values: Any) -> StoreOptions:
         """Return a copy with some settings changed; an unknown name is a TypeError."""
@@ -76,14 +77,25 @@ class TopicOptions:
     stores: int = 1
     #: How a key chooses its partition; recorded so that it stays the same for ever.
     routing: str = "xxh3_64"
+    #: Retention: messages older than this go; None: by age none do.
+    max_age_ms: int | None = None
+    #: Retention: the oldest go while all files of the topic have more bytes; None: no bound.
+    max_bytes: int | None = None
+    #: Tells a topic from another one of its name that was deleted before; 0: not known.
+    id: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.partitions <= PARTITIONS_PER_STORE:
-            raise ValueError(f"partitions = {self.partitions}: 1 to {PARTITIONS_PER_STORE} a store")
+            text = f"partitions = {self.partitions}: 1 to {PARTITIONS_PER_STORE} a store"
+            raise InvalidMessage(text)
         if not 1 <= self.stores <= PARTITIONS_PER_STORE:
-            raise ValueError(f"stores = {self.stores}: 1 to {PARTITIONS_PER_STORE}")
+            raise InvalidMessage(f"stores = {self.stores}: 1 to {PARTITIONS_PER_STORE}")
         if self.routing != "xxh3_64":
-            raise ValueError(f"routing {self.routing!r} is not known to this version")
+            raise InvalidMessage(f"routing {self.routing!r} is not known to this version")
+        for name in ("max_age_ms", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidMessage(f"{name} = {value}: at least 1, or None for no bound")
 
     @property
     def partition_count(self) -> int:
@@ -112,7 +124,12 @@ class TopicOptions:
         """Whether every partition of the other settings is one of these."""
         return self.partitions >= other.partitions and self.stores >= other.stores
 
+    def with_values(self, **values: Any) -> TopicOptions:
+        """Return a copy with some settings changed; an unknown name is a TypeError."""
+        return replace(self, **values)
+
     def as_json(self) -> dict[str, Any]:
-        """Return the settings as they stand in topics.json."""
+        """Return the settings as they stand in topics.json, without what nobody has set."""
         # Not `asdict`, which copies deeply: each change writes all topics there are.
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        settings = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in settings.items() if value not in (None, 0)}

@@ -72,6 +72,11 @@ class ShardReader:
         """Refuse everything from now on (a forked child)."""
         self._refusal = reason
 
+    def discard(self, reason: StoreClosed) -> None:
+        """Refuse everything from now on: the topic was deleted."""
+        self._refusal = reason
+        self.files.close()
+
     def close(self) -> None:
         """Give the descriptors back; views that were given stay valid."""
         if self._refusal is None:

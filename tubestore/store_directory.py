@@ -18,6 +18,7 @@ import uuid
 from os.path import dirname
 from typing import Any, Literal
 
+from tubestore.clock import Clock, SystemClock
 from tubestore.errors import NotAStore, StoreLocked
 from tubestore.filenames import LOCK_FILE, OWN_DIRECTORY, STORE_FILE, join
 from tubestore.vfs import Vfs, VfsLock
@@ -28,8 +29,12 @@ FORMAT_VERSION = 1
 class StoreDirectory:
     """A store's directory, locked while it is open for writing (made if it is missing)."""
 
-    def __init__(self, vfs: Vfs, root: str, mode: Literal["w", "r"]) -> None:
+    def __init__(
+        self, vfs: Vfs, root: str, mode: Literal["w", "r"], clock: Clock | None = None
+    ) -> None:
         self.vfs, self.root = vfs, root
+        self.clock: Clock = clock or SystemClock()
+        self._last_id = 0
         self._own = join(root, OWN_DIRECTORY)
         self._lock: VfsLock | None = None
         if mode == "w":
@@ -90,6 +95,11 @@ class StoreDirectory:
         if found.get("features") or not isinstance(found.get("uuid"), str):
             raise NotAStore(self.root, f"written by another version: {found}")
         return str(found["uuid"])
+
+    def next_id(self) -> int:
+        """Return a number that nothing in this store has had: ms since the epoch, or one more."""
+        self._last_id = max(self._last_id + 1, self.clock.now_ms())
+        return self._last_id
 
     def read_state(self, name: str) -> dict[str, Any] | None:
         """Return what a file of ours says; None if it is missing, NotAStore for nonsense."""

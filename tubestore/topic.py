@@ -68,6 +68,11 @@ class Topic(TopicReader):
         #: Ids below this are partitions of store 0.
         self._first_store_end = options.partitions
 
+    def adopt(self, options: TopicOptions) -> None:
+        """Take over changed settings."""
+        super().adopt(options)
+        self._first_store_end = options.partitions
+
     def writable(self, store_id: int) -> MessageStore:
         """Return one of the topic's shards for appending; ReadOnlyStore in mode "r"."""
         shard = self.shard(store_id)

@@ -80,6 +80,12 @@ class TopicReader:
         self._open_shard = open_shard
         self._shards: dict[int, Shard] = {}
         self._lock = Lock()
+        #: Why no shard is opened any more.
+        self._refusal: StoreClosed | None = None
+
+    def adopt(self, options: TopicOptions) -> None:
+        """Take over changed settings."""
+        self.options = options
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.options.partition_count})"
@@ -93,6 +99,8 @@ class TopicReader:
             with self._lock:
                 shard = self._shards.get(store_id)
                 if shard is None:
+                    if self._refusal is not None:
+                        raise self._refusal
                     shard = self._open_shard(self.name, store_id)
                     self._shards[store_id] = shard
         return shard
@@ -100,8 +108,16 @@ class TopicReader:
     def abandon(self, reason: StoreClosed) -> None:
         """Refuse everything from now on: this process is a fork of the one that opened it."""
         self._lock = Lock()
+        self._refusal = reason
         for shard in self._shards.values():
             shard.abandon(reason)
+
+    def discard(self, reason: StoreClosed) -> None:
+        """Refuse everything from now on and write nothing more: the topic was deleted."""
+        with self._lock:
+            self._refusal = reason
+            for shard in self._shards.values():
+                shard.discard(reason)
 
     def opened_shards(self) -> list[Shard]:
         """Return the shards that have been used."""

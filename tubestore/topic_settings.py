@@ -9,8 +9,8 @@ Next to read: `manager.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from tubestore.errors import NotAStore, TubeStoreError
 from tubestore.filenames import INDEX_DIRECTORY, TOPICS_FILE, join, parse_store_key, store_key
@@ -22,38 +22,56 @@ from tubestore.vfs import Vfs
 
 
 class KnownTopics(NamedTuple):
-    """Every topic's settings, and the names of those that were guessed."""
+    """Every topic's settings, and what else is known of their names."""
 
     settings: dict[str, TopicOptions]
+    #: Nobody gave their settings.
     guessed: set[str]
+    #: They were deleted; some of their shards may still be in their places.
+    deleted: set[str]
 
 
 def load_topics(directory: StoreDirectory, options: StoreOptions) -> KnownTopics:
     """Return the topics of a store; NotAStore if their file makes no sense."""
-    settings = saved_settings(directory)
+    settings, deleted = _saved(directory)
     guessed = set()
-    for name, stores in sorted(_found_on_disk(directory.vfs, directory.root).items()):
-        if name not in settings:
+    for name, stores in sorted(shards_on_disk(directory.vfs, directory.root).items()):
+        if name not in settings and name not in deleted:
             settings[name] = _guess_options(directory, name, stores, options)
             guessed.add(name)
-    return KnownTopics(settings, guessed)
+    return KnownTopics(settings, guessed, deleted)
 
 
 def saved_settings(directory: StoreDirectory) -> dict[str, TopicOptions]:
     """Return the settings that somebody gave; NotAStore if their file makes no sense."""
+    return _saved(directory)[0]
+
+
+def _saved(directory: StoreDirectory) -> tuple[dict[str, TopicOptions], set[str]]:
     state = directory.read_state(TOPICS_FILE) or {"topics": {}}
     try:
-        return {name: TopicOptions(**given) for name, given in state["topics"].items()}
+        settings = {name: TopicOptions(**given) for name, given in state["topics"].items()}
+        return settings, {str(name) for name in state.get("deleted", ())}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise NotAStore(directory.root, f"{TOPICS_FILE} makes no sense: {error}") from error
 
 
-def save_topics(directory: StoreDirectory, settings: Mapping[str, TopicOptions]) -> None:
-    """Replace the settings of all topics, durable when this returns."""
-    directory.write_state(TOPICS_FILE, {"topics": {n: t.as_json() for n, t in settings.items()}})
+def save_topics(
+    directory: StoreDirectory, settings: Mapping[str, TopicOptions], deleted: Iterable[str] = ()
+) -> None:
+    """Replace the settings of all topics, durable when this returns.
+
+    `deleted` are topics whose shards are still to be moved away: with them in the file, what is
+    left of them after a crash is not taken for a topic that nobody gave settings.
+    """
+    content: dict[str, Any] = {"topics": {n: t.as_json() for n, t in settings.items()}}
+    if names := sorted(deleted):
+        content["deleted"] = names
+    directory.write_state(TOPICS_FILE, content)
 
 
-def _found_on_disk(vfs: Vfs, root: str) -> dict[str, list[int]]:
+def shards_on_disk(vfs: Vfs, root: str) -> dict[str, list[int]]:
+    """Return the store ids of the shards that have a directory, by topic."""
     found: dict[str, list[int]] = {}
     for name, is_directory, _ in vfs.entries(root):
         key = parse_store_key(name) if is_directory else None

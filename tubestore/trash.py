@@ -43,6 +43,8 @@ def move(vfs: Vfs, path: str, trash: str, now_ms: int) -> str | None:
     None is returned.
     """
     target = join(trash, f"{basename(path)}.{now_ms}")
+    if vfs.exists(target):  # a name that comes again within a millisecond
+        return move(vfs, path, trash, now_ms + 1)
     try:
         if not vfs.exists(trash):
             vfs.make_directories(trash)
@@ -50,7 +52,7 @@ def move(vfs: Vfs, path: str, trash: str, now_ms: int) -> str | None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        vfs.remove(path)
+        delete_tree(vfs, path)
         return None
     return target
 
@@ -94,21 +96,19 @@ def purge(vfs: Vfs, trash: str, until_ms: int, keep: Callable[[Waiting], bool]) 
     freed = 0
     for thing in waiting(vfs, trash):
         if thing.removed_ms <= until_ms and not keep(thing):
-            freed += _delete_tree(vfs, thing.path) if thing.is_directory else thing.size
-            if not thing.is_directory:
-                vfs.remove(thing.path)
+            freed += delete_tree(vfs, thing.path)
     return freed
 
 
-def _delete_tree(vfs: Vfs, directory: str) -> int:
-    freed = 0
-    for name, is_directory, size in vfs.entries(directory):
-        path = join(directory, name)
-        if is_directory:
-            freed += _delete_tree(vfs, path)
-        else:
-            vfs.remove(path)
-            freed += size
+def delete_tree(vfs: Vfs, path: str) -> int:
+    """Delete a file, or a directory with all that is in it; returns the bytes of the files."""
+    try:
+        entries = vfs.entries(path)
+    except NotADirectoryError:
+        size = vfs.open(path, writable=False).size()
+        vfs.remove(path)
+        return size
+    freed = sum(delete_tree(vfs, join(path, name)) for name, _, _ in entries)
     with contextlib.suppress(FileNotFoundError):
-        vfs.remove_directory(directory)
+        vfs.remove_directory(path)
     return freed
