@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import tubestore
-from tubestore.errors import StoreFailed
+from tubestore.errors import StoreFailed, TubeStoreError
+from tubestore.file_store import MsgFileStore
 from tubestore.testing import MemoryVfs
 from tubestore.workers import Workers
 
@@ -46,19 +47,26 @@ class Shard:
     def maintain(self) -> None:
         pass
 
+    def fail(self, reason: str) -> StoreFailed:
+        return StoreFailed("/s/t-0", reason)
+
 
 class Owner:
     def __init__(self) -> None:
         self.all: list[Any] = []
+        self.problems: list[TubeStoreError] = []
 
-    def shards(self) -> Iterator[Any]:
+    def writing_shards(self) -> Iterator[Any]:
         yield from self.all
+
+    def note_problem(self, problem: TubeStoreError) -> None:
+        self.problems.append(problem)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_every_request_is_done(threads: int) -> None:
     owner = Owner()
-    workers = Workers(threads, owner.shards)
+    workers = Workers(threads, owner)
     shard: Any = Shard()
     try:
         for _ in range(50):
@@ -72,7 +80,7 @@ def test_every_request_is_done(threads: int) -> None:
 
 def test_a_request_wakes_a_worker_at_once_and_not_the_timer() -> None:
     owner = Owner()
-    workers = Workers(1, owner.shards)
+    workers = Workers(1, owner)
     shard: Any = Shard()
     slow = 0
     try:
@@ -88,7 +96,7 @@ def test_a_request_wakes_a_worker_at_once_and_not_the_timer() -> None:
 
 def test_a_shard_is_worked_on_by_one_thread_at_a_time() -> None:
     owner = Owner()
-    workers = Workers(4, owner.shards)
+    workers = Workers(4, owner)
     shard: Any = Shard()
     shard.hold = threading.Event()
     try:
@@ -104,7 +112,7 @@ def test_a_shard_is_worked_on_by_one_thread_at_a_time() -> None:
 
 def test_one_stuck_shard_does_not_stop_the_others() -> None:
     owner = Owner()
-    workers = Workers(2, owner.shards)
+    workers = Workers(2, owner)
     stuck: Any = Shard()
     stuck.hold = threading.Event()
     other: Any = Shard()
@@ -119,7 +127,7 @@ def test_one_stuck_shard_does_not_stop_the_others() -> None:
 
 def test_a_failing_shard_does_not_end_a_worker(caplog: pytest.LogCaptureFixture) -> None:
     owner = Owner()
-    workers = Workers(1, owner.shards)
+    workers = Workers(1, owner)
     bad: Any = Shard()
     bad.error = StoreFailed("/s/t-0", "EIO")
     good: Any = Shard()
@@ -132,13 +140,81 @@ def test_a_failing_shard_does_not_end_a_worker(caplog: pytest.LogCaptureFixture)
     assert "EIO" in caplog.text
 
 
+def test_an_error_that_nobody_foresaw_fails_its_shard_and_is_kept_as_a_problem(
+    memory_vfs: MemoryVfs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = threading.Event()
+
+    def broken(self: Any, *given: Any) -> None:
+        raise RuntimeError("a bug")
+
+    with tubestore.open("/s", vfs=memory_vfs, flush_workers=1) as store:
+        topic = store.create_topic("t", stores=2)
+        topic.append(b"kept", partition=0, durability="memory")
+        shard: Any = topic.shard(0)
+        monkeypatch.setattr(MsgFileStore, "append", broken)
+        assert store._workers is not None
+        store._workers.flush_soon(shard)
+        store._workers.flush_soon(_Signal(done))  # type: ignore[arg-type]
+        assert done.wait(10), "the worker ended"
+        monkeypatch.undo()
+        assert "a bug" in str(store.problems[0])
+        with pytest.raises(StoreFailed, match="RuntimeError: a bug"):
+            topic.append(b"refused", partition=0)
+        assert [m.body for m in topic.messages(0)] == [b"kept"]
+        topic.append(b"the other shard goes on", partition=10_000)
+    assert "a bug" in caplog.text
+
+
+class _Signal(Shard):
+    """Says when it was flushed."""
+
+    def __init__(self, done: threading.Event) -> None:
+        super().__init__()
+        self.flush = done.set  # type: ignore[method-assign]
+
+
+def test_an_error_in_the_timer_fails_one_shard_and_the_others_are_maintained() -> None:
+    owner = Owner()
+    bad: Any = Shard()
+    maintained = threading.Event()
+    good: Any = Shard()
+    good.maintain = maintained.set
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    bad.maintain = broken
+    owner.all += [bad, good]
+    workers = Workers(1, owner)
+    try:
+        assert maintained.wait(5)
+    finally:
+        workers.stop()
+    assert isinstance(owner.problems[0], StoreFailed)
+
+
+def test_syncs_that_are_asked_for_in_a_moment_are_done_once() -> None:
+    owner = Owner()
+    workers = Workers(1, owner)
+    shard: Any = Shard()
+    try:
+        for _ in range(1000):
+            workers.sync_soon(shard)
+        assert shard.synced.acquire(timeout=5)
+    finally:
+        workers.stop()
+    rest = sum(shard.synced.acquire(blocking=False) for _ in range(1000))
+    assert rest < 100
+
+
 def test_the_timer_maintains_every_shard() -> None:
     owner = Owner()
     maintained = threading.Event()
     shard: Any = Shard()
     shard.maintain = maintained.set
     owner.all.append(shard)
-    workers = Workers(1, owner.shards)
+    workers = Workers(1, owner)
     try:
         assert maintained.wait(5)
     finally:
@@ -168,7 +244,7 @@ def test_a_store_that_was_forgotten_is_not_kept_alive_by_its_timer(
 def test_stopping_ends_all_threads() -> None:
     before = threading.active_count()
     owner = Owner()
-    workers = Workers(3, owner.shards)
+    workers = Workers(3, owner)
     assert threading.active_count() == before + 4
     workers.stop()
     assert threading.active_count() == before

@@ -12,8 +12,6 @@ Next to read: `message_store.py`.
 
 from __future__ import annotations
 
-import errno
-
 from tubestore.checkpoint import write_checkpoint
 from tubestore.double_buffer import DoubleBuffer
 from tubestore.mem_store import MsgMemStore
@@ -72,7 +70,3 @@ class AdoptingShard(DoubleBuffer):
     def leave_checkpoint(self) -> None:
         """Note, while held, that everything there is on stable storage."""
         write_checkpoint(self.files, self._visible.index_end, self._visible.data_end)
-
-    def fail(self, reason: str) -> None:
-        """Refuse everything but reads until the shard is reopened."""
-        self._fail(OSError(errno.EIO, reason))

@@ -27,7 +27,6 @@ from tubestore.bulk_loads import BulkLoads
 from tubestore.clock import Clock, SystemClock
 from tubestore.commit_records import Horizon
 from tubestore.errors import (
-    CorruptRecord,
     StoreClosed,
     TubeStoreError,
 )
@@ -77,7 +76,7 @@ class MessageStoreManager(BulkLoads):
         self.options = options or StoreOptions()
         self.clock: Clock = clock or SystemClock()
         self.vfs: Vfs = vfs or OsVfs()
-        self.problems: list[CorruptRecord] = []
+        self.problems: list[TubeStoreError] = []
         self._pool = MemoryPool(self.options.memory_bound_bytes, self._relieve_memory)
         self._id_lock = threading.Lock()
         #: Returns an id that no message of this store has.
@@ -102,7 +101,7 @@ class MessageStoreManager(BulkLoads):
             raise
         self._workers: Workers | None = None
         if mode == "w" and background:
-            self._workers = Workers(self.options.flush_workers, self._writing_shards)
+            self._workers = Workers(self.options.flush_workers, self)
         self._closed = None
         _open_stores.add(self)
 
@@ -152,11 +151,17 @@ class MessageStoreManager(BulkLoads):
         directory = join(self.root, store_key(topic, store_id))
         return sum(name.endswith(DATA_SUFFIX) for name, _, _ in self.vfs.entries(directory))
 
-    def _writing_shards(self) -> Iterator[MessageStore]:
+    def writing_shards(self) -> Iterator[MessageStore]:
+        """Go through the shards that have been opened for writing."""
         for topic in self._topics:
             for shard in topic.opened_shards():
                 if isinstance(shard, MessageStore):
                     yield shard
+
+    def note_problem(self, problem: TubeStoreError) -> None:
+        """Remember a shard that failed where nobody was waiting for it."""
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def refresh(self) -> None:
         """See what a writer in another process has done since; for mode "r", else nothing to do."""
@@ -201,7 +206,7 @@ class MessageStoreManager(BulkLoads):
 
     def _relieve_memory(self) -> None:
         """Write the largest buffers: they hold what the others wait for."""
-        shards = sorted(self._writing_shards(), key=lambda shard: -shard.dirty_bytes)
+        shards = sorted(self.writing_shards(), key=lambda shard: -shard.dirty_bytes)
         for shard in shards[:RELIEVED_AT_ONCE]:
             if shard.dirty_bytes:
                 with contextlib.suppress(TubeStoreError):  # it refuses appends itself, and says why
@@ -210,18 +215,18 @@ class MessageStoreManager(BulkLoads):
     def flush(self) -> None:
         """Write all buffers to the files (page cache)."""
         self._check_open()
-        for shard in list(self._writing_shards()):
+        for shard in list(self.writing_shards()):
             shard.flush()
 
     def sync(self) -> None:
         """Bring everything that was taken to stable storage."""
         self._check_open()
-        for shard in list(self._writing_shards()):
+        for shard in list(self.writing_shards()):
             shard.sync()
 
     def maintain(self) -> None:
         """Do what is due by time; with `background=True` a thread calls this by itself."""
-        for shard in list(self._writing_shards()):
+        for shard in list(self.writing_shards()):
             shard.maintain()
 
     def close(self) -> None:

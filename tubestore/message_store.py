@@ -195,6 +195,8 @@ class MessageStore(AdoptingShard):
 
     def maintain(self) -> None:
         """Do what is due by time: flush an old buffer, sync old writes."""
+        if self._refusal is not None and not isinstance(self._refusal, DiskFull):
+            return  # said when it happened
         now = self._clock.monotonic()
         options = self._options
         first = (self._flushing or self._main).first_time

@@ -150,10 +150,15 @@ class SyncedShard:
 
     def _fail(self, error: OSError) -> StoreFailed:
         """A failed sync: what the kernel dropped cannot be told, so the shard ends here (D6)."""
-        failed = StoreFailed(self.files.directory, f"sync: {error}")
+        return self.fail(f"sync: {error}")
+
+    def fail(self, reason: str) -> StoreFailed:
+        """Refuse everything but reads until the shard is reopened; returns what is raised then."""
+        failed = StoreFailed(self.files.directory, reason)
         with self._append_lock:
-            self._refusal = failed
-            self._close_room()
+            if not isinstance(self._refusal, StoreClosed):
+                self._refusal = failed
+                self._close_room()
             self._room.notify_all()
         log.error("%s", failed)
         return failed

@@ -1,33 +1,55 @@
 """The few threads that do what nobody waits for: flushes, syncs, and what is due by time (D8).
 
-Guards: `_wanted` is guarded by `_changed`; a shard is worked on by one thread at a time.
+Syncs that are asked for are gathered for a moment: at full speed a thousand messages come in a
+millisecond, and a thread that is woken for each would keep the interpreter from whoever appends.
+
+Guards: `_wanted`, `_syncs` and `_busy` are guarded by `_changed`; a shard is worked on by one
+thread at a time.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
 
 from tubestore.double_buffer import DoubleBuffer
-from tubestore.errors import TubeStoreError
+from tubestore.errors import StoreFailed, TubeStoreError
 from tubestore.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 MAINTENANCE_INTERVAL_S = 0.5
+#: How long the first of the syncs that are asked for waits for others.
+SYNC_DELAY_S = 0.02
 _FLUSH, _SYNC = 1, 2
+
+
+class Employer(Protocol):
+    """Whose shards are worked on (`manager.py`); it is not kept alive."""
+
+    def writing_shards(self) -> Iterable[MessageStore]:
+        """Return the shards that have been used."""
+
+    def note_problem(self, problem: TubeStoreError) -> None:
+        """Remember what went wrong where nobody was waiting for it."""
 
 
 class Workers:
     """A pool of flush workers and one timer, for all shards of a store."""
 
-    def __init__(self, threads: int, shards: Callable[[], Iterable[MessageStore]]) -> None:
-        self._shards = weakref.WeakMethod(shards)
+    def __init__(self, threads: int, employer: Employer) -> None:
+        self._employer = weakref.ref(employer)
         self._changed = threading.Condition()
         #: What is to be done to which shard, in order of asking.
         self._wanted: dict[DoubleBuffer, int] = {}
+        #: Shards to be synced when `_sync_at` (monotonic seconds) has come.
+        self._syncs: dict[DoubleBuffer, None] = {}
+        self._sync_at = 0.0
         self._busy: set[DoubleBuffer] = set()
         self._stopped = False
         self._stopping = threading.Event()
@@ -41,43 +63,76 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
+    # -- what is asked -----------------------------------------------------------------------
+
     def flush_soon(self, shard: DoubleBuffer) -> None:
         """Have a worker write the shard's buffers."""
-        self._want(shard, _FLUSH)
+        with self._changed:
+            self._wanted[shard] = self._wanted.get(shard, 0) | _FLUSH
+            self._changed.notify()
 
     def sync_soon(self, shard: DoubleBuffer) -> None:
-        """Have a worker sync what is in the shard's files."""
-        self._want(shard, _SYNC)
-
-    def _want(self, shard: DoubleBuffer, what: int) -> None:
+        """Have a worker sync what is in the shard's files, within some hundredths of a second."""
+        if shard in self._syncs:  # without the lock: it was asked for, and was not begun
+            return
         with self._changed:
-            self._wanted[shard] = self._wanted.get(shard, 0) | what
-            self._changed.notify()
+            if not self._syncs:
+                self._sync_at = time.monotonic() + SYNC_DELAY_S
+                self._changed.notify()
+            self._syncs[shard] = None
+
+    # -- the workers -------------------------------------------------------------------------
 
     def _next(self) -> tuple[DoubleBuffer, int] | None:
         with self._changed:
             while not self._stopped:
+                left = self._sync_at - time.monotonic() if self._syncs else None
+                if left is not None and left <= 0:
+                    for shard in self._syncs:
+                        self._wanted[shard] = self._wanted.get(shard, 0) | _SYNC
+                    self._syncs.clear()
+                    self._changed.notify_all()
+                    left = None
                 for shard in self._wanted:
                     if shard not in self._busy:
                         self._busy.add(shard)
                         return shard, self._wanted.pop(shard)
-                self._changed.wait()
+                self._changed.wait(left)
         return None
 
     def _work(self) -> None:
         while (task := self._next()) is not None:
             shard, what = task
             try:
-                if what & _FLUSH:
-                    shard.flush()
-                if what & _SYNC:
-                    shard.sync_files()
-            except TubeStoreError as error:  # appends of the shard are refused and say so
-                log.warning("%s: %s", shard.name, error)
+                self._guarded(shard, partial(self._flush_and_sync, shard, what))
             finally:
                 with self._changed:
                     self._busy.discard(shard)
                     self._changed.notify()
+
+    @staticmethod
+    def _flush_and_sync(shard: DoubleBuffer, what: int) -> None:
+        if what & _FLUSH:
+            shard.flush()
+        if what & _SYNC:
+            shard.sync_files()
+
+    def _guarded(self, shard: DoubleBuffer, work: Callable[[], None]) -> None:
+        """Do a shard's work; whatever it raises becomes the shard's own, and a problem."""
+        try:
+            work()
+            return
+        except TubeStoreError as error:  # appends of the shard are refused and say so
+            log.warning("%s: %s", shard.name, error)
+            problem = error
+        except Exception as error:
+            log.exception("%s: not foreseen", shard.name)
+            problem = shard.fail(f"{type(error).__name__}: {error}")
+        employer = self._employer()
+        if employer is not None and isinstance(problem, StoreFailed):
+            employer.note_problem(problem)
+
+    # -- the timer ---------------------------------------------------------------------------
 
     def _tick(self) -> None:
         # On an event of its own: a request's `notify` wakes one thread, and that must be a worker.
@@ -87,18 +142,14 @@ class Workers:
 
     def _maintain_all(self) -> bool:
         """Maintain every shard; False when the store is gone (nothing here keeps it alive)."""
-        shards = self._shards()
-        if shards is None:
+        employer = self._employer()
+        if employer is None:
             return False
-        for shard in list(shards()):
-            self._maintain(shard)
+        shards = list(employer.writing_shards())
+        del employer
+        for shard in shards:
+            self._guarded(shard, shard.maintain)
         return True
-
-    def _maintain(self, shard: MessageStore) -> None:
-        try:
-            shard.maintain()
-        except TubeStoreError as error:
-            log.warning("%s: %s", shard.name, error)
 
     def stop(self) -> None:
         """End the threads; what was asked for and not begun is dropped (close does it itself)."""

@@ -154,7 +154,7 @@ class EngineRun(RandomRun):
     def grow_older(self) -> None:
         """Let time pass, and do what is due by then."""
         self.clock.advance(self.random.choice((5_000, 30_000)))
-        for shard in self.store._writing_shards():
+        for shard in self.store.writing_shards():
             shard.maintain()
 
     def reopen(self) -> None:
