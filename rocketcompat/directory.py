@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rocketcompat.columns import RecordColumns, decode_columns
+from rocketcompat.columns import RecordColumns
 from rocketcompat.formats import (
     BLANK,
     COMMIT_LOG_DIRECTORY,
@@ -94,6 +94,11 @@ class LogFiles:
     def max_offset(self) -> int:
         """Offset behind the last file's bytes; 0 without files."""
         return self.files[-1].end_offset if self.files else 0
+
+    @property
+    def size(self) -> int:
+        """Bytes from the first to the last, holes included."""
+        return self.max_offset - self.min_offset
 
     def find(self, offset: int) -> MappedFile | None:
         """Return the file that holds an offset."""
@@ -223,8 +228,8 @@ class StoreDirectory:
             for piece in scan(self.log, position, stop, own=own):  # type: ignore[arg-type]
                 position, fault = piece.end, piece.fault
                 starts = piece.starts[piece.starts + piece.base >= floor]
-                if len(starts):
-                    yield decode_columns(piece.data, starts, piece.base)
+                if len(starts):  # verified by the scan
+                    yield RecordColumns(piece.data, starts, piece.base)
                 if position >= limit:
                     return
             if fault is None:

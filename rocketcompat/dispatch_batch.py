@@ -22,14 +22,25 @@ def batch_of(
     `delays` are the delays of the levels in ms, `damaged` as in `DispatchBatch`.
     """
     records = decode_columns(piece.data, piece.starts, piece.base)
+    return batch_of_records(records, piece.base, piece.end, delays, damaged)
+
+
+def batch_of_records(
+    records: RecordColumns,
+    start: int,
+    end: int,
+    delays: Sequence[int],
+    damaged: tuple[int, int] | None = None,
+) -> DispatchBatch:
+    """As `batch_of`, of the decoded records of the log's part [start, end)."""
     keys, codes = queue_columns(records)
     sys_flags = records.column("sys_flag")
     key_rows, key_hashes = records.index_keys()
     wanted = has_index_items(sys_flags)[key_rows]
     return DispatchBatch(
-        start=piece.base,
-        end=piece.end,
-        physical_offsets=piece.starts + piece.base,
+        start=start,
+        end=end,
+        physical_offsets=records.starts + records.base,
         sizes=records.column("total_size"),
         queue_keys=keys,
         queue_codes=codes,

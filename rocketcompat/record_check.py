@@ -34,9 +34,10 @@ from tubestore.kernels import Int64s, crc32, crc_each, gather, slices
 from tubestore.layout import Buffer
 
 _CHAIN = struct.Struct(MESSAGE_PREFIX.struct.format)
-_RECORD_SIZE_LEAST = min(
-    record_size(hosts, MAGIC_V1, 0, 0, 0) for hosts in range(len(MESSAGE_HEADS))
-)
+#: What links a record to the next: total_size, magic_code, physical_offset.
+_LINK = struct.Struct(">ii20xq")
+assert MESSAGE_PREFIX.position("physical_offset") == 28
+_LEAST = min(record_size(hosts, MAGIC_V1, 0, 0, 0) for hosts in range(len(MESSAGE_HEADS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +70,44 @@ def walk(
     """
     starts: list[int] = []
     position, available = start, len(data)
+    limit = min(available, file_end)
     wanted, blank, reason = 0, False, None
-    unpack, prefix_size = _CHAIN.unpack_from, _CHAIN.size
+    unpack, add, versions, least = _LINK.unpack_from, starts.append, TOPIC_LENGTH_SIZE, _LEAST
+    last = limit - _CHAIN.size
     while position < file_end:
-        if position + prefix_size > available:
-            found = _short_end(data, position, file_end)
-            wanted, blank, reason = found
-            break
-        total, magic, _, _, _, _, physical, _, _ = unpack(data, position)
-        if magic == MAGIC_BLANK:
-            blank = True
-            break
-        reason = prefix_fault(total, magic, physical, base + position, file_end - position)
-        if reason is not None:
-            break
-        if position + total > available:
-            wanted = total
-            break
-        starts.append(position)
-        position += total
+        # The loop over all records of a log: a whole record on its place is all it looks for.
+        if position <= last:
+            total, magic, physical = unpack(data, position)
+            following = position + total
+            if (
+                magic in versions
+                and physical == base + position
+                and total >= least
+                and following <= limit
+            ):
+                add(position)
+                position = following
+                continue
+        wanted, blank, reason = _judge_end(data, position, base, file_end)
+        break
     good = np.array(starts, np.int64)
     count, fault = first_fault(data, good, check_crc=check_crc, own=own, record_crc=record_crc)
     if fault is not None:
         return Walk(good[:count], starts[count], reason=fault)
     return Walk(good, position, wanted, blank, reason)
+
+
+def _judge_end(
+    data: Buffer, position: int, base: int, file_end: int
+) -> tuple[int, bool, str | None]:
+    """Judge what is no whole record on its place: (bytes wanted, blank, fault)."""
+    if position + _CHAIN.size > len(data):
+        return _short_end(data, position, file_end)
+    total, magic, physical = _LINK.unpack_from(data, position)
+    if magic == MAGIC_BLANK:
+        return 0, True, None
+    reason = prefix_fault(total, magic, physical, base + position, file_end - position)
+    return (0, False, reason) if reason is not None else (total, False, None)
 
 
 def _short_end(data: Buffer, position: int, file_end: int) -> tuple[int, bool, str | None]:
@@ -109,7 +124,7 @@ def prefix_fault(total: int, magic: int, physical: int, expected: int, left: int
     """Say what is wrong with the first fields of a record; None if nothing is."""
     if magic not in TOPIC_LENGTH_SIZE:
         return "no record" if magic == 0 and total == 0 else f"magic code {magic & 0xFFFFFFFF:08x}"
-    if not _RECORD_SIZE_LEAST <= total <= left:
+    if not _LEAST <= total <= left:
         return f"a length of {total} bytes, where {left} are left in the file"
     if physical != expected:
         return f"says that it stands at {physical}"

@@ -14,6 +14,7 @@ from rocketcompat.cli.checking import demo as _demo
 from rocketcompat.cli.decoding import decode
 from rocketcompat.cli.listing import cq, dump, queues
 from rocketcompat.cli.looking import checkpoint, index, info, lag
+from rocketcompat.cli.mending import rebuild
 from rocketcompat.cli.reading import get, offset_by_time, query
 from rocketcompat.cli.tailing import tail
 from tubestore.cli.errors import run
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 _COMMANDS = (
     info, dump, tail, get, query, offset_by_time, queues, cq, index, checkpoint, lag, decode, check,
+    rebuild,
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command(_command.__name__.replace("_", "-"))(_command)

@@ -71,12 +71,14 @@ public final class RocketDriver {
 
     /** Loads, reports what was recovered, and starts if asked. A refused load is an answer, not a failure. */
     private static boolean recovers(Call call, RocketStore store, boolean start) throws Exception {
+        long begin = System.nanoTime();
         boolean loaded = store.store.load();
-        Map<String, Object> row = Json.object("kind", "load", "result", loaded);
+        Map<String, Object> row = Json.object("kind", "load", "result", loaded, "seconds", Call.seconds(begin));
         call.row(loaded ? positions(row, store) : row);
         if (loaded && start) {
             boolean dispatched = store.startAndDispatch();
-            call.row(positions(Json.object("kind", "store", "dispatched", dispatched), store));
+            call.row(positions(Json.object(
+                    "kind", "store", "dispatched", dispatched, "seconds", Call.seconds(begin)), store));
         }
         return loaded;
     }

@@ -1,0 +1,89 @@
+"""Where what is replaced or removed is kept, so that a repair can be undone by hand.
+
+`<root>/.tubestore/quarantine/<n>/`, a new number each time, with the paths that the files had
+below the root. A file that is about to be replaced by another under its name keeps its bytes
+under a second name here: that costs no copy, since nothing is ever changed in place.
+
+Next to read: `repair.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from rocketcompat.formats import OWN_DIRECTORY
+from rocketcompat.mapped_file_queue import make_directory
+from tubestore.vfs import Vfs, VfsFile
+
+QUARANTINE_DIRECTORY: Final = "quarantine"
+_COPY_BYTES = 8 << 20
+
+
+class Quarantine:
+    """One run's place; made when the first file comes. Not thread-safe."""
+
+    def __init__(self, vfs: Vfs, root: str, directory: str | None = None) -> None:
+        self._vfs, self._root = vfs, root
+        self._given = directory
+        self._path: str | None = None
+        self._unsynced: list[str] = []
+
+    @property
+    def path(self) -> str | None:
+        """Where the files are; None while there are none."""
+        return self._path
+
+    def keep(self, path: str) -> str:
+        """Keep the bytes that a file has now, and leave it where it is; returns where."""
+        place = self._place_for(path)
+        try:
+            self._vfs.link(path, place)
+        except OSError:  # another file system, or one without links
+            copy_file(self._vfs, path, place)
+        return place
+
+    def move(self, path: str) -> str:
+        """Move a file or a directory here; returns where. One file system is needed for that."""
+        place = self._place_for(path)
+        self._vfs.rename(path, place)
+        self._unsynced.append(os.path.dirname(path))
+        return place
+
+    def sync(self) -> None:
+        """Make durable what came and went."""
+        for directory in dict.fromkeys(self._unsynced):
+            self._vfs.sync_directory(directory)
+        self._unsynced.clear()
+
+    def _place_for(self, path: str) -> str:
+        if self._path is None:
+            self._path = self._given or self._numbered()
+        inside = os.path.relpath(path, self._root)
+        if inside.startswith(os.pardir):
+            inside = path.lstrip(os.sep)
+        place = os.path.join(self._path, inside)
+        parent = os.path.dirname(place)
+        self._unsynced += [parent, *make_directory(self._vfs, parent)]
+        return place
+
+    def _numbered(self) -> str:
+        base = os.path.join(self._root, OWN_DIRECTORY, QUARANTINE_DIRECTORY)
+        taken = [int(n) for n, d, _ in self._vfs.entries(base) if d and n.isdecimal()]
+        return os.path.join(base, str(max(taken, default=0) + 1))
+
+
+def copy_file(vfs: Vfs, source: str, target: str, size: int | None = None) -> VfsFile:
+    """Copy a file to a new name, holes as holes, cut or grown to `size`; returns it, not synced."""
+    file = vfs.open(source, writable=False)
+    copy = vfs.open(target, create=True)
+    length = file.size()
+    copy.truncate(length if size is None else size)
+    limit = min(length, length if size is None else size)
+    position = file.next_data(0)
+    while position is not None and position < limit:
+        data = file.pread(min(_COPY_BYTES, limit - position), position)
+        copy.pwrite(data, position)
+        position = file.next_data(position + len(data))
+    file.close()
+    return copy
