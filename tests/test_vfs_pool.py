@@ -106,7 +106,6 @@ def test_writing_to_many_shards_needs_few_descriptors(tmp_path: Path) -> None:
     assert open_descriptors() == before
 
 
-@pytest.mark.xfail(reason="mmap keeps a duplicate of the descriptor as long as the map lives")
 def test_reading_many_shards_needs_few_descriptors(tmp_path: Path) -> None:
     before = open_descriptors()
     with tubestore.open(tmp_path, vfs=OsVfs(descriptors_max=16), background=False) as store:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import platform
 import resource
@@ -25,6 +24,7 @@ from tubestore.layout import Buffer
 
 DESCRIPTORS_MAX = 512
 LOOKS_MAX = 8
+_DESCRIPTOR_PATH = "/dev/fd/{}" if platform.system() == "Darwin" else "/proc/self/fd/{}"
 
 
 class _Descriptor:
@@ -118,7 +118,16 @@ class OsFile:
         """Map the first `size` bytes."""
         if size == 0:
             return memoryview(b"")
-        return memoryview(mmap.mmap(self._hold().fd, size, prot=mmap.PROT_READ))
+        import pyarrow as pa  # here, since it is slow to import and not everybody maps
+
+        # Not `mmap`, which keeps a duplicate of the descriptor as long as the map lives. Arrow's
+        # buffers hold the map alone. Through the descriptor: the file may have lost its name.
+        held = self._hold()
+        with pa.memory_map(_DESCRIPTOR_PATH.format(held.fd)) as mapped:
+            view = memoryview(mapped.read_buffer(size))
+        if len(view) < size:
+            raise ValueError(f"a view of {size} bytes is longer than {self.path}")
+        return view
 
     def next_data(self, position: int) -> int | None:
         """Return the first position >= `position` that may hold data."""
