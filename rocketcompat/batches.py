@@ -1,4 +1,4 @@
-"""The one body of several messages: what a producer sends of a batch (spec §1.11).
+"""Batches: several messages as columns, and as the one body that a producer sends (spec §1.11).
 
 A store makes an ordinary record of each item; an *inner batch* stays one record with this body.
 
@@ -8,16 +8,25 @@ Next to read: `message_columns.py`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from rocketcompat.formats import (
     BATCH_ITEM,
+    PROPERTIES_LENGTH_SIZE,
     PROPERTIES_SIZE_MAX,
+    PROPERTY_SEPARATOR,
+    SYS_FLAG_TRANSACTION_MASK,
+    encode_properties,
+    parse_properties,
 )
-from rocketcompat.messages import BatchItem
+from rocketcompat.messages import BatchItem, MessageBatch
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import property_text
-from tubestore.errors import CorruptRecord, MessageTooLarge
+from rocketcompat.topics import PROPERTY_DELAY
+from tubestore.errors import CorruptRecord, InvalidMessage, MessageTooLarge
 from tubestore.layout import Buffer
 
 _PROPERTIES_LENGTH = struct.Struct(">h")
@@ -59,3 +68,50 @@ def decode_items(body: Buffer) -> list[BatchItem]:
                                properties=text, flag=head.flag))  # fmt: skip
         position = end
     return items
+
+
+def columns_of_batch(batch: MessageBatch, config: MessageStoreConfig) -> dict[str, Any]:
+    """Return a batch as columns for `encode_columns`.
+
+    InvalidMessage for what RocketMQ refuses in one: a transaction, a delay.
+    """
+    if not batch.items:
+        raise InvalidMessage("a batch without messages")
+    if batch.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+        raise InvalidMessage("a batch cannot be part of a transaction")
+    common = _common_text(batch.properties, config)
+    if int(parse_properties(common).get(PROPERTY_DELAY, "0") or 0) > 0:
+        raise InvalidMessage("a batch cannot be delayed")
+    texts = [
+        _joined(property_text(i, trailing_separator=config.trailing_property_separator), common)
+        for i in batch.items
+    ]
+    count = len(texts)
+    size = sum(len(item.body) for item in batch.items) + sum(len(t.encode()) for t in texts)
+    size += count * (BATCH_ITEM.size + PROPERTIES_LENGTH_SIZE)
+    if size > config.max_message_size:
+        raise MessageTooLarge(size, config.max_message_size, "batch body")
+    columns: dict[str, Any] = {
+        "topic": pa.array([batch.topic] * count, pa.string()),
+        "body": pa.array([bytes(item.body) for item in batch.items], pa.large_binary()),
+        "properties": pa.array(texts, pa.large_string()),
+        "flag": [item.flag for item in batch.items],
+    }
+    for name in ("queue_id", "sys_flag", "born_host", "store_host", "reconsume_times"):
+        columns[name] = [getattr(batch, name)] * count
+    if batch.born_timestamp is not None:
+        columns["born_timestamp"] = [batch.born_timestamp] * count
+    return columns
+
+
+def _common_text(given: Mapping[str, str] | str | None, config: MessageStoreConfig) -> str:
+    """Return the batch's own properties as text."""
+    if given is None or isinstance(given, str):
+        return given or ""
+    return encode_properties(given, trailing_separator=config.trailing_property_separator)
+
+
+def _joined(own: str, common: str) -> str:
+    """Put the batch's properties behind an item's own (since 4.9.1 with a separator between)."""
+    between = own and common and not own.endswith(PROPERTY_SEPARATOR)
+    return own + (PROPERTY_SEPARATOR if between else "") + common

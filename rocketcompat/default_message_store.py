@@ -27,22 +27,20 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import pyarrow as pa
 
-from rocketcompat.batch_encoder import encode_columns
 from rocketcompat.cleaning import disk_used_percent
-from rocketcompat.formats import BLANK, CONSUME_QUEUE_DIRECTORY, encode_host
-from rocketcompat.message_columns import columns_of_batch
-from rocketcompat.messages import Message, MessageBatch, PutBatchResult, PutResult, PutStatus
+from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY
+from rocketcompat.messages import Message, MessageBatch, MessageRecord, PutBatchResult, PutResult
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.parts import Parts
-from rocketcompat.prepare import prepare
+from rocketcompat.put_path import Durability
 from rocketcompat.reader import Reader
+from rocketcompat.retry import RETRY_TIMES_MAX, sent_back
 from rocketcompat.store_reads import StoreReads
 from rocketcompat.store_stats import StoreStats
 from rocketcompat.writer import Writer
 from tubestore.clock import Clock, SystemClock
 from tubestore.errors import (
     InvalidMessage,
-    MessageTooLarge,
     ReadOnlyStore,
     StoreClosed,
     TubeStoreError,
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
     from rocketcompat.cleaning import FileVerdict
 
 _log = logging.getLogger(__name__)
-Durability = Literal["page_cache", "fsync"]
 
 
 class DefaultMessageStore(StoreReads):
@@ -75,8 +72,6 @@ class DefaultMessageStore(StoreReads):
         self.root, self.mode = os.fspath(root), mode
         self.config = config or MessageStoreConfig()
         self._pid = os.getpid()
-        self._sync_always = self.config.flush_disk_type == "SYNC_FLUSH"
-        self._sync_timeout = self.config.sync_flush_timeout / 1000
         parts = self._parts = Parts(
             self.root, self.config, vfs or OsVfs(), clock or SystemClock(), writable=mode == "w"
         )
@@ -85,6 +80,7 @@ class DefaultMessageStore(StoreReads):
         self._reader: Reader
         if mode == "w":
             self._writer = Writer(parts)
+            self._puts = self._writer.puts
             self.dispatcher, self.recovered = self._writer.dispatcher, self._writer.recovered
         else:
             self._reader = Reader(parts)
@@ -102,17 +98,9 @@ class DefaultMessageStore(StoreReads):
         Raises MessageTooLarge, InvalidName, InvalidMessage before anything is written; OSError
         without room (may be tried again); StoreFailed after a failed write or sync.
         """
-        prepared = prepare(message, self.config)
         if self._closed or self.mode == "r" or os.getpid() != self._pid:
             self._refuse_put()
-        physical_offset, queue_offset, timestamp = self.commit_log.put_one(prepared)
-        self.dispatcher.wake_or_help(physical_offset + prepared.size)
-        status = PutStatus.PUT_OK
-        if durability == "fsync" or (self._sync_always and durability is None):
-            status = self._synced_status(physical_offset + prepared.size)
-        return PutResult(
-            status, physical_offset, queue_offset, prepared.size, timestamp, prepared.store_host
-        )
+        return self._puts.put(message, durability)
 
     def put_columns(self, messages: Any, *, durability: Durability | None = None) -> pa.Table:
         """Append many messages, given as Arrow or a dict of columns (see `batch_encoder.py`).
@@ -120,20 +108,8 @@ class DefaultMessageStore(StoreReads):
         Returns a row a message: physical_offset, queue_offset, size, store_timestamp. The batch
         is so many single puts: a crash in the middle keeps the first ones.
         """
-        encoded = encode_columns(messages, self.config)
         self._check_put()
-        physical_offsets, queue_offsets, timestamp = self.commit_log.put_columns(encoded)
-        self.dispatcher.wake()
-        wants_sync = durability == "fsync" or (self._sync_always and durability is None)
-        if len(encoded) and wants_sync:
-            self.commit_log.sync_to(int(physical_offsets[-1] + encoded.sizes[-1]))
-        columns = {
-            "physical_offset": physical_offsets,
-            "queue_offset": queue_offsets,
-            "size": encoded.sizes,
-            "store_timestamp": pa.repeat(pa.scalar(timestamp, pa.int64()), len(encoded)),
-        }
-        return pa.table(columns)
+        return self._puts.put_columns(messages, durability)
 
     def put_messages(
         self, batch: MessageBatch, *, durability: Durability | None = None
@@ -142,20 +118,29 @@ class DefaultMessageStore(StoreReads):
 
         All of them are written or none. Raises as `put_message` does.
         """
-        encoded = encode_columns(columns_of_batch(batch, self.config), self.config)
-        room = self.config.mapped_file_size_commit_log - BLANK.size
-        if int(encoded.bounds[-1]) > room:
-            raise MessageTooLarge(int(encoded.bounds[-1]), room, "batch")
         self._check_put()
-        physical, queue_offsets, timestamp = self.commit_log.put_columns(encoded, together=True)
-        self.dispatcher.wake()
-        status = PutStatus.PUT_OK
-        if durability == "fsync" or (self._sync_always and durability is None):
-            status = self._synced_status(int(physical[-1] + encoded.sizes[-1]))
-        return PutBatchResult(
-            status, physical.tolist(), encoded.sizes.tolist(), int(queue_offsets[0]), timestamp,
-            encode_host(batch.store_host),
-        )  # fmt: skip
+        return self._puts.put_batch(batch, durability)
+
+    def send_back(
+        self, record: MessageRecord, group: str, *, delay_level: int = 0,
+        times_max: int = RETRY_TIMES_MAX,
+    ) -> PutResult:  # fmt: skip
+        """Put a message that a group could not consume where it is tried again (`retry.py`)."""
+        self._check_put()
+        message = sent_back(
+            record, group, self.config, delay_level=delay_level, times_max=times_max
+        )
+        return self._puts.put(message, None)
+
+    def deliver_due(self) -> int:
+        """Deliver the delayed messages whose time has come; returns how many.
+
+        For a store without background threads, or one whose caller sets the clock.
+        """
+        self._check_put()
+        self.dispatcher.dispatch_pending()
+        schedule = self._writer.schedule
+        return schedule.deliver_due() if schedule is not None else 0
 
     def flush(self) -> None:
         """Bring everything put so far, and what is built from it, to stable storage."""
@@ -290,10 +275,6 @@ class DefaultMessageStore(StoreReads):
     @property
     def _dispatch_timeout(self) -> float:
         return self.config.wait_dispatched_timeout / 1000
-
-    def _synced_status(self, end: int) -> PutStatus:
-        done = self.commit_log.sync_to(end, self._sync_timeout)
-        return PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT
 
     def _check_open(self) -> None:
         if self._closed or os.getpid() != self._pid:

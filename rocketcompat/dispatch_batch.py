@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rocketcompat.columns import RecordColumns, decode_columns, queue_columns
-from rocketcompat.formats import PROPERTY_DELAY, SCHEDULE_TOPIC
 from rocketcompat.log_scan import Piece
 from rocketcompat.messages import DispatchBatch, has_index_items
+from rocketcompat.topics import PROPERTY_DELAY, SCHEDULE_TOPIC
 from tubestore.kernels import Int64s
 
 

@@ -171,17 +171,12 @@ PROPERTY_SEPARATOR = "\x02"
 PROPERTY_KEYS = "KEYS"
 PROPERTY_TAGS = "TAGS"
 PROPERTY_UNIQ_KEY = "UNIQ_KEY"
-PROPERTY_DELAY = "DELAY"
-PROPERTY_WAIT = "WAIT"
 KEY_SEPARATOR = " "
 #: The checksum of a whole record, at the very end of its properties (spec §1.5): the digits of
 #: the number, the least significant first.
 PROPERTY_CRC = "__CRC32#"
 PROPERTY_CRC_DIGITS = 10
 PROPERTY_CRC_SIZE = len(PROPERTY_CRC) + 1 + PROPERTY_CRC_DIGITS + 1
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-#: Queues that get units of other topics' messages (multi-dispatch, spec §1.13).
-LMQ_PREFIX = "%LMQ%"
 
 # Limits.
 TOPIC_SIZE_MAX = 127

@@ -10,7 +10,6 @@ Next to read: `batch_encoder.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,79 +17,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketcompat.formats import (
-    BATCH_ITEM,
+    INT32_MAX,
     KEY_SEPARATOR,
     MESSAGE_HEAD,
     NAME_VALUE_SEPARATOR,
-    PROPERTIES_LENGTH_SIZE,
     PROPERTIES_SIZE_MAX,
-    PROPERTY_DELAY,
     PROPERTY_KEYS,
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
-    SYS_FLAG_TRANSACTION_MASK,
     encode_host,
-    encode_properties,
-    parse_properties,
     property_crc_text,
 )
-from rocketcompat.messages import Message, MessageBatch
+from rocketcompat.messages import Message
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.prepare import encode_topic, property_text
+from rocketcompat.prepare import encode_topic
+from rocketcompat.topics import PROPERTY_DELAY
 from tubestore.errors import InvalidMessage, MessageTooLarge
 from tubestore.kernels import Int64s, bytes_of
 
 _DEFAULTS = Message("")
 NUMBERS = ("flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
 _KNOWN = {*NUMBERS, "topic", "body", "queue_id", "tags", "keys", "properties", "born_timestamp",
-          "born_host", "store_host"}  # fmt: skip
-
-
-def columns_of_batch(batch: MessageBatch, config: MessageStoreConfig) -> dict[str, Any]:
-    """Return a batch as columns for `encode_columns`.
-
-    InvalidMessage for what RocketMQ refuses in one: a transaction, a delay.
-    """
-    if not batch.items:
-        raise InvalidMessage("a batch without messages")
-    if batch.sys_flag & SYS_FLAG_TRANSACTION_MASK:
-        raise InvalidMessage("a batch cannot be part of a transaction")
-    common = _common_text(batch.properties, config)
-    if int(parse_properties(common).get(PROPERTY_DELAY, "0") or 0) > 0:
-        raise InvalidMessage("a batch cannot be delayed")
-    texts = [
-        _joined(property_text(i, trailing_separator=config.trailing_property_separator), common)
-        for i in batch.items
-    ]
-    count = len(texts)
-    size = sum(len(item.body) for item in batch.items) + sum(len(t.encode()) for t in texts)
-    size += count * (BATCH_ITEM.size + PROPERTIES_LENGTH_SIZE)
-    if size > config.max_message_size:
-        raise MessageTooLarge(size, config.max_message_size, "batch body")
-    columns: dict[str, Any] = {
-        "topic": pa.array([batch.topic] * count, pa.string()),
-        "body": pa.array([bytes(item.body) for item in batch.items], pa.large_binary()),
-        "properties": pa.array(texts, pa.large_string()),
-        "flag": [item.flag for item in batch.items],
-    }
-    for name in ("queue_id", "sys_flag", "born_host", "store_host", "reconsume_times"):
-        columns[name] = [getattr(batch, name)] * count
-    if batch.born_timestamp is not None:
-        columns["born_timestamp"] = [batch.born_timestamp] * count
-    return columns
-
-
-def _common_text(given: Mapping[str, str] | str | None, config: MessageStoreConfig) -> str:
-    """Return the batch's own properties as text."""
-    if given is None or isinstance(given, str):
-        return given or ""
-    return encode_properties(given, trailing_separator=config.trailing_property_separator)
-
-
-def _joined(own: str, common: str) -> str:
-    """Put the batch's properties behind an item's own (since 4.9.1 with a separator between)."""
-    between = own and common and not own.endswith(PROPERTY_SEPARATOR)
-    return own + (PROPERTY_SEPARATOR if between else "") + common
+          "born_host", "store_host", "delay_level"}  # fmt: skip
 
 
 def table_of(messages: Any) -> pa.Table:
@@ -155,7 +103,7 @@ def bodies_of(table: pa.Table, count: int) -> Any:
 
 def properties_of(table: pa.Table, count: int, config: MessageStoreConfig) -> Any:
     """Return the property strings as bytes; checked, with room for a checksum if one is written."""
-    raw = _compact(_property_texts(table, count, config).cast(pa.large_binary()))
+    raw = _compact(property_texts(table, count, config).cast(pa.large_binary()))
     buffer = raw.buffers()[2]
     if buffer is not None and not bytes_of(buffer)[: bounds_of(raw)[-1]].all():
         raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
@@ -167,8 +115,8 @@ def properties_of(table: pa.Table, count: int, config: MessageStoreConfig) -> An
     return raw
 
 
-def _property_texts(table: pa.Table, count: int, config: MessageStoreConfig) -> Any:
-    """Return the property strings, in the order KEYS, TAGS, the others."""
+def property_texts(table: pa.Table, count: int, config: MessageStoreConfig) -> Any:
+    """Return the property strings as a column of texts, in the order KEYS, TAGS, the others."""
     parts = []
     for name, column in ((PROPERTY_KEYS, _keys(table)), (PROPERTY_TAGS, _texts(table, "tags"))):
         if column is not None:
@@ -196,6 +144,21 @@ def _property_texts(table: pa.Table, count: int, config: MessageStoreConfig) -> 
     if config.trailing_property_separator:
         return joined
     return pc.utf8_rtrim(joined, PROPERTY_SEPARATOR)
+
+
+def may_be_delayed(table: pa.Table) -> Int64s:
+    """Return the rows that have a delay level, or may have one in their properties."""
+    found = np.zeros(table.num_rows, bool)
+    given = _column(table, "properties")
+    if given is not None:
+        if pa.types.is_map(given.type):
+            given = pa.ListArray.from_arrays(given.offsets, given.keys.cast(pa.large_string()))
+            given = pc.binary_join(given, _text(PROPERTY_SEPARATOR))
+        has = pc.match_substring(given.cast(pa.large_string()), PROPERTY_DELAY)
+        found |= has.fill_null(False).to_numpy(zero_copy_only=False)
+    if "delay_level" in table.column_names:
+        found |= numbers_of(table, "delay_level", table.num_rows, 0, INT32_MAX) > 0
+    return np.flatnonzero(found)
 
 
 def _with_room_for_crcs(properties: Any) -> Any:

@@ -53,6 +53,8 @@ class Message:
     store_host: str = "127.0.0.1:10911"
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    #: Above 0 the message is delivered later, by `messageDelayLevel` (see `schedule.py`).
+    delay_level: int = 0
 
 
 @dataclass(slots=True)

@@ -95,6 +95,7 @@ class MessageStoreConfig:
     max_msgs_num_batch: int = 64
     default_query_max_num: int = 32
     message_delay_level: str = DELAY_LEVELS
+    flush_delay_offset_interval: int = 10_000
     delete_when: str = "04"
     file_reserved_time: int = 72
     disk_max_used_space_ratio: int = 75
@@ -112,10 +113,14 @@ class MessageStoreConfig:
     #: not fight for the interpreter; 0 leaves it all to the dispatcher's thread.
     dispatch_inline_bytes: int = 2 << 20
     wait_dispatched_timeout: int = 5000
+    #: Whether a store with background threads delivers delayed messages that are due.
+    enable_schedule_message: bool = True
     #: Bytes of the largest record that is taken: RocketMQ's limit, and what a file can hold.
     record_size_max: int = field(init=False, repr=False, default=0)
     #: UTF-8 bytes of the longest topic that is taken.
     topic_size_max: int = field(init=False, repr=False, default=0)
+    #: The delay of level 1, 2, … in ms.
+    delay_levels_ms: tuple[int, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -130,7 +135,8 @@ class MessageStoreConfig:
         unknown = self.layouts - LAYOUTS
         if unknown:
             raise InvalidMessage(f"layouts: unknown {sorted(unknown)}, known {sorted(LAYOUTS)}")
-        _ = self.delay_levels_ms, self.delete_hours
+        object.__setattr__(self, "delay_levels_ms", _delays(self.message_delay_level))
+        _ = self.delete_hours
 
     @classmethod
     def from_camel(cls, options: Mapping[str, Any], *, ignore_unknown: bool = False) -> Self:
@@ -190,17 +196,13 @@ class MessageStoreConfig:
         """Percent of the disk above which files go whatever their age; 30 … 85."""
         return min(max(self.disk_space_clean_forcibly_ratio, 30), 85)
 
-    @property
-    def delay_levels_ms(self) -> tuple[int, ...]:
-        """The delay of level 1, 2, … in ms."""
-        try:
-            return tuple(
-                int(part[:-1]) * _UNITS_MS[part[-1]] for part in self.message_delay_level.split()
-            )
-        except (KeyError, ValueError):
-            raise InvalidMessage(
-                f"message_delay_level: {self.message_delay_level!r} is no list like '1s 5m 2h'"
-            ) from None
+
+def _delays(text: str) -> tuple[int, ...]:
+    """Return the delays of a list of levels, in ms."""
+    try:
+        return tuple(int(part[:-1]) * _UNITS_MS[part[-1]] for part in text.split())
+    except (KeyError, ValueError):
+        raise InvalidMessage(f"message_delay_level: {text!r} is no list like '1s 5m 2h'") from None
 
 
 def camel_to_snake(name: str) -> str:

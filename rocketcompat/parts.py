@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 
+from rocketcompat.broker_config import BrokerConfig
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.follower import Follower
@@ -38,6 +39,7 @@ class Parts:
         self.commit_log = CommitLog(
             vfs, self.path(COMMIT_LOG_DIRECTORY), config, clock, writable=writable
         )
+        self.broker_config = BrokerConfig(vfs, root, compat=config.compat)
         self.queues: ConsumeQueueTable | None = None
         self.index: IndexService | None = None
         self.tube: TubeLayout | None = None

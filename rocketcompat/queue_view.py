@@ -24,17 +24,19 @@ from rocketcompat.formats import (
     CQ_PRE_FILL_SIZE,
     CQ_UNIT,
     INT32_MAX,
-    LMQ_PREFIX,
-    SCHEDULE_TOPIC,
     parse_offset_name,
 )
 from rocketcompat.messages import has_queue_unit
+from rocketcompat.topics import (
+    LMQ_PREFIX,
+    PROPERTY_MULTI_DISPATCH,
+    PROPERTY_MULTI_OFFSET,
+    SCHEDULE_TOPIC,
+)
 from tubestore.kernels import Int64s
 from tubestore.vfs import VfsFile
 
 QueueKey = tuple[str, int]
-PROPERTY_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
-PROPERTY_MULTI_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 
 #: What can be said of a unit; "ok" comes first, the rest are findings of `check`.
 UNIT_STATES = {

@@ -35,11 +35,12 @@ from rocketcompat.consume_queue import ConsumeQueue
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.dispatch import ReputMessageService
 from rocketcompat.follower import Follower
-from rocketcompat.formats import CQ_PRE_FILL_SIZE, LMQ_PREFIX
+from rocketcompat.formats import CQ_PRE_FILL_SIZE
 from rocketcompat.index_service import IndexService
 from rocketcompat.log_end import QueueOffsets, find_log_end, is_as_left, known_damages
 from rocketcompat.log_scan import Damage, Piece, scan
 from rocketcompat.progress import Mark, Progress, ProgressFile, QueueKey
+from rocketcompat.topics import LMQ_PREFIX
 from tubestore.clock import Clock
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
 

@@ -24,7 +24,9 @@ from rocketcompat.formats import (
 from rocketcompat.mapped_file_queue import make_directory
 from rocketcompat.parts import Parts
 from rocketcompat.progress import ProgressFile
+from rocketcompat.put_path import PutPath
 from rocketcompat.recovery import recover_followers, recover_log
+from rocketcompat.schedule import ScheduleMessageService
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from rocketcompat.store_lock import StoreLock
 from tubestore.errors import NotAStore, TubeStoreError
@@ -82,6 +84,14 @@ class Writer:
             log, parts.followers, expiring, parts.clock, self._vfs.modified_ms,
             parts.path(CONSUME_QUEUE_DIRECTORY),
         )  # fmt: skip
+        self.puts = PutPath(log, self.dispatcher)
+        self.schedule = (
+            None
+            if parts.queues is None
+            else ScheduleMessageService(
+                log, parts.queues, parts.broker_config, parts.clock, self.puts.append
+            )
+        )
         # What stands in the log from here on is ours: the mark says so, after a reboot too.
         log.flush()
         self._progress_file.write(self.flusher.progress(), sync=True)
@@ -91,16 +101,22 @@ class Writer:
         self.dispatcher.start()
         self.flusher.start(on_round)
         self.cleaner.start()
+        if self.schedule is not None and self._parts.config.enable_schedule_message:
+            self.schedule.start()
 
     def problems(self) -> list[TubeStoreError]:
         """What the structures and services could not do."""
         tube = self._parts.tube
         services = self.dispatcher.problems + self.flusher.problems + self.cleaner.problems
+        if self.schedule is not None:
+            services += self.schedule.problems
         return services + (tube.problems if tube else [])
 
     def shut_down(self) -> None:
         """Everything of a close that can fail; `abort` stays if anything did."""
         self.cleaner.shutdown()
+        if self.schedule is not None:
+            self.schedule.shutdown()
         log = self._parts.commit_log
         if log.failed is not None:
             self.dispatcher.abandon()
@@ -112,6 +128,8 @@ class Writer:
         queues = self._parts.queues
         ends = queues.max_offsets() if queues is not None else {}
         self.flusher.persist(clean=done, queues=ends)
+        if self.schedule is not None:
+            self.schedule.persist()
         if done and not self.flusher.problems:
             self._vfs.remove(self._parts.path(ABORT_FILE))
             self._vfs.sync_directory(self._parts.root)
