@@ -58,8 +58,9 @@ class StagedWriter:
 
     `root` is the store's directory as this process sees it, `job_id` what will be published,
     `attempt` names the task's attempt (letters, digits, `_ . -`). `topics` gives settings of
-    topics whose rows bring no partition: they are routed by key, or take turns. A pair is
-    closed when its data or its index has the segment size of `options`. Not thread-safe.
+    topics whose rows bring no partition: they are routed by key, or take turns; `new_topics`
+    those of topics that `topics` does not name. A pair is closed when its data or its index has
+    the segment size of `options`. Not thread-safe.
 
     Errors: InvalidMessage and MessageTooLarge (the batch was not taken), InvalidName; DiskFull
     and StoreFailed when a file cannot be written: the writer is of no use any more then.
@@ -72,6 +73,7 @@ class StagedWriter:
         attempt: str,
         *,
         topics: Mapping[str, TopicOptions] | None = None,
+        new_topics: TopicOptions | None = None,
         options: StoreOptions | None = None,
         vfs: Vfs | None = None,
         clock: Clock | None = None,
@@ -81,7 +83,7 @@ class StagedWriter:
         if not attempt or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in attempt):
             raise InvalidName(attempt, "an attempt is named by letters, digits, _ . and -")
         self.directory = staging_directory(os.path.abspath(os.fspath(root)), job_id)
-        self._topics = dict(topics or {})
+        self._topics, self._new_topics = dict(topics or {}), new_topics
         self._options = options or StoreOptions()
         self._vfs: Vfs = vfs or OsVfs()
         self._clock: Clock = clock or SystemClock()
@@ -135,7 +137,7 @@ class StagedWriter:
 
     def _options_of(self, topic: str, *, known: bool) -> TopicOptions:
         check_topic_name(topic)
-        found = self._topics.get(topic)
+        found = self._topics.get(topic, self._new_topics if known else None)
         if found is None and known:
             text = f"topic {topic!r}: how many partitions it has is not known here"
             raise InvalidMessage(f"{text}; give the writer `topics`, or the rows a partition")

@@ -14,7 +14,9 @@ from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, writ
 from tubestore.errors import DataLoss, InvalidOption, NotAStore, OffsetOutOfRange, UnknownTopic
 from tubestore.formats import key_code_of
 from tubestore.spark.options import ReadOptions
+from tubestore.staging import StagedWriter
 from tubestore.testing import MemoryVfs
+from tubestore.vfs import OsVfs
 
 
 @pytest.fixture
@@ -209,6 +211,31 @@ def test_a_record_in_flight_is_not_in_the_plan(root: Path) -> None:
     data = sorted((root / "logs-0").glob("*.tube"))[-1]
     os.truncate(data, data.stat().st_size - 10)  # its entry is there, its last bytes are not
     assert read_plan(planned(root, subscribe="logs")) == rows[:-1]
+
+
+def test_a_job_that_is_half_published_is_not_in_the_plan(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StagedWriter(root, "j", "0") as writer:
+        for topic in ("logs", "orders"):
+            rows = {"topic": [topic] * 40, "body": [b"x" * 4000] * 40, "partition": [0] * 40}
+            writer.write(rows)
+        staged = writer.finish()
+    before = len(scanned_rows(root))
+    seen = []
+    rename = OsVfs.rename
+
+    def look(self: OsVfs, source: str, target: str) -> None:
+        rename(self, source, target)
+        if target.endswith((".tube", ".index")):
+            seen.append(sum(split.rows for split in planned(root).splits))
+
+    with tubestore.open(root, background=False) as store:
+        monkeypatch.setattr(OsVfs, "rename", look)
+        store.publish("j", staged)
+        monkeypatch.undo()
+    assert seen == [before] * 4
+    assert len(read_plan(planned(root))) == before + 80
 
 
 def test_part_of_an_entry_is_not_in_the_plan(root: Path) -> None:

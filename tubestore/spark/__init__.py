@@ -18,7 +18,8 @@ are planned is said on stderr.
 | `reading` | what a task does with a split |
 | `micro_batches` | what the next batch of a stream has |
 | `lag` | how far a stream is behind |
-| `source`, `stream`, `tasks` | what Spark calls |
+| `write_options`, `intake`, `loads` | what a sink does |
+| `source`, `stream`, `sink`, `tasks` | what Spark calls |
 | `java`, `settings`, `laptop` | a session for a laptop; a look at somebody else's |
 | `frames` | DataFrames, their options checked where the caller is |
 
@@ -35,8 +36,9 @@ from tubestore.spark.java import need_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["behind", "read", "read_stream", "register", "session"]
+__all__ = ["behind", "read", "read_stream", "register", "session", "write", "write_stream"]
 
 
 def session(
@@ -92,3 +94,44 @@ def behind(query: Any, path: str) -> dict[str, dict[int, int]]:
 
     progress = getattr(query, "lastProgress", query)
     return lag_behind(path, position_of(progress, path))
+
+
+def write(
+    df: DataFrame,
+    path: str,
+    *,
+    job_id: str | None = None,
+    order_by: str | Sequence[str] | None = None,
+    **options: Any,
+) -> None:
+    """Append a DataFrame's rows to a store, all of them or none; durable when this returns.
+
+    `intake.py` has the columns. A `job_id` that was written before does nothing, so a job may be
+    run again. Rows of a partition keep the order that they have inside one split of the
+    DataFrame; `order_by` sorts them by columns, over all splits. The store's writer lock is
+    taken at the end, to publish. Raises InvalidMessage, InvalidOption, NotAStore before Spark is
+    asked anything.
+    """
+    need_spark()
+    from tubestore.spark.frames import write_frame
+
+    write_frame(df, path, job_id, order_by, options)
+
+
+def write_stream(
+    df: DataFrame,
+    path: str,
+    *,
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> StreamingQuery:
+    """Start a query that appends a streaming DataFrame to a store, each micro-batch once for ever.
+
+    End to end exactly once needs a source that can be replayed, and the same `checkpoint`.
+    `trigger` as of `DataStreamWriter.trigger`: {"availableNow": True}, {"processingTime": "1s"}.
+    """
+    need_spark()
+    from tubestore.spark.frames import write_stream_frame
+
+    return write_stream_frame(df, path, checkpoint, trigger, options)

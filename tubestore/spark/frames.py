@@ -11,13 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tubestore.errors import InvalidOption
+from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import choose_shards
 from tubestore.spark.shapes import SHAPES
+from tubestore.spark.write_options import WriteOptions
 from tubestore.vfs import OsVfs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 
 def read_frame(
@@ -96,3 +99,64 @@ def as_text(value: Any) -> str:
 def on_the_driver(spark: SparkSession) -> bool:
     """Whether this process runs where Spark plans: a Connect client may be anywhere."""
     return not type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def write_frame(
+    df: DataFrame,
+    path: str,
+    job_id: str | None,
+    order_by: str | Sequence[str] | None,
+    given: Mapping[str, Any],
+) -> None:
+    """Append a DataFrame to a store; see `tubestore.spark.write`."""
+    texts = {name: as_text(value) for name, value in given.items()}
+    if job_id is not None:
+        texts["jobId"] = job_id
+    path, load = _load(df, path, texts, stream=False)
+    if order_by is not None:
+        df = ordered(df, load, [order_by] if isinstance(order_by, str) else list(order_by))
+    df.write.format("tubestore").mode("append").options(**texts).save(path)
+
+
+def write_stream_frame(
+    df: DataFrame,
+    path: str,
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None,
+    given: Mapping[str, Any],
+) -> StreamingQuery:
+    """Start a query that appends to a store; see `tubestore.spark.write_stream`."""
+    texts = {name: as_text(value) for name, value in given.items()}
+    path, _ = _load(df, path, texts, stream=True)
+    writer = df.writeStream.format("tubestore").options(**texts)
+    writer = writer.option("checkpointLocation", checkpoint)
+    if trigger:
+        writer = writer.trigger(**trigger)
+    return writer.start(path)
+
+
+def _load(df: DataFrame, path: str, texts: Mapping[str, str], *, stream: bool) -> tuple[str, Load]:
+    """Check what can be checked here: (the path for Spark, the load)."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from tubestore.spark.source import register
+
+    options = WriteOptions.parse({**texts, "path": str(path)}, stream=stream)
+    if on_the_driver(df.sparkSession):
+        path = os.path.abspath(options.path)
+    register(df.sparkSession)
+    schema = to_arrow_schema(df.schema, timezone="UTC")
+    return str(path), Load.prepare(replace(options, path=str(path)), schema)
+
+
+def ordered(df: DataFrame, load: Load, columns: list[str]) -> DataFrame:
+    """Bring each partition's rows into one task, sorted by columns."""
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    added = None
+    if not load.intake.has_partitions:
+        added = StructField("partition", IntegerType())
+        df = df.mapInArrow(load.with_partitions, StructType([*df.schema.fields, added]))
+    groups = [load.intake.columns[n] for n in ("topic", "partition") if n in load.intake.columns]
+    groups += [added.name] if added else []
+    return df.repartition(*groups).sortWithinPartitions(*groups, *columns)

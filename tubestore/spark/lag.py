@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tubestore.commit_records import Horizon
 from tubestore.filenames import store_key
 from tubestore.options import StoreOptions
 from tubestore.records import ENTRY_SIZE
@@ -27,9 +28,10 @@ def lag_behind(root: str, position: Position, vfs: Vfs | None = None) -> dict[st
     """
     vfs = vfs or OsVfs()
     found: dict[str, dict[int, int]] = {}
+    horizon = Horizon(vfs, root)
     for listed in find_shards(root, vfs):
         name = (listed.topic, listed.store_id)
-        reader = ShardReader(vfs, listed.directory, *name, StoreOptions())
+        reader = ShardReader(vfs, listed.directory, *name, StoreOptions(), horizon)
         key = store_key(*name)
         try:
             totals = found.setdefault(listed.topic, {})

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from tubestore.commit_records import Horizon
 from tubestore.errors import DataLoss, NotAStore
 from tubestore.filenames import store_key
 from tubestore.formats import INDEX_ENTRY
@@ -92,6 +93,8 @@ class ShardNow:
     shard: ShardFiles
     first: int
     end: int
+    #: Where what belongs to an unfinished job begins.
+    hidden: tuple[int, int] | None
 
 
 class MicroBatches:
@@ -114,17 +117,19 @@ class MicroBatches:
     def look(self) -> dict[str, ShardNow]:
         """List the shards as they are now."""
         found = {}
+        horizon = Horizon(self._vfs, self.options.path)
         for shard in choose_shards(self._vfs, self.options):
             key = store_key(shard.topic, shard.store_id)
             before = self._seen.get(key)
-            if before is None or before.shard != shard:
-                index = ShardIndex(self._vfs, shard)
-                try:
-                    found[key] = ShardNow(shard, *index.bounds())
-                finally:
-                    index.close()
-            else:
+            hidden = horizon.limits(shard.topic, shard.store_id)
+            if before is not None and before.shard == shard and before.hidden == hidden:
                 found[key] = before
+                continue
+            index = ShardIndex(self._vfs, shard)
+            try:
+                found[key] = ShardNow(shard, *index.bounds(horizon), hidden)
+            finally:
+                index.close()
         self._seen = found
         return found
 

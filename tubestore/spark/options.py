@@ -363,7 +363,7 @@ def markdown(table: Iterable[Option]) -> str:
 def _shown(option: Option) -> str:
     if option.default is None:
         return ""
-    if option.read is size:
+    if option.read is size and option.default % (1 << 20) == 0:
         return f"`{option.default >> 20}m`"
     if option.name.endswith("Offsets"):
         return "`earliest`" if option.default == EARLIEST else "`latest`"

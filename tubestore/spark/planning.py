@@ -2,7 +2,8 @@
 
 Only names, lengths and some index entries are looked at, never data: a plan of a terabyte takes
 about as long as listing its files. The plan is a snapshot: what a live writer adds later, or has
-half written now, is not in it (DESIGN.md D9).
+half written now, is not in it (DESIGN.md D9), and a job that is being published is in it with all
+its files or with none.
 
 A split is what one task reads, about `maxSplitBytes` of log: a part of a large shard, or many
 small ones, since a task costs some 30 ms however little it does. Each says itself which files
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tubestore.commit_records import Horizon
 from tubestore.errors import DataLoss, InvalidOption, NotAStore, OffsetOutOfRange, UnknownTopic
 from tubestore.filenames import STORE_FILE
 from tubestore.formats import PARTITIONS_PER_STORE
@@ -131,8 +133,18 @@ class ShardIndex:
         entries = self.read(file, row, 1)
         return int(entries["data_offset"][0]) if len(entries) else self.data_end
 
-    def bounds(self) -> tuple[int, int]:
-        """Return the offsets [first, end) of what is kept and whole."""
+    def bounds(self, horizon: Horizon) -> tuple[int, int]:
+        """Return the offsets [first, end) of what is kept, whole, and of finished jobs.
+
+        The horizon was made before the files were listed.
+        """
+        first, end = self._kept_and_whole()
+        limits = horizon.limits(self.shard.topic, self.shard.store_id)
+        if limits is not None:
+            end = min(end, limits[0])
+        return min(first, end), end
+
+    def _kept_and_whole(self) -> tuple[int, int]:
         # A file that was rolled just now is empty, and the entry in flight is in the one before.
         filled = [file for file in self.shard.index if file.size >= ENTRY_SIZE]
         if not filled:
@@ -141,8 +153,7 @@ class ShardIndex:
         rows = last.size // ENTRY_SIZE
         count = min(_TAIL_ENTRIES, rows)
         whole = whole_entries(self.read(last, rows - count, count), self.data_end)
-        end = last.start + ENTRY_SIZE * (rows - count + whole)
-        return min(self._first(), end), end
+        return self._first(), last.start + ENTRY_SIZE * (rows - count + whole)
 
     def _first(self) -> int:
         """Return the offset of the first entry whose data is still there."""
@@ -250,9 +261,11 @@ def _of_topic(given: int | Offsets, topic: str) -> Mapping[int, int]:
     return {} if isinstance(given, int) else given.get(topic, {})
 
 
-def _wanted_portions(index: ShardIndex, options: ReadOptions, max_bytes: int) -> Iterator[Portion]:
+def _wanted_portions(
+    index: ShardIndex, horizon: Horizon, options: ReadOptions, max_bytes: int
+) -> Iterator[Portion]:
     """Cut what the options want of one shard."""
-    low, end = index.bounds()
+    low, end = index.bounds(horizon)
     limits, others = shard_limits(index.shard, low, end, options)
     if not others:
         limits = tuple(one for one in limits if one.start < one.end)
@@ -271,6 +284,7 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
     NotAStore, UnknownTopic, InvalidOption, DataLoss or OffsetOutOfRange for what cannot be read.
     """
     vfs = vfs or OsVfs()
+    horizon = Horizon(vfs, options.path)
     shards = choose_shards(vfs, options)
     max_bytes = options.max_split_bytes
     if options.min_partitions > 1:
@@ -281,7 +295,7 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
         check_files(shard)
         index = ShardIndex(vfs, shard)
         try:
-            found += _wanted_portions(index, options, max_bytes)
+            found += _wanted_portions(index, horizon, options, max_bytes)
         finally:
             index.close()
     return Plan(options.path, tuple(pack(found, max_bytes)))

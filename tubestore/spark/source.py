@@ -9,6 +9,7 @@ them to the tasks. Where Python runs what:
 | `streamReader` | one for the life of a query |
 | `reader`, `partitions` | once a DataFrame, at its first action: the plan is a snapshot |
 | `read` | the task |
+| `writer`, `streamWriter` | once a job, once a micro-batch (`sink.py`) |
 
 There is no `pushFilters`: Spark 4.3.0 keeps what one query pushed down for the next one that
 uses the same DataFrame, and gives wrong rows without a word. A `where` therefore reads
@@ -27,6 +28,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -36,8 +39,10 @@ from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import choose_shards, plan
 from tubestore.spark.settings import check_settings
 from tubestore.spark.shapes import SHAPES
+from tubestore.spark.sink import TubeStoreStreamWriter, TubeStoreWriter
 from tubestore.spark.stream import TubeStoreStreamReader
 from tubestore.spark.tasks import plain_errors, read_partition, reading_of, say
+from tubestore.spark.write_options import WriteOptions
 from tubestore.vfs import OsVfs
 
 if TYPE_CHECKING:
@@ -69,6 +74,17 @@ class TubeStoreSource(DataSource):
         """Return the reader of a batch."""
         with plain_errors():
             return TubeStoreReader(ReadOptions.parse(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a DataFrame."""
+        with plain_errors():
+            return TubeStoreWriter(WriteOptions.parse(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of one micro-batch."""
+        with plain_errors():
+            options = WriteOptions.parse(self.options, stream=True)
+            return TubeStoreStreamWriter(options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""

@@ -1,0 +1,139 @@
+"""A load is staged by tasks and published once; what fails leaves nothing, or all."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tubestore
+from tests.spark.stores import scanned_rows, write_store
+from tubestore.check import check
+from tubestore.commit_records import CommitRecords
+from tubestore.errors import InvalidMessage, NotAStore, StoreLocked, UnknownTopic
+from tubestore.spark.loads import Load
+from tubestore.spark.write_options import WriteOptions
+
+
+def batch(first: int, count: int, **columns: Any) -> pa.RecordBatch:
+    numbers = range(first, first + count)
+    rows = {"topic": ["logs"] * count, "body": [b"%d" % n for n in numbers], **columns}
+    return pa.RecordBatch.from_pydict(rows)
+
+
+def load_of(root: Path, schema: pa.Schema, **options: str) -> Load:
+    made = Load.prepare(WriteOptions.parse({"path": str(root), **options}), schema)
+    again: Load = pickle.loads(pickle.dumps(made))
+    return again
+
+
+def run(root: Path, batches: list[pa.RecordBatch], job_id: str = "j", **options: str) -> Any:
+    """Do what Spark does: a task a batch, then a commit."""
+    load = load_of(root, batches[0].schema, **options)
+    staged = [load.stage(job_id, f"{n}-{n}", iter([one])) for n, one in enumerate(batches)]
+    return load.publish(job_id, [file for files in staged for file in files])
+
+
+def bodies(root: Path) -> list[bytes]:
+    return [row["body"] for row in scanned_rows(root)]
+
+
+def test_rows_of_all_tasks_are_there_in_their_order(tmp_path: Path) -> None:
+    run(tmp_path, [batch(0, 10, partition=[0] * 10), batch(10, 5, partition=[0] * 5)])
+    assert bodies(tmp_path) == [b"%d" % n for n in range(15)]
+    assert list(check(tmp_path)) == []
+
+
+def test_a_job_is_there_once_however_often_it_is_run(tmp_path: Path) -> None:
+    for replayed in (False, True, True):
+        assert run(tmp_path, [batch(0, 10)]).replayed is replayed
+    assert len(bodies(tmp_path)) == 10
+    assert load_of(tmp_path, batch(0, 1).schema).is_published("j")
+    assert not load_of(tmp_path, batch(0, 1).schema).is_published("k")
+
+
+def test_topics_for_keys_are_made_as_large_as_was_asked_for(tmp_path: Path) -> None:
+    run(tmp_path, [batch(0, 2, key=["a", "b"])], numPartitions="8", numStores="2")
+    with tubestore.open(tmp_path, mode="r") as store:
+        options = store.topic("logs").options
+        assert (options.partitions, options.stores) == (8, 2)
+    run(tmp_path, [batch(2, 2, key=["a", "b"])], "next", numPartitions="3")
+    by_body = {row["body"]: row["partition_id"] for row in scanned_rows(tmp_path)}
+    assert by_body[b"0"] == by_body[b"2"]  # the same key, the same partition
+    assert by_body[b"1"] == by_body[b"3"]
+
+
+def test_topics_of_rows_with_partitions_are_made_as_large_as_these_need(tmp_path: Path) -> None:
+    run(tmp_path, [batch(0, 2, partition=[3, 10_002])])
+    with tubestore.open(tmp_path, mode="r") as store:
+        assert store.topic("logs").options == tubestore.TopicOptions(partitions=4, stores=2)
+
+
+def test_topics_are_not_made_if_that_is_not_wanted(tmp_path: Path) -> None:
+    write_store(tmp_path, {"orders": 1})
+    with pytest.raises(UnknownTopic):
+        run(tmp_path, [batch(0, 2, partition=[0, 0])], createTopics="false")
+    with pytest.raises(InvalidMessage, match="how many partitions it has is not known"):
+        run(tmp_path, [batch(0, 2)], createTopics="false")
+
+
+def test_a_job_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    load = load_of(tmp_path, batch(0, 1).schema)
+    load.stage("j", "0-0", iter([batch(0, 10)]))
+    load.abort("j")
+    assert [path.name for path in (tmp_path / ".tubestore" / "staging").iterdir()] == []
+    assert run(tmp_path, [batch(0, 10)]).rows == 10
+
+
+def test_a_published_job_survives_being_given_up(tmp_path: Path) -> None:
+    run(tmp_path, [batch(0, 10)])
+    load_of(tmp_path, batch(0, 1).schema).abort("j")
+    assert len(bodies(tmp_path)) == 10
+
+
+def test_giving_up_leaves_a_job_alone_that_is_half_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = load_of(tmp_path, batch(0, 1).schema)
+    staged = load.stage("j", "0-0", iter([batch(0, 10)]))
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tubestore.publish.roll_forward", killed)
+    with pytest.raises(KeyboardInterrupt):
+        load.publish("j", staged)
+    monkeypatch.undo()
+    load.abort("j")
+    assert load.publish("j", staged).replayed  # opening brought it to its end
+    assert len(bodies(tmp_path)) == 10
+    assert CommitRecords(tubestore.vfs.OsVfs(), str(tmp_path)).pending() is None
+
+
+def test_a_load_waits_for_a_writer_and_then_says_who_is_in_the_way(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path), pytest.raises(StoreLocked, match="lockTimeoutMs"):
+        run(tmp_path, [batch(0, 10)], lockTimeoutMs="50")
+    assert run(tmp_path, [batch(0, 10)]).rows == 10
+
+
+def test_a_row_that_cannot_be_stored_is_refused_and_nothing_is_staged(tmp_path: Path) -> None:
+    empty = pa.RecordBatch.from_pydict({"topic": ["logs"], "body": [b""]})
+    with pytest.raises(InvalidMessage, match="body"):
+        run(tmp_path, [empty])
+    assert not list((tmp_path / ".tubestore").rglob("*.tube"))
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    with pytest.raises(NotAStore, match="RocketMQ"):
+        load_of(tmp_path, batch(0, 1).schema)
+
+
+def test_a_stream_of_batches_keeps_one_range_of_ids(tmp_path: Path) -> None:
+    for number in range(5):
+        run(tmp_path, [batch(number, 1)], f"query:{number}")
+    text = (tmp_path / ".tubestore" / "jobs.json").read_text()
+    assert '"query": [[0, 4]]' in text

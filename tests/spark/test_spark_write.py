@@ -1,0 +1,200 @@
+"""Writing through Spark itself: batches and streams appear whole and once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tubestore
+from tests.spark.stores import scanned_rows, write_store
+from tubestore.check import check
+from tubestore.errors import InvalidMessage
+
+COUNT = 4000
+
+
+def numbered(spark: Any, count: int = COUNT, parts: int = 4) -> Any:
+    """Return messages that name their number, in the order of their partitions."""
+    return spark.range(0, count, numPartitions=parts).selectExpr(
+        "if(id % 3 = 0, 'orders', 'logs') AS topic",
+        "CAST(id % 5 AS INT) AS partition",
+        "CAST(CAST(id AS STRING) AS BINARY) AS body",
+    )
+
+
+def numbers(root: Path) -> list[int]:
+    return sorted(int(row["body"]) for row in scanned_rows(root))
+
+
+def verify(root: Path, expected: list[int]) -> None:
+    """Every message is there once, in order within its partition, and the files are sound."""
+    assert numbers(root) == expected
+    last: dict[tuple[str, int], int] = {}
+    for row in scanned_rows(root):
+        key = (row["topic"], row["partition_id"])
+        assert int(row["body"]) >= last.get(key, -1)
+        last[key] = int(row["body"])
+    assert list(check(root)) == []
+
+
+def test_a_dataframe_is_appended(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    numbered(spark).write.format("tubestore").mode("append").save(str(root))
+    verify(root, list(range(COUNT)))
+    ids = [row["msg_id"] for row in scanned_rows(root)]
+    assert len(set(ids)) == COUNT
+
+
+def test_a_job_is_written_once(spark: Any, tmp_path: Path) -> None:
+    from tubestore.spark import write
+
+    root = tmp_path / "store"
+    for _ in range(2):
+        write(numbered(spark), str(root), job_id="load-7")
+    verify(root, list(range(COUNT)))
+    write(numbered(spark), str(root), job_id="load-8")
+    assert numbers(root) == sorted([*range(COUNT), *range(COUNT)])
+
+
+def test_a_store_is_copied_with_its_partitions_and_ids(spark: Any, tmp_path: Path) -> None:
+    from tubestore.spark import read, write
+
+    write_store(tmp_path / "one", {"logs": 500})
+    write(read(spark, str(tmp_path / "one")), str(tmp_path / "two"))
+    write(read(spark, str(tmp_path / "one"), schema="kafka"), str(tmp_path / "three"))
+    assert scanned_rows(tmp_path / "two") == scanned_rows(tmp_path / "one")
+    columns = ["partition_id", "body", "filter_item", "received_time"]
+    assert scanned_rows(tmp_path / "three", columns=columns) == scanned_rows(
+        tmp_path / "one", columns=columns
+    )
+
+
+def test_rows_are_brought_in_order_if_that_is_asked_for(spark: Any, tmp_path: Path) -> None:
+    from pyspark.sql.functions import rand
+
+    from tubestore.spark import write
+
+    time = "CAST(CAST(body AS STRING) AS BIGINT) AS received_time_ms"
+    shuffled = numbered(spark).selectExpr("*", time).orderBy(rand(7))
+    write(shuffled, str(tmp_path / "store"), order_by=["received_time_ms"])
+    verify(tmp_path / "store", list(range(COUNT)))
+    keyed = shuffled.selectExpr(
+        "topic", "body", "received_time_ms", "CAST(partition AS STRING) AS key"
+    )
+    write(keyed, str(tmp_path / "keys"), order_by="received_time_ms", numPartitions=3)
+    verify(tmp_path / "keys", list(range(COUNT)))
+
+
+def test_a_task_that_fails_is_tried_again_and_leaves_nothing(spark: Any, tmp_path: Path) -> None:
+    root, marks = tmp_path / "store", tmp_path / "marks"
+    marks.mkdir()
+
+    def fail_once(batches: Any) -> Any:
+        import os
+
+        from pyspark import TaskContext
+
+        part = TaskContext.get().partitionId()
+        yield from batches
+        if part == 1 and not os.path.exists(f"{marks}/tried"):
+            open(f"{marks}/tried", "w").close()
+            raise RuntimeError("once")
+
+    frame = numbered(spark)
+    frame.mapInArrow(fail_once, frame.schema).write.format("tubestore").mode("append").save(
+        str(root)
+    )
+    assert (marks / "tried").exists()
+    verify(root, list(range(COUNT)))
+    assert not list((root / ".tubestore" / "staging").iterdir())
+
+
+def test_a_job_that_fails_leaves_the_store_as_it_was(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write_store(root, {"logs": 10})
+    before = scanned_rows(root)
+    frame = numbered(spark).selectExpr(
+        "topic", "partition", "if(body = CAST('3999' AS BINARY), NULL, body) AS body"
+    )
+    with pytest.raises(Exception, match="InvalidMessage") as caught:
+        frame.write.format("tubestore").mode("append").save(str(root))
+    assert "Traceback" not in str(caught.value)
+    assert scanned_rows(root) == before
+    assert not list((root / ".tubestore" / "staging").iterdir())
+
+
+def test_what_cannot_be_written_is_refused_before_anything_runs(spark: Any, tmp_path: Path) -> None:
+    from tubestore.spark import write
+
+    root = str(tmp_path / "store")
+    frame = numbered(spark)
+    with pytest.raises(InvalidMessage, match="column colour: not known"):
+        write(frame.selectExpr("topic", "body", "'red' AS colour"), root)
+    with pytest.raises(Exception, match="option mode: overwrite"):
+        frame.write.format("tubestore").mode("overwrite").save(root)
+    with pytest.raises(Exception, match="did you mean jobId"):
+        frame.write.format("tubestore").mode("append").option("job", "x").save(root)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_writer_with_the_store_open_is_waited_for(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with tubestore.open(root), pytest.raises(Exception, match=r"StoreLocked: .* lockTimeoutMs"):
+        numbered(spark).write.format("tubestore").mode("append").option(
+            "lockTimeoutMs", "100"
+        ).save(str(root))
+    assert numbers(root) == []
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+def copy(spark: Any, source: Path, target: Path, checkpoints: Path, **options: Any) -> Any:
+    """Run a query from store to store until it has read everything."""
+    from tubestore.spark import read_stream, write_stream
+
+    frame = read_stream(spark, str(source), maxOffsetsPerTrigger=150)
+    query = write_stream(
+        frame, str(target), checkpoint=str(checkpoints), trigger={"availableNow": True}, **options
+    )
+    query.awaitTermination()
+    return query
+
+
+def test_a_stream_is_copied_batch_by_batch_and_goes_on(spark: Any, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    write_store(one, {"logs": 300, "orders": 100})
+    copy(spark, one, two, tmp_path / "c")
+    assert scanned_rows(two) == scanned_rows(one)
+    write_store(one, {"logs": 60})
+    copy(spark, one, two, tmp_path / "c")
+    assert scanned_rows(two) == scanned_rows(one)
+    assert list(check(two)) == []
+
+
+def test_a_named_query_writes_each_batch_once_also_with_a_new_checkpoint(
+    spark: Any, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    write_store(one, {"logs": 300})
+    copy(spark, one, two, tmp_path / "c", txnAppId="copier")
+    copy(spark, one, two, tmp_path / "lost", txnAppId="copier")
+    assert scanned_rows(two) == scanned_rows(one)
+    copy(spark, one, two, tmp_path / "other", txnAppId="another")
+    assert len(scanned_rows(two)) == 600
+
+
+def test_a_batch_that_was_published_before_a_crash_is_not_written_again(
+    spark: Any, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    write_store(one, {"logs": 300})
+    copy(spark, one, two, tmp_path / "c")
+    # As after a crash between our commit and Spark's: the last batch is not in its log.
+    commits = sorted((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
+    commits[-1].unlink()
+    (tmp_path / "c" / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    copy(spark, one, two, tmp_path / "c")
+    assert scanned_rows(two) == scanned_rows(one)

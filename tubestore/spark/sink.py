@@ -1,0 +1,122 @@
+"""The sinks: what Spark calls to write a DataFrame or a stream into a store.
+
+| method | process |
+| --- | --- |
+| `__init__` | once a job on the driver's machine; the object goes to the tasks and to `commit` |
+| `write` | a task: stages files that nobody sees |
+| `commit` | the driver's machine, when all tasks are done: publishes all of them, in one step |
+| `abort` | the driver's machine, when a task failed, or `commit` did |
+
+Next to read: `loads.py`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tubestore.commit_records import StagedFile
+from tubestore.errors import InvalidOption
+from tubestore.spark.loads import Load
+from tubestore.spark.tasks import plain_errors, say
+from tubestore.spark.write_options import WriteOptions
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has staged."""
+
+    job_id: str
+    files: list[StagedFile]
+
+
+def _load(options: WriteOptions, schema: StructType, overwrite: bool) -> Load:
+    if overwrite:
+        reason = "overwrite (or complete): a log is only appended to; use append"
+        raise InvalidOption("mode", reason)
+    return Load.prepare(options, to_arrow_schema(schema, timezone="UTC"))
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "outside of a task"
+    return context
+
+
+def _stage(load: Load, job_id: str, batches: Iterator[pa.RecordBatch]) -> Staged:
+    with plain_errors():
+        if load.is_published(job_id):
+            return Staged(job_id, [])
+        context = _context()
+        attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
+        return Staged(job_id, load.stage(job_id, attempt, batches))
+
+
+def _publish(load: Load, job_id: str, messages: list[WriterCommitMessage | None]) -> None:
+    """Publish what tasks staged, in the order of the DataFrame's partitions."""
+    files = [file for message in messages if isinstance(message, Staged) for file in message.files]
+    with plain_errors():
+        result = load.publish(job_id, files)
+    if result.replayed:
+        say(f"{load.options.path}: job {job_id} was there already; nothing was written")
+
+
+class TubeStoreWriter(DataSourceArrowWriter):
+    """Appends a DataFrame, all of it or nothing."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        self.load = _load(options, schema, overwrite)
+        self.job_id = options.job_id or f"spark-{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage one partition's rows."""
+        return _stage(self.load, self.job_id, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish."""
+        _publish(self.load, self.job_id, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what was staged."""
+        self.load.abort(self.job_id)
+
+
+class TubeStoreStreamWriter(DataSourceStreamArrowWriter):
+    """Appends micro-batches, each once for ever: a batch is named by its query and its number."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        self.load = _load(options, schema, overwrite)
+        self.application = options.application
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage one partition's rows of a batch."""
+        context = _context()
+        number = context.getLocalProperty("streaming.sql.batchId")
+        name = self.application or context.getLocalProperty("sql.streaming.queryId")
+        return _stage(self.load, f"{name}:{number}", iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish a batch."""
+        for job_id in self._job_ids(messages, batchId):
+            _publish(self.load, job_id, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what a batch staged."""
+        for job_id in self._job_ids(messages, batchId):
+            self.load.abort(job_id)
+
+    def _job_ids(self, messages: list[WriterCommitMessage | None], number: int) -> set[str]:
+        """Return the batch's name: the tasks know it, and so does who named the query."""
+        named = {m.job_id for m in messages if isinstance(m, Staged)}
+        return named or ({f"{self.application}:{number}"} if self.application else set())
