@@ -110,6 +110,29 @@ class IndexFile:
             raise CorruptRecord(path, INDEX_HEADER.position("index_count"), str(index.header))
         return index
 
+    @classmethod
+    def load_short(cls, vfs: Vfs, path: str, geometry: IndexGeometry) -> IndexFile | None:
+        """Open a file that has lost its end, for `recover`; None if it may be another's geometry.
+
+        That its items stand where this geometry has them is proved by the first of them: the
+        header names its physical offset, and its chain begins with it. A file that has all the
+        items that its header counts, and no part of one, may be one for fewer items.
+        """
+        file = vfs.open(path)
+        if not geometry.item_position(2) <= file.size() < geometry.file_size:
+            file.close()
+            return None
+        index = cls(file, geometry)
+        header = IndexHeader.unpack(file.pread(INDEX_HEADER.size, 0))
+        there, rest = divmod(file.size() - geometry.items_start, INDEX_ITEM.size)
+        index.header = replace(header, index_count=min(header.index_count, there))
+        found = index.examine(1 << 62)
+        proved = found.kept and any(found.ends[0].tobytes())
+        if not proved or (not rest and header.index_count <= there):
+            file.close()
+            return None
+        return index
+
     @property
     def begin_timestamp(self) -> int:
         """Store time of the first item, ms."""
@@ -359,6 +382,8 @@ class IndexFile:
         """
         found = self.examine(below)
         number = found.kept + 1
+        if self._file.size() < self.geometry.file_size:
+            self._file.truncate(self.geometry.file_size)
         for start, end in self._data_behind(self.geometry.item_position(number)):
             self._file.pwrite(bytes(end - start), start)
         with self._lock:
@@ -442,7 +467,7 @@ class IndexFile:
 
     def _read_items(self, number: int, count: int) -> np.ndarray[Any, Any]:
         raw = self._file.pread(count * INDEX_ITEM.size, self.geometry.item_position(number))
-        return np.frombuffer(raw, INDEX_ITEM.dtype)
+        return np.frombuffer(raw, INDEX_ITEM.dtype, len(raw) // INDEX_ITEM.size)
 
     def _touch_pages(self, slots: Int64s) -> None:
         if self._dirty_pages is None:

@@ -19,6 +19,7 @@ Next to read: `reads.py`, `query_message`.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -30,11 +31,13 @@ from rocketcompat.index_file import IndexFile
 from rocketcompat.index_items import IndexGeometry, Int32s, key_hash
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock
+from tubestore.errors import CorruptRecord
 from tubestore.kernels import Int64s
 from tubestore.vfs import Vfs
 
 _NAME_FORMAT = "%Y%m%d%H%M%S"
 _NAME_DIGITS = 17
+_log = logging.getLogger(__name__)
 
 
 def index_file_name(now_ms: int, last: str | None) -> str:
@@ -83,6 +86,8 @@ class IndexService:
         self._on_roll = on_roll
         self._lock = threading.Lock()
         self._files: tuple[IndexFile, ...] = ()
+        #: How many files from the first on are whole; None if all are.
+        self._whole: int | None = None
         #: Files that were left since the last sync, and directories in which one appeared.
         self._unsynced: tuple[IndexFile, ...] = ()
         self._unsynced_directories: list[str] = []
@@ -94,18 +99,34 @@ class IndexService:
         """Take in the files as their headers describe them; what is no index file is passed by.
 
         CorruptRecord if a file has another geometry than configured: the real one would grow
-        and misread it (spec §3.4).
+        and misread it (spec §3.4). One that has only lost its end is taken by a writer, whose
+        `recover` builds it again from there; see `is_whole`.
         """
-        self._files = tuple(
-            IndexFile.load(
-                self._vfs, os.path.join(self._directory, name), self._geometry, self._writable
-            )
-            for name, is_directory, size in sorted(self._vfs.entries(self._directory))
-            if not is_directory and name.isdecimal() and not self._is_unborn(name, size)
-        )
+        self._whole = None
+        files: list[IndexFile] = []
+        for name, is_directory, size in sorted(self._vfs.entries(self._directory)):
+            if not is_directory and name.isdecimal() and not self._is_unborn(name, size):
+                files.append(self._loaded(os.path.join(self._directory, name), len(files)))
+        self._files = tuple(files)
         if self._files and self._writable:
             # A process that was killed may have made them, and not have come to the sync.
             self._unsynced_directories = [self._directory]
+
+    def _loaded(self, path: str, place: int) -> IndexFile:
+        try:
+            return IndexFile.load(self._vfs, path, self._geometry, self._writable)
+        except CorruptRecord as error:
+            short = self._writable and IndexFile.load_short(self._vfs, path, self._geometry)
+            if not short:
+                raise
+            _log.warning("%s; it is built again", error)
+            self._whole = place if self._whole is None else self._whole
+            return short
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no file has lost its end; else `recover` has to be called."""
+        return self._whole is None
 
     def _is_unborn(self, name: str, size: int) -> bool:
         """Whether a crash left a file of length 0 behind; a writer removes it."""
@@ -156,6 +177,7 @@ class IndexService:
         self._files = files[:keep]
         if keep and not whole:
             files[keep - 1].recover(cut)
+        self._whole = None
         self.mark(resume, resume)
         return resume
 
@@ -166,6 +188,8 @@ class IndexService:
         be in them, and whether the last of them is whole and needs no recovery.
         """
         files = self._files
+        if self._whole is not None:  # what follows a short file would stand before its items
+            files, certain = files[: self._whole + 1], False
         for keep in range(len(files), 0, -1):
             file = files[keep - 1]
             was_left = keep < len(files) and file.room == 0

@@ -167,7 +167,8 @@ def _recover_follower(
 ) -> int:
     """Bring one structure to a state that the log vouches for; returns from where to hand over."""
     end = log.max_offset
-    if result.clean and mark is not None and mark.synced == end:
+    whole = not isinstance(follower, IndexService) or follower.is_whole
+    if result.clean and mark is not None and mark.synced == end and whole:
         follower.mark(end, end)
         return end
     trusted = min(mark.synced, end) if mark is not None else None

@@ -333,6 +333,40 @@ def test_the_windows_see_the_damage_that_a_recovery_sees(bench: Bench) -> None:
     assert damage_in_windows() == before
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_an_index_file_that_lost_its_end_is_built_again(
+    bench: Bench, clean: bool, place: int
+) -> None:
+    store = bench.open()
+    bench.put(50)
+    store.flush()
+    store.close() if clean else bench.kill()
+    names = [name for name, _, _ in bench.vfs.entries(f"{ROOT}/index")]
+    assert len(names) >= 3
+    path = f"{ROOT}/index/{names[place]}"
+    bench.vfs.open(path).truncate(40 + 4 * 7 + 20 * 5 + 3)
+    with bench.open() as store:
+        for i in range(50):
+            assert len(store.query_message(f"T{i % 2}", f"k{i}").messages) == 1, i
+    options = {"maxHashSlotNum": 7, "maxIndexNum": 20}
+    assert list(check_store(StoreDirectory(ROOT, options, bench.vfs))) == []
+
+
+def test_an_index_file_of_another_geometry_is_not_taken_for_one_that_lost_its_end(
+    bench: Bench,
+) -> None:
+    with bench.open():
+        bench.put(10)
+    before = bench.vfs.tree()
+    for changes in ({"max_hash_slot_num": 8}, {"max_hash_slot_num": 1000}):
+        with pytest.raises(CorruptRecord, match="index"):
+            bench.open(CONFIG.changed(**changes))
+        bench.vfs.release_locks()
+    index = {path: data for path, data in before.items() if "/index/" in path}
+    assert index.items() <= bench.vfs.tree().items()
+
+
 def test_forgotten_marks_stay_forgotten_if_the_process_was_killed_over_it(bench: Bench) -> None:
     with bench.open():
         bench.put(3)
