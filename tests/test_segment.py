@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tubestore.segment import MAPPED_READ_MIN, FileSegment
-from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
 from tubestore.vfs import OsVfs, Vfs
 
 START = 1000
@@ -85,6 +85,18 @@ def test_a_cut_takes_back_what_was_synced(memory_vfs: MemoryVfs) -> None:
     assert (segment.end, segment.synced_end) == (START + 4, START + 4)
     segment.append(b"ab")
     assert bytes(segment.view(segment.end)) == b"0123ab"
+
+
+def test_what_was_cut_does_not_come_back_after_a_sync(memory_vfs: MemoryVfs) -> None:
+    """Not even where nothing is left to sync: a publisher counts on the end."""
+    segment = make(memory_vfs)
+    segment.append(b"0123456789")
+    segment.sync()
+    journal = memory_vfs.record()
+    segment.cut(START)
+    segment.sync()
+    for state in crash_states(journal, seed=1, kinds=("power",), steps=lambda step: step == 2):
+        assert state.vfs().read_file(segment.path) == b"", state
 
 
 def test_a_view_is_as_long_as_asked_and_stays_when_the_file_grows(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ MAPPED_READ_MIN = 64 << 10
 class FileSegment:
     """A file named by the absolute offset of its first byte."""
 
-    __slots__ = ("_vfs", "_view", "end", "file", "path", "sealed", "start", "synced_end")
+    __slots__ = ("_vfs", "_view", "end", "file", "path", "sealed", "shortened",
+                 "start", "synced_end")  # fmt: skip
 
     def __init__(
         self, file: VfsFile, start: int, size: int, *, sealed: bool, vfs: Vfs | None = None
@@ -36,6 +37,8 @@ class FileSegment:
         self.end = start + size
         self.synced_end = start
         self.sealed = sealed
+        #: Cut since the last sync: a power cut could bring back what stood behind `end`.
+        self.shortened = False
         self._view = memoryview(b"")
 
     @property
@@ -56,7 +59,8 @@ class FileSegment:
     def sync(self) -> int:
         """Bring everything appended so far to stable storage; returns the offset that is safe."""
         end = self.end
-        if self.synced_end < end:
+        if self.synced_end < end or self.shortened:
+            self.shortened = False
             self.file.sync()
             self.synced_end = end
         return end
@@ -65,6 +69,7 @@ class FileSegment:
         """Forget everything from `end` on: bytes that no reader was ever shown (DESIGN.md D10)."""
         self.file.truncate(end - self.start)
         self.end = end
+        self.shortened = True
         self.synced_end = min(self.synced_end, end)
         self._view = memoryview(b"")
 
