@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import tubestore
-from tubestore.errors import StoreFailed, TubeStoreError
+from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
 from tubestore.file_store import MsgFileStore
 from tubestore.testing import MemoryVfs
 from tubestore.workers import Workers
@@ -55,9 +55,14 @@ class Owner:
     def __init__(self) -> None:
         self.all: list[Any] = []
         self.problems: list[TubeStoreError] = []
+        self.tidied = threading.Semaphore(0)
 
     def writing_shards(self) -> Iterator[Any]:
         yield from self.all
+
+    def keep_house(self, stopping: Callable[[], bool]) -> None:
+        if not stopping():
+            self.tidied.release()
 
     def note_problem(self, problem: TubeStoreError) -> None:
         self.problems.append(problem)
@@ -245,6 +250,27 @@ def test_stopping_ends_all_threads() -> None:
     before = threading.active_count()
     owner = Owner()
     workers = Workers(3, owner)
-    assert threading.active_count() == before + 4
+    assert threading.active_count() == before + 5  # the timer, and retention
     workers.stop()
     assert threading.active_count() == before
+
+
+def test_the_house_is_kept_by_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass over many files takes long; buffers that are due by time do not wait for it."""
+    monkeypatch.setattr("tubestore.workers.MAINTENANCE_INTERVAL_S", 0.001)
+    owner = Owner()
+    workers = Workers(1, owner)
+    for _ in range(3):
+        assert owner.tidied.acquire(timeout=10)
+    workers.stop()
+
+
+def test_a_shard_whose_topic_was_deleted_is_no_problem(caplog: pytest.LogCaptureFixture) -> None:
+    owner = Owner()
+    workers = Workers(1, owner)
+    shard: Any = Shard()
+    shard.error = StoreClosed("deleted")
+    workers.flush_soon(shard)
+    assert shard.flushed.acquire(timeout=10)
+    workers.stop()
+    assert (owner.problems, caplog.text) == ([], "")

@@ -56,6 +56,8 @@ _LAZY = {
     "Page": "messages",
     "StoreOptions": "options",
     "Topic": "topic",
+    "Lease": "leases",
+    "SegmentRow": "retention",
     "TopicOptions": "options",
 }
 

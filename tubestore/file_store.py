@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore import postings_cache
-from tubestore.errors import NotAStore
+from tubestore.errors import NotAStore, OffsetOutOfRange
 from tubestore.filenames import (
     DATA_SUFFIX,
     INDEX_DIRECTORY,
@@ -264,8 +264,10 @@ class MsgFileStore:
 
     def entries(self, segment: FileSegment, end: int) -> Array:
         """Return the index entries of a segment below the absolute offset `end`."""
-        end = min(end, segment.end)
-        return entries_in(segment.view(end))
+        try:
+            return entries_in(segment.view(min(end, segment.end)))
+        except FileNotFoundError as error:
+            raise self._too_late(segment.start) from error
 
     def postings(self, segment: FileSegment, field: str) -> PartitionIndex:
         """Return the posting lists of an index segment by "partition_id" or "key_code"."""
@@ -311,7 +313,16 @@ class MsgFileStore:
 
     def record_bytes(self, segment: FileSegment, end: int) -> memoryview:
         """Return the bytes of a data segment below the absolute offset `end`."""
-        return segment.view(min(end, segment.end))
+        try:
+            return segment.view(min(end, segment.end))
+        except FileNotFoundError as error:
+            raise self._too_late(self.first_offset()) from error
+
+    def _too_late(self, offset: int) -> OffsetOutOfRange:
+        """Say where the shard begins now: retention has removed what a reader has not read yet."""
+        now = MsgFileStore(self.vfs, self.directory, self.store_id, self._options)
+        now.load(writable=False)
+        return OffsetOutOfRange(offset, now.first_offset(), now.index.end)
 
 
 def _first_kept(index: Segments, data_start: int) -> int:

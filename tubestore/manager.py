@@ -32,6 +32,7 @@ from tubestore.errors import (
 )
 from tubestore.file_store import MsgFileStore
 from tubestore.filenames import DATA_SUFFIX, join, store_key
+from tubestore.housekeeping import Housekeeping
 from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
 from tubestore.messages import BatchAck
@@ -99,6 +100,7 @@ class MessageStoreManager(BulkLoads):
         except BaseException:
             self._directory.release()
             raise
+        self._housekeeping = Housekeeping(self.vfs, self.root, self.clock, self.options)
         self._workers: Workers | None = None
         if mode == "w" and background:
             self._workers = Workers(self.options.flush_workers, self)
@@ -228,6 +230,12 @@ class MessageStoreManager(BulkLoads):
         """Do what is due by time; with `background=True` a thread calls this by itself."""
         for shard in list(self.writing_shards()):
             shard.maintain()
+        self.keep_house(lambda: False)
+
+    def keep_house(self, stopping: Callable[[], bool]) -> None:
+        """Make a pass of retention if it is time for one."""
+        if self._housekeeping.is_due():
+            self._housekeeping.run(self._topics, stopping)
 
     def close(self) -> None:
         """Flush and sync everything and give the directory back; harmless when repeated.

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Literal, NamedTuple
 
 from tubestore.clock import Clock
 from tubestore.commit_records import CommitRecords
-from tubestore.errors import ReadOnlyStore, StoreClosed, StoreFailed
+from tubestore.errors import InvalidMessage, ReadOnlyStore, StoreClosed, StoreFailed
+from tubestore.housekeeping import Housekeeping
+from tubestore.leases import Lease
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.quantities import Age, age_ms
 from tubestore.records import ENTRY_SIZE
+from tubestore.retention import Bounds, SegmentRow
 from tubestore.topic import Topic
 from tubestore.topic_registry import TopicRegistry
 from tubestore.vfs import Vfs
@@ -59,6 +63,7 @@ class OpenTopics(ABC):
     clock: Clock
     vfs: Vfs
     _topics: TopicRegistry
+    _housekeeping: Housekeeping
     #: Why the store is not open; None while it is.
     _closed: str | None
 
@@ -172,6 +177,106 @@ class OpenTopics(ABC):
             self._check_open(writing=True)
             return self._topics.ensure(wanted)
 
+    # -- retention ---------------------------------------------------------------------------
+
+    def retain(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        max_age: Age | None = None,
+        max_bytes: int | None = None,
+        dry_run: bool = False,
+    ) -> list[SegmentRow]:
+        """Remove the oldest files of some topics, or of all; returns a row for each that went.
+
+        `max_age` counts for every topic in place of its own setting. `max_bytes` bounds the
+        files of all these topics together, beside their own settings: the oldest go first.
+        With `dry_run` nothing is removed, and a store that is open for reading will do.
+
+        Whole files go, data and index together; those that are written to stay, unless all
+        their messages are older than `max_age`. They wait in a trash for `trash_grace_ms`, and
+        what a lease holds stays. ReadOnlyStore, InvalidMessage, StoreFailed.
+        """
+        self._check_open(writing=not dry_run)
+        bound = _checked_size(max_bytes)
+        chosen, bounds_of = self._chosen(topics), _bounds_of(age_ms(max_age))
+        return self._housekeeping.retain(chosen, bounds_of, max_bytes=bound, dry_run=dry_run)
+
+    def explain_retention(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        max_age: Age | None = None,
+        max_bytes: int | None = None,
+    ) -> list[SegmentRow]:
+        """Return a row for every file: whether `retain` would remove it, when, and why (not)."""
+        self._check_open()
+        bound = _checked_size(max_bytes)
+        chosen, bounds_of = self._chosen(topics), _bounds_of(age_ms(max_age))
+        return self._housekeeping.explain(chosen, bounds_of, max_bytes=bound)
+
+    def retain_topic(
+        self, topic: Topic, max_age: Age | None, max_bytes: int | None, *, dry_run: bool
+    ) -> list[SegmentRow]:
+        """See `Topic.retain`."""
+        self._check_open(writing=not dry_run)
+        bounds = _bounds_of(age_ms(max_age), _checked_size(max_bytes))
+        return self._housekeeping.retain([topic], bounds, dry_run=dry_run)
+
+    def explain_topic(
+        self, topic: Topic, max_age: Age | None, max_bytes: int | None
+    ) -> list[SegmentRow]:
+        """See `Topic.explain_retention`."""
+        self._check_open()
+        bounds = _bounds_of(age_ms(max_age), _checked_size(max_bytes))
+        return self._housekeeping.explain([topic], bounds)
+
+    def empty_trash(self, grace: Age | None = None) -> int:
+        """Delete now what has waited in the trash for `grace`; returns the bytes.
+
+        By default for `trash_grace_ms`. What a lease holds stays.
+        """
+        self._check_open(writing=True)
+        return self._housekeeping.empty_trashes(self._topics, age_ms(grace, "grace"))
+
+    def lease(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        offsets: Mapping[str, int] | None = None,
+        ttl: Age = timedelta(minutes=10),
+        holder: str | None = None,
+    ) -> Lease:
+        """Keep retention, in any process, away from what a long reader needs, for `ttl`.
+
+        On all shards that these topics (by default all, or none with `offsets`) have, from their
+        first offset on; or from the index offsets on that `offsets` gives by shard
+        (`{"logs-0": 5600}`). Renew it in time, with higher offsets as the work goes on, and
+        release it at the end; as a context manager it does that itself. Take it first and
+        then open or refresh a reader. A holder that dies is forgotten after `ttl`.
+
+        In mode "r" too: it writes a file in `.tubestore/leases`. OffsetOutOfRange if something
+        is gone already; ReadOnlyStore where no file can be written.
+        """
+        self._check_open()
+        names = () if topics is None and offsets is not None else topics
+        ttl_ms = age_ms(ttl, "ttl")
+        if not ttl_ms:
+            raise InvalidMessage(f"ttl = {ttl}: above 0")
+        try:
+            return self._housekeeping.lease(
+                self._chosen(names), offsets or {}, ttl_ms=ttl_ms, holder=holder
+            )
+        except PermissionError as error:
+            raise ReadOnlyStore(f"{self.root}: no lease can be written here ({error})") from error
+
+    def _chosen(self, topics: Iterable[str] | None) -> list[Topic]:
+        if isinstance(topics, str):
+            raise TypeError("topics: a list of names is needed, not one text")
+        return list(self._topics) if topics is None else [self._topics.get(n) for n in topics]
+
+    # -- finding them ------------------------------------------------------------------------
+
     def topic(self, name: str) -> Topic:
         """Return a topic; UnknownTopic if there is none of this name."""
         self._check_open()
@@ -185,3 +290,22 @@ class OpenTopics(ABC):
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
         return self._topics.names()
+
+
+def _checked_size(max_bytes: int | None) -> int | None:
+    if max_bytes is not None and max_bytes < 0:
+        raise InvalidMessage(f"max_bytes = {max_bytes}: not negative")
+    return max_bytes
+
+
+def _bounds_of(max_age_ms: int | None, max_bytes: int | None = None) -> Callable[[Topic], Bounds]:
+    """Return what gives a topic's bounds: those of a call, else its own settings."""
+
+    def bounds(topic: Topic) -> Bounds:
+        own = topic.options
+        return Bounds(
+            own.max_age_ms if max_age_ms is None else max_age_ms,
+            own.max_bytes if max_bytes is None else max_bytes,
+        )
+
+    return bounds

@@ -51,12 +51,16 @@ class StoreOptions:
     #: How long an append waits when both buffers are full before it raises StoreBusy.
     append_timeout_ms: int = 5000
     payload_size_max: int = DEFAULT_PAYLOAD_SIZE_MAX
+    #: How often the background looks for what retention lets go, as TubeMQ does …
+    retention_interval_ms: int = 180_000
+    #: … and how long what was removed waits in the trash, as between TubeMQ's mark and deletion.
+    trash_grace_ms: int = 120_000
 
     def __post_init__(self) -> None:
         check_durability(self.durability)
         if self.on_damage not in ("raise", "isolate"):
             raise ValueError(f"on_damage {self.on_damage!r}: 'raise' or 'isolate'")
-        zero_is_off = {"sync_after_bytes", "append_timeout_ms"}
+        zero_is_off = {"sync_after_bytes", "append_timeout_ms", "trash_grace_ms"}
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, int) and value < (0 if each.name in zero_is_off else 1):

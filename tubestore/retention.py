@@ -221,15 +221,19 @@ class ShardPlan:
 
     # -- telling -----------------------------------------------------------------------------
 
-    def rows(self, bounds: Bounds) -> list[SegmentRow]:
-        """Return a row a segment, data before index, the oldest first."""
+    def rows(self, bounds: Bounds, *, all_rows: bool = True) -> list[SegmentRow]:
+        """Return a row a segment, or for each that goes: data before index, the oldest first."""
         rows = []
         for number, segment in enumerate(self.data):
             goes = number < self.count
+            if not goes and not all_rows:
+                break
             reason = self._reasons[number] if goes else self._why_not(number, bounds)
             rows.append(self._row("data", segment, self.times(number), goes, reason, bounds))
         gone = self.index_count()
         for number, segment in enumerate(self.index):
+            if number >= gone and not all_rows:
+                break
             if number < gone:
                 reason = "what its entries point to goes"
             elif segment is self.index[-1]:

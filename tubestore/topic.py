@@ -32,7 +32,9 @@ from tubestore.formats import (
 from tubestore.message_store import MessageStore
 from tubestore.messages import Ack, BatchAck
 from tubestore.options import Durability, TopicOptions, check_durability
+from tubestore.quantities import Age
 from tubestore.records import RecordColumns, encode_columns, pack_header
+from tubestore.retention import SegmentRow
 from tubestore.topic_reads import ReadHost, Shard, TopicReader
 
 Array = np.ndarray[Any, Any]
@@ -48,6 +50,16 @@ class TopicHost(ReadHost, Protocol):
 
     def next_msg_ids(self, count: int) -> Array:
         """Reserve ids in a row (int64)."""
+
+    def retain_topic(
+        self, topic: Topic, max_age: Age | None, max_bytes: int | None, *, dry_run: bool
+    ) -> list[SegmentRow]:
+        """Remove a topic's oldest files."""
+
+    def explain_topic(
+        self, topic: Topic, max_age: Age | None, max_bytes: int | None
+    ) -> list[SegmentRow]:
+        """Say what would become of each of a topic's files."""
 
 
 class Topic(TopicReader):
@@ -152,6 +164,25 @@ class Topic(TopicReader):
             first = self._next + 1
             self._next += count
         return first
+
+    def retain(
+        self,
+        *,
+        max_age: Age | None = None,
+        max_bytes: int | None = None,
+        dry_run: bool = False,
+    ) -> list[SegmentRow]:
+        """Remove the topic's oldest files; returns a row for each that went (would go).
+
+        What is not given is the topic's own setting. See `MessageStoreManager.retain`.
+        """
+        return self._store.retain_topic(self, max_age, max_bytes, dry_run=dry_run)
+
+    def explain_retention(
+        self, *, max_age: Age | None = None, max_bytes: int | None = None
+    ) -> list[SegmentRow]:
+        """Return a row for every file of the topic: whether it would go, when, and why (not)."""
+        return self._store.explain_topic(self, max_age, max_bytes)
 
     def sync(self) -> None:
         """Bring everything that was taken to stable storage."""

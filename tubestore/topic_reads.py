@@ -119,6 +119,10 @@ class TopicReader:
             for shard in self._shards.values():
                 shard.discard(reason)
 
+    def opened_shard(self, store_id: int) -> Shard | None:
+        """Return a shard that has been used; None if it has not."""
+        return self._shards.get(store_id)
+
     def opened_shards(self) -> list[Shard]:
         """Return the shards that have been used."""
         return list(self._shards.values())

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from tubestore.double_buffer import DoubleBuffer
-from tubestore.errors import StoreFailed, TubeStoreError
+from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
 from tubestore.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,9 @@ class Employer(Protocol):
 
     def writing_shards(self) -> Iterable[MessageStore]:
         """Return the shards that have been used."""
+
+    def keep_house(self, stopping: Callable[[], bool]) -> None:
+        """Make a pass of retention if it is time for one; end early when `stopping()`."""
 
     def note_problem(self, problem: TubeStoreError) -> None:
         """Remember what went wrong where nobody was waiting for it."""
@@ -59,6 +62,10 @@ class Workers:
         ]
         self._threads.append(
             threading.Thread(target=self._tick, name="tubestore-timer", daemon=True)
+        )
+        # Of its own: a pass may take long, and buffers that are due do not wait for it.
+        self._threads.append(
+            threading.Thread(target=self._tidy, name="tubestore-retention", daemon=True)
         )
         for thread in self._threads:
             thread.start()
@@ -122,6 +129,8 @@ class Workers:
         try:
             work()
             return
+        except StoreClosed:
+            return  # its topic was deleted meanwhile
         except TubeStoreError as error:  # appends of the shard are refused and say so
             log.warning("%s: %s", shard.name, error)
             problem = error
@@ -139,6 +148,14 @@ class Workers:
         while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
             if not self._maintain_all():
                 return
+
+    def _tidy(self) -> None:
+        while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
+            employer = self._employer()
+            if employer is None:
+                return
+            employer.keep_house(self._stopping.is_set)
+            del employer
 
     def _maintain_all(self) -> bool:
         """Maintain every shard; False when the store is gone (nothing here keeps it alive)."""

@@ -1,0 +1,241 @@
+"""When retention acts on an open store, and on what: topics with bounds, trashes, old leases.
+
+A pass looks at files only; a shard that has nothing to lose is not opened for it. Between what
+is planned and what is done a shard may grow: what is written to by then stays.
+
+Guards: `_lock` lets one pass run at a time. A shard's own locks come below it.
+
+Next to read: `open_topics.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tubestore import trash
+from tubestore.clock import Clock
+from tubestore.errors import OffsetOutOfRange, StoreClosed, TubeStoreError, UnknownTopic
+from tubestore.filenames import join, parse_store_key, store_key
+from tubestore.leases import Lease, LeaseRecord, forget_expired, live_leases
+from tubestore.message_store import MessageStore
+from tubestore.options import StoreOptions
+from tubestore.retention import Bounds, SegmentRow, ShardPlan, keep_within, plan
+from tubestore.shard_reader import ShardReader
+from tubestore.topic import Topic
+from tubestore.vfs import Vfs
+
+log = logging.getLogger(__name__)
+
+#: The first pass in the background comes this long after the opening, at the latest.
+FIRST_PASS_MS = 10_000
+_TRIES = 5
+
+
+def _always(bounds: Bounds, _: Topic) -> Bounds:
+    return bounds
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A shard's plan, and the topic that carries it out."""
+
+    topic: Topic
+    bounds: Bounds
+    shard: ShardPlan
+
+
+class Housekeeping:
+    """Retention of one open store."""
+
+    def __init__(self, vfs: Vfs, root: str, clock: Clock, options: StoreOptions) -> None:
+        self._vfs, self._root, self._clock, self._options = vfs, root, clock, options
+        self._lock = threading.Lock()
+        first = min(FIRST_PASS_MS, options.retention_interval_ms)
+        self._due = clock.monotonic() + first / 1000
+
+    # -- retention ---------------------------------------------------------------------------
+
+    def retain(
+        self,
+        topics: Iterable[Topic],
+        bounds_of: Callable[[Topic], Bounds],
+        *,
+        max_bytes: int | None = None,
+        dry_run: bool = False,
+    ) -> list[SegmentRow]:
+        """Remove what the topics' bounds let go; `max_bytes` bounds all of them together.
+
+        Returns a row for each segment that went, or would go.
+        """
+        with self._lock:
+            planned = self._plan(topics, bounds_of, max_bytes)
+            going = [one for one in planned if one.shard.count]
+            rows = [row for one in going for row in one.shard.rows(one.bounds, all_rows=False)]
+            if not dry_run:
+                for one in going:
+                    shard = one.topic.writable(one.shard.store_id)
+                    shard.remove_below(one.shard.data_start)
+                self._empty_trashes(topics)
+            return rows
+
+    def explain(
+        self,
+        topics: Iterable[Topic],
+        bounds_of: Callable[[Topic], Bounds],
+        *,
+        max_bytes: int | None = None,
+    ) -> list[SegmentRow]:
+        """Return a row for every segment: what would become of it, when, and why."""
+        with self._lock:
+            planned = self._plan(topics, bounds_of, max_bytes)
+            return [row for one in planned for row in one.shard.rows(one.bounds)]
+
+    def _plan(
+        self,
+        topics: Iterable[Topic],
+        bounds_of: Callable[[Topic], Bounds],
+        max_bytes: int | None,
+    ) -> list[_Planned]:
+        now_ms = self._clock.now_ms()
+        leases = live_leases(self._vfs, self._root, now_ms)
+        planned = []
+        for topic in topics:
+            bounds = bounds_of(topic)
+            shards = [self._look(topic, n, leases, now_ms) for n in self._store_ids(topic)]
+            plan(shards, bounds)
+            planned += [_Planned(topic, bounds, shard) for shard in shards]
+        if max_bytes is not None:
+            keep_within([one.shard for one in planned], max_bytes)
+        return planned
+
+    def _store_ids(self, topic: Topic) -> list[int]:
+        directory = self._root
+        keys = (store_key(topic.name, n) for n in range(topic.options.stores))
+        return [n for n, key in enumerate(keys) if self._vfs.exists(join(directory, key))]
+
+    def _look(
+        self, topic: Topic, store_id: int, leases: Sequence[LeaseRecord], now_ms: int
+    ) -> ShardPlan:
+        opened = topic.opened_shard(store_id)
+        may_seal = True
+        if isinstance(opened, MessageStore):
+            may_seal = opened.dirty_bytes == 0
+            ends = opened.view().ends
+        else:
+            ends = self._reader(topic.name, store_id).view().ends
+        return ShardPlan(self._vfs, topic.name, store_id, ends, leases, now_ms, may_seal)
+
+    def _reader(self, topic: str, store_id: int) -> ShardReader:
+        directory = join(self._root, store_key(topic, store_id))
+        return ShardReader(self._vfs, directory, topic, store_id, self._options)
+
+    # -- by itself ---------------------------------------------------------------------------
+
+    def is_due(self) -> bool:
+        """Whether it is time for a pass."""
+        return self._clock.monotonic() >= self._due
+
+    def run(self, topics: Iterable[Topic], stopping: Callable[[], bool]) -> None:
+        """Make a pass over every topic by its own settings; what fails is logged."""
+        self._due = self._clock.monotonic() + self._options.retention_interval_ms / 1000
+        topics = list(topics)
+        for topic in topics:
+            bounds = Bounds(topic.options.max_age_ms, topic.options.max_bytes)
+            if stopping():
+                return
+            if bounds != Bounds():
+                self._try(topic.name, partial(self.retain, [topic], partial(_always, bounds)))
+        self._try("the trash", partial(self.empty_trashes, topics))
+
+    @staticmethod
+    def _try(name: str, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except StoreClosed:
+            return  # deleted or closed meanwhile
+        except (TubeStoreError, OSError) as error:
+            log.warning("retention of %s: %s", name, error)
+        except Exception:  # not foreseen: the others are not to suffer for it
+            log.exception("retention of %s", name)
+
+    # -- trash -------------------------------------------------------------------------------
+
+    def empty_trashes(self, topics: Iterable[Topic], grace_ms: int | None = None) -> int:
+        """Delete what has waited in the trashes for the grace time and no lease holds.
+
+        Returns the bytes.
+        """
+        with self._lock:
+            return self._empty_trashes(topics, grace_ms)
+
+    def _empty_trashes(self, topics: Iterable[Topic], grace_ms: int | None = None) -> int:
+        now_ms = self._clock.now_ms()
+        grace = self._options.trash_grace_ms if grace_ms is None else grace_ms
+        forget_expired(self._vfs, self._root, now_ms)
+        leases = live_leases(self._vfs, self._root, now_ms)
+
+        def is_held(key: str) -> bool:
+            # A trash is small and a lease short: which of its files are needed is not asked.
+            return any(lease.holds(key) is not None for lease in leases)
+
+        freed = trash.purge(
+            self._vfs, trash.trash_of(self._root), now_ms - grace, lambda w: is_held(w.name)
+        )
+        for topic in topics:
+            for store_id in self._store_ids(topic):
+                key = store_key(topic.name, store_id)
+                place = trash.trash_of(join(self._root, key))
+                if self._vfs.exists(place) and not is_held(key):
+                    freed += trash.purge(self._vfs, place, now_ms - grace, lambda _: False)
+        return freed
+
+    # -- leases ------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        topics: Iterable[Topic],
+        offsets: Mapping[str, int],
+        *,
+        ttl_ms: int,
+        holder: str | None,
+    ) -> Lease:
+        """Take a lease on all shards of some topics, and on others from given offsets on."""
+        named = holder or f"{socket.gethostname()}:{os.getpid()}"
+        keys = [store_key(t.name, n) for t in topics for n in self._store_ids(t)]
+        for attempt in range(_TRIES):
+            wanted = {key: self._first_kept(key)[0] for key in keys} | dict(offsets)
+            try:
+                return Lease(
+                    self._vfs,
+                    self._root,
+                    wanted,
+                    holder=named,
+                    ttl_ms=ttl_ms,
+                    clock=self._clock,
+                    check=self._check_kept,
+                )
+            except OffsetOutOfRange:
+                # Retention was quicker: what is kept begins further on now.
+                if offsets or attempt == _TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _first_kept(self, key: str) -> tuple[int, int]:
+        """Return the first and the next offset of a shard, as its files are now."""
+        parsed = parse_store_key(key)
+        if parsed is None:
+            raise UnknownTopic(key)
+        view = self._reader(*parsed).view()
+        return view.index_start, view.index_end
+
+    def _check_kept(self, offsets: Mapping[str, int]) -> None:
+        for key, offset in offsets.items():
+            first, end = self._first_kept(key)
+            if offset < first:
+                raise OffsetOutOfRange(offset, first, end)
