@@ -34,12 +34,12 @@ from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import MessageRecord, has_queue_unit
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import Prepared
+from rocketcompat.queue_offset_table import QueueKey, QueueOffsetTable
 from tubestore.clock import Clock
-from tubestore.errors import CorruptRecord, OffsetOutOfRange, StoreFailed, TubeStoreError
+from tubestore.errors import CorruptRecord, OffsetOutOfRange, StoreBusy, StoreFailed, TubeStoreError
 from tubestore.kernels import Int64s, ranks
 from tubestore.vfs import Vfs
 
-QueueKey = tuple[str, int]
 #: Above this many the starts are forgotten and the dispatcher follows the chain itself.
 _STARTS_MAX = 1 << 20
 #: What can pass: the message is refused and the next may fit again.
@@ -62,7 +62,9 @@ class CommitLog:
         self._clock = clock
         self._put_lock = threading.Lock()
         self._sync_condition = threading.Condition()
-        self._next_queue_offsets: dict[QueueKey, int] = {}
+        self._next_queue_offsets = QueueOffsetTable(config)
+        #: Since when the put that is under way holds the lock, ms; 0 if none does.
+        self._held_since = 0
         self._starts: list[int] = []
         self._starts_complete = True
         self._end = self._synced = 0
@@ -114,10 +116,7 @@ class CommitLog:
     def raise_queue_offsets(self, offsets: Iterable[tuple[QueueKey, int]]) -> None:
         """Take in next queue offsets; the greater counts (recovery does, from the queues)."""
         with self._put_lock:
-            table = self._next_queue_offsets
-            for key, offset in offsets:
-                if offset > table.get(key, 0):
-                    table[key] = offset
+            self._next_queue_offsets.raise_to(offsets)
 
     def put_one(self, prepared: Prepared) -> tuple[int, int, int]:
         """Append a message; returns (physical offset, queue offset, store timestamp).
@@ -125,24 +124,32 @@ class CommitLog:
         In the page cache on return; thread-safe. OSError without room on the disk (it may be
         tried again), StoreFailed once the log has failed.
         """
-        message, size = prepared.message, prepared.size
+        message = prepared.message
         key = (message.topic, message.queue_id)
         counted = not prepared.sys_flag & TRANSACTION_PREPARED  # a rollback has this bit too
+        self._refuse_if_busy()
         with self._put_lock:
             if (stopped := self._failed or self.refusal) is not None:
                 raise stopped
-            now = self._clock.now_ms()
-            queue_offset = self._next_queue_offsets.get(key, 0) if counted else 0
-            file, physical_offset = self._place(size)
-            record = encode_one(prepared, queue_offset, physical_offset, now)
+            now = self._held_since = self._clock.now_ms()
             try:
+                table = self._next_queue_offsets
+                copies = table.offsets_of_copies(prepared) if prepared.copies else ()
+                size = prepared.size
+                queue_offset = table.get(key, 0) if counted else 0
+                file, physical_offset = self._place(size)
+                record = encode_one(prepared, queue_offset, physical_offset, now)
                 if file is None:
                     file = self._roll()
                 file.append(record)
             except (OSError, LeftOver) as error:
                 raise self._refusal(error) from error
+            finally:
+                self._held_since = 0
             if counted:
-                self._next_queue_offsets[key] = queue_offset + 1
+                table[key] = queue_offset + 1
+            for copy, offset in copies:
+                table.move(copy, offset + 1)
             self._end = physical_offset + size
             self._store_timestamp = now
             self.put_count += 1
@@ -167,10 +174,11 @@ class CommitLog:
         counted = has_queue_unit(encoded.sys_flags)
         groups, firsts = _queue_groups(encoded, counted)
         group_ranks = ranks(groups)
+        self._refuse_if_busy()
         with self._put_lock:
             if (stopped := self._failed or self.refusal) is not None:
                 raise stopped
-            now = self._clock.now_ms()
+            now = self._held_since = self._clock.now_ms()
             keys = [(encoded.topic_names[encoded.topic_codes[row]], int(encoded.queue_ids[row]))
                     for row in firsts]  # fmt: skip
             bases = np.array([self._next_queue_offsets.get(key, 0) for key in keys] + [0], np.int64)
@@ -192,7 +200,9 @@ class CommitLog:
                 refusal.placed = written  # type: ignore[attr-defined]
                 raise refusal from error
             finally:
-                self._count_up(keys, groups[:written], bases)
+                self._held_since = 0
+                counts = np.bincount(groups[:written], minlength=len(keys) + 1)[: len(keys)]
+                self._next_queue_offsets.count_up(keys, bases, counts)
                 self._starts.extend(physical_offsets[:written].tolist())
                 self.put_count += written
                 if written:
@@ -321,12 +331,13 @@ class CommitLog:
             at = at - at % file_size + file_size
         return offsets, runs
 
-    def _count_up(self, keys: list[QueueKey], groups: Int64s, bases: Int64s) -> None:
-        """Move the next queue offsets on by the rows that were written."""
-        counts = np.bincount(groups, minlength=len(keys) + 1)[: len(keys)]
-        for key, base, taken in zip(keys, bases.tolist(), counts.tolist(), strict=False):
-            if taken:
-                self._next_queue_offsets[key] = base + taken
+    def _refuse_if_busy(self) -> None:
+        """Do not queue up behind a put that hangs in the disk: RocketMQ's OS_PAGECACHE_BUSY."""
+        since = self._held_since
+        if since:
+            waited = self._clock.now_ms() - since
+            if waited > self.config.os_page_cache_busy_time_out_mills:
+                raise StoreBusy(f"{self.queue.directory}: a put has been writing for {waited} ms")
 
     def _sync_as_leader(self) -> None:
         """Sync for everybody who waits; called by the one thread that set `_syncing`."""

@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,20 @@ from tubestore.vfs import Vfs
 #: A file of RocksDB's, whose queues lie in the same directory in another format (spec §2.10).
 _ROCKSDB_FILE = "CURRENT"
 _log = logging.getLogger(__name__)
+
+
+def _units_by_queue(batch: DispatchBatch) -> tuple[Any, Any, Any]:
+    """Return row, queue and queue offset of a batch's units, by queue and then as in the log."""
+    rows = np.flatnonzero(batch.queue_rows)
+    codes, offsets = batch.queue_codes[rows], batch.queue_offsets[rows]
+    if len(batch.copy_rows):
+        rows = np.concatenate((rows, batch.copy_rows))
+        codes = np.concatenate((codes, batch.copy_codes))
+        offsets = np.concatenate((offsets, batch.copy_offsets))
+        order = np.lexsort((rows, codes))
+    else:
+        order = np.argsort(codes, kind="stable")
+    return rows[order], codes[order], offsets[order]
 
 
 class ConsumeQueueTable:
@@ -122,11 +137,7 @@ class ConsumeQueueTable:
 
         Units that are there are passed by, so after an OSError any part may be put again.
         """
-        rows = np.flatnonzero(batch.queue_rows)
-        codes = batch.queue_codes[rows]
-        order = np.argsort(codes, kind="stable")
-        rows, codes = rows[order], codes[order]
-        offsets = batch.queue_offsets[rows]
+        rows, codes, offsets = _units_by_queue(batch)
         units = units_of(batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows])
         raw = memoryview(units.tobytes())
         starts = np.flatnonzero(np.diff(codes, prepend=-1))

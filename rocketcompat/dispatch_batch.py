@@ -6,10 +6,14 @@ Next to read: `dispatch.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from rocketcompat.columns import RecordColumns, decode_columns, queue_columns
 from rocketcompat.log_scan import Piece
 from rocketcompat.messages import DispatchBatch, has_index_items
+from rocketcompat.multi_dispatch import QueueKey, copies_of
 from rocketcompat.topics import PROPERTY_DELAY, SCHEDULE_TOPIC
 from tubestore.kernels import Int64s
 
@@ -37,6 +41,7 @@ def batch_of_records(
     sys_flags = records.column("sys_flag")
     key_rows, key_hashes = records.index_keys()
     wanted = has_index_items(sys_flags)[key_rows]
+    copy_rows, copy_codes, copy_offsets = _copies(records, keys)
     return DispatchBatch(
         start=start,
         end=end,
@@ -51,8 +56,27 @@ def batch_of_records(
         key_rows=key_rows[wanted],
         key_hashes=key_hashes[wanted],
         records=records,
+        copy_rows=copy_rows,
+        copy_codes=copy_codes,
+        copy_offsets=copy_offsets,
         damaged=damaged,
     )
+
+
+def _copies(
+    records: RecordColumns, keys: list[QueueKey]
+) -> tuple[Int64s, np.ndarray[Any, np.dtype[np.int32]], Int64s]:
+    """Return row, queue and queue offset of further units; their queues are added to `keys`."""
+    copies = copies_of(records)
+    numbers = {key: number for number, key in enumerate(keys)} if copies else {}
+    codes = []
+    for _, key, _ in copies:
+        if key not in numbers:
+            numbers[key] = len(keys)
+            keys.append(key)
+        codes.append(numbers[key])
+    rows = np.array([row for row, _, _ in copies], np.int64)
+    return rows, np.array(codes, np.int32), np.array([at for _, _, at in copies], np.int64)
 
 
 def _tags_codes(records: RecordColumns, delays: Sequence[int]) -> Int64s:

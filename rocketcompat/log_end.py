@@ -17,6 +17,7 @@ from rocketcompat.formats import BLANK, MAGIC_BLANK
 from rocketcompat.log_scan import Damage, find_record, scan
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import DispatchBatch, has_queue_unit
+from rocketcompat.multi_dispatch import copies_of
 from rocketcompat.progress import Progress, QueueKey
 
 
@@ -31,11 +32,15 @@ class QueueOffsets:
     def put_batch(self, batch: DispatchBatch) -> None:
         """Take in the queue offsets of a batch."""
         self._put(batch.queue_keys, batch.queue_codes, batch.queue_offsets, batch.queue_rows)
+        every = np.ones(len(batch.copy_rows), bool)
+        self._put(batch.queue_keys, batch.copy_codes, batch.copy_offsets, every)
 
     def put_records(self, records: RecordColumns) -> None:
         """Take in the queue offsets of records."""
         counted = has_queue_unit(records.column("sys_flag"))
         self._put(*queue_columns(records), records.column("queue_offset"), counted)
+        for _, key, offset in copies_of(records):
+            self.table[key] = max(self.table.get(key, 0), offset + 1)
 
     def _put(self, keys: list[QueueKey], codes: Any, offsets: Any, counted: Any) -> None:
         highest = np.full(len(keys), -1, np.int64)

@@ -131,11 +131,26 @@ class MessageRecord:
 
 
 class PutStatus(Enum):
-    """What became of a put (`PutMessageStatus`); what is refused is raised and not a status."""
+    """What became of a put (`PutMessageStatus`).
+
+    A result has one of the first two; a refusal is raised, and `put_status.put_status_of` gives
+    its name.
+    """
 
     PUT_OK = "PUT_OK"
     #: Stored, but the sync did not end within `sync_flush_timeout`.
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    #: The message, its topic or its properties cannot be stored.
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    #: Another put has been writing for longer than `os_page_cache_busy_time_out_mills`.
+    OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
+    #: No room for the next file.
+    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
+    #: Closed, failed, opened to read, or the disk is above its warning level.
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
 
 
 class GetMessageStatus(Enum):
@@ -239,6 +254,10 @@ class DispatchBatch:
     key_rows: Int64s
     key_hashes: Int32s
     records: Records
+    #: Further units of rows (multi-dispatch): rows ascending, which queue, queue offset.
+    copy_rows: Int64s
+    copy_codes: Int32s
+    copy_offsets: Int64s
     #: (physical offset, bytes) of the last damaged region before this batch that was skipped;
     #: queue offsets that are missing before a row's are given a unit that points there.
     damaged: tuple[int, int] | None = None

@@ -12,6 +12,7 @@ unless a name says otherwise. Defaults are 4.9.8's (spec appendix A).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -94,6 +95,11 @@ class MessageStoreConfig:
     access_message_in_memory_max_ratio: int = 40
     max_msgs_num_batch: int = 64
     default_query_max_num: int = 32
+    #: Whether INNER_MULTI_DISPATCH gives a message units in further queues, %LMQ% ones too.
+    enable_multi_dispatch: bool = False
+    enable_lmq: bool = False
+    max_lmq_consume_queue_num: int = 20_000
+    os_page_cache_busy_time_out_mills: int = 1000
     message_delay_level: str = DELAY_LEVELS
     flush_delay_offset_interval: int = 10_000
     delete_when: str = "04"
@@ -155,6 +161,23 @@ class MessageStoreConfig:
                 raise InvalidMessage(f"{camel}: no option of this store")
             values[name] = _converted(camel, value, known[name])
         return cls(**values)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **overrides: Any) -> Self:
+        """Make one from a broker's `.conf` or `.properties` file; `overrides` have our names.
+
+        The file is one of Java's (`java.util.Properties`). What is no option of this store is
+        passed by: a broker's file has many others.
+        """
+        import javaproperties
+
+        with open(path, "rb") as file:
+            pairs = javaproperties.load(file)
+        known = {option.name: option.default for option in fields(cls) if option.init}
+        names = {camel_to_snake(camel): camel for camel in pairs}
+        values = {name: _converted(camel, pairs[camel], known[name])
+                  for name, camel in names.items() if name in known}  # fmt: skip
+        return cls(**{**values, **overrides})
 
     def changed(self, **options: Any) -> Self:
         """Return a copy with some options changed."""

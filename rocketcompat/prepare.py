@@ -31,10 +31,18 @@ from rocketcompat.formats import (
     encode_host,
     encode_properties,
     hosts_of,
+    parse_properties,
     property_crc_text,
 )
-from rocketcompat.messages import Message
+from rocketcompat.messages import Message, has_queue_unit
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.topics import (
+    LMQ_PREFIX,
+    MULTI_DISPATCH_SEPARATOR,
+    PROPERTY_MULTI_DISPATCH,
+    PROPERTY_MULTI_OFFSET,
+    PROPERTY_WAIT,
+)
 from tubestore.errors import InvalidMessage, InvalidName, MessageTooLarge
 from tubestore.kernels import crc32
 from tubestore.layout import Buffer
@@ -48,8 +56,8 @@ _NO_CRC = property_crc_text(0)
 class Prepared:
     """A message that may be put: checked, its variable parts encoded."""
 
-    __slots__ = ("body", "body_crc", "born_host", "has_crc", "magic_code", "message",
-                 "properties", "size", "store_host", "sys_flag", "topic")  # fmt: skip
+    __slots__ = ("body", "body_crc", "born_host", "copies", "has_crc", "magic_code", "message",
+                 "pairs", "properties", "size", "store_host", "sys_flag", "topic")  # fmt: skip
 
     message: Message
     body: Buffer
@@ -65,6 +73,10 @@ class Prepared:
     properties: bytes
     size: int
     sys_flag: int
+    #: Further queues that get a unit (multi-dispatch); `pairs` are the properties then, and
+    #: `add_offsets` completes the message when the offsets are known.
+    copies: tuple[tuple[str, int], ...]
+    pairs: dict[str, str]
 
 
 def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
@@ -88,23 +100,69 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
         sys_flag |= SYS_FLAG_STORE_HOST_V6
     prepared.sys_flag = sys_flag
     text = property_text(message, trailing_separator=config.trailing_property_separator)
-    properties = text.encode()
     if "\0" in text:
         raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
+    if message.queue_id < 0:
+        raise InvalidMessage(f"queue_id: {message.queue_id} is negative")
     prepared.has_crc = config.enabled_append_prop_crc
+    prepared.copies = ()
+    if PROPERTY_MULTI_DISPATCH in text:
+        _prepare_copies(prepared, text, config)
+    _set_properties(prepared, text, config)
+    return prepared
+
+
+def _set_properties(prepared: Prepared, text: str, config: MessageStoreConfig) -> None:
+    """Encode the property string; then the record's size is known."""
+    properties = text.encode()
     if prepared.has_crc:
         properties = with_room_for_crc(properties)
     if len(properties) > PROPERTIES_SIZE_MAX:
         raise MessageTooLarge(len(properties), PROPERTIES_SIZE_MAX, "property string")
     prepared.properties = _PROPERTIES_LENGTH.pack(len(properties)) + properties
-    if message.queue_id < 0:
-        raise InvalidMessage(f"queue_id: {message.queue_id} is negative")
-    head = _HEAD_SIZES[hosts_of(sys_flag)]
-    size = head + len(body) + len(prepared.topic) + len(prepared.properties)
-    if size > config.record_size_max or len(body) > config.max_message_size:
-        check_sizes(len(body), size, config)
+    body = len(prepared.body)
+    head = _HEAD_SIZES[hosts_of(prepared.sys_flag)]
+    size = head + body + len(prepared.topic) + len(prepared.properties)
+    if size > config.record_size_max or body > config.max_message_size:
+        check_sizes(body, size, config)
     prepared.size = size
-    return prepared
+
+
+def _prepare_copies(prepared: Prepared, text: str, config: MessageStoreConfig) -> None:
+    """Find out which further queues get a unit of a message (spec §1.13)."""
+    pairs = parse_properties(text)
+    if PROPERTY_MULTI_OFFSET in pairs and not config.enable_multi_dispatch:
+        raise InvalidMessage(f"{PROPERTY_MULTI_OFFSET}: the store gives these offsets")
+    named = pairs.get(PROPERTY_MULTI_DISPATCH)
+    if named is None or not config.enable_multi_dispatch:
+        return
+    if not has_queue_unit(prepared.sys_flag):
+        return
+    names = named.split(MULTI_DISPATCH_SEPARATOR)
+    for name in names:
+        encode_topic(name, config.topic_size_max)
+    if not config.enable_lmq and any(name.startswith(LMQ_PREFIX) for name in names):
+        raise InvalidMessage(f"{PROPERTY_MULTI_DISPATCH}: {named!r} needs enable_lmq")
+    if len(set(names)) < len(names) or prepared.message.topic in names:
+        raise InvalidMessage(f"{PROPERTY_MULTI_DISPATCH}: {named!r} names a queue twice")
+    pairs.pop(PROPERTY_MULTI_OFFSET, None)
+    if config.compat == "4.9.8":
+        pairs.pop(PROPERTY_WAIT, None)
+    prepared.pairs = pairs
+    queue_id = prepared.message.queue_id
+    prepared.copies = tuple(
+        (name, 0 if name.startswith(LMQ_PREFIX) else queue_id) for name in names
+    )
+
+
+def add_offsets(
+    prepared: Prepared, offsets: Sequence[int | None], config: MessageStoreConfig
+) -> None:
+    """Complete a message with copies by their queue offsets; None where there is none."""
+    texts = ["" if offset is None else str(offset) for offset in offsets]
+    pairs = {**prepared.pairs, PROPERTY_MULTI_OFFSET: MULTI_DISPATCH_SEPARATOR.join(texts)}
+    text = encode_properties(pairs, trailing_separator=config.trailing_property_separator)
+    _set_properties(prepared, text, config)
 
 
 def check_sizes(body: int, size: int, config: MessageStoreConfig) -> None:

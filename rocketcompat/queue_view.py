@@ -27,12 +27,8 @@ from rocketcompat.formats import (
     parse_offset_name,
 )
 from rocketcompat.messages import has_queue_unit
-from rocketcompat.topics import (
-    LMQ_PREFIX,
-    PROPERTY_MULTI_DISPATCH,
-    PROPERTY_MULTI_OFFSET,
-    SCHEDULE_TOPIC,
-)
+from rocketcompat.multi_dispatch import copies_of
+from rocketcompat.topics import SCHEDULE_TOPIC
 from tubestore.kernels import Int64s
 from tubestore.vfs import VfsFile
 
@@ -166,22 +162,11 @@ class QueueViews:
         parts: dict[QueueKey, list[tuple[Int64s, Units]]],
     ) -> None:
         """Collect the units of multi-dispatch: one more in each queue that is named (§1.13)."""
-        rows, starts, ends = records.property_values(PROPERTY_MULTI_DISPATCH)
-        if len(rows) == 0:
-            return
-        raw = records.property_bytes.tobytes()
-        places = zip(
-            *(a.tolist() for a in records.property_values(PROPERTY_MULTI_OFFSET)), strict=True
-        )
-        offsets_of = {row: raw[start:end].split(b",") for row, start, end in places}
-        queue_ids, sizes = records.column("queue_id"), records.column("total_size")
-        for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
-            names = raw[start:end].decode("utf-8", "replace").split(",")
-            for name, offset in zip(names, offsets_of.get(row, []), strict=False):
-                key = (name, 0 if name.startswith(LMQ_PREFIX) else int(queue_ids[row]))
-                if self._wanted(key) and offset.isdigit():
-                    unit = units_of([records.base + records.starts[row]], [sizes[row]], [tags[row]])
-                    parts.setdefault(key, []).append((np.array([int(offset)], np.int64), unit))
+        sizes = records.column("total_size")
+        for row, key, offset in copies_of(records):
+            if self._wanted(key):
+                unit = units_of([records.base + records.starts[row]], [sizes[row]], [tags[row]])
+                parts.setdefault(key, []).append((np.array([offset], np.int64), unit))
 
     def _trusted(self, key: QueueKey, first: int, units: Units) -> QueueView:
         """Take the files as they are, up to the first that is no unit of a record in the log."""

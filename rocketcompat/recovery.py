@@ -39,8 +39,8 @@ from rocketcompat.formats import CQ_PRE_FILL_SIZE
 from rocketcompat.index_service import IndexService
 from rocketcompat.log_end import QueueOffsets, find_log_end, is_as_left, known_damages
 from rocketcompat.log_scan import Damage, Piece, scan
+from rocketcompat.multi_dispatch import copies_of_one
 from rocketcompat.progress import Mark, Progress, ProgressFile, QueueKey
-from rocketcompat.topics import LMQ_PREFIX
 from tubestore.clock import Clock
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
@@ -194,7 +194,7 @@ def _recover_follower(
 def _recover_queues(log: CommitLog, queues: ConsumeQueueTable, start: int, *, known: bool) -> None:
     """Cut the queues at `start`, but those that the log will not fill again only at its end.
 
-    Such are the queues of multi-dispatch (LMQ): other records' copies (spec §1.13). Which
+    Such are queues whose directories somebody made by hand, or whose records are gone. Which
     they are only the log says, unless the store is known to be ours.
     """
     seen: set[QueueKey] | None = None
@@ -205,7 +205,7 @@ def _recover_queues(log: CommitLog, queues: ConsumeQueueTable, start: int, *, kn
         seen = set(offsets.table)
     for queue in queues:
         key = (queue.topic, queue.queue_id)
-        filled = not queue.topic.startswith(LMQ_PREFIX) if seen is None else key in seen
+        filled = seen is None or key in seen
         queue.recover(start if filled else log.max_offset)
         if filled:
             _drop_foreign_units(log, queue)
@@ -225,11 +225,14 @@ def _drop_foreign_units(log: CommitLog, queue: ConsumeQueue) -> None:
             return
         try:
             record = log.record_at(offset, check_crc=False)
-            place = (record.topic, record.queue_id, record.queue_offset, record.size)
+            places = [
+                ((record.topic, record.queue_id), record.queue_offset),
+                *copies_of_one(record.properties, record.queue_id),
+            ]
+            if record.size == size and ((queue.topic, queue.queue_id), end - 1) in places:
+                return
         except (CorruptRecord, OffsetOutOfRange):
-            place = ("", 0, 0, 0)
-        if place == (queue.topic, queue.queue_id, end - 1, size):
-            return
+            pass
         end -= 1
         queue.cut(end)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from rocketcompat.formats import (
     parse_properties,
     record_size,
 )
+from rocketcompat.options import camel_to_snake
 from tubestore.errors import InvalidMessage
 
 
@@ -117,3 +119,50 @@ def test_an_option_that_this_store_does_not_know_is_refused_unless_told_otherwis
         MessageStoreConfig.from_camel({"haListenPort": 1})
     default = MessageStoreConfig.from_camel({"haListenPort": 1}, ignore_unknown=True)
     assert default == MessageStoreConfig()
+
+
+def test_the_options_are_read_from_a_broker_s_file(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(
+        "# a broker\nbrokerClusterName = DefaultCluster\nbrokerId=0\n"
+        "flushDiskType : SYNC_FLUSH\nmappedFileSizeCommitLog=\\\n  4096\n"
+        "messageIndexEnable=false\nmessageDelayLevel=1s\\u00205s\ndeleteWhen=04\n"
+    )
+    config = MessageStoreConfig.from_file(path, compat="5.3.3", max_message_size=77)
+    assert config == MessageStoreConfig(
+        flush_disk_type="SYNC_FLUSH", mapped_file_size_commit_log=4096, message_index_enable=False,
+        message_delay_level="1s 5s", compat="5.3.3", max_message_size=77,
+    )  # fmt: skip
+    assert MessageStoreConfig.from_file(path, flush_disk_type="ASYNC_FLUSH").compat == "4.9.8"
+    path.write_text("mappedFileSizeCommitLog=big")
+    with pytest.raises(InvalidMessage, match="mappedFileSizeCommitLog"):
+        MessageStoreConfig.from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("option", "default"),
+    [
+        ("mappedFileSizeCommitLog", 1_073_741_824),
+        ("mappedFileSizeConsumeQueue", 6_000_000),
+        ("maxHashSlotNum", 5_000_000),
+        ("maxIndexNum", 20_000_000),
+        ("flushDiskType", "ASYNC_FLUSH"),
+        ("flushIntervalCommitLog", 500),
+        ("flushCommitLogLeastPages", 4),
+        ("flushCommitLogThoroughInterval", 10_000),
+        ("flushIntervalConsumeQueue", 1000),
+        ("flushConsumeQueueLeastPages", 2),
+        ("flushConsumeQueueThoroughInterval", 60_000),
+        ("syncFlushTimeout", 5000),
+        ("maxMessageSize", 4_194_304),
+        ("maxTopicLength", 127),
+        ("checkCRCOnRecover", True),
+        ("messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"),
+        ("flushDelayOffsetInterval", 10_000),
+        ("maxMsgsNumBatch", 64),
+        ("defaultQueryMaxNum", 32),
+        ("accessMessageInMemoryMaxRatio", 40),
+    ],
+)
+def test_the_defaults_are_rocketmq_s(option: str, default: object) -> None:
+    assert getattr(MessageStoreConfig(), camel_to_snake(option)) == default
