@@ -248,7 +248,7 @@ class StoreDirectory:
 
     def _scan_start(self, floor: int, since: int | None) -> int:
         """Return a place at or before `floor` where the chain can be taken up."""
-        first = self.log.min_offset if since is None else self._first_file_since(since)
+        first = self.log.min_offset if since is None else self.first_file_since(since)
         file = self.log.find(floor)
         if floor <= first or file is None:
             return max(first, floor)
@@ -256,7 +256,7 @@ class StoreDirectory:
             return floor
         return file.file_from_offset
 
-    def _first_file_since(self, since: int) -> int:
+    def first_file_since(self, since: int) -> int:
         """Return the start of the last file all of whose later files are younger than `since`.
 
         By their first records' times, which rise from file to file; a minute is allowed for a

@@ -58,16 +58,15 @@ def _loaded(
     register(spark)
     reader = reader.format("tubestore").options(**texts)
     if columns is not None:
-        reader = reader.schema(from_arrow_schema(columns_of(options.shape, columns)))
+        reader = reader.schema(from_arrow_schema(columns_of(SHAPES[options.shape].schema, columns)))
     frame: DataFrame = reader.load(str(path))
     return frame
 
 
-def columns_of(shape: str, columns: Sequence[str]) -> Any:
-    """Return the Arrow schema of some columns of a shape; InvalidOption for an unknown one."""
+def columns_of(known: Any, columns: Sequence[str]) -> Any:
+    """Return the part of an Arrow schema that has some columns; InvalidOption for an unknown."""
     import pyarrow as pa
 
-    known = SHAPES[shape].schema
     if isinstance(columns, str) or not columns:
         raise InvalidOption("columns", "a list of names")
     for name in columns:

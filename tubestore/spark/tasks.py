@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -33,7 +34,14 @@ def reading_of(options: ReadOptions, schema: StructType) -> Reading:
     )
 
 
-def read_partition(reading: Reading, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+class ReadsSplits(Protocol):
+    """What a task has to read its split with."""
+
+    def batches(self, split: Any) -> Iterator[pa.RecordBatch]:
+        """Read a split."""
+
+
+def read_partition(reading: ReadsSplits, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read what Spark handed to a task; a job without splits has one task with nothing to do."""
     with plain_errors():
         if partition.value is not None:

@@ -1,0 +1,147 @@
+"""Which part of the log the next micro-batch has.
+
+The chain of records is followed from where the batch before ended, so an end is always one of a
+record: nothing is half in a batch. Limits count records of all topics.
+
+Nothing here imports Spark.
+
+Next to read: `stream.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rocketcompat.columns import RecordColumns
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.spark.options import RocketOptions
+from rocketcompat.spark.planning import LogPlan, LogSplit, log_end, plan_range
+from rocketcompat.spark.reading import pieces
+from tubestore.errors import DataLoss, NotAStore
+from tubestore.filenames import OWN_DIRECTORY, STORE_FILE, join
+from tubestore.spark.options import LATEST
+from tubestore.vfs import Vfs
+
+VERSION = 1
+
+
+class LogBatches:
+    """The log of a store as a stream's batches; lives as long as the query. Not thread-safe."""
+
+    def __init__(self, options: RocketOptions, vfs: Vfs | None = None) -> None:
+        self.options, self._vfs = options, vfs
+        self._target: int | None = None
+        #: An end that is known: the chain is followed from there.
+        self._known: int | None = None
+        self._store = self._identity()
+
+    def _directory(self) -> StoreDirectory:
+        return StoreDirectory(self.options.path, vfs=self._vfs)
+
+    def _identity(self) -> str | None:
+        """Return what the store calls itself; one that only a broker has written has no name."""
+        directory = self._directory()
+        try:
+            found = json.loads(
+                directory.vfs.read_file(join(self.options.path, OWN_DIRECTORY, STORE_FILE))
+            )
+            return str(found["uuid"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def _position(self, offset: int) -> dict[str, Any]:
+        return {"v": VERSION, "store": self._store, "log": offset}
+
+    def _offset(self, position: Mapping[str, Any]) -> int:
+        try:
+            if position["v"] != VERSION:
+                raise ValueError(f"version {position['v']}")
+            store, offset = position["store"], int(position["log"])
+        except (KeyError, TypeError, ValueError) as error:
+            text = f"no position of a stream over a log: {error!r}"
+            raise NotAStore(self.options.path, text) from None
+        if store != self._store:
+            text = f"the checkpoint was made with store {store}, this one is {self._store}"
+            raise NotAStore(self.options.path, text)
+        return offset
+
+    def _end(self, directory: StoreDirectory) -> int:
+        log: Any = directory.log
+        known = self._known
+        if known is not None and not log.min_offset <= known <= log.max_offset:
+            known = None
+        self._known = end = log_end(directory, known)
+        return end
+
+    def initial(self) -> dict[str, Any]:
+        """Return where a new query starts."""
+        directory = self._directory()
+        log: Any = directory.log
+        if self.options.starting == LATEST:
+            return self._position(self._end(directory))
+        if self.options.begin_ms is not None:
+            return self._position(directory.first_file_since(self.options.begin_ms))
+        return self._position(int(log.min_offset))
+
+    def end(self) -> dict[str, Any]:
+        """Return the position behind everything that is there."""
+        return self._position(self._end(self._directory()))
+
+    def freeze(self) -> None:
+        """Go no further than what is there now."""
+        self._target = self._end(self._directory())
+
+    def latest(
+        self, start: Mapping[str, Any], max_rows: int | None = None, max_bytes: int | None = None
+    ) -> dict[str, Any]:
+        """Return the end of the batch that begins at `start`; one record is taken at least."""
+        directory = self._directory()
+        low = self._start(directory, self._offset(start))
+        end = self._end(directory) if self._target is None else self._target
+        if low >= end or (max_rows is None and max_bytes is None):
+            return self._position(max(low, end))
+        return self._position(_cut(directory, low, end, max_rows, max_bytes))
+
+    def _start(self, directory: StoreDirectory, offset: int) -> int:
+        """Return where the batch begins: at the offset, or where the log begins now."""
+        log: Any = directory.log
+        if offset >= log.min_offset:
+            return offset
+        lost = f"offsets {offset} to {log.min_offset} of the log were removed before they were read"
+        if self.options.fail_on_data_loss:
+            text = f"{self.options.path}: {lost} (failOnDataLoss=false goes on there)"
+            raise DataLoss(text)
+        return int(log.min_offset)
+
+    def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> LogPlan:
+        """Split a batch."""
+        directory = self._directory()
+        low, high = self._start(directory, self._offset(start)), self._offset(end)
+        if low >= high:
+            return LogPlan(self.options.path, (), {})
+        return plan_range(directory, self.options, low, high)
+
+
+def _cut(
+    directory: StoreDirectory, low: int, end: int, max_rows: int | None, max_bytes: int | None
+) -> int:
+    """Return the end of the records from `low` on that keep the limits."""
+    rows = 0
+    for piece in pieces(directory, LogSplit(low, end)):
+        if not isinstance(piece, RecordColumns):
+            continue  # a region without records counts for nothing
+        offsets = piece.starts + piece.base
+        ends = offsets + piece.column("total_size")
+        fitting = len(ends)
+        if max_bytes is not None:
+            fitting = int((ends <= low + max_bytes).sum())
+        if max_rows is not None:
+            fitting = min(fitting, max_rows - rows)
+        if fitting < len(ends):
+            if fitting == 0 and rows == 0:
+                fitting = 1
+            return int(ends[fitting - 1]) if fitting else int(offsets[0])
+        rows += fitting
+    return end

@@ -1,0 +1,92 @@
+"""The data source `rocketmq`: a RocketMQ store, its CommitLog, as a DataFrame.
+
+As `tubestore.spark.source`, which says what runs where, and why nothing is pushed down.
+
+Next to read: `tubestore/spark/source.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.spark.options import RocketOptions
+from rocketcompat.spark.planning import check_topics, plan
+from rocketcompat.spark.reading import LogReading
+from rocketcompat.spark.shapes import SHAPES
+from rocketcompat.spark.stream import RocketStreamReader
+from tubestore.spark.settings import check_settings
+from tubestore.spark.tasks import plain_errors, read_partition, say
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session; says, once, which of its settings cost something."""
+    spark.dataSource.register(RocketMqSource)
+    check_settings(spark)
+
+
+class RocketMqSource(DataSource):
+    """`spark.read.format("rocketmq").load("/store")`, after `rocketcompat.spark.register`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "rocketmq"
+
+    def schema(self) -> StructType:
+        """Return the columns; at this point bad options and bad stores are refused."""
+        with plain_errors():
+            options = RocketOptions.parse(self.options, stream=None)
+            check_topics(StoreDirectory(options.path), options)
+            return from_arrow_schema(SHAPES[options.shape].schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
+        with plain_errors():
+            return RocketMqReader(RocketOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        with plain_errors():
+            options = RocketOptions.parse(self.options, stream=True)
+            return RocketStreamReader(options, reading_of(options, schema))
+
+
+class RocketMqReader(DataSourceReader):
+    """Reads a store as it is when the DataFrame is used for the first time."""
+
+    def __init__(self, options: RocketOptions, schema: StructType) -> None:
+        self.options = options
+        self.reading = reading_of(options, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan: one partition a split."""
+        with plain_errors():
+            made = plan(self.options)
+        say(f"{made.describe()} (where is not pushed down: options prune)")
+        return [InputPartition(split) for split in made.splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one split, in a task."""
+        return read_partition(self.reading, partition)
+
+
+def reading_of(options: RocketOptions, schema: StructType) -> LogReading:
+    """Return how the splits of a batch or a stream are read."""
+    shape = SHAPES[options.shape]
+    chosen = shape.chosen(to_arrow_schema(schema, timezone="UTC"))
+    return LogReading(shape, chosen, options, StoreDirectory(options.path).inferred)
