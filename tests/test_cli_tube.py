@@ -266,17 +266,6 @@ def test_stat_has_the_bounds_that_the_real_classes_see(cli: Cli, golden: GoldenF
         assert cli.json("stat", store.store) == wanted
 
 
-def test_topics_lists_settings_and_sizes(cli: Cli, root: Path) -> None:
-    assert cli("create", root, "other", "--partitions", 3, "--stores", 2).code == 0
-    size = (root / "t-0" / "00000000000000000000.tube").stat().st_size
-    assert cli.json("topics", root) == [
-        {"topic": "other", "partitions": 3, "stores": 2, "shards": 0, "entries": 0,
-         "data_bytes": 0},
-        {"topic": "t", "partitions": 4, "stores": 1, "shards": 1, "entries": 1000,
-         "data_bytes": size},
-    ]  # fmt: skip
-
-
 def test_big_integers_are_exact_or_strings(cli: Cli, root: Path) -> None:
     row = cli.json("read", root, "t", "-n", 1)[0]
     assert isinstance(row["msg_id"], int)

@@ -166,3 +166,37 @@ def test_a_snapshot_keeps_its_files_when_the_lists_change(memory_vfs: MemoryVfs)
     assert [len(seen.data_segments), len(files.data)] == [1, 2]
     files.data.now = files.data.now.from_on(files.data.last.start)
     assert [s.start for s in seen.data_segments] == [0]
+
+
+def test_a_full_file_is_synced_before_the_next_one_appears(memory_vfs: MemoryVfs) -> None:
+    files = files_of(memory_vfs, segment_size_bytes=200, index_segment_size_bytes=100)
+    journal = memory_vfs.record()
+    for number in range(6):
+        files.append(*batch_at(files, number * 3, 3))
+        files.roll_if_full()
+    synced: set[int] = set()
+    numbers: dict[str, int] = {}
+    for call in journal.calls:
+        if call.kind == "create":
+            before = [n for path, n in numbers.items() if path.endswith(call.path[-5:])]
+            assert not before or before[-1] in synced, f"{call.path} before the last one's sync"
+            numbers[call.path] = call.file
+        elif call.kind == "sync":
+            synced.add(call.file)
+        elif call.kind == "pwrite":
+            synced.discard(call.file)
+    assert len(numbers) > 6
+
+
+def test_sealed_files_never_change(memory_vfs: MemoryVfs) -> None:
+    files = files_of(memory_vfs, segment_size_bytes=200, index_segment_size_bytes=100)
+    sealed: dict[str, bytes] = {}
+    for number in range(10):
+        files.append(*batch_at(files, number * 3, 3))
+        files.roll_if_full()
+        if number % 3 == 2:
+            files.sync()
+        tree = memory_vfs.tree()
+        assert {path: tree[path] for path in sealed} == sealed
+        sealed = {s.path: tree[s.path] for s in (*files.data, *files.index) if s.sealed}
+    assert len(sealed) >= 10

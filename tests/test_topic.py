@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -284,3 +285,31 @@ def test_a_full_disk_refuses_a_batch_and_takes_it_later(memory_vfs: MemoryVfs) -
         topic.append(b"after", durability="fsync")
         found = bodies(topic.read(0))
         assert (found[0], found[-1]) == (b"before", b"after")
+
+
+def test_all_partitions_of_a_shard_share_one_data_file_and_one_index_file(
+    store: MessageStoreManager, memory_vfs: MemoryVfs
+) -> None:
+    topic = store.create_topic("t", partitions=4, stores=2)
+    for partition in topic.partition_ids:
+        topic.append(b"x", partition=partition)
+    files = [path for path in memory_vfs.tree() if path.endswith((".tube", ".index"))]
+    assert files == [
+        path for n in (0, 1) for path in
+        (f"/store/t-{n}/{0:020d}.tube", f"/store/t-{n}/index/{0:020d}.index")
+    ]  # fmt: skip
+
+
+def test_an_index_file_takes_700_000_entries_by_default(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path, background=False) as store:
+        topic = store.create_topic("t")
+        index = tmp_path / "t-0" / "index"
+        topic.append_batch({"body": pa.array([b"x"] * 699_999, pa.large_binary())})
+        assert len(list(index.iterdir())) == 1
+        topic.append(b"the 700,000th fills it")
+        ack = topic.append(b"and this one is in the next")
+        assert ack.offset == 700_000 * 28
+        assert sorted(path.name for path in index.iterdir()) == [
+            f"{0:020d}.index", f"{19_600_000:020d}.index",
+        ]  # fmt: skip
+        assert len(list(index.parent.glob("*.tube"))) == 1

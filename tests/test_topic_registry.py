@@ -16,6 +16,7 @@ from tubestore.check import check
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     InvalidMessage,
+    NotAStore,
     ReadOnlyStore,
     StoreClosed,
     StoreFailed,
@@ -453,3 +454,26 @@ def test_no_topic_is_deleted_under_a_job_that_is_half_published(
     with pytest.raises(StoreFailed, match="not finished"):
         store.delete_topic("t")
     assert store.topics() == ["t"]
+
+
+def test_one_shard_that_will_not_open_does_not_keep_the_others(memory_vfs: MemoryVfs) -> None:
+    """TubeMQ's broker does not start then, with all its topics (weakness 7)."""
+    small = {"segment_size_bytes": 100}
+    with reopened(memory_vfs, **small) as store:
+        for name in ("gap", "good"):
+            topic = store.create_topic(name, stores=2)
+            for number in range(6):
+                for partition in (0, 10_000):
+                    topic.append(b"%050d" % number, partition=partition)
+    data = [path for path in memory_vfs.tree() if "/gap-0/" in path and path.endswith(".tube")]
+    memory_vfs.remove(data[1])
+    memory_vfs.open("/store/good-0/stray.tube", create=True)
+    for mode in ("w", "r"):
+        with reopened(memory_vfs, mode, **small) as store:
+            with pytest.raises(NotAStore, match="does not start where the one before ends"):
+                store["gap"].read(0)
+            assert len(bodies(store["gap"], 10_000)) == 6
+            assert len(bodies(store["good"], 0)) == 6
+            if mode == "w":
+                store.maintain()
+                store.sync()

@@ -3,7 +3,8 @@
 | module | what |
 | --- | --- |
 | `app` | the commands of `tubestore`, their arguments and options |
-| `write`, `read`, `inspect` | what the commands do; loaded when they run |
+| `topic_commands` | … and those about topics and retention |
+| `write`, `read`, `inspect`, `topics`, `retention` | what the commands do; loaded when they run |
 | `arguments`, `times` | options that several commands take; times as users write them |
 | `intake` | what `append` reads: lines, JSON Lines |
 | `demo`, `demo_parts`, `demo_child` | `tubestore demo` |

@@ -26,6 +26,7 @@ from tubestore.cli.output import (
     LimitOption,
     SummaryOption,
 )
+from tubestore.cli.topic_commands import change, create, delete, retention, topics
 
 app = typer.Typer(
     help="An embedded message store in TubeMQ's file format: write, read, look into, verify.",
@@ -88,37 +89,8 @@ def demo(
         raise Leave(1)
 
 
-@app.command()
-def topics(
-    root: RootArgument,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    out: OutOption = None,
-) -> None:
-    """List the topics of a store with their settings and sizes."""
-    from tubestore.cli import inspect
-
-    inspect.topics(root, out=out, format=format, int64=int64)
-
-
-@app.command()
-def create(
-    root: RootArgument,
-    topic: TopicArgument,
-    partitions: Annotated[
-        int, typer.Option("--partitions", min=1, max=10_000, help="Partitions of each shard.")
-    ] = 1,
-    stores: Annotated[
-        int, typer.Option("--stores", min=1, max=10_000, help="Shards of the topic.")
-    ] = 1,
-    exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="Done if it is there with the same settings.")
-    ] = False,
-) -> None:
-    """Create a topic, and the store if there is none."""
-    from tubestore.cli import write
-
-    write.create(root, topic, partitions, stores, exist_ok)
+for command in (topics, create, change, delete, retention):
+    app.command()(command)
 
 
 @app.command()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,10 +17,32 @@ from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Format, Int64, Output
 from tubestore.cli.times import parse_time
 from tubestore.clock import SystemClock
+from tubestore.filenames import OWN_DIRECTORY, TOPICS_FILE, parse_store_key
 
 RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's directory.")]
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
-TopicOption = Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")]
+
+
+def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics of ROOT that begin so; for the shell, so it has to be quick and quiet."""
+    # What stands before an option that waits for its value has not been parsed.
+    root = str(context.params.get("root") or next(iter(context.args), ""))
+    try:
+        settings = Path(root, OWN_DIRECTORY, TOPICS_FILE).read_bytes()
+        names = set(json.loads(settings)["topics"])
+        names |= {key[0] for name in os.listdir(root) if (key := parse_store_key(name))}
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+TopicArgument = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic),
+]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", help="Only this topic.", autocompletion=complete_topic),
+]
 StoreIdOption = Annotated[
     int | None, typer.Option("--store-id", min=0, help="Only this shard of the topic.")
 ]

@@ -1,4 +1,4 @@
-"""`tubestore topics | stat | dump | check`: look into a directory without changing it."""
+"""`tubestore stat | dump | check`: look into a directory without changing it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,6 @@ STAT_COLUMNS = (
     Column("data_files", "int32"),
     Column("index_files", "int32"),
 )
-TOPIC_COLUMNS = (
-    Column("topic"),
-    Column("partitions", "int32"),
-    Column("stores", "int32"),
-    Column("shards", "int32"),
-    Column("entries", "int64"),
-    Column("data_bytes", "int64"),
-)
 CHECK_COLUMNS = (
     Column("path", "line"),
     Column("position", "int64"),
@@ -52,29 +44,6 @@ _DUMP_TEXT = (
     "received_time",
     "state",
 )
-
-
-def topics(root: str, *, out: str | None, **how: Any) -> None:
-    """List topics with their settings; opens the store for reading."""
-    import tubestore
-
-    shards = find_shards(root)
-    with tubestore.open(root, mode="r") as store, printing(out, **how) as output:
-        rows = []
-        for name in store.topics():
-            mine = [s for s in shards if s.topic == name]
-            options = store.topic(name).options
-            rows.append(
-                {
-                    "topic": name,
-                    "partitions": options.partitions,
-                    "stores": options.stores,
-                    "shards": len(mine),
-                    "entries": sum(s.entry_count for s in mine),
-                    "data_bytes": sum(f.size for s in mine for f in s.data),
-                }
-            )
-        emit_rows(rows, TOPIC_COLUMNS, output)
 
 
 def stat(

@@ -1,4 +1,4 @@
-"""`tubestore create | append`."""
+"""`tubestore append`."""
 
 from __future__ import annotations
 
@@ -39,14 +39,7 @@ _DONE = (
 )
 
 
-def create(root: str, topic: str, partitions: int, stores: int, exist_ok: bool) -> None:
-    """Create a topic."""
-    _check_directory(root)
-    with tubestore.open(root) as store:
-        store.create_topic(topic, partitions=partitions, stores=stores, exist_ok=exist_ok)
-
-
-def _check_directory(root: str) -> None:
+def check_directory(root: str) -> None:
     """Refuse to make a store of a directory that is something else; a new one is fine."""
     vfs = OsVfs()
     if vfs.exists(root):
@@ -68,7 +61,7 @@ def append(
     """Append files one after the other and say how much that was."""
     if format not in (Format.TEXT, Format.JSONL):
         raise UsageMistake("append reports as text or jsonl")
-    _check_directory(root)
+    check_directory(root)
     if partitions is None and not OsVfs().exists(root):
         raise NotAStore(root, "no such directory; --partitions N makes a store and the topic")
     done: dict[str, Any] = {"topic": topic, "messages": 0, "bytes": 0, "empty_lines": 0}

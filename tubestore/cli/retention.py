@@ -1,0 +1,92 @@
+"""`tubestore retention`: what would go of a store, when and why; with --apply it goes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import tubestore
+from tubestore.cli.arguments import printing, say
+from tubestore.cli.errors import UsageMistake
+from tubestore.cli.output import Column, Format, emit_rows
+from tubestore.quantities import age_text, moment_text, parse_age, parse_size, size_text
+from tubestore.retention import SegmentRow
+from tubestore.shard_files import check_root
+from tubestore.vfs import OsVfs
+
+COLUMNS = (
+    Column("topic"),
+    Column("store_id", "int32"),
+    Column("stream"),
+    Column("start", "int64"),
+    Column("bytes", "int64"),
+    Column("first_time", "int64"),
+    Column("last_time", "int64"),
+    Column("verdict"),
+    Column("due", "int64"),
+    Column("reason", "line"),
+    Column("path", "line"),
+)
+_NOT_IN_TEXT = ("first_time", "path")
+
+
+class Chosen(NamedTuple):
+    """What the user asked for, as written."""
+
+    topic: str | None
+    max_age: str | None
+    max_bytes: str | None
+    grace: str | None
+
+
+def retention(
+    root: str, chosen: Chosen, *, explain: bool, apply: bool, out: str | None, **how: Any
+) -> None:
+    """Print a row for each file that goes, or with `explain` for each there is."""
+    if explain and apply:
+        raise UsageMistake("--explain shows, --apply removes: one of them")
+    if chosen.grace is not None and not apply:
+        raise UsageMistake("--grace needs --apply")
+    topics = None if chosen.topic is None else [chosen.topic]
+    bounds = {
+        "max_age": None if chosen.max_age is None else parse_age(chosen.max_age),
+        "max_bytes": None if chosen.max_bytes is None else parse_size(chosen.max_bytes),
+    }
+    grace = None if chosen.grace is None else parse_age(chosen.grace)
+    check_root(root, OsVfs())
+    with (
+        tubestore.open(root, "w" if apply else "r", background=False) as store,
+        printing(out, **how) as output,
+    ):
+        if explain:
+            rows = store.explain_retention(topics, **bounds)
+        else:
+            rows = store.retain(topics, dry_run=not apply, **bounds)
+        text = output.format is Format.TEXT
+        columns = tuple(c for c in COLUMNS if not text or c.name not in _NOT_IN_TEXT)
+        if rows or not text:
+            emit_rows(map(_as_text if text else asdict, rows), columns, output)
+        freed = store.empty_trash(grace) if apply and grace is not None else 0
+        _say_what_goes(rows, apply, freed, store.options.trash_grace_ms)
+
+
+def _as_text(row: SegmentRow) -> dict[str, Any]:
+    """Return a row with times that people read."""
+    shown = asdict(row)
+    for name in ("first_time", "last_time", "due"):
+        if shown[name] is not None:
+            shown[name] = moment_text(shown[name])
+    return shown
+
+
+def _say_what_goes(rows: list[SegmentRow], apply: bool, freed: int, grace_ms: int) -> None:
+    going = [row for row in rows if row.verdict == "goes"]
+    size = size_text(sum(row.bytes for row in going))
+    if not apply:
+        say(
+            f"{len(going)} files with {size} would go" + ("; --apply removes them" if going else "")
+        )
+        return
+    rest = f"; {size_text(freed)} of the trash deleted" if freed else ""
+    wait = f"; the next writer deletes them in {age_text(grace_ms)}" if going and not freed else ""
+    say(f"{len(going)} files with {size} removed{wait}{rest}")

@@ -1,0 +1,128 @@
+"""The commands of `tubestore` about topics and retention: names, arguments, options."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tubestore.cli.arguments import (
+    OutOption,
+    RootArgument,
+    TopicArgument,
+    TopicOption,
+)
+from tubestore.cli.output import Format, FormatOption, Int64, Int64Option
+
+Partitions = Annotated[
+    int | None, typer.Option("--partitions", min=1, max=10_000, help="Partitions of each shard.")
+]
+Stores = Annotated[
+    int | None, typer.Option("--stores", min=1, max=10_000, help="Shards of the topic.")
+]
+MaxAge = Annotated[
+    str | None,
+    typer.Option("--max-age", metavar="AGE", help="Keep messages so long: 36h, 7d, delete,168h."),
+]
+MaxBytes = Annotated[
+    str | None,
+    typer.Option("--max-bytes", metavar="SIZE", help="Keep so much: 500000, 64MiB, 10GB."),
+]
+
+
+def topics(
+    root: RootArgument,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    out: OutOption = None,
+) -> None:
+    """List the topics of a store with their settings and sizes."""
+    from tubestore.cli import topics as commands
+
+    commands.topics(root, out=out, format=format, int64=int64)
+
+
+def create(
+    root: RootArgument,
+    topic: TopicArgument,
+    partitions: Partitions = 1,
+    stores: Stores = 1,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Done if it is there with the same settings.")
+    ] = False,
+) -> None:
+    """Create a topic, and the store if there is none."""
+    from tubestore.cli import topics as commands
+
+    commands.create(
+        root,
+        topic,
+        partitions=partitions or 1,
+        stores=stores or 1,
+        max_age=max_age,
+        max_bytes=max_bytes,
+        exist_ok=exist_ok,
+    )
+
+
+def change(
+    root: RootArgument,
+    topic: TopicArgument,
+    partitions: Partitions = None,
+    stores: Stores = None,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+) -> None:
+    """Change what is given of a topic's settings; `none` takes a bound away.
+
+    Partitions and shards only rise, and more of them change where keys go.
+    """
+    from tubestore.cli import topics as commands
+
+    commands.change(
+        root, topic, partitions=partitions, stores=stores, max_age=max_age, max_bytes=max_bytes
+    )
+
+
+def delete(
+    root: RootArgument,
+    topic: TopicArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a topic with all its messages."""
+    from tubestore.cli import topics as commands
+
+    commands.delete(root, topic, yes=yes)
+
+
+def retention(
+    root: RootArgument,
+    topic: TopicOption = None,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="A row for every file: what becomes of it, and why.")
+    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Remove them.")] = False,
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            "--grace", metavar="AGE", help="With --apply: empty the trash of what waited so long."
+        ),
+    ] = None,
+    format: FormatOption = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    out: OutOption = None,
+) -> None:
+    """Show which files the topics' settings, or the bounds given, let go; --apply removes them.
+
+    --max-bytes bounds the store, or the one topic. What is removed waits in a trash for a while.
+    """
+    from tubestore.cli import retention as command
+
+    chosen = command.Chosen(topic, max_age, max_bytes, grace)
+    command.retention(
+        root, chosen, explain=explain, apply=apply, out=out, format=format, int64=int64
+    )

@@ -1,0 +1,103 @@
+"""`tubestore topics | create | change | delete`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+import tubestore
+from tubestore.cli.arguments import printing, say
+from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
+from tubestore.cli.output import Column, emit_rows
+from tubestore.cli.write import check_directory
+from tubestore.quantities import parse_age, parse_size, size_text
+from tubestore.shard_files import check_root, find_shards
+from tubestore.vfs import OsVfs
+
+COLUMNS = (
+    Column("topic"),
+    Column("partitions", "int32"),
+    Column("stores", "int32"),
+    Column("shards", "int32"),
+    Column("entries", "int64"),
+    Column("data_bytes", "int64"),
+    Column("max_age", "int64"),
+    Column("max_bytes", "int64"),
+)
+#: Takes a bound away.
+NONE = "none"
+
+
+def topics(root: str, *, out: str | None, **how: Any) -> None:
+    """List topics with their settings; opens the store for reading."""
+    shards = find_shards(root)
+    with tubestore.open(root, mode="r") as store, printing(out, **how) as output:
+        rows = []
+        for name in store.topics():
+            mine = [s for s in shards if s.topic == name]
+            options = store.topic(name).options
+            rows.append(
+                {
+                    "topic": name,
+                    "partitions": options.partitions,
+                    "stores": options.stores,
+                    "shards": len(mine),
+                    "entries": sum(s.entry_count for s in mine),
+                    "data_bytes": sum(f.size for s in mine for f in s.data),
+                    "max_age": options.max_age_ms,
+                    "max_bytes": options.max_bytes,
+                }
+            )
+        emit_rows(rows, COLUMNS, output)
+
+
+def create(
+    root: str, topic: str, *, max_age: str | None, max_bytes: str | None, **settings: Any
+) -> None:
+    """Create a topic."""
+    age = None if max_age is None else parse_age(max_age)
+    size = None if max_bytes is None else parse_size(max_bytes)
+    check_directory(root)
+    with tubestore.open(root) as store:
+        store.create_topic(topic, max_age=age, max_bytes=size, **settings)
+
+
+def change(
+    root: str,
+    topic: str,
+    *,
+    partitions: int | None,
+    stores: int | None,
+    max_age: str | None,
+    max_bytes: str | None,
+) -> None:
+    """Change a topic's settings."""
+    given: dict[str, Any] = {"partitions": partitions, "stores": stores}
+    given = {name: value for name, value in given.items() if value is not None}
+    if max_age is not None:
+        given["max_age"] = None if max_age == NONE else parse_age(max_age)
+    if max_bytes is not None:
+        given["max_bytes"] = None if max_bytes == NONE else parse_size(max_bytes)
+    if not given:
+        raise UsageMistake("nothing to change: --partitions, --stores, --max-age, --max-bytes")
+    check_root(root, OsVfs())
+    with tubestore.open(root) as store:
+        store.change_topic(topic, **given)
+
+
+def delete(root: str, topic: str, *, yes: bool) -> None:
+    """Delete a topic, asking first."""
+    check_root(root, OsVfs())
+    with tubestore.open(root) as store:
+        shards = store.describe_topic(topic).shards
+        if not yes:
+            size = size_text(sum(s.data_bytes + s.index_bytes for s in shards))
+            question = f"delete {topic!r}, {sum(s.messages for s in shards)} messages, {size}?"
+            if not sys.stdin.isatty():
+                raise UsageMistake(f"{question} there is nobody to ask: --yes")
+            if not typer.confirm(question, err=True):
+                say("nothing was deleted")
+                raise Leave(EXIT_FINDINGS)
+        store.delete_topic(topic)
