@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tests.support.tube import make_rows, write_rows
-from tubestore.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from tubestore.cache_formats import Checkpoint
+from tubestore.checkpoint import read_checkpoint, write_checkpoint
 from tubestore.file_store import MsgFileStore
 from tubestore.options import StoreOptions
 from tubestore.testing import FaultyVfs, MemoryVfs

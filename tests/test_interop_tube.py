@@ -15,6 +15,8 @@ from tests.interop.conftest import tube as tube
 from tests.interop.drivers import Row, TubeDriver, bytes_of, of_kind
 from tests.support.golden import TUBE_VERSION, GoldenFactory
 from tests.support.tube import open_shard, scanned
+from tubestore.options import StoreOptions
+from tubestore.staging import StagedWriter
 from tubestore.vfs import OsVfs
 
 pytestmark = pytest.mark.interop
@@ -218,3 +220,39 @@ def test_the_real_one_returns_every_good_message_of_what_we_recovered(
         assert bytes_of(returned[place], "payload").endswith(row["body"])
     bad = {place for place, row in returned.items() if not row["crcOk"]}
     assert bad.isdisjoint(expected)
+
+
+def test_the_real_one_returns_what_was_published_and_goes_on_behind_it(
+    tube: TubeDriver, tmp_path: Path
+) -> None:
+    small = StoreOptions(segment_size_bytes=2000, index_segment_size_bytes=20 * 28)
+    with tubestore.open(tmp_path) as store:
+        store.create_topic("logs", partitions=4, stores=2)
+        for turn in range(2):
+            store["logs"].append(b"before %d" % turn, partition=1, filter_item="tid1")
+            staged = []
+            for task in range(2):
+                with StagedWriter(tmp_path, f"load:{turn}", str(task), options=small) as writer:
+                    for number in range(10):
+                        rows = [b"job %d task %d %d" % (turn, task, number)] * 8
+                        writer.write(
+                            {
+                                "topic": ["logs"] * 8,
+                                "partition": [0, 1, 2, 3, 10_000, 10_001, 10_002, 10_003],
+                                "filter_item": ["x", None, "y", "x", None, None, "\u6d41", "z"],
+                                "body": rows,
+                            }
+                        )
+                    staged += writer.finish()
+            store.publish(f"load:{turn}", staged)
+    assert len(list(tmp_path.glob("logs-0/*.tube"))) > 6
+    assert compare(tmp_path, tube) == 2 * (1 + 160)
+    appended = tube.append(tmp_path, "logs", 0, 10, partitions=4)
+    assert len(of_kind(appended, "append")) == 10
+    assert compare(tmp_path, tube) == 2 * (1 + 160) + 10
+    with tubestore.open(tmp_path) as store:
+        with StagedWriter(tmp_path, "load:2", "0") as writer:
+            writer.write({"topic": ["logs"], "partition": [3], "body": [b"last"]})
+            store.publish("load:2", writer.finish())
+        assert store.problems == []
+    assert compare(tmp_path, tube) == 2 * (1 + 160) + 11

@@ -4,8 +4,9 @@
         print(finding.path, finding.position, finding.reason, finding.message)
 
 Verified is everything that files can show: names and lengths, that segments touch, that every
-entry and its record say the same, checksums, that every byte of data has an entry. What only a
-digest could show (a bit of a sender's address, say) is not.
+entry and its record say the same, checksums, that every byte of data has an entry; the files in
+`.tubestore/`, and jobs that are half published. What only a digest could show (a bit of a
+sender's address, say) is not.
 
 A store that is being written has bytes in flight at its ends. They are told from damage by
 looking again: what has moved or gone after a while is none (DESIGN.md D9).
@@ -15,91 +16,28 @@ Next to read: `inspection.py`, the walk; `dump.py`.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tubestore.filenames import (
-    DATA_SUFFIX,
-    INDEX_SUFFIX,
-    OWN_DIRECTORY,
-    STORE_FILE,
-    TOPICS_FILE,
-    join,
-    segment_name,
-)
+from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, segment_name
+from tubestore.findings import REASONS, Finding
 from tubestore.inspection import walk
 from tubestore.records import ENTRY_SIZE
 from tubestore.shard_files import ShardFiles, StoredFile, find_shards, list_shard
+from tubestore.state_check import check_caches, check_state
 from tubestore.verdicts import Reason
 from tubestore.vfs import OsVfs, Vfs
 
 __all__ = ["REASONS", "Finding", "Reason", "check"]
 
-#: Every value of `reason`: its severity and what it means. "warning": unusual, nothing is lost.
-REASONS: dict[Reason, tuple[str, str]] = {
-    Reason.BAD_STATE: ("error", "a file in .tubestore/ is unreadable or of another version"),
-    Reason.FOREIGN_NAME: ("error", "a segment's suffix and no number: a real broker does not open"),
-    Reason.NAME_FORM: ("warning", "a segment's name that is not 20 ASCII digits; it opens"),
-    Reason.GAP: ("error", "a segment does not start where the one before ends; nothing opens it"),
-    Reason.OVERLAP: ("error", "a segment starts inside the one before; nothing opens it"),
-    Reason.UNREADABLE: ("error", "the operating system refuses to read a file"),
-    Reason.PARTIAL_ENTRY: ("error", "an index file ends in a part of an entry"),
-    Reason.BAD_ENTRY: ("error", "an index entry that no record can have, or not its record's"),
-    Reason.ENTRY_DIFFERS: ("error", "entry and record contradict each other; one is damaged"),
-    Reason.OWN_OFFSET: ("warning", "a record names another index offset than its entry has"),
-    Reason.MISSING: ("error", "an index entry points to bytes that no data file has"),
-    Reason.BAD_RECORD: ("error", "token or length of a record are damaged"),
-    Reason.BAD_CHECKSUM: ("error", "the payload of a record is damaged"),
-    Reason.BAD_ATTRIBUTES: ("warning", "the attribute length is impossible: sent like that"),
-    Reason.UNINDEXED: ("error", "intact records without entries: opening adds them"),
-    Reason.UNREFERENCED: ("error", "bytes between records that no entry points to"),
-    Reason.TORN: ("error", "bytes behind the last record: an unfinished write; opening cuts them"),
-}
-
 #: How often and after how many seconds what is found at the end of a stream is looked at again.
 _LOOKS = 4
 _PAUSE = 0.1
-#: Versions of the state files that this version reads.
-_STATE_VERSION = 1
-
 _OF_INDEX = {Reason.BAD_ENTRY, Reason.ENTRY_DIFFERS, Reason.OWN_OFFSET, Reason.MISSING}
 #: Next to each other in a file, these are one finding.
 _JOINED = {*_OF_INDEX, Reason.UNINDEXED}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as it should be: the file, the byte in it, and why."""
-
-    path: str
-    position: int
-    reason: Reason
-    message: str
-    #: Whether it lies at the end of a stream, where a writer may be at work.
-    at_end: bool = False
-
-    @property
-    def severity(self) -> str:
-        """Either "error" or "warning"."""
-        return REASONS[self.reason][0]
-
-    @property
-    def identity(self) -> tuple[str, int, Reason]:
-        """What makes it the same finding at a second look."""
-        return self.path, self.position, self.reason
-
-    def as_row(self) -> dict[str, str | int]:
-        """Return the row that the command line prints."""
-        return {
-            "path": self.path,
-            "position": self.position,
-            "reason": str(self.reason),
-            "message": self.message,
-            "severity": self.severity,
-        }
 
 
 def check(
@@ -117,8 +55,8 @@ def check(
     the ends of its files is then not reported. NotAStore if there is no store at `root`.
     """
     root, vfs = os.fspath(root), vfs or OsVfs()
-    shards = find_shards(root, vfs, topic=topic, store_id=store_id)
-    yield from _check_state(vfs, join(root, OWN_DIRECTORY))
+    shards = find_shards(root, vfs, topic=topic, store_id=store_id, with_pending=True)
+    yield from check_state(vfs, root, is_written or (lambda: False))
     unsettled = []
     for shard in shards:
         seen = _Seen(vfs, root, shard)
@@ -147,7 +85,8 @@ class _Seen:
 
     def has_moved(self) -> bool:
         """Whether a file was written, added or removed since the last look."""
-        again = list_shard(self._vfs, self._root, self._shard.topic, self._shard.store_id)
+        known = self._shard
+        again = list_shard(self._vfs, self._root, known.topic, known.store_id, with_pending=True)
         times = _modified(self._vfs, again)
         self._stale |= (again, times) != (self._shard, self._times)
         self._shard, self._times = again, times
@@ -159,23 +98,6 @@ class _Seen:
             known = {f.identity for f in self.findings}
             self.findings = [f for f in _look(self._vfs, self._shard) if f.identity in known]
             self._stale = False
-
-
-def _check_state(vfs: Vfs, directory: str) -> Iterator[Finding]:
-    """Look at the files that a store cannot be opened without."""
-    for name in (STORE_FILE, TOPICS_FILE):
-        path = join(directory, name)
-        try:
-            found = json.loads(vfs.read_file(path))
-            version, features = found["version"], found.get("features")
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            yield Finding(path, 0, Reason.BAD_STATE, f"cannot be read: {error!r}")
-            continue
-        if version != _STATE_VERSION or features:
-            text = f"version {version}, features {features}: not of this version"
-            yield Finding(path, 0, Reason.BAD_STATE, text)
 
 
 def _modified(vfs: Vfs, shard: ShardFiles) -> list[int]:
@@ -192,6 +114,7 @@ def _look(vfs: Vfs, shard: ShardFiles) -> list[Finding]:
         *_check_names(shard.index, INDEX_SUFFIX),
         *_check_names(shard.data, DATA_SUFFIX),
         *_check_lengths(shard.index),
+        *check_caches(vfs, shard),
     ]
     try:
         findings += _merged(_findings_of(vfs, shard))
@@ -203,7 +126,7 @@ def _look(vfs: Vfs, shard: ShardFiles) -> list[Finding]:
 
 def _check_names(files: tuple[StoredFile, ...], suffix: str) -> Iterator[Finding]:
     for file in files:
-        if not file.path.endswith(segment_name(file.start, suffix)):
+        if not (file.final or file.path).endswith(segment_name(file.start, suffix)):
             text = f"usual is {segment_name(file.start, suffix)}"
             yield Finding(file.path, 0, Reason.NAME_FORM, text)
     end = files[0].start if files else 0

@@ -8,27 +8,14 @@ example after a real broker has worked on the directory, it is ignored.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import xxhash
 
+from tubestore.cache_formats import CHECKPOINT_DIGEST_BYTES, Checkpoint
 from tubestore.file_store import MsgFileStore
 from tubestore.filenames import CHECKPOINT_FILE, OWN_DIRECTORY, join
 from tubestore.segment_list import FileSegmentList
-
-VERSION = 1
-_DIGEST_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Everything below both ends was verified or written by us, and synced."""
-
-    index_end: int
-    data_end: int
-    index_digest: str
-    data_digest: str
-    version: int = VERSION
 
 
 def write_checkpoint(files: MsgFileStore, index_end: int, data_end: int) -> None:
@@ -50,10 +37,8 @@ def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:
     """Return the checkpoint if it still describes the files, else None."""
     path = join(files.directory, OWN_DIRECTORY, CHECKPOINT_FILE)
     try:
-        found = Checkpoint(**json.loads(files.vfs.read_file(path)))
-    except (OSError, ValueError, TypeError):
-        return None
-    if found.version != VERSION or not _has_sense(found):
+        found = Checkpoint.parse(files.vfs.read_file(path))
+    except (OSError, ValueError):
         return None
     for segments, end, digest in (
         (files.index, found.index_end, found.index_digest),
@@ -64,15 +49,10 @@ def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:
     return found
 
 
-def _has_sense(found: Checkpoint) -> bool:
-    ends = (found.index_end, found.data_end)
-    return all(type(end) is int and end >= 0 for end in ends)
-
-
 def _digest(segments: FileSegmentList, end: int) -> str:
     """Digest the last bytes before `end`, as far as its segment goes."""
     segment = segments.find(max(0, end - 1))
     if segment is None:
         return ""
-    start = max(segment.start, end - _DIGEST_BYTES)
+    start = max(segment.start, end - CHECKPOINT_DIGEST_BYTES)
     return xxhash.xxh3_64_hexdigest(segment.file.pread(end - start, start - segment.start))

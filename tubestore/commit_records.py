@@ -287,6 +287,11 @@ class CommitRecords:
         """Return the job that is recorded and not finished; there is at most one."""
         return self.read(self.finished() + 1)
 
+    def moment(self) -> tuple[int, bool]:
+        """Return what changes when a job is recorded or finished, at the cost of two look-ups."""
+        finished = self.finished()
+        return finished, self._vfs.exists(self.path(finished + 1))
+
     def find(self, job_id: str) -> CommitRecord | None:
         """Return the record of a job, if it is still kept."""
         for number in range(last := self.finished(), max(0, last - RECORDS_KEPT), -1):

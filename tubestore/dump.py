@@ -86,7 +86,8 @@ def dump(
     are, without looking for messages that lack one. NotAStore if there is no store at `root`.
     """
     vfs = vfs or OsVfs()
-    for shard in find_shards(os.fspath(root), vfs, topic=topic, store_id=store_id):
+    shards = find_shards(os.fspath(root), vfs, topic=topic, store_id=store_id, with_pending=True)
+    for shard in shards:
         bytes_ = ShardBytes(vfs, shard)
         try:
             for stretch in _entries(bytes_, start_at) if trust_index else walk(vfs, shard):

@@ -21,8 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tubestore import ingest
-from tubestore import publish as publishing
+from tubestore import ingest, job_recovery
 from tubestore.bulk_loads import BulkLoads
 from tubestore.clock import Clock, SystemClock
 from tubestore.commit_records import Horizon
@@ -92,7 +91,7 @@ class MessageStoreManager(BulkLoads):
         self._horizons: dict[str, Horizon] = {}
         try:
             if mode == "w":
-                publishing.recover(self.vfs, self.root)
+                job_recovery.recover(self.vfs, self.root)
             self._horizon = Horizon(self.vfs, self.root)
             self._topics = TopicRegistry(self._directory, self.options, self._make_topic)
             if mode == "w":

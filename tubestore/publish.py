@@ -29,7 +29,7 @@ The steps, and what a crash after each leaves:
 Failures: before the record nothing has changed, and the call may be repeated. After it the
 shards concerned are failed (StoreFailed) until the store is opened again, which finishes the job.
 
-Next to read: `commit_records.py`, `staging.py`.
+Next to read: `commit_records.py`, `job_recovery.py`, `staging.py`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,11 @@ from os.path import dirname
 from typing import Any, Protocol
 
 import numpy as np
-import xxhash
 
-from tubestore import kernels
 from tubestore.clock import Clock
 from tubestore.commit_records import (
     CommitRecord,
     CommitRecords,
-    Move,
     PlacedFile,
     StagedFile,
     check_job_id,
@@ -61,7 +58,6 @@ from tubestore.commit_records import (
 from tubestore.errors import (
     DiskFull,
     InvalidMessage,
-    NotAStore,
     StoreFailed,
     StoreLocked,
     TubeStoreError,
@@ -72,24 +68,18 @@ from tubestore.filenames import (
     OWN_DIRECTORY,
     STAGING_DIRECTORY,
     join,
-    parse_segment_name,
 )
-from tubestore.formats import DATA_HEADER, PARTITIONS_PER_STORE
+from tubestore.job_recovery import remove_staging, remove_tree, roll_forward
 from tubestore.message_store import MessageStore
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in
+from tubestore.placing import place_file
 from tubestore.vfs import Vfs
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 
-#: Data of a staged file that is in memory at a time, a thread.
-WINDOW_BYTES = 8 << 20
 #: Jobs smaller than this are placed by the calling thread alone.
 _THREADED_BYTES = 32 << 20
 _THREADS_MAX = 8
-_COPY_BYTES = 8 << 20
-_OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
-_ID_AT = DATA_HEADER.position("msg_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,65 +284,6 @@ def _prepare(
     records.draft(record)
 
 
-def place_file(
-    vfs: Vfs, staging: str, staged: StagedFile, file: PlacedFile, ids: Array | None
-) -> None:
-    """Make the offsets of a pair absolute, in place, give ids, and sync it.
-
-    May be repeated with other places. What does not fit to the description is InvalidMessage:
-    the digests are those of the files as they were staged.
-    """
-    path = join(staging, file.name)
-    data = vfs.open(path + DATA_SUFFIX)
-    index = vfs.open(path + INDEX_SUFFIX)
-    entries = entries_in(index.pread(file.index_size, 0)).copy()
-    if len(entries) != file.rows:
-        raise InvalidMessage(f"{index.path}: shorter than it was staged")
-    # From the sizes: an earlier call may have been interrupted, its offsets half written.
-    starts = kernels.offsets_of(entries["data_size"].astype(np.int64))[:-1]
-    _check_entries(staged, entries, starts)
-    digest = xxhash.xxh3_64()
-    row = 0
-    while row < len(starts):
-        stop = max(row + 1, int(starts.searchsorted(int(starts[row]) + WINDOW_BYTES, "right")) - 1)
-        end = int(starts[stop]) if stop < len(starts) else file.data_size
-        low = int(starts[row])
-        records = np.frombuffer(data.pread(end - low, low), np.uint8).copy()
-        if len(records) != end - low:
-            raise InvalidMessage(f"{data.path}: shorter than it was staged")
-        places = starts[row:stop] - low
-        offsets = np.arange(row, stop, dtype=np.int64) * ENTRY_SIZE
-        kernels.scatter(records, places + _OFFSET_AT, offsets.astype(">i8"))
-        if ids is not None:
-            kernels.scatter(records, places + _ID_AT, np.zeros(stop - row, ">i8"))
-        digest.update(records.data)
-        kernels.scatter(records, places + _OFFSET_AT, (offsets + file.index_start).astype(">i8"))
-        if ids is not None:
-            kernels.scatter(records, places + _ID_AT, ids[row:stop].astype(">i8"))
-        data.pwrite(records.data, low)
-        row = stop
-    if digest.hexdigest() != staged.data_digest:
-        raise InvalidMessage(f"{data.path}: not the bytes that were staged")
-    entries["data_offset"] = starts + file.data_start
-    index.pwrite(entries.view(np.uint8).data, 0)
-    for written in (data, index):
-        written.sync()
-        written.close()
-
-
-def _check_entries(staged: StagedFile, entries: Array, starts: Array) -> None:
-    """Raise InvalidMessage unless these are the entries that were staged, all of this shard."""
-    relative = entries.copy()
-    relative["data_offset"] = starts
-    same = xxhash.xxh3_64_hexdigest(relative.view(np.uint8).data) == staged.index_digest
-    same &= int(starts[-1]) + int(entries["data_size"][-1]) == staged.data_size
-    same &= bool((entries["data_size"] > HEADER_SIZE).all())
-    places = entries["partition_id"].astype(np.int64) - staged.store_id * PARTITIONS_PER_STORE
-    same &= bool(((places >= 0) & (places < staged.partitions)).all())
-    if not same:
-        raise InvalidMessage(f"staged file {staged.name}: its index is not what was staged")
-
-
 def _adopt(
     host: PublishHost, record: CommitRecord, shards: Mapping[tuple[str, int], MessageStore]
 ) -> None:
@@ -377,109 +308,6 @@ def _failure(root: str, error: OSError) -> TubeStoreError:
     return StoreFailed(root, str(error))
 
 
-# -- finishing what is recorded ----------------------------------------------------------------
-
-
-def recover(vfs: Vfs, root: str) -> CommitRecord | None:
-    """Finish a job that is recorded and not finished; returns it. For a store that is locked."""
-    records = CommitRecords(vfs, root)
-    record = records.pending()
-    if record is not None:
-        # Whoever made the record may have died before its name was durable.
-        vfs.sync_directory(records.directory)
-        roll_forward(vfs, root, record)
-        records.finish(record)
-        remove_staging(vfs, root, record.job_id)
-        log.info("%s: job %r is published now", root, record.job_id)
-    return record
-
-
-def roll_forward(vfs: Vfs, root: str, record: CommitRecord) -> None:
-    """Bring every file of a recorded job to its place, durably; harmless when repeated."""
-    data, index = record.moves(root)
-    directories = {dirname(move.final) for move in (*data, *index)}
-    for directory in sorted(directories):
-        if not vfs.exists(directory):
-            vfs.make_directories(directory)
-    for directory in sorted({dirname(directory) for directory in directories}):
-        vfs.sync_directory(directory)
-    # Data first: an entry is never there before its record.
-    for moves, suffix in ((data, DATA_SUFFIX), (index, INDEX_SUFFIX)):
-        ends: dict[str, int] = {}
-        for move in moves:
-            _move(vfs, root, record, move, suffix, ends)
-    for directory in sorted(directories):
-        vfs.sync_directory(directory)
-    if record.files:
-        vfs.sync_directory(staging_directory(root, record.job_id))
-
-
-def _move(
-    vfs: Vfs, root: str, record: CommitRecord, move: Move, suffix: str, ends: dict[str, int]
-) -> None:
-    """Bring one file to its place, if it is not there."""
-    directory = dirname(move.final)
-    there = _size_of(vfs, move.final)
-    if _size_of(vfs, move.staged) != move.size:
-        if there < move.size:
-            text = f"job {record.job_id!r} is recorded, and its file {move.staged} is gone"
-            raise NotAStore(root, text)
-        return
-    if there == move.size:  # it was copied, and not yet removed
-        vfs.remove(move.staged)
-        return
-    if directory not in ends:
-        ends[directory] = _end_of(vfs, directory, suffix)
-    if ends[directory] != move.start:
-        text = f"job {record.job_id!r} goes on at {move.start} and {directory} ends at"
-        text += f" {ends[directory]}: something else has written there; `tubestore repair` helps"
-        raise NotAStore(root, text)
-    try:
-        vfs.rename(move.staged, move.final)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        _copy(vfs, move)
-    ends[directory] = move.start + move.size
-
-
-def _size_of(vfs: Vfs, path: str) -> int:
-    """Return the size of a file, 0 if there is none."""
-    try:
-        file = vfs.open(path, writable=False)
-    except FileNotFoundError:
-        return 0
-    size = file.size()
-    file.close()
-    return size
-
-
-def _end_of(vfs: Vfs, directory: str, suffix: str) -> int:
-    """Return where the files of a directory end."""
-    ends = [0]
-    for name, is_directory, size in vfs.entries(directory):
-        start = None if is_directory else parse_segment_name(name, suffix)
-        if start is not None:
-            ends.append(start + size)
-    return max(ends)
-
-
-def _copy(vfs: Vfs, move: Move) -> None:
-    """Bring a file to another file system."""
-    temporary = f"{move.final}.tmp"
-    if vfs.exists(temporary):
-        vfs.remove(temporary)
-    source, target = vfs.open(move.staged, writable=False), vfs.open(temporary, create=True)
-    for position in range(0, move.size, _COPY_BYTES):
-        target.pwrite(source.pread(_COPY_BYTES, position), position)
-    target.sync()
-    target.close()
-    source.close()
-    vfs.rename(temporary, move.final)
-    vfs.sync_directory(dirname(move.final))
-    vfs.remove(move.staged)
-
-
 # -- what is left of jobs ----------------------------------------------------------------------
 
 
@@ -488,11 +316,6 @@ def abort(vfs: Vfs, root: str, job_id: str) -> PublishResult | None:
     known = find_result(CommitRecords(vfs, root), check_job_id(job_id))
     remove_staging(vfs, root, job_id)
     return known
-
-
-def remove_staging(vfs: Vfs, root: str, job_id: str) -> None:
-    """Remove a job's staging directory; what cannot be removed stays for the janitor."""
-    _remove_tree(vfs, staging_directory(root, job_id))
 
 
 def clean_staging(vfs: Vfs, root: str, now_ms: int, grace_ms: int) -> list[str]:
@@ -507,7 +330,7 @@ def clean_staging(vfs: Vfs, root: str, now_ms: int, grace_ms: int) -> list[str]:
     for name, is_directory, _ in vfs.entries(directory):
         path = join(directory, name)
         if is_directory and path not in kept and _last_written(vfs, path) + grace_ms <= now_ms:
-            _remove_tree(vfs, path)
+            remove_tree(vfs, path)
             removed.append(name)
     return removed
 
@@ -519,11 +342,3 @@ def _last_written(vfs: Vfs, directory: str) -> int:
             with contextlib.suppress(FileNotFoundError):
                 times.append(vfs.modified_ms(join(directory, name)))
     return max(times)
-
-
-def _remove_tree(vfs: Vfs, directory: str) -> None:
-    with contextlib.suppress(OSError):
-        for name, _, _ in vfs.entries(directory):
-            vfs.remove(join(directory, name))
-        if vfs.exists(directory):
-            vfs.remove_directory(directory)

@@ -72,10 +72,15 @@ class ShardBytes:
             self._open.close()
             self._open = None
 
-    def _file(self, path: str) -> VfsFile:
-        if self._open is None or self._open.path != path:
+    def _file(self, file: StoredFile) -> VfsFile:
+        if self._open is None or self._open.path not in (file.path, file.final):
             self.close()
-            self._open = self._vfs.open(path, writable=False)
+            try:
+                self._open = self._vfs.open(file.path, writable=False)
+            except FileNotFoundError:
+                if not file.final:
+                    raise
+                self._open = self._vfs.open(file.final, writable=False)  # its job was finished
         return self._open
 
     def entries(self, start_at: int = 0) -> Iterator[tuple[int, Array]]:
@@ -85,7 +90,7 @@ class ShardBytes:
             row = max(0, -(-(start_at - file.start) // ENTRY_SIZE))
             while row < count:
                 some = min(CHUNK_ENTRIES, count - row)
-                raw = self._file(file.path).pread(some * ENTRY_SIZE, row * ENTRY_SIZE)
+                raw = self._file(file).pread(some * ENTRY_SIZE, row * ENTRY_SIZE)
                 if len(raw) < ENTRY_SIZE:
                     break  # it was cut since it was listed
                 yield file.start + row * ENTRY_SIZE, entries_in(raw)
@@ -122,7 +127,7 @@ class ShardBytes:
                 first = stop
 
     def _read(self, file: StoredFile, offset: int, size: int) -> bytes:
-        return self._file(file.path).pread(size, offset - file.start)
+        return self._file(file).pread(size, offset - file.start)
 
     def data_file(self, offset: int) -> StoredFile | None:
         """Return the data file that holds this offset."""

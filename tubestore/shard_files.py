@@ -8,9 +8,13 @@ Next to read: `shard_bytes.py`.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from os.path import basename
 from typing import Any, NamedTuple
 
+from tubestore.commit_records import CommitRecords, staging_directory
 from tubestore.errors import NotAStore
 from tubestore.filenames import (
     DATA_SUFFIX,
@@ -25,6 +29,9 @@ from tubestore.filenames import (
 from tubestore.formats import INDEX_ENTRY
 from tubestore.vfs import OsVfs, Vfs
 
+#: How often a store is listed until no job was recorded or finished meanwhile.
+_LISTINGS = 5
+
 
 class StoredFile(NamedTuple):
     """A segment's file as it was listed; offsets are absolute."""
@@ -32,6 +39,8 @@ class StoredFile(NamedTuple):
     path: str
     start: int
     size: int
+    #: Where it will stand, if a job that is half published has it in its staging directory.
+    final: str = ""
 
     @property
     def end(self) -> int:
@@ -75,25 +84,33 @@ class ShardFiles:
 
 
 def find_shards(
-    root: str, vfs: Vfs | None = None, *, topic: str | None = None, store_id: int | None = None
+    root: str,
+    vfs: Vfs | None = None,
+    *,
+    topic: str | None = None,
+    store_id: int | None = None,
+    with_pending: bool = False,
 ) -> list[ShardFiles]:
     """List the shards of a store by topic and store id, or those asked for.
 
-    NotAStore if the directory is missing, or certainly is something else.
+    A job that is half published is left out; `with_pending` lists it as it will stand when it
+    is finished. NotAStore if the directory is missing, or certainly is something else.
     """
     vfs = vfs or OsVfs()
     check_root(root, vfs)
-    keys = []
-    for name, is_directory, _ in vfs.entries(root):
-        key = parse_store_key(name) if is_directory else None
-        if (
-            key
-            and topic in (None, key[0])
-            and store_id in (None, key[1])
-            and _is_shard(vfs, root, name)
-        ):
-            keys.append(key)
-    return [list_shard(vfs, root, *key) for key in sorted(keys)]
+    shards: list[ShardFiles] = []
+    for _ in range(_LISTINGS):
+        job = _Job(vfs, root)
+        keys = set(job.added) if with_pending else set()
+        for name, is_directory, _ in vfs.entries(root):
+            key = parse_store_key(name) if is_directory else None
+            if key and _is_shard(vfs, root, name):
+                keys.add(key)
+        wanted = (k for k in sorted(keys) if topic in (None, k[0]) and store_id in (None, k[1]))
+        shards = [_list_shard(vfs, root, *key, job, with_pending=with_pending) for key in wanted]
+        if job.is_still_so():
+            break
+    return shards
 
 
 def check_root(root: str, vfs: Vfs) -> None:
@@ -120,14 +137,82 @@ def _is_shard(vfs: Vfs, root: str, name: str) -> bool:
     )
 
 
-def list_shard(vfs: Vfs, root: str, topic: str, store_id: int) -> ShardFiles:
-    """List one shard's segments."""
+def list_shard(
+    vfs: Vfs, root: str, topic: str, store_id: int, *, with_pending: bool = False
+) -> ShardFiles:
+    """List one shard's segments; `with_pending` as in `find_shards`."""
+    return _list_shard(vfs, root, topic, store_id, _Job(vfs, root), with_pending=with_pending)
+
+
+def _list_shard(
+    vfs: Vfs, root: str, topic: str, store_id: int, job: _Job, *, with_pending: bool
+) -> ShardFiles:
     directory = join(root, store_key(topic, store_id))
     # The index first: a writer writes an entry after its record, so what the entries of this
     # listing point to is in the listing of the data, also while somebody writes.
     index, strays = _list(vfs, join(directory, INDEX_DIRECTORY), INDEX_SUFFIX)
     data, more = _list(vfs, directory, DATA_SUFFIX)
+    key = (topic, store_id)
+    if with_pending:
+        staged_index, staged_data = job.added.get(key, ((), ()))
+        index, data = _with_staged(index, staged_index), _with_staged(data, staged_data)
+    elif key in job.limits:
+        index_end, data_end = job.limits[key]
+        index, data = _before(index, index_end), _before(data, data_end)
     return ShardFiles(topic, store_id, directory, index, data, strays + more)
+
+
+class _Job:
+    """The job that is recorded and not finished, if there is one, as its files lie."""
+
+    def __init__(self, vfs: Vfs, root: str) -> None:
+        self._records = CommitRecords(vfs, root)
+        self._moment = self._look()
+        #: Files that are still staged, by shard: those of the index and those of the data.
+        self.added: dict[tuple[str, int], tuple[list[StoredFile], list[StoredFile]]] = {}
+        #: Where the job begins, by shard: index and data offset.
+        self.limits: dict[tuple[str, int], tuple[int, int]] = {}
+        record = None
+        with contextlib.suppress(NotAStore):  # `check` says what is wrong with the record
+            record = self._records.pending()
+        if record is None:
+            return
+        self.limits = record.limits()
+        names = vfs.entries(staging_directory(root, record.job_id))
+        sizes = {name: size for name, is_directory, size in names if not is_directory}
+        data, index = record.moves(root)
+        for file, *moves in zip(record.files, index, data, strict=True):
+            lists = self.added.setdefault(file.shard, ([], []))
+            for files, move in zip(lists, moves, strict=True):
+                if sizes.get(basename(move.staged)) == move.size:
+                    files.append(StoredFile(move.staged, move.start, move.size, move.final))
+
+    def _look(self) -> tuple[int, bool] | None:
+        with contextlib.suppress(NotAStore):
+            return self._records.moment()
+        return None
+
+    def is_still_so(self) -> bool:
+        """Whether no job was recorded or finished meanwhile."""
+        return self._look() == self._moment
+
+
+def _with_staged(
+    files: tuple[StoredFile, ...], staged: Iterable[StoredFile]
+) -> tuple[StoredFile, ...]:
+    found = {file.path: file for file in files}
+    for file in staged:
+        if found.get(file.final, file).size < file.size:  # an empty one will be replaced
+            del found[file.final]
+        if file.final not in found:
+            found[file.path] = file
+    return tuple(sorted(found.values(), key=lambda file: (file.start, file.path)))
+
+
+def _before(files: tuple[StoredFile, ...], end: int) -> tuple[StoredFile, ...]:
+    """Return the files without what stands at `end` or behind it."""
+    kept = (file._replace(size=min(file.size, end - file.start)) for file in files)
+    return tuple(file for file in kept if file.size >= 0)
 
 
 def _list(

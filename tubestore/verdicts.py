@@ -34,6 +34,8 @@ class Reason(enum.StrEnum):
     """What is wrong: `reason` of a finding. Each is explained in `check.py`."""
 
     BAD_STATE = "bad_state"
+    HALF_PUBLISHED = "half_published"
+    STALE_CACHE = "stale_cache"
     FOREIGN_NAME = "foreign_name"
     NAME_FORM = "name_form"
     GAP = "gap"

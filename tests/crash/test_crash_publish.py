@@ -19,7 +19,7 @@ from tests.crash.book import Book
 from tests.crash.engine import ROOT, SETTINGS, open_store
 from tests.crash.explore import seed_from_environment
 from tests.crash.shards import read_shards
-from tubestore import publish
+from tubestore import job_recovery, publish
 from tubestore.check import check
 from tubestore.clock import ManualClock
 from tubestore.commit_records import CommitRecords, Horizon, JobIds, StagedFile
@@ -207,7 +207,7 @@ def forgotten_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "recover", lambda *rest: None)
+    monkeypatch.setattr(job_recovery, "recover", lambda *rest: None)
 
 
 @pytest.mark.crash

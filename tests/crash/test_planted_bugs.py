@@ -127,4 +127,6 @@ def test_a_cut_that_leaves_old_entries_is_found(monkeypatch: pytest.MonkeyPatch)
         self._view = memoryview(b"")
 
     monkeypatch.setattr(segment.FileSegment, "cut", careless)
-    states_until_found(ENGINE, "entry|entries|twice|no record|order|lost|something else")
+    states_until_found(
+        ENGINE, "entry|entries|twice|no record|order|lost|something else|ends with damage"
+    )

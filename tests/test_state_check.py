@@ -1,0 +1,207 @@
+"""What is ours in a store, as `check`, `dump` and `stat` see it: state, jobs, caches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tubestore
+from tests.support.tube import make_rows, open_shard
+from tests.test_publish import CLOCK, ROOT, bodies, numbered, open_store, some, stage
+from tubestore.check import Finding, Reason, check
+from tubestore.dump import dump
+from tubestore.errors import NotAStore, StoreFailed
+from tubestore.records import ENTRY_SIZE
+from tubestore.shard_files import find_shards
+from tubestore.testing import FaultyVfs, MemoryVfs
+
+SMALL: dict[str, Any] = {"segment_size_bytes": 300, "index_segment_size_bytes": 5 * ENTRY_SIZE}
+
+
+def found(vfs: MemoryVfs, **how: Any) -> list[Finding]:
+    return list(check(ROOT, vfs=vfs, wait=lambda _: None, **how))
+
+
+def half_published(renames: int) -> MemoryVfs:
+    """A store in which a job of many files stopped after some of its renames."""
+    vfs = MemoryVfs(CLOCK)
+    faulty = FaultyVfs(vfs)
+    with open_store(faulty) as store:
+        store.create_topic("a", partitions=3, stores=3)
+        store["a"].append(b"before", partition=0)
+        store["a"].flush()
+        parts = (0, 1, 10_002, 20_000)
+        staged = stage(vfs, "j", *some(30, partitions=parts), segment_size_bytes=300)
+        fault = faulty.fail("rename", nth=renames + 1, forever=True)
+        with pytest.raises(StoreFailed):
+            store.publish("j", staged)
+        assert fault.struck
+    return vfs
+
+
+@pytest.mark.parametrize("renames", [0, 1, 3, 5, 9])
+def test_a_half_published_job_is_an_error_until_it_is_finished(renames: int) -> None:
+    vfs = half_published(renames)
+    before = vfs.tree()
+    (finding,) = found(vfs)
+    assert (finding.reason, finding.severity) == (Reason.HALF_PUBLISHED, "error")
+    assert finding.path == f"{ROOT}/.tubestore/commits/00000000000000000001.json"
+    assert "files are not in their place yet; opening for writing finishes it" in finding.message
+    assert found(vfs, is_written=lambda: True) == []
+    assert vfs.tree() == before
+    with open_store(vfs) as store:
+        assert len(bodies(store)) == 31
+    assert found(vfs) == []
+
+
+@pytest.mark.parametrize("renames", [0, 1, 3, 5, 9])
+def test_a_dump_shows_a_half_published_job_as_it_will_be(renames: int) -> None:
+    vfs = half_published(renames)
+    columns = ["topic", "store_id", "partition_id", "index_offset", "data_offset", "body", "state"]
+    shown = [r for batch in dump(ROOT, vfs=vfs) for r in batch.select(columns).to_pylist()]
+    with open_store(vfs):
+        pass
+    after = [r for batch in dump(ROOT, vfs=vfs) for r in batch.select(columns).to_pylist()]
+    assert shown == after
+    assert len(shown) == 31
+    assert {row["state"] for row in shown} == {"ok"}
+
+
+@pytest.mark.parametrize("renames", [0, 1, 3, 5, 9])
+def test_a_listing_for_readers_leaves_a_half_published_job_out(renames: int) -> None:
+    shards = find_shards(ROOT, half_published(renames))
+    assert sum(shard.entry_count for shard in shards) == 1
+
+
+def test_a_job_that_cannot_go_on_says_why() -> None:
+    vfs = half_published(3)
+    gone = next(p for p in vfs.tree() if "/staging/" in p and p.endswith(".tube"))
+    vfs.remove(gone)
+    messages = [f.message for f in found(vfs) if f.reason is Reason.HALF_PUBLISHED]
+    assert len(messages) == 1
+    assert f"it cannot go on: {gone} is gone" in messages[0]
+    with pytest.raises(NotAStore, match="is gone; see `tubestore repair`"):
+        open_store(vfs)
+
+
+def test_a_job_does_not_go_on_behind_what_a_real_broker_has_written_meanwhile() -> None:
+    vfs = half_published(0)
+    data = max(p for p in vfs.tree() if "a-0/0" in p and p.endswith(".tube"))
+    vfs.open(data).pwrite(b"x" * 60, len(vfs.read_file(data)))
+    messages = [f.message for f in found(vfs) if f.reason is Reason.HALF_PUBLISHED]
+    assert len(messages) == 1
+    assert "a-0 ends at" in messages[0]
+    with pytest.raises(NotAStore, match="goes on at"):
+        open_store(vfs)
+
+
+@pytest.mark.parametrize("name", ["store.json", "topics.json", "published.json", "jobs.json"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"version": 2}', b'{"version": 1, "features": ["x"]}']
+)
+def test_a_state_file_that_does_not_open_is_found(name: str, content: bytes) -> None:
+    vfs = MemoryVfs(CLOCK)
+    with open_store(vfs) as store:
+        store.create_topic("a", partitions=3, stores=2)
+        store.publish("j", stage(vfs, "j", *some(5)))
+    assert found(vfs) == []
+    path = f"{ROOT}/.tubestore/{name}"
+    vfs.replace_file(path, content)
+    (finding,) = found(vfs)
+    assert (finding.path, finding.reason) == (path, Reason.BAD_STATE)
+
+
+def test_a_record_that_makes_no_sense_is_found() -> None:
+    vfs = half_published(3)
+    path = f"{ROOT}/.tubestore/commits/00000000000000000001.json"
+    vfs.replace_file(path, b'{"version": 1}')
+    assert Reason.BAD_STATE in {f.reason for f in found(vfs)}
+
+
+def stored() -> tuple[MemoryVfs, str]:
+    """A closed store of several files, whose posting lists were asked for and kept."""
+    vfs = MemoryVfs(CLOCK)
+    with open_store(vfs, **SMALL) as store:
+        store.create_topic("t", partitions=3)
+        shard = store["t"].writable(0)
+        for row in make_rows(20):
+            shard.append(row, "page_cache")
+        assert len(store["t"].read(1)) == 7
+    (path,) = [p for p in vfs.tree() if p.endswith("0000.partition_id.postings")]
+    assert found(vfs) == []
+    return vfs, path
+
+
+def patched(position: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (patched(0), "version"),
+        (patched(7), "version"),
+        (patched(20), "another file"),
+        (patched(-1), "damaged"),
+        (lambda data: data[:9], "shorter"),
+    ],
+)
+def test_posting_lists_that_describe_something_else_are_warnings(
+    change: Callable[[bytes], bytes], message: str
+) -> None:
+    vfs, path = stored()
+    vfs.replace_file(path, change(vfs.read_file(path)))
+    (finding,) = found(vfs)
+    assert (finding.path, finding.severity) == (path, "warning")
+    assert finding.reason is Reason.STALE_CACHE
+    assert message in finding.message
+
+
+def test_posting_lists_of_an_index_file_that_is_gone_are_warnings() -> None:
+    vfs, path = stored()
+    vfs.replace_file(path.replace("0000.part", "9990.part"), vfs.read_file(path))
+    assert [f.message for f in found(vfs)] == ["there is no such index file"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"data_end": 10_000},
+        {"index_end": 28},
+        {"data_digest": "00"},
+        {"version": 2},
+        {"index_end": -1},
+        {"index_end": "0"},
+        {"more": 1},
+    ],
+)
+def test_a_checkpoint_that_is_not_so_is_a_warning(values: dict[str, Any]) -> None:
+    vfs, _ = stored()
+    path = f"{ROOT}/t-0/.tubestore/checkpoint.json"
+    content = json.loads(vfs.read_file(path))
+    vfs.replace_file(path, json.dumps({**content, **values}).encode())
+    (finding,) = found(vfs)
+    assert (finding.path, finding.reason) == (path, Reason.STALE_CACHE)
+
+
+def test_a_store_that_goes_on_has_no_stale_cache() -> None:
+    vfs = MemoryVfs(CLOCK)
+    shard = open_shard(vfs, f"{ROOT}/t-0", **SMALL)
+    for row in make_rows(40):
+        shard.append(row, "fsync")
+        if row.msg_id % 7 == 0:
+            shard.sync()
+            shard.view().counts()
+        assert found(vfs) == []
+    shard.close()
+
+
+def test_numbered_bodies_of_a_published_store_are_all_there() -> None:
+    vfs = half_published(4)
+    with tubestore.open(ROOT, "r", vfs=vfs, clock=CLOCK) as reader:
+        assert bodies(reader) == [b"before"]
+    with open_store(vfs) as store:
+        assert sorted(bodies(store)) == sorted([b"before", *numbered(30)])

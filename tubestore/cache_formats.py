@@ -1,0 +1,68 @@
+"""The caches in a shard's `.tubestore/`: what stands in them (DESIGN.md D1).
+
+Each names what it describes, by length and digest; on a mismatch, for example after a real
+broker has worked on the directory, it is ignored. Deleting one costs time, never data.
+
+Next to read: `checkpoint.py`, `postings_cache.py`, which write and use them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+
+import xxhash
+
+from tubestore.layout import Buffer, Field, Layout
+
+CHECKPOINT_VERSION = 1
+#: How many bytes before an end a checkpoint has the digest of.
+CHECKPOINT_DIGEST_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything below both ends was verified or written by us, and synced."""
+
+    index_end: int
+    data_end: int
+    index_digest: str
+    data_digest: str
+    version: int = CHECKPOINT_VERSION
+
+    @classmethod
+    def parse(cls, data: bytes) -> Checkpoint:
+        """Read what stands in the file; ValueError if it is nonsense or of another version."""
+        try:
+            found = cls(**json.loads(data))
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+        kinds = {field.name: field.type for field in fields(cls)}
+        if any(type(getattr(found, name)).__name__ != kind for name, kind in kinds.items()):
+            raise ValueError("fields of another kind")
+        if found.version != CHECKPOINT_VERSION or min(found.index_end, found.data_end) < 0:
+            raise ValueError(f"not of this version: {found}")
+        return found
+
+
+POSTINGS_MAGIC = 0x54535031  # "TSP1"
+POSTINGS_HEADER = Layout(
+    "PostingsHeader",
+    48,
+    (
+        Field("magic", "i4", "`TSP1`."),
+        Field("features", "i4", "0; a reader ignores a file with any other value."),
+        Field("segment_size", "i8", "Bytes of the index segment described."),
+        Field("segment_digest", "i8", "xxh3 of those bytes."),
+        Field("content_digest", "i8", "xxh3 of what follows the header."),
+        Field("key_count", "i4", "Distinct keys."),
+        Field("entry_count", "i4", "Ordinals."),
+        Field("reserved", "i8", "0."),
+    ),
+)
+
+
+def signed_digest(data: Buffer) -> int:
+    """Return the xxh3 of some bytes as a signed 64-bit integer."""
+    value = xxhash.xxh3_64_intdigest(data)
+    return value - (1 << 64) if value >> 63 else value

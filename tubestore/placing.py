@@ -1,0 +1,93 @@
+"""Give a staged pair of files its place in a shard: offsets become absolute, in place.
+
+Always true: it may be repeated, with other places and other ids, also after it was interrupted
+anywhere. What is checked before anything is taken for good are the digests of the pair as it was
+staged, with the offsets (and ids that are given here) as they were then.
+
+Next to read: `publish.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from tubestore import kernels
+from tubestore.commit_records import PlacedFile, StagedFile
+from tubestore.errors import InvalidMessage
+from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, join
+from tubestore.formats import DATA_HEADER, PARTITIONS_PER_STORE
+from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in
+from tubestore.vfs import Vfs, VfsFile
+
+Array = np.ndarray[Any, Any]
+
+#: Data that is in memory at a time, a thread.
+WINDOW_BYTES = 8 << 20
+_OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
+_ID_AT = DATA_HEADER.position("msg_id")
+
+
+def place_file(
+    vfs: Vfs, staging: str, staged: StagedFile, file: PlacedFile, ids: Array | None
+) -> None:
+    """Make the offsets of a pair absolute, give `ids` (int64, if any), and sync it.
+
+    What does not fit to the description is InvalidMessage.
+    """
+    path = join(staging, file.name)
+    data = vfs.open(path + DATA_SUFFIX)
+    index = vfs.open(path + INDEX_SUFFIX)
+    entries = entries_in(index.pread(file.index_size, 0)).copy()
+    if len(entries) != file.rows:
+        raise InvalidMessage(f"{index.path}: shorter than it was staged")
+    # From the sizes: an earlier call may have been interrupted, its offsets half written.
+    starts = kernels.offsets_of(entries["data_size"].astype(np.int64))[:-1]
+    _check_entries(staged, entries, starts)
+    if _place_records(data, starts, file, ids) != staged.data_digest:
+        raise InvalidMessage(f"{data.path}: not the bytes that were staged")
+    entries["data_offset"] = starts + file.data_start
+    index.pwrite(entries.view(np.uint8).data, 0)
+    for written in (data, index):
+        written.sync()
+        written.close()
+
+
+def _place_records(data: VfsFile, starts: Array, file: PlacedFile, ids: Array | None) -> str:
+    """Write offsets and ids into the records, a window at a time; returns the staged digest."""
+    digest = xxhash.xxh3_64()
+    row = 0
+    while row < len(starts):
+        low = int(starts[row])
+        stop = max(row + 1, int(starts.searchsorted(low + WINDOW_BYTES, "right")) - 1)
+        end = int(starts[stop]) if stop < len(starts) else file.data_size
+        records = np.frombuffer(data.pread(end - low, low), np.uint8).copy()
+        if len(records) != end - low:
+            raise InvalidMessage(f"{data.path}: shorter than it was staged")
+        places = starts[row:stop] - low
+        offsets = np.arange(row, stop, dtype=np.int64) * ENTRY_SIZE
+        kernels.scatter(records, places + _OFFSET_AT, offsets.astype(">i8"))
+        if ids is not None:
+            kernels.scatter(records, places + _ID_AT, np.zeros(stop - row, ">i8"))
+        digest.update(records.data)
+        kernels.scatter(records, places + _OFFSET_AT, (offsets + file.index_start).astype(">i8"))
+        if ids is not None:
+            kernels.scatter(records, places + _ID_AT, ids[row:stop].astype(">i8"))
+        data.pwrite(records.data, low)
+        row = stop
+    return digest.hexdigest()
+
+
+def _check_entries(staged: StagedFile, entries: Array, starts: Array) -> None:
+    """Raise InvalidMessage unless these are the entries that were staged, all of this shard."""
+    relative = entries.copy()
+    relative["data_offset"] = starts
+    same = xxhash.xxh3_64_hexdigest(relative.view(np.uint8).data) == staged.index_digest
+    same &= int(starts[-1]) + int(entries["data_size"][-1]) == staged.data_size
+    same &= bool((entries["data_size"] > HEADER_SIZE).all())
+    places = entries["partition_id"].astype(np.int64) - staged.store_id * PARTITIONS_PER_STORE
+    same &= bool(((places >= 0) & (places < staged.partitions)).all())
+    if not same:
+        raise InvalidMessage(f"staged file {staged.name}: its index is not what was staged")

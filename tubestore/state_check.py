@@ -1,0 +1,154 @@
+"""Look at what is ours in a store: state files, jobs that are half published, caches.
+
+Next to read: `check.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import xxhash
+
+from tubestore.cache_formats import (
+    CHECKPOINT_DIGEST_BYTES,
+    POSTINGS_HEADER,
+    POSTINGS_MAGIC,
+    Checkpoint,
+    signed_digest,
+)
+from tubestore.commit_records import CommitRecords
+from tubestore.errors import NotAStore
+from tubestore.filenames import (
+    CHECKPOINT_FILE,
+    JOBS_FILE,
+    OWN_DIRECTORY,
+    POSTINGS_SUFFIX,
+    PUBLISHED_FILE,
+    STORE_FILE,
+    TOPICS_FILE,
+    join,
+)
+from tubestore.findings import Finding
+from tubestore.job_recovery import places_of
+from tubestore.shard_files import ShardFiles, StoredFile
+from tubestore.verdicts import Reason
+from tubestore.vfs import Vfs
+
+#: Version of the state files that this version reads.
+STATE_VERSION = 1
+
+
+def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
+    """Look at the files that a store cannot be opened without, and at unfinished jobs."""
+    for name in (STORE_FILE, TOPICS_FILE, PUBLISHED_FILE, JOBS_FILE):
+        path = join(root, OWN_DIRECTORY, name)
+        trouble = state_trouble(vfs, path)
+        if trouble is not None:
+            yield Finding(path, 0, Reason.BAD_STATE, trouble)
+    yield from _check_job(vfs, root, is_written)
+
+
+def state_trouble(vfs: Vfs, path: str) -> str | None:
+    """Say what is wrong with a state file; None if it is sound, or not there."""
+    try:
+        found = json.loads(vfs.read_file(path))
+        version, features = found["version"], found.get("features")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"cannot be read: {error!r}"
+    if version != STATE_VERSION or features:
+        return f"version {version}, features {features}: not of this version"
+    return None
+
+
+def _check_job(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
+    """Report a job that is recorded and not finished, unless a writer is about to finish it."""
+    records = CommitRecords(vfs, root)
+    try:
+        record = records.pending()
+        if record is None or is_written():
+            return
+        path = records.path(record.number)
+        places = places_of(vfs, root, record)
+        if records.pending() is None:
+            return  # it was finished meanwhile
+    except NotAStore as error:
+        if PUBLISHED_FILE not in str(error):  # reported already
+            yield Finding(records.directory, 0, Reason.BAD_STATE, error.reason)
+        return
+    staged = sum(place.is_staged for place in places)
+    text = f"job {record.job_id!r}: {staged} of {len(places)} files are not in their place yet"
+    obstacle = next((place.obstacle for place in places if place.obstacle), None)
+    text += f"; it cannot go on: {obstacle}" if obstacle else "; opening for writing finishes it"
+    yield Finding(path, 0, Reason.HALF_PUBLISHED, text)
+
+
+def check_caches(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
+    """Report caches of a shard that do not describe its files (any more)."""
+    directory = join(shard.directory, OWN_DIRECTORY)
+    for name, is_directory, _ in vfs.entries(directory):
+        path = join(directory, name)
+        trouble = None
+        if is_directory:
+            continue
+        if name == CHECKPOINT_FILE:
+            trouble = _checkpoint_trouble(vfs, path, shard)
+        elif name.endswith(POSTINGS_SUFFIX):
+            trouble = _postings_trouble(vfs, path, name, shard)
+        if trouble is not None:
+            yield Finding(path, 0, Reason.STALE_CACHE, trouble)
+
+
+def _checkpoint_trouble(vfs: Vfs, path: str, shard: ShardFiles) -> str | None:
+    try:
+        found = Checkpoint.parse(vfs.read_file(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {error!r}"
+    for files, end, digest in (
+        (shard.index, found.index_end, found.index_digest),
+        (shard.data, found.data_end, found.data_digest),
+    ):
+        if digest and _digest_before(vfs, files, end) != digest:
+            return f"what it says of the bytes before {end} is not so"
+    return None
+
+
+def _digest_before(vfs: Vfs, files: tuple[StoredFile, ...], end: int) -> str | None:
+    """Digest the last bytes before an offset, as the file is now and not as it was listed."""
+    file = next((f for f in reversed(files) if f.start <= max(0, end - 1)), None)
+    if file is None:
+        return None
+    start = max(file.start, end - CHECKPOINT_DIGEST_BYTES)
+    try:
+        opened = vfs.open(file.path, writable=False)
+    except FileNotFoundError:
+        return None
+    raw = opened.pread(end - start, start - file.start)
+    opened.close()
+    return xxhash.xxh3_64_hexdigest(raw) if len(raw) == end - start else None
+
+
+def _postings_trouble(vfs: Vfs, path: str, name: str, shard: ShardFiles) -> str | None:
+    start = name.partition(".")[0]
+    file = next((f for f in shard.index if start.isdigit() and f.start == int(start)), None)
+    if file is None:
+        return "there is no such index file"
+    try:
+        data = vfs.read_file(path)
+        index = vfs.read_file(file.path)
+    except OSError:
+        return None  # one of them went away meanwhile, or `unreadable` is reported
+    if len(data) < POSTINGS_HEADER.size:
+        return "shorter than its header"
+    header = POSTINGS_HEADER.unpack_from(data)
+    if (header.magic, header.features) != (POSTINGS_MAGIC, 0):
+        return "of another version"
+    if header.content_digest != signed_digest(memoryview(data)[POSTINGS_HEADER.size :]):
+        return "its content is damaged"
+    if (header.segment_size, header.segment_digest) != (len(index), signed_digest(index)):
+        return f"it describes another file than {file.path} is now"
+    return None
