@@ -152,14 +152,31 @@ def test_an_open_store_cannot_be_pickled_or_copied(store: MessageStoreManager) -
 
 def test_a_failed_shard_does_not_stop_the_others(memory_vfs: MemoryVfs) -> None:
     faulty = FaultyVfs(memory_vfs)
-    with tubestore.open("/s", vfs=faulty, background=False) as store:
-        topic = store.create_topic("t", stores=2)
-        faulty.fail("sync", path="t-0")
-        with pytest.raises(StoreFailed):
-            topic.append(b"x", partition=0, durability="fsync")
-        topic.append(b"y", partition=10_000, durability="fsync")
-        assert bodies(topic, 10_000) == [b"y"]
-        assert bodies(topic, 0) == [b"x"]
+    store = tubestore.open("/s", vfs=faulty, background=False)
+    topic = store.create_topic("t", stores=2)
+    faulty.fail("sync", path="t-0")
+    with pytest.raises(StoreFailed):
+        topic.append(b"x", partition=0, durability="fsync")
+    topic.append(b"y", partition=10_000, durability="memory")
+    assert bodies(topic, 10_000) == [b"y"]
+    assert bodies(topic, 0) == [b"x"]
+    with pytest.raises(StoreFailed, match="t-0"):
+        store.close()
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as again:
+        assert bodies(again["t"], 10_000) == [b"y"]
+
+
+def test_a_failed_close_does_not_hide_what_went_wrong_before(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+
+    def use() -> None:
+        with tubestore.open("/s", vfs=faulty, background=False) as store:
+            store.create_topic("t").append(b"x", durability="memory")
+            faulty.fail("sync")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        use()
 
 
 # -- fork ------------------------------------------------------------------------------------

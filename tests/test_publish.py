@@ -331,17 +331,19 @@ def test_a_failure_before_the_record_changes_nothing(vfs: MemoryVfs) -> None:
     for (call, nth), number in itertools.product(calls, (errno.EIO, errno.ENOSPC)):
         inner = MemoryVfs(CLOCK)
         faulty = FaultyVfs(inner)
-        with open_store(faulty) as store:
-            store.create_topic("a", partitions=3, stores=2)
-            store["a"].append(b"before", partition=0)
-            staged = stage(inner, "j", batch(numbered(9)))
-            faulty.fail(call, nth=nth, error=number)
-            with pytest.raises((StoreFailed, DiskFull)):
-                store.publish("j", staged)
-            faulty.heal()
-            assert CommitRecords(inner, ROOT).pending() is None, (call, nth)
-            with contextlib.suppress(StoreFailed):  # a shard that could not be synced
-                store.publish("j", staged)
+        store = open_store(faulty)
+        store.create_topic("a", partitions=3, stores=2)
+        store["a"].append(b"before", partition=0)
+        staged = stage(inner, "j", batch(numbered(9)))
+        faulty.fail(call, nth=nth, error=number)
+        with pytest.raises((StoreFailed, DiskFull)):
+            store.publish("j", staged)
+        faulty.heal()
+        assert CommitRecords(inner, ROOT).pending() is None, (call, nth)
+        with contextlib.suppress(StoreFailed):  # a shard that could not be synced
+            store.publish("j", staged)
+        with contextlib.suppress(StoreFailed):
+            store.close()
         with open_store(inner) as again:
             assert again.publish("j", staged).rows == 9
             assert len(bodies(again)) == 10
@@ -398,7 +400,8 @@ def test_a_failure_after_the_record_fails_the_shards_until_they_are_reopened(cal
         store.publish("k", [])
     assert bodies(store) == [b"before"]
     store["b"].append(b"other shards go on")
-    store.close()
+    with pytest.raises(StoreFailed):
+        store.close()
     with open_store(inner) as again:
         assert len(bodies(again)) == 10
         assert again.publish("j", staged).replayed

@@ -253,7 +253,8 @@ def test_a_batch_that_fails_in_one_shard_says_which_rows_were_taken(
             message = topic.message_at(ack.partition, ack.offset)
             assert message is not None
             assert message.body == body
-    store.close()
+    with pytest.raises(StoreFailed):
+        store.close()
 
 
 def test_acknowledgements_never_claim_a_level_that_a_failed_sync_did_not_reach(
@@ -269,7 +270,8 @@ def test_acknowledgements_never_claim_a_level_that_a_failed_sync_did_not_reach(
     if isinstance(caught.value, BatchError):
         second = caught.value.acks[1]
         assert second is None or second.durability != "fsync"
-    store.close()
+    with pytest.raises(StoreFailed):
+        store.close()
 
 
 def test_a_full_disk_refuses_a_batch_and_takes_it_later(memory_vfs: MemoryVfs) -> None:

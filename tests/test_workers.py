@@ -153,21 +153,23 @@ def test_an_error_that_nobody_foresaw_fails_its_shard_and_is_kept_as_a_problem(
     def broken(self: Any, *given: Any) -> None:
         raise RuntimeError("a bug")
 
-    with tubestore.open("/s", vfs=memory_vfs, flush_workers=1) as store:
-        topic = store.create_topic("t", stores=2)
-        topic.append(b"kept", partition=0, durability="memory")
-        shard: Any = topic.shard(0)
-        monkeypatch.setattr(MsgFileStore, "append", broken)
-        assert store._workers is not None
-        store._workers.flush_soon(shard)
-        store._workers.flush_soon(_Signal(done))  # type: ignore[arg-type]
-        assert done.wait(10), "the worker ended"
-        monkeypatch.undo()
-        assert "a bug" in str(store.problems[0])
-        with pytest.raises(StoreFailed, match="RuntimeError: a bug"):
-            topic.append(b"refused", partition=0)
-        assert [m.body for m in topic.messages(0)] == [b"kept"]
-        topic.append(b"the other shard goes on", partition=10_000)
+    store = tubestore.open("/s", vfs=memory_vfs, flush_workers=1)
+    topic = store.create_topic("t", stores=2)
+    topic.append(b"kept", partition=0, durability="memory")
+    shard: Any = topic.shard(0)
+    monkeypatch.setattr(MsgFileStore, "append", broken)
+    assert store._workers is not None
+    store._workers.flush_soon(shard)
+    store._workers.flush_soon(_Signal(done))  # type: ignore[arg-type]
+    assert done.wait(10), "the worker ended"
+    monkeypatch.undo()
+    assert "a bug" in str(store.problems[0])
+    with pytest.raises(StoreFailed, match="RuntimeError: a bug"):
+        topic.append(b"refused", partition=0)
+    assert [m.body for m in topic.messages(0)] == [b"kept"]
+    topic.append(b"the other shard goes on", partition=10_000)
+    with pytest.raises(StoreFailed, match="RuntimeError: a bug"):
+        store.close()
     assert "a bug" in caplog.text
 
 

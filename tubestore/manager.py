@@ -239,7 +239,8 @@ class MessageStoreManager(BulkLoads):
     def close(self) -> None:
         """Flush and sync everything and give the directory back; harmless when repeated.
 
-        Every shard is closed even if one fails; the first error is raised at the end.
+        Every shard is closed even if one fails; the first error is raised at the end, also that
+        of a shard that has failed before: what it took since may not be in the files.
         """
         with self._topics.lock:
             if self._closed is not None:
@@ -275,7 +276,12 @@ class MessageStoreManager(BulkLoads):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except TubeStoreError as failure:
+            if error is None:
+                raise
+            log.error("%s", failure)  # what is on its way out came first
 
     def __reduce__(self) -> Any:
         raise TypeError("an open store cannot be pickled; open it in the other process (mode='r')")

@@ -299,12 +299,15 @@ class MessageStore(AdoptingShard):
         self.files.close()
 
     def close(self) -> None:
-        """Flush, sync, leave a checkpoint, give the files back; raises what those raise."""
+        """Flush, sync, leave a checkpoint, give the files back; raises what those raise.
+
+        StoreFailed if the shard has failed: what it took since may not be in the files.
+        """
         if isinstance(self._refusal, StoreClosed):
             return
         try:
-            if self._refusal is None or isinstance(self._refusal, DiskFull):
-                self.sync()
+            self._check_open()
+            self.sync()
         finally:
             with self._append_lock:
                 self._refusal = StoreClosed(f"{self.name} is closed")
