@@ -37,6 +37,7 @@ from tubestore.layout import Buffer
 from tubestore.vfs import Vfs
 
 Units = np.ndarray[Any, Any]
+PAGE = 4096
 _UNIT = CQ_UNIT.struct
 _SIZE = CQ_UNIT.size
 #: A queue offset further ahead than this many units is damage, not a gap: its unit is refused.
@@ -330,6 +331,11 @@ class ConsumeQueue:
                 count += 1
         self._min_for = -1 if count else self._min_for
         return count
+
+    @property
+    def dirty_pages(self) -> int:
+        """Borders of 4 KiB pages between what is on stable storage and the end (spec §6)."""
+        return self._files.max_offset // PAGE - self._files.flushed_where // PAGE
 
     def flush(self) -> bool:
         """Bring what was written to stable storage; False if there was nothing to do."""

@@ -194,6 +194,24 @@ class ConsumeQueueTable:
                 self._dirty |= left
         self._synced = max(self._synced, written)
 
+    def flush_pages(self, least_pages: int) -> int:
+        """Sync the queues that have at least so many dirty pages; returns how many.
+
+        No mark moves: what the others have is not on stable storage. OSError passes through.
+        """
+        with self._lock:
+            due = [queue for queue in self._dirty if queue.dirty_pages >= max(least_pages, 1)]
+            self._dirty.difference_update(due)
+        left = set(due)
+        try:
+            for queue in due:
+                queue.flush()
+                left.remove(queue)
+        finally:
+            with self._lock:
+                self._dirty |= left
+        return len(due)
+
     def progress(self) -> tuple[int, int]:
         """Return (written, synced): everything below is in the files, and on stable storage."""
         return self._written, self._synced

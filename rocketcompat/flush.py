@@ -1,9 +1,7 @@
 """Bringing things to stable storage in the background, and saying how far they are.
 
-RocketMQ's flush services (spec §6) in one thread: the CommitLog every
-`flush_interval_commit_log` ms if enough pages are dirty, everything else (queues, index,
-shards, checkpoint, progress) every `flush_consume_queue_thorough_interval` or when it is
-asked for. A background sync never delays a put.
+RocketMQ's flush services (spec §6) in one thread: `flush_due` has the rules. A background sync
+never delays a put.
 
 Next to read: `default_message_store.py`.
 """
@@ -15,6 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rocketcompat.commit_log import CommitLog
+from rocketcompat.consume_queue import PAGE
+from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.dispatch import ReputMessageService
 from rocketcompat.follower import Follower
 from rocketcompat.progress import Mark, Progress, ProgressFile, QueueKey
@@ -23,9 +23,8 @@ from tubestore.clock import Clock
 from tubestore.errors import TubeStoreError
 
 _log = logging.getLogger(__name__)
-_PAGE = 4096
 _JOIN_SECONDS = 60.0
-_FOLLOWER_SYNC_MS = 10_000
+_MARKS_MS = 10_000
 
 
 class FlushService:
@@ -40,6 +39,8 @@ class FlushService:
         self._persist_lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        #: When the log, the queues, and everything with the marks were last synced, ms.
+        self._log_at = self._queues_at = self._marks_at = clock.monotonic() * 1000
         #: What went wrong, for the store's list.
         self.problems: list[TubeStoreError] = []
 
@@ -100,23 +101,36 @@ class FlushService:
         except OSError as error:
             self._report(TubeStoreError(f"checkpoint: {error!r}"))
 
+    def flush_due(self) -> None:
+        """Sync what is due now, by the intervals and least pages of the options (spec §6).
+
+        The log when enough pages of it are dirty, or after its thorough interval; a queue when
+        enough of its own are; everything, with the marks, after the thorough interval of the
+        queues, and every 10 s at least, since a recovery begins at the marks.
+        """
+        config, log, now = self._log.config, self._log, self._clock.monotonic() * 1000
+        if now - self._marks_at >= min(_MARKS_MS, config.flush_consume_queue_thorough_interval):
+            self._marks_at = self._log_at = self._queues_at = now
+            self.persist()
+            return
+        pages = log.max_offset // PAGE - log.synced_offset // PAGE
+        thorough = now - self._log_at >= config.flush_commit_log_thorough_interval
+        if thorough or (pages and pages >= config.flush_commit_log_least_pages):
+            self._log_at = now
+            log.flush()
+        if now - self._queues_at >= config.flush_interval_consume_queue:
+            self._queues_at = now
+            for follower in self._followers:
+                if isinstance(follower, ConsumeQueueTable):
+                    follower.flush_pages(config.flush_consume_queue_least_pages)
+
     def _run(self) -> None:
         config = self._log.config
-        interval = config.flush_interval_commit_log / 1000
-        log_due = others_due = self._clock.monotonic()
-        while not self._stop.wait(interval):
-            now = self._clock.monotonic()
+        every = min(config.flush_interval_commit_log, config.flush_interval_consume_queue)
+        while not self._stop.wait(every / 1000):
             self._on_round()
             try:
-                dirty = self._log.max_offset - self._log.synced_offset
-                if (now - others_due) * 1000 >= _FOLLOWER_SYNC_MS:
-                    self.persist()
-                    log_due = others_due = now
-                elif dirty >= config.flush_commit_log_least_pages * _PAGE or (
-                    dirty and (now - log_due) * 1000 >= config.flush_commit_log_thorough_interval
-                ):
-                    self._log.flush()
-                    log_due = now
+                self.flush_due()
             except (OSError, TubeStoreError) as error:
                 self._report(TubeStoreError(f"background sync: {error}"))
                 if self._log.failed is not None:

@@ -1,0 +1,249 @@
+"""When what is synced: intervals, least pages, group commit (spec §6, rows FLS)."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig, PutStatus
+from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.flush import FlushService
+from tubestore.clock import ManualClock
+from tubestore.errors import StoreFailed
+from tubestore.testing import FaultyVfs, MemoryVfs
+
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=1 << 20,
+    mapped_file_size_consume_queue=20 * 1000,
+    layouts=frozenset({"consume_queue"}),
+)
+#: A record with a topic of one byte takes this many bytes besides its body.
+FIXED = 92
+
+
+@pytest.fixture
+def vfs(clock: ManualClock) -> FaultyVfs:
+    return FaultyVfs(MemoryVfs(clock))
+
+
+@pytest.fixture
+def store(vfs: FaultyVfs, clock: ManualClock) -> Iterator[DefaultMessageStore]:
+    with opened(vfs, clock) as store:
+        yield store
+
+
+def opened(vfs: Any, clock: ManualClock, **options: Any) -> DefaultMessageStore:
+    config = CONFIG.changed(**options)
+    return rocketcompat.open("/s", "w", config, vfs=vfs, clock=clock, background=False)
+
+
+def flusher(store: DefaultMessageStore) -> FlushService:
+    return store._writer.flusher
+
+
+def put(store: DefaultMessageStore, size: int) -> None:
+    store.put_message(Message("T", b"x" * (size - FIXED)))
+
+
+def test_asynchronous_flushes_are_the_default() -> None:  # FLS-07
+    assert MessageStoreConfig().flush_disk_type == "ASYNC_FLUSH"
+
+
+def test_an_asynchronous_put_does_not_sync(store: DefaultMessageStore) -> None:  # FLS-05
+    before = store.commit_log.sync_count
+    put(store, 5000)
+    assert store.commit_log.sync_count == before
+    assert store.commit_log.synced_offset == 0
+
+
+def test_the_log_is_synced_when_four_pages_are_dirty(
+    store: DefaultMessageStore, clock: ManualClock
+) -> None:  # FLS-06
+    put(store, 4 * 4096 - 1)
+    clock.advance(500)
+    flusher(store).flush_due()
+    assert store.commit_log.synced_offset == 0
+    put(store, 100)
+    flusher(store).flush_due()
+    assert store.commit_log.synced_offset == store.max_physical_offset
+
+
+def test_one_put_is_synced_after_the_thorough_interval(
+    store: DefaultMessageStore, clock: ManualClock
+) -> None:  # FLS-06
+    put(store, 200)
+    clock.advance(9_999)
+    flusher(store).flush_due()
+    assert store.commit_log.synced_offset == 0
+    clock.advance(1)
+    flusher(store).flush_due()
+    assert store.commit_log.synced_offset == 200
+
+
+def test_the_thorough_interval_of_the_log_is_an_option(vfs: FaultyVfs, clock: ManualClock) -> None:
+    with opened(vfs, clock, flush_commit_log_thorough_interval=3000) as store:
+        put(store, 200)
+        clock.advance(3000)
+        flusher(store).flush_due()
+        assert store.commit_log.synced_offset == 200
+
+
+def test_a_queue_is_synced_when_two_page_borders_are_behind_it(
+    store: DefaultMessageStore, vfs: FaultyVfs, clock: ManualClock
+) -> None:  # FLS-09, FLS-11
+    assert store.queues is not None
+    units = 8191 // 20  # 8180 bytes, and one more passes the second border
+    columns = {"topic": ["T"] * units}
+    store.put_columns(columns)
+    store.dispatcher.dispatch_pending()
+    queue = store.queues.find_or_create("T", 0)
+    assert queue.dirty_pages == 1
+    clock.advance(1000)
+    flusher(store).flush_due()
+    assert queue.dirty_pages == 1
+    put(store, 200)
+    store.dispatcher.dispatch_pending()
+    flusher(store).flush_due()  # its second is not over
+    assert queue.dirty_pages == 2
+    clock.advance(1000)
+    flusher(store).flush_due()
+    assert queue.dirty_pages == 0
+
+
+def test_everything_is_synced_after_the_thorough_interval_of_the_queues(
+    vfs: FaultyVfs, clock: ManualClock
+) -> None:  # FLS-10
+    with opened(vfs, clock, flush_consume_queue_thorough_interval=7000) as store:
+        assert store.queues is not None
+        for queue_id in range(10):
+            store.put_message(Message("T", queue_id=queue_id))
+        store.dispatcher.dispatch_pending()
+        clock.advance(6999)
+        flusher(store).flush_due()
+        assert store.queues.progress()[1] == 0
+        clock.advance(1)
+        flusher(store).flush_due()
+        assert store.queues.progress()[1] == store.max_physical_offset
+
+
+def test_marks_are_written_every_ten_seconds_at_least(
+    store: DefaultMessageStore, clock: ManualClock
+) -> None:
+    put(store, 200)
+    store.dispatcher.dispatch_pending()
+    clock.advance(10_000)
+    flusher(store).flush_due()
+    assert store.queues is not None
+    assert store.queues.progress() == (200, 200)
+
+
+def test_a_failed_sync_of_a_queue_is_tried_again(
+    store: DefaultMessageStore, vfs: FaultyVfs, clock: ManualClock
+) -> None:
+    assert store.queues is not None
+    store.put_columns({"topic": ["T"] * 500})
+    store.dispatcher.dispatch_pending()
+    queue = store.queues.find_or_create("T", 0)
+    vfs.fail("sync", path="/s/consumequeue", error=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        store.queues.flush_pages(2)
+    assert queue.dirty_pages == 2
+    assert store.queues.flush_pages(2) == 1
+    assert queue.dirty_pages == 0
+
+
+def test_a_synchronous_put_returns_when_its_sync_is_over(
+    vfs: FaultyVfs, clock: ManualClock
+) -> None:  # FLS-01, FLS-02
+    with opened(vfs, clock, flush_disk_type="SYNC_FLUSH") as store:
+        for number in range(1, 4):
+            put(store, 200)
+            assert store.commit_log.synced_offset == 200 * number
+
+
+@pytest.mark.parametrize("given", [{"properties": {"WAIT": "false"}}, {}])
+def test_a_message_that_does_not_wait_is_not_waited_for(
+    vfs: FaultyVfs, clock: ManualClock, given: dict[str, Any]
+) -> None:
+    with opened(vfs, clock, flush_disk_type="SYNC_FLUSH") as store:
+        store.put_message(Message("T", b"x", **given))
+        waited = store.commit_log.synced_offset == store.max_physical_offset
+        assert waited == (not given)
+
+
+def test_a_failed_sync_acknowledges_nothing_ever_again(  # apache/rocketmq #2706, #5235
+    vfs: FaultyVfs, clock: ManualClock
+) -> None:
+    store = opened(vfs, clock, flush_disk_type="SYNC_FLUSH")
+    put(store, 200)
+    vfs.fail("sync", path="/s/commitlog", error=errno.EIO)
+    with pytest.raises(StoreFailed):
+        put(store, 200)
+    for _ in range(2):  # the disk works again, and what it lost is not known
+        with pytest.raises(StoreFailed):
+            put(store, 200)
+    assert store.commit_log.synced_offset == 200
+    with pytest.raises(StoreFailed):
+        store.close()
+    assert vfs.exists("/s/abort")
+
+
+class SlowSync:
+    """A file whose sync waits until it is let go."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.entered, self.go = inner, threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def sync(self) -> None:
+        self.entered.set()
+        assert self.go.wait(30)
+        self.inner.sync()
+
+
+def test_who_waits_too_long_is_told_so_and_the_message_is_there(clock: ManualClock) -> None:
+    with opened(
+        MemoryVfs(clock), clock, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=0
+    ) as store:
+        put(store, 200)
+        file = store.commit_log.queue.last
+        assert file is not None
+        slow: Any = SlowSync(file._file)
+        file._file = slow
+        leader = threading.Thread(target=put, args=(store, 200))
+        leader.start()
+        assert slow.entered.wait(30)
+        result = store.put_message(Message("T", b"late"))  # FLUSH_DISK_TIMEOUT, FLS-03
+        assert result.status is PutStatus.FLUSH_DISK_TIMEOUT
+        slow.go.set()
+        leader.join(30)
+        file._file = slow.inner
+        assert store.look_message(result.physical_offset).body == b"late"
+
+
+def test_many_who_wait_share_syncs(clock: ManualClock) -> None:  # FLS-03
+    with opened(MemoryVfs(clock), clock, flush_disk_type="SYNC_FLUSH") as store:
+        put(store, 200)
+        file = store.commit_log.queue.last
+        assert file is not None
+        slow: Any = SlowSync(file._file)
+        file._file = slow
+        threads = [threading.Thread(target=put, args=(store, 200)) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        assert slow.entered.wait(30)
+        while store.commit_log.put_count < 21:  # all have written, one syncs
+            threads[-1].join(0.01)
+        slow.go.set()
+        for thread in threads:
+            thread.join(30)
+        file._file = slow.inner
+        assert store.commit_log.synced_offset == 21 * 200
+        assert store.commit_log.sync_count <= 4
