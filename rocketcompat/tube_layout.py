@@ -27,6 +27,7 @@ from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.tube_record import to_tube
 from tubestore.clock import Clock
+from tubestore.decode import columns_for
 from tubestore.errors import InvalidName, TubeStoreError
 from tubestore.filenames import check_topic_name, join
 from tubestore.formats import DATA_HEADER, PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
@@ -34,8 +35,7 @@ from tubestore.manager import MessageStoreManager
 from tubestore.message_store import MessageStore
 from tubestore.messages import STATE_OK
 from tubestore.options import StoreOptions, TopicOptions
-from tubestore.read_path import Selection, Source
-from tubestore.records import ENTRY_SIZE
+from tubestore.selection import Rows, Source
 from tubestore.topic import append_columns
 from tubestore.trash import purge, trash_of
 from tubestore.vfs import Vfs
@@ -176,18 +176,17 @@ class TubeLayout:
 
     @staticmethod
     def _rows_of(view: Any, source: Source) -> tuple[Array, ...]:
-        expired = max(0, view.index_start - source.index_start) // ENTRY_SIZE
-        rows = np.arange(expired, len(source.entries))
-        entries = source.entries[expired:]
-        chosen = Selection(source, source.offsets(rows), entries)
-        batches = view.columns_of(chosen, ["msg_id", "state"], verify=True)
+        ordinals = np.arange(source.ordinal(view.index_start), len(source.entries))
+        entries = source.entries[len(source.entries) - len(ordinals) :]
+        rows = Rows(source.offsets(ordinals), entries, source.placed)
+        batches = view.columns_of(rows, columns_for(("msg_id", "state"), verify=True))
         states = np.concatenate([b.column(1).to_numpy(zero_copy_only=False) for b in batches])
         ids = np.concatenate(
             [b.column(0).fill_null(-1).to_numpy(zero_copy_only=False) for b in batches]
         )
         names = ("partition_id", "key_code", "received_time", "data_size")
         said = _said(*(entries[name] for name in names))
-        return ids, chosen.offsets, said, states == STATE_OK
+        return ids, rows.offsets, said, states == STATE_OK
 
     def mark(self, written: int, synced: int) -> None:
         """Take over where the files are known to be."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.tube import T0, encode_rows, make_row, make_rows
 from tubestore.attributes import encode_prefix
-from tubestore.decode import attribute_maps, decode
+from tubestore.decode import Data, attribute_maps, columns_for, decode
 from tubestore.formats import INDEX_ENTRY
 from tubestore.messages import MESSAGE_SCHEMA, STATES
 from tubestore.records import ENTRY_SIZE, HEADER_SIZE, Row
@@ -24,11 +24,15 @@ def decoded(
     entries: Any, data: bytes | None, columns: list[str] = ALL, **options: Any
 ) -> list[dict[str, Any]]:
     offsets = np.arange(len(entries), dtype=np.int64) * ENTRY_SIZE
-    view = None if data is None else memoryview(data)
-    batch = decode("t", 3, offsets, entries, view, 0, columns, **options)
+    given = None if data is None else Data(memoryview(data), 0)
+    batch, bad = decode("t", 3, offsets, entries, given, columns_for(tuple(columns), **options))
     assert batch.schema.names == columns
     batch.validate(full=True)
     rows: list[dict[str, Any]] = batch.to_pylist()
+    if "state" in columns:
+        states = [row["state"] for row in rows]
+        first = next(((n, state) for n, state in enumerate(states) if state != "ok"), None)
+        assert bad == first
     return rows
 
 

@@ -16,6 +16,7 @@ from tests.support.tube import (
     make_row,
     make_rows,
     open_shard,
+    partition_rows,
 )
 from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, MessageTooLarge, StoreBusy
@@ -134,8 +135,7 @@ def test_a_reader_sees_both_buffers_and_the_files_as_one(memory_vfs: MemoryVfs) 
     view = shard.view()
     assert bodies(view) == BODIES[:9]
     for partition in range(3):
-        pages = view.read(partition, 0, limit=100, max_bytes=None)
-        found = [b for batch in pages.batches for b in batch.column("body").to_pylist()]
+        found = [row["body"] for row in partition_rows(view, partition)]
         assert found == [r.payload for r in ROWS[:9] if r.partition_id == partition]
     shard.close()
 

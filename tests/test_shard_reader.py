@@ -13,6 +13,7 @@ from tests.support.tube import (
     encode_rows,
     make_rows,
     open_shard,
+    partition_rows,
     scanned,
     tree_digest,
     write_rows,
@@ -109,8 +110,7 @@ def test_posting_lists_follow_the_files_when_a_writer_took_back_what_was_shown(
 ) -> None:
     write_rows(memory_vfs, ROWS[:10], HOME)
     reader = reader_of(memory_vfs)
-    view = reader.view()
-    assert len(view.read(0, 0, limit=100, max_bytes=None).batches[0]) == 4
+    assert len(partition_rows(reader.view(), 0)) == 4
 
     shard = open_shard(memory_vfs, HOME)
     entries = shard.view()
@@ -122,8 +122,7 @@ def test_posting_lists_follow_the_files_when_a_writer_took_back_what_was_shown(
     reader.refresh()
     view = reader.view()
     for partition in range(6):
-        pages = view.read(partition, 0, limit=100, max_bytes=None)
-        found = [r for b in pages.batches for r in b.column("partition_id").to_pylist()]
+        found = [row["partition_id"] for row in partition_rows(view, partition)]
         assert found == [partition] * {0: 2, 1: 1, 2: 1, 5: 10}.get(partition, 0)
     reader.close()
 

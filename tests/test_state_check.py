@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tubestore
-from tests.support.tube import make_rows, open_shard
+from tests.support.tube import T0, make_rows, open_shard
 from tests.test_publish import CLOCK, ROOT, bodies, numbered, open_store, some, stage
 from tubestore.check import Finding, Reason, check
 from tubestore.dump import dump
@@ -121,16 +121,16 @@ def test_a_record_that_makes_no_sense_is_found() -> None:
     assert Reason.BAD_STATE in {f.reason for f in found(vfs)}
 
 
-def stored() -> tuple[MemoryVfs, str]:
-    """A closed store of several files, whose posting lists were asked for and kept."""
+def stored(name: str = "partition_id.postings") -> tuple[MemoryVfs, str]:
+    """A closed store of several files, whose lists were asked for and kept; and one of these."""
     vfs = MemoryVfs(CLOCK)
     with open_store(vfs, **SMALL) as store:
         store.create_topic("t", partitions=3)
         shard = store["t"].writable(0)
         for row in make_rows(20):
             shard.append(row, "page_cache")
-        assert len(store["t"].read(1)) == 7
-    (path,) = [p for p in vfs.tree() if p.endswith("0000.partition_id.postings")]
+        assert len(store["t"].read(1, start=T0)) == 7
+    (path,) = [p for p in vfs.tree() if p.endswith(f"0000.{name}")]
     assert found(vfs) == []
     return vfs, path
 
@@ -149,10 +149,11 @@ def patched(position: int) -> Callable[[bytes], bytes]:
         (lambda data: data[:9], "shorter"),
     ],
 )
-def test_posting_lists_that_describe_something_else_are_warnings(
-    change: Callable[[bytes], bytes], message: str
+@pytest.mark.parametrize("name", ["partition_id.postings", "times"])
+def test_lists_that_describe_something_else_are_warnings(
+    change: Callable[[bytes], bytes], message: str, name: str
 ) -> None:
-    vfs, path = stored()
+    vfs, path = stored(name)
     vfs.replace_file(path, change(vfs.read_file(path)))
     (finding,) = found(vfs)
     assert (finding.path, finding.severity) == (path, "warning")

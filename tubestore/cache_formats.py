@@ -3,7 +3,7 @@
 Each names what it describes, by length and digest; on a mismatch, for example after a real
 broker has worked on the directory, it is ignored. Deleting one costs time, never data.
 
-Next to read: `checkpoint.py`, `postings_cache.py`, which write and use them.
+Next to read: `checkpoint.py`, `index_caches.py`, which write and use them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 
 import xxhash
 
+from tubestore.filenames import POSTINGS_SUFFIX, TIMES_SUFFIX
 from tubestore.layout import Buffer, Field, Layout
 
 CHECKPOINT_VERSION = 1
@@ -45,21 +46,42 @@ class Checkpoint:
         return found
 
 
+def _header(name: str, magic: str, *counts: Field) -> Layout:
+    """What a cache of a sealed index segment begins with."""
+    return Layout(
+        name,
+        48,
+        (
+            Field("magic", "i4", f"`{magic}`."),
+            Field("features", "i4", "0; a reader ignores a file with any other value."),
+            Field("segment_size", "i8", "Bytes of the index segment described."),
+            Field("segment_digest", "i8", "xxh3 of those bytes."),
+            Field("content_digest", "i8", "xxh3 of what follows the header."),
+            *counts,
+            Field("reserved", "i8", "0."),
+        ),
+    )
+
+
 POSTINGS_MAGIC = 0x54535031  # "TSP1"
-POSTINGS_HEADER = Layout(
+POSTINGS_HEADER = _header(
     "PostingsHeader",
-    48,
-    (
-        Field("magic", "i4", "`TSP1`."),
-        Field("features", "i4", "0; a reader ignores a file with any other value."),
-        Field("segment_size", "i8", "Bytes of the index segment described."),
-        Field("segment_digest", "i8", "xxh3 of those bytes."),
-        Field("content_digest", "i8", "xxh3 of what follows the header."),
-        Field("key_count", "i4", "Distinct keys."),
-        Field("entry_count", "i4", "Ordinals."),
-        Field("reserved", "i8", "0."),
-    ),
+    "TSP1",
+    Field("key_count", "i4", "Distinct keys."),
+    Field("entry_count", "i4", "Ordinals."),
 )
+TIMES_MAGIC = 0x54535431  # "TST1"
+TIMES_HEADER = _header(
+    "TimesHeader",
+    "TST1",
+    Field("block_entries", "i4", "Entries of a block: 256."),
+    Field("block_count", "i4", "Whole blocks; the entries behind them are looked at."),
+)
+#: How the name of a cache of an index segment ends, what it begins with.
+SEGMENT_CACHES = {
+    POSTINGS_SUFFIX: (POSTINGS_HEADER, POSTINGS_MAGIC),
+    TIMES_SUFFIX: (TIMES_HEADER, TIMES_MAGIC),
+}
 
 
 def signed_digest(data: Buffer) -> int:

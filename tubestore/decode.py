@@ -3,14 +3,18 @@
 All functions are pure; only the columns that are asked for are computed. A row that cannot
 be read stays a row, with a `state` that says why and null where nothing is known.
 
-Next to read: `read_path.py`.
+What a log gives is rows that ascend, lie inside the file and agree with their headers. That is
+proved with a handful of comparisons of whole columns, and then nothing is looked at row by row;
+whatever else it is takes the long way.
+
+Next to read: `selection.py`, then `read_path.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +22,13 @@ import pyarrow.compute as pc
 
 from tubestore import kernels, messages
 from tubestore.attributes import LENGTH_SIZE, parse_text
-from tubestore.formats import ATTRIBUTE_TYPE, CHECKSUM_MASK, DATA_HEADER, TOKEN_MESSAGE
+from tubestore.formats import (
+    ATTRIBUTE_TYPE,
+    CHECKSUM_MASK,
+    DATA_HEADER,
+    FLAG_HAS_ATTRIBUTES,
+    TOKEN_MESSAGE,
+)
 from tubestore.records import HEADER_SIZE, has_attributes
 
 Array = np.ndarray[Any, Any]
@@ -28,17 +38,99 @@ _TIME_MIN, _TIME_MAX = -62_135_596_800_000, 253_402_300_799_999
 _FROM_PAYLOAD = {"filter_item", "attributes", "body"}
 _FROM_DATA = {*_FROM_PAYLOAD, "msg_id", "flag", "report_address", "state"}
 _STATES = pa.array(messages.STATES)
+_INT32, _INT64, _TEXT = pa.int32(), pa.int64(), pa.string()
+_TIME = pa.timestamp("ms", "UTC")
+_FROM_HEADER = (
+    ("msg_id", _INT64, np.int64),
+    ("flag", _INT32, np.int32),
+    ("report_address", _INT32, np.int32),
+)
+#: Records no farther apart than this stand in a row for the processor's prefetching.
+_DENSE_BYTES = 4096
+#: The first eight bytes of a header as one number: its length, then the token.
+_HEAD = np.dtype(
+    {"names": ["head"], "formats": [">i8"], "offsets": [0], "itemsize": DATA_HEADER.size}
+)
+#: What the head of a record is when its length has been taken away.
+_HEAD_LESS_SIZE = TOKEN_MESSAGE - (4 << 32)
+_LOW_FLAG_BYTE = DATA_HEADER.position("flag") + 3
 
 
-@lru_cache(maxsize=4096)
-def _text(value: str) -> pa.Scalar:
-    # `pa.repeat` of a Python value looks for pandas at every call, 40 µs.
-    return pa.scalar(value, pa.string())
+@dataclass(frozen=True)
+class Columns:
+    """What is read of messages: the columns in their order, and how they are looked at.
+
+    `verify`: compare checksums; `strict`: somebody will ask for the state of every row.
+    Made by `columns_for`, which knows those that were asked for before.
+    """
+
+    names: tuple[str, ...]
+    verify: bool = False
+    strict: bool = False
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the columns."""
+        return messages.schema_of(self.names)
+
+    @cached_property
+    def wanted(self) -> frozenset[str]:
+        """The columns as a set."""
+        return frozenset(self.names)
+
+    @cached_property
+    def needs_data(self) -> bool:
+        """Whether the index alone does not know them."""
+        return self.strict or not _FROM_DATA.isdisjoint(self.names)
+
+    @cached_property
+    def needs_payload(self) -> bool:
+        """Whether the headers alone do not know them."""
+        return not _FROM_PAYLOAD.isdisjoint(self.names)
 
 
-def needs_data(columns: Sequence[str]) -> bool:
-    """Whether these columns need more than index entries."""
-    return not _FROM_DATA.isdisjoint(columns)
+@lru_cache(maxsize=256)
+def columns_for(names: tuple[str, ...], *, verify: bool = False, strict: bool = False) -> Columns:
+    """Return the columns of these names; KeyError for an unknown one."""
+    columns = Columns(names, verify, strict)
+    assert columns.schema is not None
+    return columns
+
+
+class Data:
+    """Bytes of a shard's data stream: `view` starts at the absolute offset `start`."""
+
+    def __init__(self, view: memoryview, start: int) -> None:
+        self.view, self.start, self.size = view, start, len(view)
+        #: Whether there were payloads that begin with attributes, so that bodies are not payloads.
+        self.attributed = False
+
+    @cached_property
+    def bytes(self) -> Array:
+        """The same as an array."""
+        return kernels.bytes_of(self.view)
+
+    @cached_property
+    def windows(self) -> Array:
+        """What a header at each position would be, as raw bytes; nothing is copied."""
+        return kernels.windows(self.bytes, HEADER_SIZE)
+
+
+_NO_DATA = Data(memoryview(b""), 0)
+
+
+class _Records(NamedTuple):
+    """Where the payloads of some readable rows stand in the data, and their headers.
+
+    `bounds`: start, end, start, end … if they ascend, as in a log; `payloads`: copies that were
+    made in time.
+    """
+
+    starts: Array
+    ends: Array
+    headers: Array
+    bounds: Array | None = None
+    payloads: pa.LargeBinaryArray | None = None
 
 
 def decode(
@@ -46,90 +138,164 @@ def decode(
     store_id: int,
     offsets: Array,
     entries: Array,
-    data: memoryview | None,
-    data_start: int,
-    columns: Sequence[str],
-    *,
-    verify: bool = False,
-) -> pa.RecordBatch:
-    """Build the columns of the messages that `entries` describe.
+    data: Data | None,
+    columns: Columns,
+) -> tuple[pa.RecordBatch, tuple[int, str] | None]:
+    """Build the columns of the messages that `entries` describe; and the first bad row, if any.
 
-    `offsets`: their index offsets; `data`: bytes that start at the absolute offset `data_start`
-    and hold all their records, None when no file does; `verify`: compare checksums.
+    `offsets`: their index offsets; `data`: holds all their records, None when no file does.
+    A bad row is (its number, its state); None as well when the columns need no data.
     """
-    count = len(entries)
-    values: dict[str, Any] = {}
-    if needs_data(columns):
-        values = _from_data(entries, data, data_start, set(columns), verify)
-    if "topic" in columns:
-        values["topic"] = pa.repeat(_text(topic), count)
-    if "store_id" in columns:
-        values["store_id"] = pa.repeat(pa.scalar(store_id, pa.int32()), count)
-    for name in columns:
+    values = _from_index(topic, store_id, offsets, entries, columns.names)
+    bad = None
+    if columns.needs_data:  # last: what is copied drives everything else out of the caches
+        bad = _from_data(entries, data or _NO_DATA, columns, values)
+    arrays = [values[name] for name in columns.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.schema), bad
+
+
+# -- columns -----------------------------------------------------------------------------------
+
+
+def _from_index(
+    topic: str, store_id: int, offsets: Array, entries: Array, names: tuple[str, ...]
+) -> dict[str, pa.Array]:
+    """Return the columns that the index knows."""
+    values: dict[str, pa.Array] = {}
+    for name in names:
         if name == "offset":
-            values[name] = pa.array(offsets)
+            values[name] = _integers(_INT64, offsets)
+        elif name == "topic":
+            values[name] = _constant(topic, _TEXT, len(entries))
+        elif name == "store_id":
+            values[name] = _constant(store_id, _INT32, len(entries))
         elif name == "partition_id" or name == "key_code":
-            values[name] = pa.array(entries[name].astype(np.int32))
+            values[name] = _integers(_INT32, entries[name].astype(np.int32))
         elif name == "received_time_ms":
-            values[name] = pa.array(entries["received_time"].astype(np.int64))
+            values[name] = _integers(_INT64, entries["received_time"].astype(np.int64))
         elif name == "received_time":
-            times = entries[name].astype(np.int64)
-            known = (times >= _TIME_MIN) & (times <= _TIME_MAX)
-            mask = None if known.all() else ~known
-            values[name] = pa.array(times, pa.timestamp("ms", "UTC"), mask=mask)
-    schema = messages.schema_of(tuple(columns))
-    return pa.RecordBatch.from_arrays([values[name] for name in columns], schema=schema)
-
-
-def _from_data(
-    entries: Array, data: memoryview | None, data_start: int, wanted: set[str], verify: bool
-) -> dict[str, Any]:
-    count = len(entries)
-    positions = entries["data_offset"].astype(np.int64) - data_start
-    sizes = entries["data_size"].astype(np.int64)
-    states = np.zeros(count, np.int8)
-    readable = _readable(positions, sizes, len(data) if data is not None else -1, states)
-    bytes_ = data if data is not None else memoryview(b"")
-    everything = len(readable) == count
-    if not everything:
-        positions, sizes = positions[readable], sizes[readable]
-    if len(positions):  # all of them are inside
-        headers = kernels.gather_inside(kernels.bytes_of(bytes_), positions, DATA_HEADER.dtype)
-    else:
-        headers = np.empty(0, DATA_HEADER.dtype)
-    sound = (headers["token"] == TOKEN_MESSAGE) & (headers["length"] == sizes - 4)
-    if not sound.all():
-        states[readable[~sound]] = messages.STATES.index(messages.STATE_BAD_RECORD)
-        readable, headers = readable[sound], headers[sound]
-        positions, sizes = positions[sound], sizes[sound]
-        everything = False
-    if verify and len(positions):
-        checks = kernels.crc_each(bytes_, positions + HEADER_SIZE, positions + sizes, CHECKSUM_MASK)
-        bad = checks != headers["checksum"]
-        states[readable[bad]] = messages.STATES.index(messages.STATE_BAD_CHECKSUM)
-    values: dict[str, Any] = {}
-    if _FROM_PAYLOAD & wanted:
-        values |= _payload_columns(bytes_, positions, sizes, headers, wanted, states, readable)
-    for name in ("msg_id", "flag", "report_address"):
-        if name in wanted:
-            values[name] = pa.array(headers[name].astype(headers.dtype[name].newbyteorder("=")))
-    if not everything:
-        values = _spread(values, readable, count)
-    if "state" in wanted:
-        if states.any():
-            values["state"] = _STATES.take(pa.array(states.astype(np.int32)))
-        else:
-            values["state"] = pa.repeat(_text(messages.STATE_OK), count)
+            values[name] = _times(entries["received_time"].astype(np.int64))
     return values
 
 
-def _readable(positions: Array, sizes: Array, data_size: int, states: Array) -> Array:
-    """Return the rows whose bytes are there; marks the others."""
-    inside = (sizes > HEADER_SIZE) & (positions >= 0) & (positions + sizes <= data_size)
-    if inside.all():
-        return np.arange(len(positions))
+def _integers(kind: pa.DataType, values: Array) -> pa.Array:
+    """Wrap a contiguous array of the kind's own width."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _times(times: Array) -> pa.Array:
+    if not len(times) or (times.min() >= _TIME_MIN and times.max() <= _TIME_MAX):
+        return _integers(_TIME, times)
+    return pa.array(times, _TIME, mask=(times < _TIME_MIN) | (times > _TIME_MAX))
+
+
+@lru_cache(maxsize=512)
+def _constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """Return a column of one value (None: of nulls), a slice of one that is kept."""
+    size = max(1024, 1 << (count - 1).bit_length())
+    if size != count:
+        return _constant(value, kind, size).slice(0, count)
+    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+
+
+def _from_data(
+    entries: Array, data: Data, columns: Columns, values: dict[str, pa.Array]
+) -> tuple[int, str] | None:
+    """Add the columns that stand in the data; return the first bad row, if any."""
+    count, wanted = len(entries), columns.wanted
+    states: Array | None = None
+    readable: Array | None = None
+    records = _plain(entries, data, "body" in wanted)
+    if records is None:
+        states = np.zeros(count, np.int8)
+        records, readable = _readable(entries, data, states)
+    found: dict[str, pa.Array] = {}
+    for name, kind, dtype in _FROM_HEADER:
+        if name in wanted:
+            found[name] = _integers(kind, records.headers[name].astype(dtype))
+    marked: list[tuple[Array, str]] = []
+    if columns.verify and len(records.starts):
+        checks = kernels.crc_each(data.view, records.starts, records.ends, CHECKSUM_MASK)
+        wrong = np.flatnonzero(checks != records.headers["checksum"])
+        marked.append((wrong, messages.STATE_BAD_CHECKSUM))
+    if columns.needs_payload:
+        broken = _payload_columns(data, records, wanted, found)
+        marked.append((broken, messages.STATE_BAD_ATTRIBUTES))
+    for rows, state in marked:
+        if len(rows):
+            states = np.zeros(count, np.int8) if states is None else states
+            states[rows if readable is None else readable[rows]] = messages.STATES.index(state)
+    if readable is not None and len(readable) < count:
+        found = _spread(found, readable, count)
+    values |= found
+    if states is None or not states.any():
+        if "state" in wanted:
+            values["state"] = _constant(messages.STATE_OK, _TEXT, count)
+        return None
+    if "state" in wanted:
+        values["state"] = _STATES.take(pa.array(states.astype(np.int32)))
+    first = int(np.flatnonzero(states)[0])
+    return first, messages.STATES[states[first]]
+
+
+# -- records -----------------------------------------------------------------------------------
+
+
+def _plain(entries: Array, data: Data, with_body: bool) -> _Records | None:
+    """Return the records if all are readable and ascend without overlap, as in a log; else None.
+
+    Bodies that stand one behind the other are copied first: that brings the headers between
+    them into the processor's cache. The first lines of scattered ones are brought there by a
+    look at the headers, many at a time, which the copy, one by one, cannot do.
+    """
+    count = len(entries)
+    if not count or data.size < HEADER_SIZE:
+        return None
+    positions = entries["data_offset"].astype(np.int64)
+    sizes = entries["data_size"].astype(np.int64)
+    if data.start:
+        positions -= data.start
+    bounds = np.empty((count, 2), np.int64)
+    starts, ends = bounds[:, 0], bounds[:, 1]
+    np.add(positions, HEADER_SIZE, out=starts)
+    np.add(positions, sizes, out=ends)
+    flat = bounds.reshape(-1)
+    if (
+        positions.item(0) < 0
+        or flat.item(-1) > data.size
+        # Not equal either: a payload has a byte, and a header stands before the next one.
+        or np.count_nonzero(flat[1:] <= flat[:-1])
+    ):
+        return None
+    with_body = with_body and not data.attributed
+    dense = flat.item(-1) - flat.item(0) < _DENSE_BYTES * count
+    payloads = kernels.pieces(data.view, flat) if with_body and dense else None
+    headers = data.windows[positions].view(DATA_HEADER.dtype)
+    heads = headers.view(_HEAD)["head"].astype(np.int64)
+    sizes <<= 32
+    heads -= sizes
+    if np.count_nonzero(heads != _HEAD_LESS_SIZE):
+        return None
+    return _Records(starts, ends, headers, flat, payloads)
+
+
+def _readable(entries: Array, data: Data, states: Array) -> tuple[_Records, Array]:
+    """Return those records that can be read and their row numbers; marks the others."""
+    positions = entries["data_offset"].astype(np.int64) - data.start
+    sizes = entries["data_size"].astype(np.int64)
+    inside = (sizes > HEADER_SIZE) & (positions >= 0) & (positions + sizes <= data.size)
     states[~inside] = messages.STATES.index(messages.STATE_MISSING)
-    return np.flatnonzero(inside)
+    rows = np.flatnonzero(inside)
+    positions, sizes = positions[rows], sizes[rows]
+    headers = np.empty(0, DATA_HEADER.dtype)
+    if len(rows):  # all of them are inside
+        headers = kernels.gather_inside(data.bytes, positions, DATA_HEADER.dtype)
+    sound = (headers["token"] == TOKEN_MESSAGE) & (headers["length"] == sizes - 4)
+    if not sound.all():
+        states[rows[~sound]] = messages.STATES.index(messages.STATE_BAD_RECORD)
+        rows, headers = rows[sound], headers[sound]
+        positions, sizes = positions[sound], sizes[sound]
+    return _Records(positions + HEADER_SIZE, positions + sizes, headers), rows
 
 
 def _spread(values: dict[str, Any], rows: Array, count: int) -> dict[str, Any]:
@@ -140,58 +306,59 @@ def _spread(values: dict[str, Any], rows: Array, count: int) -> dict[str, Any]:
     return {name: column.take(indices) for name, column in values.items()}
 
 
+# -- payloads ----------------------------------------------------------------------------------
+
+
 def _payload_columns(
-    data: memoryview,
-    positions: Array,
-    sizes: Array,
-    headers: Array,
-    wanted: set[str],
-    states: Array,
-    readable: Array,
-) -> dict[str, Any]:
-    count = len(positions)
-    starts, ends = positions + HEADER_SIZE, positions + sizes
-    flagged = np.flatnonzero(has_attributes(headers["flag"]))
-    if len(flagged) == 0:
-        values: dict[str, Any] = {}
-        if "body" in wanted:
-            values["body"] = kernels.slices(data, starts, ends - starts)
+    data: Data, records: _Records, wanted: frozenset[str], values: dict[str, pa.Array]
+) -> Array:
+    """Add the columns that stand in payloads; return the rows whose attributes make no sense."""
+    starts, ends, headers, bounds, payloads = records
+    count = len(starts)
+    flags = headers.view(np.uint8)[_LOW_FLAG_BYTE::HEADER_SIZE]
+    if not np.bitwise_or.reduce(flags) & FLAG_HAS_ATTRIBUTES:
         for name in ("filter_item", "attributes"):
             if name in wanted:
-                values[name] = pa.nulls(count, messages.MESSAGE_SCHEMA.field(name).type)
-        return values
+                values[name] = _constant(None, messages.MESSAGE_SCHEMA.field(name).type, count)
+        if payloads is not None:
+            values["body"] = payloads
+        elif "body" in wanted and bounds is not None:
+            values["body"] = kernels.pieces(data.view, bounds)
+        elif "body" in wanted:
+            values["body"] = kernels.slices(data.view, starts, ends - starts)
+        return starts[:0]
+    data.attributed = True
+    flagged = np.flatnonzero(has_attributes(headers["flag"]))
     lengths, broken = _attribute_lengths(data, starts, ends, flagged)
-    states[readable[flagged[broken]]] = messages.STATES.index(messages.STATE_BAD_ATTRIBUTES)
     body_starts = starts.copy()
     body_starts[flagged] += LENGTH_SIZE + lengths
     body_starts = np.minimum(body_starts, ends)
-    values = {}
     if "body" in wanted:
-        values["body"] = kernels.slices(data, body_starts, ends - body_starts)
+        values["body"] = kernels.slices(data.view, body_starts, ends - body_starts)
         if broken.any():
             mask = np.ones(count, bool)
             mask[flagged[broken]] = False
             values["body"] = pc.if_else(pa.array(mask), values["body"], None)
     if wanted & {"filter_item", "attributes"}:
-        texts = kernels.slices(data, starts[flagged] + LENGTH_SIZE, lengths)
+        texts = kernels.slices(data.view, starts[flagged] + LENGTH_SIZE, lengths)
         maps = attribute_maps(texts)
         whole = _spread({"attributes": maps}, flagged, count)["attributes"]
         if "attributes" in wanted:
             values["attributes"] = whole
         if "filter_item" in wanted:
             values["filter_item"] = pc.map_lookup(whole, pa.scalar(ATTRIBUTE_TYPE), "first")
-    return values
+    return flagged[broken]
 
 
 def _attribute_lengths(
-    data: memoryview, starts: Array, ends: Array, flagged: Array
+    data: Data, starts: Array, ends: Array, flagged: Array
 ) -> tuple[Array, Array]:
     """Return (attribute bytes, is impossible) of the rows with attributes; negative counts as 0."""
     sizes = (ends - starts)[flagged]
     short = sizes < LENGTH_SIZE
     # A payload too short for a length is looked up at the record's start: the value is not used.
     places = np.where(short, starts[flagged] - HEADER_SIZE, starts[flagged])
-    lengths = kernels.gather(kernels.bytes_of(data), places, np.dtype(">i4")).astype(np.int64)
+    lengths = kernels.gather(data.bytes, places, np.dtype(">i4")).astype(np.int64)
     broken = short | (lengths > sizes - LENGTH_SIZE)
     return np.where(broken, 0, np.maximum(lengths, 0)), broken
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tubestore import kernels
-from tubestore.decode import decode
+from tubestore.decode import Data, columns_for, decode
 from tubestore.formats import DATA_HEADER, address_from_int
 from tubestore.inspection import walk
 from tubestore.messages import STATE_OK
@@ -141,16 +141,14 @@ def _decoded(
     names += ["msg_id", "flag", "report_address", "state", "attributes", "body"]
     if raw:
         names = names[:-2]
-    batch = decode(
+    batch, _ = decode(
         shard.topic,
         shard.store_id,
         offsets,
         entries,
-        window.data,
-        window.data_start,
-        names,
+        None if window.data is None else Data(window.data, window.data_start),
         # What was walked has been verified; rows by themselves have not.
-        verify=state != OK,
+        columns_for(tuple(names), verify=state != OK),
     )
     columns = dict(zip(names, batch.columns, strict=True))
     columns["index_offset"] = columns.pop("offset")

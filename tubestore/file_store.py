@@ -20,20 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tubestore import postings_cache
 from tubestore.errors import NotAStore, OffsetOutOfRange
-from tubestore.filenames import (
-    DATA_SUFFIX,
-    INDEX_DIRECTORY,
-    INDEX_SUFFIX,
-    OWN_DIRECTORY,
-    join,
-    segment_name,
-)
-from tubestore.formats import PARTITIONS_PER_STORE
+from tubestore.filenames import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX, join
+from tubestore.index_lists import IndexLists
 from tubestore.layout import Buffer
 from tubestore.options import StoreOptions
-from tubestore.partition_index import PartitionIndex
 from tubestore.records import ENTRY_SIZE, EncodedBatch, entries_in
 from tubestore.segment import FileSegment
 from tubestore.segment_list import FileSegmentList, Segments
@@ -69,8 +60,7 @@ class MsgFileStore:
         self.index = FileSegmentList(
             vfs, index_directory, INDEX_SUFFIX, options.index_segment_size_bytes
         )
-        self._postings: dict[tuple[int, str], PartitionIndex] = {}
-        self._kept_postings: set[tuple[int, str]] = set()
+        self.lists = IndexLists(vfs, directory, store_id)
         #: The first segments of both streams, and the first offset that follows from them.
         self._first: tuple[FileSegment | None, FileSegment | None, int] = (None, None, 0)
         #: Directories in which something appeared since they were synced.
@@ -217,19 +207,13 @@ class MsgFileStore:
 
     def forget(self, segment: FileSegment) -> None:
         """Drop what is known about an index segment that is gone, in memory and in caches."""
-        for key in [key for key in self._postings if key[0] == segment.start]:
-            del self._postings[key]
-        own = join(self.directory, OWN_DIRECTORY)
-        for name, is_directory, _ in self.vfs.entries(own):
-            if not is_directory and name.startswith(segment_name(segment.start, ".")):
-                self.vfs.remove(join(own, name))
+        self.lists.forget(segment)
 
     def cut_copying(self, index_end: int, data_end: int) -> None:
         """Forget messages that readers may have been shown; the index goes first."""
         self.index.cut_copying(index_end)
         self.data.cut_copying(data_end)
-        self._postings.clear()
-        self._kept_postings.clear()
+        self.lists.clear()
 
     def sync_data(self) -> int:
         """Sync the data stream; returns the offset below which data is on stable storage.
@@ -269,47 +253,13 @@ class MsgFileStore:
         except FileNotFoundError as error:
             raise self._too_late(segment.start) from error
 
-    def postings(self, segment: FileSegment, field: str) -> PartitionIndex:
-        """Return the posting lists of an index segment by "partition_id" or "key_code"."""
-        key = (segment.start, field)
-        lists = self._postings.get(key)
-        if lists is None:
-            base = self.store_id * PARTITIONS_PER_STORE
-            lists = PartitionIndex(field, base)
-            if segment.sealed:
-                kept = postings_cache.read(
-                    self.vfs, self.directory, segment, field, lists.key_dtype
-                )
-                if kept is not None:
-                    lists.adopt(kept)
-                    self._kept_postings.add(key)
-            lists = self._postings.setdefault(key, lists)
-        return lists
+    def forget_stale_lists(self) -> None:
+        """Drop posting lists and times of entries that a writer took back."""
+        self.lists.forget_stale(self.index)
 
-    def forget_stale_postings(self) -> None:
-        """Drop lists whose entries are no longer there: a writer took back what it had shown."""
-        for key, lists in list(self._postings.items()):
-            if not lists.covered:
-                continue
-            segment = self.index.find(key[0])
-            end = key[0] + lists.covered * ENTRY_SIZE
-            if (
-                segment is None
-                or end > segment.end
-                or not lists.ends_with(bytes(segment.read(end - ENTRY_SIZE, ENTRY_SIZE)))
-            ):
-                del self._postings[key]
-                self._kept_postings.discard(key)
-
-    def keep_postings(self) -> None:
-        """Write the lists of sealed segments that somebody has asked for; they are caches."""
-        by_start = {segment.start: segment for segment in self.index if segment.sealed}
-        for key, lists in list(self._postings.items()):
-            segment = by_start.get(key[0])
-            if segment is not None and key not in self._kept_postings:
-                self._kept_postings.add(key)
-                run = lists.merged(self.entries(segment, segment.end))
-                postings_cache.write(self.vfs, self.directory, segment, key[1], run)
+    def keep_lists(self) -> None:
+        """Write posting lists and times of sealed segments that somebody has asked for."""
+        self.lists.keep(self.index)
 
     def record_bytes(self, segment: FileSegment, end: int) -> memoryview:
         """Return the bytes of a data segment below the absolute offset `end`."""

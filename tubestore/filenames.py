@@ -30,6 +30,7 @@ COMMITS_DIRECTORY = "commits"
 PUBLISHED_FILE = "published.json"
 JOBS_FILE = "jobs.json"
 POSTINGS_SUFFIX = ".postings"
+TIMES_SUFFIX = ".times"
 TRASH_DIRECTORY = "trash"
 LEASES_DIRECTORY = "leases"
 

@@ -57,6 +57,8 @@ class MessageStore(AdoptingShard):
             files, topic=topic, options=options, clock=clock, pool=pool, background=background
         )
         self.recovered = RecoverReport()
+        #: What readers were shown last, if all of it is in the files.
+        self._view: ShardView | None = None
 
     @classmethod
     def open(
@@ -264,7 +266,13 @@ class MessageStore(AdoptingShard):
                 raise self._refusal
             flushing = self._flushing.batches() if self._flushing else ()
             memory = flushing + self._main.batches()
-            return ShardView(self.topic, self.store_id, self.files, self._visible, memory)
+            kept = self._view
+            if kept is not None and kept.ends is self._visible and not memory:
+                return kept
+            view = ShardView(self.topic, self.store_id, self.files, self._visible, memory)
+            # One with memory is not kept: it would hold what was flushed long ago.
+            self._view = None if memory else view
+            return view
 
     # -- end ---------------------------------------------------------------------------------
 
@@ -294,6 +302,7 @@ class MessageStore(AdoptingShard):
             self._end()
 
     def _end(self) -> None:
+        self._view = None
         self._pool.give_back(self._granted)
         self._granted = 0
         self.files.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -30,6 +30,8 @@ MESSAGE_SCHEMA = pa.schema(
         pa.field("state", pa.string(), nullable=False),
     ]
 )
+
+ALL_COLUMNS: tuple[str, ...] = tuple(MESSAGE_SCHEMA.names)
 
 
 @lru_cache(maxsize=256)
@@ -97,22 +99,36 @@ class Page:
     page before the end. Reads as an Arrow stream as often as one likes.
     """
 
-    __slots__ = ("end_offset", "next_offset", "table", "truncated")
+    __slots__ = ("_batches", "_schema", "_table", "end_offset", "next_offset", "truncated")
 
     def __init__(
-        self, table: pa.Table, *, next_offset: int, end_offset: int, truncated: bool
+        self,
+        batches: list[pa.RecordBatch],
+        schema: pa.Schema,
+        *,
+        next_offset: int,
+        end_offset: int,
+        truncated: bool,
     ) -> None:
-        self.table = table
+        self._batches, self._schema = batches, schema
+        self._table: pa.Table | None = None
         self.next_offset, self.end_offset, self.truncated = next_offset, end_offset, truncated
 
+    @property
+    def table(self) -> pa.Table:
+        """The rows."""
+        if self._table is None:
+            self._table = pa.Table.from_batches(self._batches, self._schema)
+        return self._table
+
     def __len__(self) -> int:
-        return int(self.table.num_rows)
+        return sum([batch.num_rows for batch in self._batches])
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         return self.table.__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[Message]:
-        return messages_of(self.table)
+        return messages_of(self._batches)
 
     def __repr__(self) -> str:
         return (
@@ -121,9 +137,9 @@ class Page:
         )
 
 
-def messages_of(table: pa.Table) -> Iterator[Message]:
-    """Go through the rows of a table with all columns, one object a message."""
-    for batch in table.to_batches():
+def messages_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
+    """Go through the rows of batches with all columns, one object a message."""
+    for batch in batches:
         for row in batch.to_pylist():
             yield Message(
                 row["topic"],

@@ -14,19 +14,23 @@ is sorted O(log n) times in all, and an idle partition costs nothing.
 
 Guards: `_lock` guards extension and merging; look-ups work on the tuple of runs they took.
 
-Next to read: `file_store.py`.
+Next to read: `time_index.py`, then `file_store.py`.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from tubestore.formats import PARTITIONS_PER_STORE
 
 Array = np.ndarray[Any, Any]
+_NOTHING = np.empty(0, np.int32)
+_NARROW = 1 << 16
 
 
 class Run(NamedTuple):
@@ -38,12 +42,22 @@ class Run(NamedTuple):
     starts: Array
     ordinals: Array
 
-    def of(self, key: int) -> Array:
-        """Return the ordinals of one key, ascending."""
-        place = int(self.keys.searchsorted(key))
-        if place == len(self.keys) or self.keys[place] != key:
+    def of(self, key: np.generic) -> Array:
+        """Return the ordinals of one key (of the keys' own type), ascending."""
+        keys = self.keys
+        place = keys.searchsorted(key)
+        if place == len(keys) or keys[place] != key:
             return self.ordinals[:0]
-        return self.ordinals[self.starts[place] : self.starts[place + 1]]
+        starts = self.starts
+        return self.ordinals[starts[place] : starts[place + 1]]
+
+    def bounds_of(self, keys: Array) -> tuple[Array, Array]:
+        """Return where the ordinals of each of some keys begin and end (int64)."""
+        places = self.keys.searchsorted(keys)
+        inside = np.minimum(places, len(self.keys) - 1)
+        lows = self.starts[inside].astype(np.int64)
+        highs = np.where(self.keys[inside] == keys, self.starts[inside + 1], lows)
+        return lows, highs
 
 
 def build_run(values: Array, first: int) -> Run:
@@ -60,9 +74,7 @@ def _merge(runs: list[Run]) -> Run:
 
 
 def _sorted_run(first: int, end: int, keys: Array, ordinals: Array) -> Run:
-    # Partition numbers are 16 bits wide, so numpy's stable sort is a radix sort (5 ns an
-    # element instead of 60); equal keys keep the order of their ordinals.
-    order = np.argsort(keys, kind="stable")
+    order = _stable_order(keys)
     ordered = keys[order]
     borders = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     ends = [len(ordered)] if len(ordered) else []
@@ -70,14 +82,30 @@ def _sorted_run(first: int, end: int, keys: Array, ordinals: Array) -> Run:
     return Run(first, end, ordered[starts[:-1]], starts, ordinals[order])
 
 
+def _stable_order(keys: Array) -> Array:
+    """Return the order of the keys, equal ones as they stand.
+
+    For 16 bits numpy's stable sort is a radix sort (5 ns an element instead of 60). Partition
+    numbers are that wide; key codes are numbered first, in the order of their values.
+    """
+    if keys.dtype.itemsize > 2 and len(keys) >= _NARROW >> 4:
+        encoded = pa.array(keys).dictionary_encode()
+        values = encoded.dictionary.to_numpy()
+        if len(values) < _NARROW:
+            ranks = np.empty(len(values), np.uint16)
+            ranks[np.argsort(values)] = np.arange(len(values), dtype=np.uint16)
+            keys = ranks[encoded.indices.to_numpy()]
+    return np.argsort(keys, kind="stable")
+
+
 class PartitionIndex:
     """Posting lists of one index segment by one of its fields."""
 
     def __init__(self, field: str, first_partition_id: int = 0) -> None:
         self.field = field
-        self._first_partition_id = first_partition_id
+        self._shift = first_partition_id if field == "partition_id" else 0
         self._runs: tuple[Run, ...] = ()
-        #: The last entry in the lists; b"" while that is not known.
+        #: The last entry in the lists.
         self._last = b""
         self._lock = threading.Lock()
 
@@ -86,7 +114,7 @@ class PartitionIndex:
             return entries[self.field].astype(np.int32)
         # Within a shard a partition has a small number; an id of another shard is damage and
         # becomes the number that nobody asks for.
-        places = entries["partition_id"].astype(np.int64) - self._first_partition_id
+        places = entries["partition_id"].astype(np.int64) - self._shift
         strange = (places < 0) | (places >= PARTITIONS_PER_STORE)
         places[strange] = PARTITIONS_PER_STORE
         return places.astype(np.uint16)
@@ -122,39 +150,62 @@ class PartitionIndex:
 
         `entries` are the entries of the segment that the caller may see, from its first.
         """
-        key -= self._first_partition_id if self.field == "partition_id" else 0
-        found: list[Array] = []
-        wanted = limit
         end = len(entries)
+        place = key - self._shift
+        if self.field == "partition_id" and not 0 <= place < PARTITIONS_PER_STORE:
+            return _NOTHING
+        # Typed, here and below: for a Python number numpy would widen all keys at every look-up.
+        typed = self.key_dtype(place)
+        found: list[Array] = []
         for run in self.extend(entries):
             if run.end <= first:
                 continue
-            ordinals = run.of(key)
+            ordinals = run.of(typed)
             if run.first < first:
-                ordinals = ordinals[ordinals.searchsorted(first) :]
+                ordinals = ordinals[ordinals.searchsorted(np.int32(first)) :]
             if run.end > end:  # another reader has extended the lists beyond our snapshot
-                ordinals = ordinals[: ordinals.searchsorted(end)]
-            if wanted is not None:
-                ordinals = ordinals[:wanted]
-                wanted -= len(ordinals)
+                ordinals = ordinals[: ordinals.searchsorted(np.int32(end))]
+            if limit is not None:
+                ordinals = ordinals[:limit]
+                limit -= len(ordinals)
             if len(ordinals):
                 found.append(ordinals)
-            if wanted == 0:
+            if limit == 0:
                 break
         if len(found) == 1:
             return found[0]
-        return np.concatenate(found) if found else np.empty(0, np.int32)
+        return np.concatenate(found) if found else _NOTHING
 
-    def counts(self, entries: Array) -> dict[int, int]:
-        """Return how many of the entries each key has."""
-        totals: dict[int, int] = {}
-        shift = self._first_partition_id if self.field == "partition_id" else 0
+    def ranges(self, entries: Array, keys: Array, firsts: Array) -> Iterator[tuple[Run, Any, Any]]:
+        """Go through (run, lows, highs): where each key's ordinals >= its first are in the run.
+
+        `keys`, `firsts`, `lows`, `highs`: int64, of the same length.
+        """
+        end = len(entries)
+        typed = (keys - self._shift).astype(self.key_dtype)
         for run in self.extend(entries):
-            if run.end > len(entries):  # another reader has extended beyond our snapshot
-                run = build_run(self._values(entries[run.first :]), run.first)
+            if not len(run.keys):
+                continue
+            lows, highs = run.bounds_of(typed)
+            if run.first < firsts.max(initial=0):
+                lows = _lower_bounds(run.ordinals, lows, highs, firsts)
+            if run.end > end:
+                highs = _lower_bounds(run.ordinals, lows, highs, np.full(len(keys), end))
+            yield run, lows, highs
+
+    def counts(self, entries: Array, first: int = 0) -> dict[int, int]:
+        """Return how many of the entries from the ordinal `first` on each key has."""
+        totals: dict[int, int] = {}
+        for run in self.extend(entries):
+            if run.end <= first:
+                continue
+            # Another reader may have extended beyond our snapshot.
+            if run.end > len(entries) or run.first < first:
+                start = max(run.first, first)
+                run = build_run(self._values(entries[start : run.end]), start)
             sizes = np.diff(run.starts)
             for key, size in zip(run.keys.tolist(), sizes.tolist(), strict=True):
-                totals[key + shift] = totals.get(key + shift, 0) + size
+                totals[key + self._shift] = totals.get(key + self._shift, 0) + size
         return totals
 
     def merged(self, entries: Array) -> Run:
@@ -165,14 +216,30 @@ class PartitionIndex:
         return runs[0] if len(runs) == 1 else _merge(runs)
 
     @property
-    def key_dtype(self) -> type[np.generic]:
+    def key_dtype(self) -> type[np.uint16] | type[np.int32]:
         """The type of the keys in the runs."""
         return np.uint16 if self.field == "partition_id" else np.int32
 
-    def adopt(self, run: Run) -> None:
-        """Take over lists that were read from a cache file."""
-        self._runs = (run,)
+    def adopt(self, run: Run, last: bytes) -> None:
+        """Take over lists that were read from a cache file; `last` is their last entry."""
+        self._runs, self._last = (run,), last
 
 
 def _size(run: Run) -> int:
     return run.end - run.first
+
+
+def _lower_bounds(values: Array, lows: Array, highs: Array, wanted: Array) -> Array:
+    """Return for each row the first place in [low, high) whose value is >= wanted, else high.
+
+    A binary search of all rows at once; the values of each row's stretch ascend.
+    """
+    lows, highs = lows.copy(), highs.copy()
+    while True:
+        rows = np.flatnonzero(lows < highs)
+        if not len(rows):
+            return lows
+        middles = (lows[rows] + highs[rows]) >> 1
+        below = values[middles] < wanted[rows]
+        lows[rows[below]] = middles[below] + 1
+        highs[rows[~below]] = middles[~below]

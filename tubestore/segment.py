@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 
+from tubestore.cache_formats import signed_digest
 from tubestore.layout import Buffer
 from tubestore.trash import find_moved
 from tubestore.vfs import Vfs, VfsFile
@@ -26,7 +27,7 @@ MAPPED_READ_MIN = 64 << 10
 class FileSegment:
     """A file named by the absolute offset of its first byte."""
 
-    __slots__ = ("_vfs", "_view", "end", "file", "path", "sealed", "shortened",
+    __slots__ = ("_digest", "_vfs", "_view", "end", "file", "path", "sealed", "shortened",
                  "start", "synced_end")  # fmt: skip
 
     def __init__(
@@ -40,6 +41,7 @@ class FileSegment:
         #: Cut since the last sync: a power cut could bring back what stood behind `end`.
         self.shortened = False
         self._view = memoryview(b"")
+        self._digest: tuple[int, int] | None = None
 
     @property
     def size(self) -> int:
@@ -72,6 +74,7 @@ class FileSegment:
         self.shortened = True
         self.synced_end = min(self.synced_end, end)
         self._view = memoryview(b"")
+        self._digest = None
 
     def seal(self) -> None:
         """Nothing is appended any more."""
@@ -93,6 +96,13 @@ class FileSegment:
         except FileNotFoundError as error:
             self._find_again(error)
             return self.file.view(size)
+
+    def digest(self) -> int:
+        """Return xxh3 of the bytes so far, as a signed 64-bit number; computed once a length."""
+        known, end = self._digest, self.end
+        if known is None or known[0] != end:
+            known = self._digest = (end, signed_digest(self.view(end)))
+        return known[1]
 
     def read(self, offset: int, size: int) -> Buffer:
         """Return up to `size` bytes at the absolute `offset`."""

@@ -45,10 +45,11 @@ class ShardReader:
         if horizon is not None:
             limits = partial(horizon.limits, self.topic, self.store_id)
         self.files.load(writable=False, limits=limits)
-        self.files.forget_stale_postings()
+        self.files.forget_stale_lists()
         ends = self.files.snapshot()
         end = self._whole_end()
-        self._ends = ends._replace(index_start=min(ends.index_start, end), index_end=end)
+        ends = ends._replace(index_start=min(ends.index_start, end), index_end=end)
+        self._view = ShardView(self.topic, self.store_id, self.files, ends, ())
 
     def _whole_end(self) -> int:
         """Return the index offset below which entries have their data: a tail in flight is none."""
@@ -66,7 +67,7 @@ class ShardReader:
         """Return what is visible."""
         if self._refusal is not None:
             raise self._refusal
-        return ShardView(self.topic, self.store_id, self.files, self._ends, ())
+        return self._view
 
     def abandon(self, reason: StoreClosed) -> None:
         """Refuse everything from now on (a forked child)."""

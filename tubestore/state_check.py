@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from os.path import splitext
 
 import xxhash
 
 from tubestore.cache_formats import (
     CHECKPOINT_DIGEST_BYTES,
-    POSTINGS_HEADER,
-    POSTINGS_MAGIC,
+    SEGMENT_CACHES,
     Checkpoint,
     signed_digest,
 )
@@ -23,7 +23,6 @@ from tubestore.filenames import (
     CHECKPOINT_FILE,
     JOBS_FILE,
     OWN_DIRECTORY,
-    POSTINGS_SUFFIX,
     PUBLISHED_FILE,
     STORE_FILE,
     TOPICS_FILE,
@@ -31,6 +30,7 @@ from tubestore.filenames import (
 )
 from tubestore.findings import Finding
 from tubestore.job_recovery import places_of
+from tubestore.layout import Layout
 from tubestore.shard_files import ShardFiles, StoredFile
 from tubestore.verdicts import Reason
 from tubestore.vfs import Vfs
@@ -95,8 +95,8 @@ def check_caches(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
             continue
         if name == CHECKPOINT_FILE:
             trouble = _checkpoint_trouble(vfs, path, shard)
-        elif name.endswith(POSTINGS_SUFFIX):
-            trouble = _postings_trouble(vfs, path, name, shard)
+        elif (suffix := splitext(name)[1]) in SEGMENT_CACHES:
+            trouble = _segment_cache_trouble(vfs, path, name, shard, *SEGMENT_CACHES[suffix])
         if trouble is not None:
             yield Finding(path, 0, Reason.STALE_CACHE, trouble)
 
@@ -132,7 +132,9 @@ def _digest_before(vfs: Vfs, files: tuple[StoredFile, ...], end: int) -> str | N
     return xxhash.xxh3_64_hexdigest(raw) if len(raw) == end - start else None
 
 
-def _postings_trouble(vfs: Vfs, path: str, name: str, shard: ShardFiles) -> str | None:
+def _segment_cache_trouble(
+    vfs: Vfs, path: str, name: str, shard: ShardFiles, layout: Layout, magic: int
+) -> str | None:
     start = name.partition(".")[0]
     file = next((f for f in shard.index if start.isdigit() and f.start == int(start)), None)
     if file is None:
@@ -142,12 +144,12 @@ def _postings_trouble(vfs: Vfs, path: str, name: str, shard: ShardFiles) -> str 
         index = vfs.read_file(file.path)
     except OSError:
         return None  # one of them went away meanwhile, or `unreadable` is reported
-    if len(data) < POSTINGS_HEADER.size:
+    if len(data) < layout.size:
         return "shorter than its header"
-    header = POSTINGS_HEADER.unpack_from(data)
-    if (header.magic, header.features) != (POSTINGS_MAGIC, 0):
+    header = layout.unpack_from(data)
+    if (header.magic, header.features) != (magic, 0):
         return "of another version"
-    if header.content_digest != signed_digest(memoryview(data)[POSTINGS_HEADER.size :]):
+    if header.content_digest != signed_digest(memoryview(data)[layout.size :]):
         return "its content is damaged"
     if (header.segment_size, header.segment_digest) != (len(index), signed_digest(index)):
         return f"it describes another file than {file.path} is now"

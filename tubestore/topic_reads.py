@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore.clock import Clock, Time, time_ms
-from tubestore.errors import CorruptRecord, InvalidMessage, OffsetOutOfRange, StoreClosed
+from tubestore.decode import Columns, columns_for
+from tubestore.errors import InvalidMessage, OffsetOutOfRange, StoreClosed
 from tubestore.formats import PARTITIONS_PER_STORE, key_code_of
 from tubestore.message_store import MessageStore
-from tubestore.messages import STATE_OK, Message, Page, messages_of, schema_of
+from tubestore.messages import ALL_COLUMNS, Message, Page
 from tubestore.options import StoreOptions, TopicOptions
-from tubestore.read_path import ALL_COLUMNS, EVERYTHING, Filter, ShardView
+from tubestore.read_path import ShardView
+from tubestore.selection import EVERYTHING, Filter
 from tubestore.shard_reader import ShardReader
 
 Shard = MessageStore | ShardReader
@@ -52,17 +54,6 @@ def make_filter(filter_items: Iterable[str] | None, start: Time | None, end: Tim
     if codes is None and start is None and end is None:
         return EVERYTHING
     return Filter(codes, time_ms(start), time_ms(end))
-
-
-def _check_columns(columns: Sequence[str] | None) -> Sequence[str]:
-    if columns is None:
-        return ALL_COLUMNS
-    unknown = set(columns) - set(ALL_COLUMNS)
-    if unknown:
-        raise ValueError(
-            f"columns {', '.join(sorted(unknown))}: known are {', '.join(ALL_COLUMNS)}"
-        )
-    return columns
 
 
 class TopicReader:
@@ -161,44 +152,33 @@ class TopicReader:
         if limit < 0:
             raise ValueError(f"limit = {limit}: not negative")
         view = self._view_of(partition)
-        start_at = self._resolve(view, offset)
-        names = _check_columns(columns)
-        pages = view.read(
+        chosen = self._columns(columns, verify)
+        found = view.find(
             int(partition),
-            start_at,
+            self._resolve(view, offset),
             limit=limit,
             max_bytes=max_bytes,
-            columns=self._with_state(names),
             wanted=make_filter(filter_items, start, end),
-            verify=verify,
         )
         return Page(
-            self._checked(view, pages.batches, names),
-            next_offset=pages.next_offset,
+            [batch for rows in found.rows for batch in view.columns_of(rows, chosen)],
+            chosen.schema,
+            next_offset=found.next_offset,
             end_offset=view.index_end,
-            truncated=pages.truncated,
+            truncated=found.truncated,
         )
 
-    def _with_state(self, names: Sequence[str]) -> Sequence[str]:
-        if self._store.options.on_damage == "raise":
-            extra = [n for n in ("state", "partition_id", "offset") if n not in names]
-            return [*names, *extra]
-        return names
-
-    def _checked(
-        self, view: ShardView, batches: list[pa.RecordBatch], names: Sequence[str]
-    ) -> pa.Table:
-        schema = schema_of(tuple(self._with_state(names)))
-        table = pa.Table.from_batches(batches, schema)
-        if self._store.options.on_damage == "raise":
-            states = table.column("state").to_numpy()
-            bad = np.flatnonzero(states != STATE_OK)
-            if len(bad):
-                row = int(bad[0])
-                offset = table.column("offset")[row].as_py()
-                where = f"{self.name} partition {table.column('partition_id')[row]} offset {offset}"
-                raise CorruptRecord(view.files.directory, offset, f"{states[row]} ({where})")
-        return table if len(names) == table.num_columns else table.select(list(names))
+    def _columns(self, names: Sequence[str] | None, verify: bool) -> Columns:
+        """Check the columns that a user asks for."""
+        strict = self._store.options.on_damage == "raise"
+        try:
+            return columns_for(
+                ALL_COLUMNS if names is None else tuple(names), verify=verify, strict=strict
+            )
+        except KeyError:
+            unknown = sorted(set(names or ()) - set(ALL_COLUMNS))
+            known = ", ".join(ALL_COLUMNS)
+            raise ValueError(f"columns {', '.join(unknown)}: known are {known}") from None
 
     @staticmethod
     def _resolve(view: ShardView, offset: int | str) -> int:
@@ -263,18 +243,10 @@ class TopicReader:
 
         Sees what was there at the call. Use as a context manager, or read it to its end.
         """
-        names = _check_columns(columns)
+        chosen = self._columns(columns, verify)
         wanted = make_filter(filter_items, start, end)
-        views = self._views()
-        fetched = self._with_state(names)
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            for view in views:
-                for batch in view.scan(fetched, wanted, verify=verify):
-                    yield from self._checked(view, [batch], names).to_batches()
-
-        schema = schema_of(tuple(names))
-        return pa.RecordBatchReader.from_batches(schema, batches())
+        batches = (batch for view in self._views() for batch in view.scan(chosen, wanted))
+        return pa.RecordBatchReader.from_batches(chosen.schema, batches)
 
     def _views(self) -> list[ShardView]:
         """Return all shards as they are at one moment: a published job is in all or in none."""
@@ -303,5 +275,5 @@ class TopicReader:
     def message_at(self, partition: int, offset: int) -> Message | None:
         """Return the message at exactly this offset, None if it is another partition's."""
         page = self.read(partition, offset, limit=1)
-        found = next(messages_of(page.table), None)
+        found = next(iter(page), None)
         return found if found is not None and found.offset == offset else None

@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore.clock import Clock, ManualClock
+from tubestore.decode import columns_for
 from tubestore.double_buffer import Background, DoubleBuffer
 from tubestore.file_store import MsgFileStore
 from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
+from tubestore.messages import ALL_COLUMNS
 from tubestore.options import StoreOptions
-from tubestore.read_path import ALL_COLUMNS, ShardView
+from tubestore.read_path import ShardView
 from tubestore.records import (
     ENTRY_SIZE,
     HEADER_SIZE,
@@ -122,7 +124,15 @@ def write_rows(
 
 def scanned(view: ShardView, *, verify: bool = False) -> list[dict[str, Any]]:
     """Return every row of a shard in the order of offsets."""
-    return [r for b in view.scan(ALL_COLUMNS, verify=verify) for r in b.to_pylist()]
+    return [r for b in view.scan(columns_for(ALL_COLUMNS, verify=verify)) for r in b.to_pylist()]
+
+
+def partition_rows(view: ShardView, partition_id: int) -> list[dict[str, Any]]:
+    """Return every row of a partition."""
+    found = view.find(partition_id, view.index_start, limit=10**6, max_bytes=None)
+    assert not found.truncated
+    columns = columns_for(ALL_COLUMNS)
+    return [r for rows in found.rows for b in view.columns_of(rows, columns) for r in b.to_pylist()]
 
 
 def bodies(view: ShardView) -> list[bytes | None]:

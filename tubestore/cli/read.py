@@ -12,8 +12,9 @@ from tubestore.cli.arguments import parse_bound, printing
 from tubestore.cli.batches import emit_batches
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Column, Format, Row
+from tubestore.decode import columns_for
 from tubestore.formats import address_from_int
-from tubestore.messages import MESSAGE_SCHEMA
+from tubestore.messages import ALL_COLUMNS, MESSAGE_SCHEMA
 from tubestore.shard_files import check_root
 from tubestore.topic_reads import TopicReader, make_filter
 from tubestore.vfs import OsVfs
@@ -115,6 +116,7 @@ def _scan(
     topic: TopicReader, chosen: Chosen, offset: int | str, bounds: dict[str, Any]
 ) -> Iterator[pa.RecordBatch]:
     wanted = make_filter(**bounds)
+    columns = columns_for(ALL_COLUMNS, verify=chosen.verify)
     stores = range(topic.options.stores)
     if chosen.store_id is not None:
         if chosen.store_id not in stores:
@@ -123,7 +125,7 @@ def _scan(
     for store_id in stores:
         view = topic.shard(store_id).view()
         start = offset if isinstance(offset, int) else 0
-        yield from view.scan(MESSAGE_SCHEMA.names, wanted, start=start, verify=chosen.verify)
+        yield from view.scan(columns, wanted, start=start)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -6,15 +6,12 @@ Next to read: `micro_batches.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from tubestore.commit_records import Horizon
 from tubestore.filenames import store_key
 from tubestore.options import StoreOptions
-from tubestore.records import ENTRY_SIZE
 from tubestore.shard_files import find_shards
 from tubestore.shard_reader import ShardReader
 from tubestore.spark.micro_batches import Position
@@ -35,23 +32,12 @@ def lag_behind(root: str, position: Position, vfs: Vfs | None = None) -> dict[st
         key = store_key(*name)
         try:
             totals = found.setdefault(listed.topic, {})
-            for partition, count in _counts(reader, position.shards.get(key, 0)):
+            counts = reader.view().counts(position.shards.get(key, 0))
+            for partition, count in counts.items():
                 totals[partition] = totals.get(partition, 0) + count
         finally:
             reader.close()
     return {topic: counts for topic, counts in found.items() if counts}
-
-
-def _counts(reader: ShardReader, offset: int) -> Iterator[tuple[int, int]]:
-    """Count a shard's messages from an offset on, by partition; a partition may come twice."""
-    view = reader.view()
-    for source in view.sources(max(offset, view.index_start)):
-        first = max(0, (max(offset, view.index_start) - source.index_start) // ENTRY_SIZE)
-        if first == 0 and source.postings is not None:
-            yield from source.postings("partition_id").counts(source.entries).items()
-        else:
-            keys, counts = np.unique(source.entries["partition_id"][first:], return_counts=True)
-            yield from zip(keys.tolist(), counts.tolist(), strict=True)
 
 
 def position_of(progress: Any, root: str) -> Position:

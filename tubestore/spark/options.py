@@ -23,7 +23,7 @@ from tubestore.cli.times import parse_time
 from tubestore.clock import SystemClock
 from tubestore.errors import InvalidOption
 from tubestore.formats import key_code_of
-from tubestore.read_path import EVERYTHING, Filter
+from tubestore.selection import EVERYTHING, Filter
 
 EARLIEST, LATEST = -2, -1
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tubestore.decode import decode, needs_data
+from tubestore.decode import Data, columns_for, decode
 from tubestore.errors import CorruptRecord, DataLoss
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.kernels import rows_at
 from tubestore.messages import STATE_OK
-from tubestore.read_path import EVERYTHING, Filter
 from tubestore.records import ENTRY_SIZE
+from tubestore.selection import EVERYTHING, Filter
 from tubestore.shard_bytes import ShardBytes
 from tubestore.spark.planning import Portion, Split
 from tubestore.spark.shapes import Shape
@@ -54,7 +54,7 @@ class Reading:
         """
         vfs = vfs or OsVfs()
         columns = self.shape.sources_of(self.schema.names)
-        if self.fail_on_corrupt and needs_data(columns):
+        if self.fail_on_corrupt and columns_for(tuple(columns)).needs_data:
             columns = list(dict.fromkeys([*columns, "state", "partition_id", "offset"]))
         for portion in split.portions:
             for batch in read_portion(vfs, portion, columns, self.filter, verify=self.verify):
@@ -74,7 +74,7 @@ def read_portion(
     """Read entries of one shard as columns of `MESSAGE_SCHEMA`; DataLoss if some are gone."""
     shard, bytes_ = portion.shard, ShardBytes(vfs, portion.shard)
     bounds = _Bounds(portion)
-    with_data = needs_data(columns)
+    wanted_columns = columns_for(tuple(columns), verify=verify)
     try:
         for offset, entries in _entries(bytes_, portion):
             offsets, entries = bounds.chosen(offset, entries)
@@ -82,15 +82,15 @@ def read_portion(
                 rows = np.flatnonzero(wanted.mask(entries))
                 offsets, entries = offsets[rows], rows_at(entries, rows)
             name = (shard.topic, shard.store_id)
-            if not with_data and len(entries):
-                yield decode(*name, offsets, entries, None, 0, columns)
+            if not wanted_columns.needs_data and len(entries):
+                yield decode(*name, offsets, entries, None, wanted_columns)[0]
             elif len(entries):
                 for window in bytes_.windows(entries):
                     part = slice(window.first, window.end)
-                    data, start = window.data, window.data_start
-                    yield decode(
-                        *name, offsets[part], entries[part], data, start, columns, verify=verify
-                    )
+                    data = None
+                    if window.data is not None:
+                        data = Data(window.data, window.data_start)
+                    yield decode(*name, offsets[part], entries[part], data, wanted_columns)[0]
     except FileNotFoundError as error:
         raise _gone(portion, f"{error.filename} was removed") from error
     finally:

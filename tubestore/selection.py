@@ -1,0 +1,356 @@
+"""Which entries a read wants: of one partition, of many, of a filter, between two times.
+
+Works on index entries alone; no data record is touched here. All of it runs on immutable
+snapshots, without a lock.
+
+Next to read: `read_path.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tubestore.formats import INDEX_ENTRY, PARTITIONS_PER_STORE
+from tubestore.index_lists import IndexLists
+from tubestore.kernels import rows_at
+from tubestore.mem_store import Placed
+from tubestore.partition_index import PartitionIndex
+from tubestore.records import ENTRY_SIZE
+from tubestore.segment import FileSegment
+from tubestore.time_index import TimeIndex
+
+Array = np.ndarray[Any, Any]
+#: Entries that are looked at together where a filter has to be asked of each.
+_PORTION, _PORTION_MAX = 1024, 65_536
+_RAW_ENTRY = np.dtype(f"V{ENTRY_SIZE}")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which messages of a partition or shard are wanted; times in ms, half-open; None: all."""
+
+    key_codes: frozenset[int] | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    @cached_property
+    def is_empty(self) -> bool:
+        """Whether everything passes."""
+        return self.key_codes is None and self.start_ms is None and self.end_ms is None
+
+    def mask(self, entries: Array) -> Array:
+        """Return which entries pass."""
+        keep = np.ones(len(entries), bool)
+        if self.key_codes is not None:
+            keep &= np.isin(entries["key_code"], np.array(sorted(self.key_codes), np.int32))
+        if self.start_ms is not None:
+            keep &= entries["received_time"] >= self.start_ms
+        if self.end_ms is not None:
+            keep &= entries["received_time"] < self.end_ms
+        return keep
+
+
+EVERYTHING = Filter()
+
+
+class Source:
+    """A stretch of index entries that a reader may see: a segment's, or a memory batch's."""
+
+    def __init__(
+        self,
+        index_start: int,
+        entries: Array,
+        segment: FileSegment | None = None,
+        lists: IndexLists | None = None,
+        placed: Placed | None = None,
+    ) -> None:
+        self.index_start, self.entries, self.placed = index_start, entries, placed
+        self.index_end = index_start + ENTRY_SIZE * len(entries)
+        self._segment, self._lists = segment, lists
+        self._raw = entries.view(_RAW_ENTRY)
+
+    @cached_property
+    def partitions(self) -> PartitionIndex:
+        """The posting lists of the partitions."""
+        return self.lists("partition_id")
+
+    @cached_property
+    def times(self) -> TimeIndex:
+        """The times of the entries."""
+        if self._segment is None or self._lists is None:
+            return TimeIndex()
+        return self._lists.times(self._segment)
+
+    def lists(self, field: str) -> PartitionIndex:
+        """Return the posting lists of the entries by "partition_id" or "key_code"."""
+        if self._segment is None or self._lists is None:
+            first = int(self.entries["partition_id"][0]) // PARTITIONS_PER_STORE
+            return PartitionIndex(field, first * PARTITIONS_PER_STORE)
+        return self._lists.postings(self._segment, field)
+
+    def ordinal(self, offset: int) -> int:
+        """Return the first ordinal at or behind an index offset."""
+        return max(0, -(-(offset - self.index_start) // ENTRY_SIZE))
+
+    def offsets(self, ordinals: Array) -> Array:
+        """Return the index offsets of some of its entries (int64)."""
+        offsets = np.multiply(ordinals, ENTRY_SIZE, dtype=np.int64)
+        offsets += self.index_start
+        return offsets
+
+    def take(self, ordinals: Array) -> Array:
+        """Return some of its entries: as they lie if they stand in a row, else copied."""
+        first, last = int(ordinals[0]), int(ordinals[-1])
+        if last - first == len(ordinals) - 1:
+            return self.entries[first : last + 1]
+        return self._raw.take(ordinals).view(INDEX_ENTRY.dtype)
+
+    def of_partition(self, partition_id: int, first: int, limit: int | None) -> Array:
+        """Return up to `limit` ordinals >= `first` of a partition, ascending."""
+        if self._segment is None:
+            ordinals = np.flatnonzero(self.entries["partition_id"] == partition_id)
+            return ordinals[ordinals.searchsorted(first) :][:limit]
+        return self.partitions.lookup(self.entries, partition_id, first, limit)
+
+    def with_keys(self, key_codes: frozenset[int], first: int) -> Array:
+        """Return the ordinals >= `first` of entries with any of some key codes, ascending."""
+        if self._segment is None:
+            keep = Filter(key_codes).mask(self.entries[first:])
+            return np.flatnonzero(keep) + first
+        lists = self.lists("key_code")
+        found = [lists.lookup(self.entries, code, first, None) for code in key_codes]
+        if len(found) == 1:
+            return found[0]
+        return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+    def between(self, wanted: Filter, first: int) -> tuple[int, int]:
+        """Return [low, high): outside of it, from `first` on, no entry has a wanted time."""
+        low, high = first, len(self.entries)
+        if wanted.start_ms is not None:
+            low = self.times.first_from(self.entries, wanted.start_ms, first)
+        if wanted.end_ms is not None:
+            high = self.times.end_before(self.entries, wanted.end_ms)
+        return low, max(low, high)
+
+
+class Rows(NamedTuple):
+    """Some entries of a shard, in the order of their offsets: of the files, or of one batch."""
+
+    offsets: Array
+    entries: Array
+    placed: Placed | None = None
+
+    def part(self, start: int, end: int) -> Rows:
+        """Return the rows [start, end)."""
+        return Rows(self.offsets[start:end], self.entries[start:end], self.placed)
+
+
+class Found(NamedTuple):
+    """The entries that a read wants; `truncated`: there are more before the end."""
+
+    rows: list[Rows]
+    next_offset: int
+    truncated: bool
+
+
+def find(
+    sources: Iterable[Source],
+    partition_id: int,
+    offset: int,
+    *,
+    limit: int,
+    max_bytes: int | None,
+    wanted: Filter,
+    end: int,
+) -> Found:
+    """Find up to `limit` entries of a partition from `offset` on; `end`: where the view ends.
+
+    `max_bytes` counts whole records; the first entry is found even if its record is larger.
+    """
+    # One more than is wanted tells whether there are more.
+    missing = limit + 1
+    parts: list[Rows] = []
+    for source in sources:
+        first = source.ordinal(offset)
+        if wanted.is_empty:
+            ordinals = source.of_partition(partition_id, first, missing)
+            if len(ordinals):
+                missing -= len(ordinals)
+                parts.append(Rows(source.offsets(ordinals), source.take(ordinals), source.placed))
+        else:
+            for part in _passing(source, partition_id, first, wanted):
+                parts.append(part.part(0, missing))
+                missing -= len(parts[-1].offsets)
+                if not missing:
+                    break
+        if not missing:
+            break
+    rows = _joined(parts) if len(parts) > 1 else parts
+    truncated = not missing
+    if truncated:
+        rows = _cut(rows, limit)
+    fitting = None if max_bytes is None else _fitting(rows, max_bytes)
+    if fitting is not None:
+        truncated = True
+        rows = _cut(rows, fitting)
+    if not truncated:
+        return Found(rows, max(end, offset), False)
+    return Found(rows, rows[-1].offsets.item(-1) + ENTRY_SIZE if rows else offset, True)
+
+
+def _passing(source: Source, partition_id: int, first: int, wanted: Filter) -> Iterator[Rows]:
+    """Go through a partition's entries of a source that pass a filter, some at a time."""
+    low, high = source.between(wanted, first)
+    ordinals = source.of_partition(partition_id, low, None)
+    if wanted.key_codes is not None:
+        keyed = source.with_keys(wanted.key_codes, low)
+        if len(keyed) < len(ordinals):
+            ordinals = keyed
+    ordinals = ordinals[: ordinals.searchsorted(ordinals.dtype.type(high))]
+    start, size = 0, _PORTION
+    while start < len(ordinals):
+        some = ordinals[start : start + size]
+        entries = source.take(some)
+        keep = wanted.mask(entries) & (entries["partition_id"] == partition_id)
+        if keep.any():
+            some = some[keep]
+            yield Rows(source.offsets(some), rows_at(entries, np.flatnonzero(keep)), source.placed)
+        start, size = start + size, min(size * 4, _PORTION_MAX)
+
+
+def _joined(parts: list[Rows]) -> list[Rows]:
+    """Put those of the files together, which come first; each memory batch stays for itself."""
+    count = sum(part.placed is None for part in parts)
+    if count < 2:
+        return parts
+    raw = np.concatenate([part.entries.view(_RAW_ENTRY) for part in parts[:count]])
+    offsets = np.concatenate([part.offsets for part in parts[:count]])
+    return [Rows(offsets, raw.view(INDEX_ENTRY.dtype)), *parts[count:]]
+
+
+def _cut(rows: list[Rows], count: int) -> list[Rows]:
+    """Return the first `count` of them."""
+    kept = []
+    for part in rows:
+        if count <= 0:
+            break
+        kept.append(part if len(part.offsets) <= count else part.part(0, count))
+        count -= len(part.offsets)
+    return kept
+
+
+def _fitting(rows: list[Rows], max_bytes: int) -> int | None:
+    """Return how many of the records fit, at least one; None if all do."""
+    sizes = [part.entries["data_size"] for part in rows]
+    if sum(int(np.add.reduce(s, dtype=np.int64)) for s in sizes) <= max_bytes or not sizes:
+        return None
+    totals = np.cumsum(np.concatenate(sizes), dtype=np.int64)
+    fitting = max(1, int(totals.searchsorted(max_bytes, side="right")))
+    return fitting if fitting < len(totals) else None
+
+
+# -- many partitions ---------------------------------------------------------------------------
+
+
+class FoundMany(NamedTuple):
+    """The entries that a read of many partitions wants, and by partition where it ended."""
+
+    rows: list[Rows]
+    next_offsets: Array
+    truncated: Array
+
+
+def find_many(
+    sources: Iterable[Source],
+    partition_ids: Array,
+    offsets: Array,
+    *,
+    limit: int,
+    max_bytes: int | None,
+    end: int,
+) -> FoundMany:
+    """As `find` for each of many partitions (ascending int64 ids), but `max_bytes` in all.
+
+    The rows are in the order of their offsets, whatever their partition.
+    """
+    count = len(partition_ids)
+    available = np.zeros(count, np.int64)
+    parts: list[Rows] = []
+    owners: list[Array] = []
+    for source in sources:
+        firsts = np.maximum(0, -(-(offsets - source.index_start) // ENTRY_SIZE))
+        found: list[Array] = []
+        owning: list[Array] = []
+        total = 0
+        for run, lows, highs in source.partitions.ranges(source.entries, partition_ids, firsts):
+            sizes = np.clip(limit - available, 0, highs - lows)
+            available += highs - lows
+            total += int(sizes.sum())
+            found.append(run.ordinals[_expand(lows, sizes)])
+            owning.append(np.repeat(np.arange(count), sizes))
+        if total:
+            ordinals = np.concatenate(found)
+            order = np.argsort(ordinals)  # they are distinct
+            ordinals = ordinals[order]
+            owners.append(np.concatenate(owning)[order])
+            parts.append(Rows(source.offsets(ordinals), source.take(ordinals), source.placed))
+        if (available > limit).all():
+            break
+    owner = np.concatenate(owners) if owners else np.empty(0, np.int64)
+    places = np.concatenate([p.offsets for p in parts]) if parts else np.empty(0, np.int64)
+    truncated = available > limit
+    after = offsets.copy()
+    after[owner] = places + ENTRY_SIZE  # the last row of each stays
+    next_offsets = np.where(truncated, after, np.maximum(end, offsets))
+    rows = _joined(parts)
+    fitting = None if max_bytes is None else _fitting(rows, max_bytes)
+    if fitting is not None:
+        rows = _cut(rows, fitting)
+        left_out = owner[fitting:][::-1]
+        next_offsets[left_out] = places[fitting:][::-1]  # the first row of each stays
+        truncated[left_out] = True
+    return FoundMany(rows, next_offsets, truncated)
+
+
+def _expand(lows: Array, sizes: Array) -> Array:
+    """Return low, low + 1, … of each row's size, one row behind the other."""
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(lows - (ends - sizes), sizes) + np.arange(total)
+
+
+# -- everything --------------------------------------------------------------------------------
+
+
+def portions(
+    source: Source, wanted: Filter, first: int, rows_max: int, bytes_max: int
+) -> Iterator[Rows]:
+    """Go through the entries of a source from `first` on, a bounded number and size at a time."""
+    low, high = source.between(wanted, first)
+    keyed: Array | None = None
+    if wanted.key_codes is not None:
+        keyed = source.with_keys(wanted.key_codes, low)
+        keyed = keyed[: keyed.searchsorted(keyed.dtype.type(high))]
+    timed = wanted.start_ms is not None or wanted.end_ms is not None
+    start, stop = (low, high) if keyed is None else (0, len(keyed))
+    while start < stop:
+        end = min(start + rows_max, stop)
+        if keyed is None:
+            entries, ordinals = source.entries[start:end], np.arange(start, end)
+        else:
+            ordinals = keyed[start:end]
+            entries = source.take(ordinals)
+        totals = np.cumsum(entries["data_size"], dtype=np.int64)
+        fitting = max(1, int(totals.searchsorted(bytes_max, side="right")))
+        entries, ordinals = entries[:fitting], ordinals[:fitting]
+        start += len(ordinals)
+        if timed:
+            keep = np.flatnonzero(wanted.mask(entries))
+            entries, ordinals = rows_at(entries, keep), ordinals[keep]
+        if len(ordinals):
+            yield Rows(source.offsets(ordinals), entries, source.placed)
