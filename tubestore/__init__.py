@@ -40,9 +40,11 @@ from tubestore.errors import (
 
 if TYPE_CHECKING:
     from tubestore.clock import Clock
+    from tubestore.leases import Lease
     from tubestore.manager import MessageStoreManager
     from tubestore.messages import Ack, BatchAck, Message, Page
     from tubestore.options import StoreOptions, TopicOptions
+    from tubestore.retention import SegmentRow
     from tubestore.topic import Topic
     from tubestore.vfs import Vfs
 
@@ -105,6 +107,7 @@ __all__ = [
     "InvalidMessage",
     "InvalidName",
     "InvalidOption",
+    "Lease",
     "Message",
     "MessageStoreManager",
     "MessageTooLarge",
@@ -112,6 +115,7 @@ __all__ = [
     "OffsetOutOfRange",
     "Page",
     "ReadOnlyStore",
+    "SegmentRow",
     "StoreBusy",
     "StoreClosed",
     "StoreFailed",

@@ -58,6 +58,7 @@ class EngineRun(RandomRun):
             (self.append_batch, 3),
             (self.append_mixed, 2),
             (self.publish, 2),
+            (self.retain, 2),
             (self.flush, 1),
             (self.sync, 1),
             (self.grow_older, 1),
@@ -139,6 +140,31 @@ class EngineRun(RandomRun):
             starts[store_id] += INDEX_ENTRY.size
         self._promise(promises)
 
+    def retain(self) -> None:
+        """Remove a topic's oldest files, now and then all of them, and empty the trash."""
+        topic = self.store[self.random.choice(sorted(TOPICS))]
+        self.clock.advance(10)
+        bounds: dict[str, int] = self.random.choice(
+            ({"max_bytes": 0}, {"max_bytes": 1500}, {"max_bytes": 3000}, {"max_age": 1})
+        )
+        going = topic.retain(**bounds, dry_run=True)
+        firsts = {
+            store_id: _first_behind(topic.shard(store_id).view(), going)
+            for store_id in {row.store_id for row in going}
+        }
+        gone = [p for p in self.promises.values() if self._goes(p, topic.name, firsts)]
+        # From the first step of a removal on a message may be there or not.
+        self.mark([p._replace(level="memory") for p in gone])
+        assert topic.retain(**bounds) == going
+        for promise in gone:
+            del self.promises[promise.id]
+        if self.random.random() < 0.5:
+            self.store.empty_trash(grace=0)
+
+    def _goes(self, promise: Promise, topic: str, firsts: dict[int, int]) -> bool:
+        name, store_id = self._shard(promise.id)
+        return name == topic and promise.offset < firsts.get(store_id, 0)
+
     def flush(self) -> None:
         """Flush a topic's buffers."""
         topic = self.random.choice(sorted(TOPICS))
@@ -190,6 +216,20 @@ class EngineRun(RandomRun):
         """The promises of the shards that this process has to do with."""
         shards = {(t, s.store_id) for t in TOPICS for s in self.store[t].opened_shards()}
         return [p for p in self.promises.values() if self._shard(p.id) in shards]
+
+
+def _first_behind(view: Any, going: list[tubestore.SegmentRow]) -> int:
+    """Return the index offset of the first message that stays when these files go."""
+    end = max(
+        row.start + row.bytes
+        for row in going
+        if (row.store_id, row.stream) == (view.store_id, "data")
+    )
+    for source in view.sources(view.index_start):
+        for place, entry in enumerate(source.entries):
+            if entry["data_offset"] >= end:
+                return int(source.index_start) + place * INDEX_ENTRY.size
+    return int(view.index_end)
 
 
 def _table(rows: list[Sent]) -> pa.Table:

@@ -91,6 +91,8 @@ def _read_shard(
     covered = 0
     for place in range(0, len(index), INDEX_ENTRY.size):
         entry = INDEX_ENTRY.unpack_from(index, place)
+        if not found and 0 <= entry.data_offset < data_start:
+            continue  # retention removed its data, and its file has entries whose data is there
         body = _body(data, entry.data_offset - data_start, entry, index_start + place)
         assert body is not None or damage_allowed, f"{directory}: no record for {entry}"
         if body is not None:

@@ -17,7 +17,7 @@ from rocketcompat import flush, mapped_file
 from rocketcompat.progress import Mark, Progress
 from tests.crash import engine, stack
 from tests.crash.explore import Broken, Explorer, Subject
-from tubestore import kernels, records, recovery, segment
+from tubestore import kernels, records, recovery, removal, segment
 from tubestore.formats import DATA_HEADER
 from tubestore.testing import LyingVfs, MemoryVfs
 from tubestore.vfs import Vfs
@@ -118,6 +118,20 @@ def test_a_cut_that_leaves_old_units_is_found(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(mapped_file.MappedFile, "zero_behind", careless)
     states_until_found(STACK, "queue")
+
+
+def test_an_index_that_goes_before_its_data_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = removal.remove_below
+
+    def careless(files: Any, data_offset: int, *, now_ms: int, sync: Any) -> int:
+        for each in list(files.index):
+            if each.sealed and removal._is_below(files, each, data_offset):
+                removal._move(files, files.index, each, now_ms)
+                sync(files.index.directory)
+        return honest(files, data_offset, now_ms=now_ms, sync=sync)
+
+    monkeypatch.setattr("tubestore.message_store.remove_below", careless)
+    states_until_found(ENGINE, "no entry|moved|twice|invented|something else|check finds")
 
 
 def test_a_cut_that_leaves_old_entries_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
