@@ -17,26 +17,39 @@ from typing import Any
 
 import numpy as np
 
+import tubestore
 from rocketcompat.columns import RecordColumns
+from rocketcompat.config_files import config_names, read_config
 from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.formats import (
     ABORT_FILE,
     CHECKPOINT_FILE,
     CHECKPOINT_FILE_SIZE,
     COMMIT_LOG_DIRECTORY,
+    CQ_PRE_FILL_SIZE,
     CQ_UNIT,
+    INDEX_DIRECTORY,
     INDEX_ITEM,
+    INT32_MAX,
+    TUBE_DIRECTORY,
     parse_offset_name,
 )
 from rocketcompat.index_file import IndexFile
 from rocketcompat.index_geometry import geometry_of
 from rocketcompat.index_items import link_chains
-from rocketcompat.messages import has_index_items
+from rocketcompat.messages import has_index_items, has_queue_unit
 from rocketcompat.queue_view import UNIT_STATES, QueueView, QueueViews
-from tubestore.errors import CorruptRecord, InvalidMessage
+from rocketcompat.store_checkpoint import StoreCheckpoint
+from tubestore.check import check as check_shards
+from tubestore.errors import CorruptRecord, InvalidMessage, InvalidName
+from tubestore.filenames import check_topic_name
+from tubestore.formats import PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
 from tubestore.kernels import Int64s
 
 Finding = dict[str, Any]
+EXTENSION_DIRECTORY = "consumequeue_ext"
+#: Bytes of an extension's unit without a bitmap.
+EXTENSION_SIZE_LEAST = 20
 
 REASONS = {
     "name": "A file that no store has.",
@@ -56,6 +69,11 @@ REASONS = {
     "item_surplus": "An item without a record that has such a key.",
     "item_missing": "A key of a record has no item.",
     "checkpoint": "The checkpoint is missing or has a wrong length.",
+    "checkpoint_ahead": "The checkpoint speaks of messages that are not in the log.",
+    "ext_missing": "A unit points to an extension that is not there: its filter matches nothing.",
+    "shard_surplus": "A shard has a record that the log does not have there.",
+    "shard_missing": "Records of the log are not in their shard.",
+    "config": "A configuration file cannot be read.",
 }
 _UNIT_REASONS = {
     "missing": ("unit_missing", "warning"),
@@ -82,12 +100,15 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     """Yield all findings, by structure: files, log, queues, index, checkpoint."""
     yield from check_files(directory)
     views = QueueViews(directory)
-    log = _LogKeys(directory)
+    log = LogKeys(directory)
     yield from log.findings
     for view in views:
         yield from check_queue(directory, view)
+        yield from check_extensions(directory, view)
     yield from check_index(directory, log)
-    yield from check_checkpoint(directory)
+    yield from check_tube(directory)
+    yield from check_checkpoint(directory, log)
+    yield from check_config(directory)
 
 
 def finding(path: str, position: int, reason: str, message: str, severity: str) -> Finding:
@@ -124,7 +145,7 @@ def _check_sizes(directory: StoreDirectory, path: str, file_size: int) -> Iterat
             yield finding(full, min(size, file_size), "size", message, "error")
 
 
-class _LogKeys:
+class LogKeys:
     """One pass over the log: what is wrong in it, and its keys for the index."""
 
     def __init__(self, directory: StoreDirectory) -> None:
@@ -132,12 +153,16 @@ class _LogKeys:
         hashes: list[Any] = [np.empty(0, np.int32)]
         offsets: list[Int64s] = [np.empty(0, np.int64)]
         self.end = directory.log.min_offset
+        #: Store time of the youngest record, ms.
+        self.last_timestamp = 0
         for piece in directory.scan_log():
             if isinstance(piece, Region):
                 self.findings.append(self._of_region(directory, piece))
                 if piece.state not in ENDS:
                     self.end = piece.end
                 continue
+            youngest = int(piece.column("store_timestamp").max())
+            self.last_timestamp = max(self.last_timestamp, youngest)
             rows, found = self._keys(piece)
             hashes.append(found)
             offsets.append(piece.starts[rows] + piece.base)
@@ -197,10 +222,14 @@ def _unit_finding(
     return finding(path, position, reason, f"{which}: {UNIT_STATES[state]}", severity)
 
 
-def check_index(directory: StoreDirectory, log: _LogKeys) -> Iterator[Finding]:
+def check_index(directory: StoreDirectory, log: LogKeys) -> Iterator[Finding]:
     """Compare headers, chains and items of the index with each other and with the log's keys."""
     paths = directory.index_paths()
     if not paths:
+        if len(log.offsets) and directory.config.message_index_enable:
+            path, first = directory.path(INDEX_DIRECTORY), int(log.offsets[0])
+            message = f"no index: {len(log.offsets)} keys, the first of the record at {first}"
+            yield finding(path, 0, "item_missing", message, "warning")
         return
     try:
         geometry = geometry_of(directory)
@@ -219,7 +248,7 @@ def check_index(directory: StoreDirectory, log: _LogKeys) -> Iterator[Finding]:
     yield from _missing_items(paths, log, seen)
 
 
-def _check_index_file(file: IndexFile, log: _LogKeys, seen: Any) -> Iterator[Finding]:
+def _check_index_file(file: IndexFile, log: LogKeys, seen: Any) -> Iterator[Finding]:
     """Check one file; marks the keys of the log that its items stand for."""
     count = file.index_count - 1
     if count <= 0:
@@ -239,7 +268,7 @@ def _check_index_file(file: IndexFile, log: _LogKeys, seen: Any) -> Iterator[Fin
     yield from _listed(file, stray, "item_surplus", "item {}: no record has this key", "warning")
 
 
-def _strays(hashes: Int64s, offsets: Int64s, log: _LogKeys, seen: Any) -> Int64s:
+def _strays(hashes: Int64s, offsets: Int64s, log: LogKeys, seen: Any) -> Int64s:
     """Return the places of items without a record, expired ones aside; marks the keys found."""
     if len(log.offsets) == 0:
         return np.flatnonzero(offsets >= log.end)
@@ -272,7 +301,7 @@ def _listed(
         yield finding(file.path, 0, reason, more, severity)
 
 
-def _missing_items(paths: list[str], log: _LogKeys, seen: Any) -> Iterator[Finding]:
+def _missing_items(paths: list[str], log: LogKeys, seen: Any) -> Iterator[Finding]:
     """One finding for the keys without an item: from the first of them on, how many."""
     missing = np.flatnonzero(~seen)
     if len(missing):
@@ -281,8 +310,109 @@ def _missing_items(paths: list[str], log: _LogKeys, seen: Any) -> Iterator[Findi
         yield finding(paths[-1], INDEX_ITEM.size, "item_missing", message, "warning")
 
 
-def check_checkpoint(directory: StoreDirectory) -> Iterator[Finding]:
-    """The checkpoint has 4096 bytes (spec §4.1)."""
+def check_extensions(directory: StoreDirectory, view: QueueView) -> Iterator[Finding]:
+    """Units whose tag field is an address lead to a unit of the extension (spec §2.8)."""
+    real = view.units[: view.max_offset - view.min_offset]
+    codes = real["tags_code"].astype(np.int64)
+    places = np.flatnonzero((codes < -(INT32_MAX + 1)) & (real["size"] != CQ_PRE_FILL_SIZE))
+    if not len(places):
+        return
+    path = directory.path(EXTENSION_DIRECTORY, view.topic, str(view.queue_id))
+    rows = [(parse_offset_name(n), n, s) for n, d, s in directory.vfs.entries(path) if not d]
+    files = sorted((start, name, size) for start, name, size in rows if start is not None)
+    starts = np.array([start for start, _, _ in files], np.int64)
+    addresses = codes[places] - np.iinfo(np.int64).min
+    owners = np.searchsorted(starts, addresses, side="right") - 1
+    for owner in np.unique(owners).tolist():
+        mine = np.flatnonzero(owners == owner)
+        inside = addresses[mine] - (files[owner][0] if owner >= 0 else 0)
+        bad = np.ones(len(mine), bool)
+        if owner >= 0:
+            raw = directory.vfs.read_file(os.path.join(path, files[owner][1]))
+            short = np.frombuffer(raw + b"\0\0", np.uint8)
+            fits = inside + EXTENSION_SIZE_LEAST <= len(raw)
+            at = np.where(fits, inside, 0)
+            sizes = (short[at].astype(np.int64) << 8) | short[at + 1]
+            bad = ~fits | (sizes < EXTENSION_SIZE_LEAST) | (sizes > 0x7FFF)
+        if bad.any():
+            first = view.min_offset + int(places[mine[np.flatnonzero(bad)[0]]])
+            message = f"{int(bad.sum())} units, the first is {first}, have no extension"
+            yield finding(path, 0, "ext_missing", message, "error")
+
+
+def check_tube(directory: StoreDirectory) -> Iterator[Finding]:
+    """The shards: sound by themselves, and each with the log's messages, exactly once (D2)."""
+    path = directory.path(TUBE_DIRECTORY)
+    if not directory.vfs.exists(path):
+        return
+    for found in check_shards(path, vfs=directory.vfs):
+        yield finding(found.path, found.position, str(found.reason), found.message, found.severity)
+    wanted = _ids_by_topic(directory)
+    with tubestore.open(path, mode="r", vfs=directory.vfs, on_damage="isolate") as store:
+        for name in sorted({*store.topics(), *wanted}):
+            known = name in store.topics()
+            there = np.empty(0, np.int64)
+            if known:
+                table = store.topic(name).scan(columns=["msg_id"]).read_all()
+                there = np.sort(table["msg_id"].fill_null(-1).to_numpy())
+            yield from _compare_ids(directory, os.path.join(path, f"{name}-0"), there,
+                                    wanted.get(name, there[:0]))  # fmt: skip
+
+
+def _compare_ids(
+    directory: StoreDirectory, path: str, there: Int64s, wanted: Int64s
+) -> Iterator[Finding]:
+    there = there[there >= directory.log.min_offset]  # shards may be kept for longer
+    twice = np.count_nonzero(there[1:] == there[:-1])
+    surplus = np.setdiff1d(there, wanted)
+    if twice or len(surplus):
+        what = f"{len(surplus)} records that the log does not have, {twice} twice"
+        yield finding(path, 0, "shard_surplus", what, "error")
+    missing = np.setdiff1d(wanted, there)
+    if len(missing):
+        last = len(there) == 0 or missing[0] > there[-1]
+        what = f"{len(missing)} records are missing, from offset {int(missing[0])} on"
+        yield finding(path, 0, "shard_missing", what, "warning" if last else "error")
+
+
+def _ids_by_topic(directory: StoreDirectory) -> dict[str, Int64s]:
+    """Return the physical offsets of the records that have to be in a shard, by topic."""
+    parts: dict[str, list[Int64s]] = {}
+    for piece in directory.scan_log():
+        if isinstance(piece, Region):
+            continue
+        offsets = piece.starts + piece.base
+        queue_ids = piece.column("queue_id")
+        wanted = has_queue_unit(piece.column("sys_flag")) & (queue_ids >= 0)
+        wanted &= queue_ids < PARTITIONS_PER_STORE * PARTITIONS_PER_STORE
+        wanted &= piece.column("body_length") <= PAYLOAD_SIZE_MAX - (1 << 16)
+        for code, name in enumerate(piece.topic_names):
+            parts.setdefault(name, []).append(offsets[wanted & (piece.topic_codes == code)])
+    found = {name: np.concatenate(arrays) for name, arrays in parts.items() if _is_topic(name)}
+    return {name: ids for name, ids in found.items() if len(ids)}
+
+
+def _is_topic(name: str) -> bool:
+    """Whether a shard's directory can have the name."""
+    try:
+        check_topic_name(name)
+    except InvalidName:
+        return False
+    return True
+
+
+def check_config(directory: StoreDirectory) -> Iterator[Finding]:
+    """The broker's own files hold what can be read; one with a sound backup can be restored."""
+    for name in config_names(directory.vfs, directory.root):
+        found = read_config(directory.vfs, directory.root, name)
+        if found.problem:
+            severity = "warning" if found.from_backup else "error"
+            kept = "its backup is sound" if found.from_backup else "there is no sound backup"
+            yield finding(found.path, 0, "config", f"{found.problem}; {kept}", severity)
+
+
+def check_checkpoint(directory: StoreDirectory, log: LogKeys) -> Iterator[Finding]:
+    """The checkpoint has 4096 bytes (spec §4.1), and knows no messages that are not there."""
     path = directory.path(CHECKPOINT_FILE)
     try:
         size = len(directory.vfs.read_file(path))
@@ -292,3 +422,9 @@ def check_checkpoint(directory: StoreDirectory) -> Iterator[Finding]:
     if size != CHECKPOINT_FILE_SIZE:
         message = f"{size} bytes, not {CHECKPOINT_FILE_SIZE}"
         yield finding(path, 0, "checkpoint", message, "warning")
+        return
+    checkpoint = StoreCheckpoint(directory.vfs, path)
+    latest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+    if latest > log.last_timestamp and log.last_timestamp:
+        message = f"synced up to {latest} ms, and the log ends at {log.last_timestamp} ms"
+        yield finding(path, 0, "checkpoint_ahead", message, "warning")

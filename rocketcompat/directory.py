@@ -10,8 +10,9 @@ Next to read: `queue_view.py`, `dump.py`, `check.py`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from rocketcompat.columns import RecordColumns
@@ -23,6 +24,7 @@ from rocketcompat.formats import (
     MAGIC_BLANK,
     MESSAGE_HEADS,
     MESSAGE_PREFIX,
+    TUBE_DIRECTORY,
     hosts_of,
     parse_offset_name,
 )
@@ -160,24 +162,37 @@ class StoreDirectory:
         """Return a path below the root."""
         return os.path.join(self.root, *names)
 
+    def layouts(self) -> frozenset[str]:
+        """Return which of the structures that are built from the log are there."""
+        names = {
+            "consume_queue": CONSUME_QUEUE_DIRECTORY,
+            "index": INDEX_DIRECTORY,
+            "tube": TUBE_DIRECTORY,
+        }
+        there = (layout for layout, name in names.items() if self.vfs.exists(self.path(name)))
+        return frozenset(there)
+
     def _inferred_sizes(self) -> dict[str, int]:
-        """Return the file sizes that the first files have."""
-        log = self._first_size(self.path(COMMIT_LOG_DIRECTORY))
-        queue = 0
-        for topic, queue_id in self.queue_names():
-            queue = queue or self._first_size(self.queue_path(topic, queue_id))
-            if queue:
-                break
-        sizes = zip(_FILE_SIZE_OPTIONS, (log, queue), strict=True)
+        """Return the file sizes that names and lengths say."""
+        log = self._size_of([self.path(COMMIT_LOG_DIRECTORY)])
+        queues = (self.queue_path(*key) for key in self.queue_names())
+        sizes = zip(_FILE_SIZE_OPTIONS, (log, self._size_of(queues)), strict=True)
         return {name: size for name, size in sizes if size and name not in self.options}
 
-    def _first_size(self, directory: str) -> int:
-        sizes = [
-            s
-            for n, d, s in self.vfs.entries(directory)
-            if not d and parse_offset_name(n) is not None
-        ]
-        return next((size for size in sizes if size), 0)
+    def _size_of(self, directories: Iterable[str]) -> int:
+        """Return the size of the files in directories: the distance of two names, if two follow.
+
+        A length may be wrong, and a file missing in between; without two files the first length.
+        """
+        first = 0
+        for directory in directories:
+            rows = [(parse_offset_name(n), s) for n, d, s in self.vfs.entries(directory) if not d]
+            files = sorted((start, size) for start, size in rows if start is not None)
+            distances = [b - a for (a, _), (b, _) in pairwise(files)]
+            if distances:
+                return min(distances)
+            first = first or next((size for _, size in files if size), 0)
+        return first
 
     def queue_names(self) -> Iterator[tuple[str, int]]:
         """Yield topic and queue id of the queues' directories."""
@@ -220,7 +235,8 @@ class StoreDirectory:
             damage = next((d for d in self._damages if d.start <= position < d.end), None)
             if damage is not None:
                 if damage.end > floor:
-                    yield self._region(position, damage.end, "damaged", damage.reason)
+                    state = "damaged" if self.log.find(position) else "missing"
+                    yield self._region(position, damage.end, state, damage.reason)
                 position = damage.end
                 continue
             fault, stop = None, self._stop_behind(position)

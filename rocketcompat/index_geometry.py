@@ -12,6 +12,7 @@ import numpy as np
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT_SIZE
 from rocketcompat.index_items import IndexGeometry, IndexHeader, link_chains
+from rocketcompat.options import MessageStoreConfig
 from tubestore.errors import InvalidMessage
 
 #: Of so many items one may be damaged, and the geometry is still beyond doubt.
@@ -21,16 +22,21 @@ _WORD = 4
 _ITEM_WORDS = INDEX_ITEM.size // _WORD
 
 
-def geometry_of(directory: StoreDirectory) -> IndexGeometry:
+def geometry_of(directory: StoreDirectory, *, believe: bool = False) -> IndexGeometry:
     """Return the geometry of a directory's index files.
 
     From the options, else the default if the size is the default's and nothing contradicts,
-    else what the fullest file proves. InvalidMessage says which options to give.
+    else what the fullest file proves. InvalidMessage says which options to give. With `believe`
+    two numbers that are given count, whatever length the files have: for a file that is damaged.
     """
+    config = directory.config
+    both = IndexGeometry(config.max_hash_slot_num, config.max_index_num)
+    if believe and {_SLOTS, _ITEMS} <= set(directory.options):
+        return both
     files = [(path, *_header(directory, path)) for path in directory.index_paths()]
     files = [row for row in files if row[1] >= INDEX_HEADER.size]
     if not files:
-        return IndexGeometry()
+        return both  # as given, or the default
     path, size, header = max(files, key=lambda row: row[2].index_count)
     given = _given(directory, size)
     if given is not None:
@@ -50,6 +56,16 @@ def geometry_of(directory: StoreDirectory) -> IndexGeometry:
     raise InvalidMessage(
         f"{path}: its {size} bytes do not say how many slots it has;"
         f" give --option {_SLOTS}=N --option {_ITEMS}=N as the broker was configured"
+    )
+
+
+def writing_config(directory: StoreDirectory) -> MessageStoreConfig:
+    """Return the options with which a store of ours opens the directory: its sizes, its layouts."""
+    geometry = geometry_of(directory)
+    return directory.config.changed(
+        max_hash_slot_num=geometry.slots,
+        max_index_num=geometry.items,
+        layouts=directory.layouts() | {"consume_queue"},
     )
 
 

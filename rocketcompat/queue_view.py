@@ -99,6 +99,11 @@ class QueueViews:
             return None
         return self.view(key)
 
+    def computed(self, key: QueueKey) -> tuple[Int64s, Units]:
+        """Return what the log says of a queue: queue offsets, ascending, and their units."""
+        none = np.empty(0, np.int64)
+        return self._computed.get(key, (none, np.empty(0, CQ_UNIT.dtype)))
+
     def __iter__(self) -> Iterator[QueueView]:
         return (self.view(key) for key in self.keys())
 

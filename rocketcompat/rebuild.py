@@ -162,7 +162,7 @@ def _follower(directory: StoreDirectory, root: str, name: str, clock: Clock) -> 
     if name == CONSUME_QUEUE_DIRECTORY:
         return ConsumeQueueTable(vfs, path, directory.config.consume_queue_file_size)
     if name == INDEX_DIRECTORY:
-        return IndexService(vfs, path, geometry_of(directory), clock)
+        return IndexService(vfs, path, geometry_of(directory, believe=True), clock)
     return TubeLayout(root, vfs=vfs, clock=clock)
 
 

@@ -11,10 +11,11 @@ import typer
 
 from rocketcompat.cli.checking import check
 from rocketcompat.cli.checking import demo as _demo
+from rocketcompat.cli.cleaning import clean
 from rocketcompat.cli.decoding import decode
 from rocketcompat.cli.listing import cq, dump, queues
 from rocketcompat.cli.looking import checkpoint, index, info, lag
-from rocketcompat.cli.mending import rebuild
+from rocketcompat.cli.mending import rebuild, repair
 from rocketcompat.cli.reading import get, offset_by_time, query
 from rocketcompat.cli.tailing import tail
 from tubestore.cli.errors import run
@@ -30,7 +31,7 @@ app = typer.Typer(
 )
 _COMMANDS = (
     info, dump, tail, get, query, offset_by_time, queues, cq, index, checkpoint, lag, decode, check,
-    rebuild,
+    repair, rebuild, clean,
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command(_command.__name__.replace("_", "-"))(_command)

@@ -1,0 +1,83 @@
+"""`clean`: which files of the log would go, when, and why not; and letting them go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rocketcompat.cli.options import Given, store_command
+from tubestore.cli.output import Column, emit_rows
+
+if TYPE_CHECKING:
+    from rocketcompat.cleaning import FileVerdict
+    from rocketcompat.directory import StoreDirectory
+
+VERDICT_COLUMNS = (
+    Column("path", "line"),
+    Column("start", "int64"),
+    Column("size", "int64"),
+    Column("modified_ms", "ms"),
+    Column("delete"),
+    Column("due_ms", "ms"),
+    Column("reason", "line"),
+)
+
+
+@store_command(limit=False)
+def clean(
+    given: Given,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Delete; else only say what a run would do.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what a run would do: the default.")
+    ] = False,
+    manual: Annotated[
+        bool, typer.Option("--manual", help="As if asked by hand: at any hour, expired files only.")
+    ] = False,
+) -> None:
+    """Say of each file of the log whether a run would delete it now, when, and why not.
+
+    The rules are the broker's: --option fileReservedTime=72, deleteWhen=04,
+    diskMaxUsedSpaceRatio=75 and the others, or --conf. Queues and index follow the log.
+    """
+    directory = given.directory()
+    verdicts = (
+        _clean(directory, manual=manual)
+        if apply and not explain
+        else _explain(directory, manual=manual)
+    )
+    names = [column.name for column in VERDICT_COLUMNS]
+    rows = [{name: getattr(verdict, name) for name in names} for verdict in verdicts]
+    emit_rows(rows, VERDICT_COLUMNS, given.output)
+
+
+def _explain(directory: StoreDirectory, *, manual: bool) -> list[FileVerdict]:
+    """Judge the files as they lie; nothing is opened for writing."""
+    from rocketcompat.cleaning import DiskUse, LogFile, disk_used_percent, occasion, plan
+    from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY
+    from tubestore.clock import SystemClock
+
+    log, config = directory.log, directory.config
+    queues = directory.path(CONSUME_QUEUE_DIRECTORY)
+    use = DiskUse(
+        disk_used_percent(log.directory),
+        disk_used_percent(queues) if directory.vfs.exists(queues) else 0,
+    )
+    now = SystemClock().now_ms()
+    facts = [
+        LogFile(f.path, f.file_from_offset, f.file_size, directory.vfs.modified_ms(f.path))
+        for f in log.files
+    ]
+    return plan(facts, config, now, occasion(config, now, use, manual=manual))
+
+
+def _clean(directory: StoreDirectory, *, manual: bool) -> list[FileVerdict]:
+    """Open the store, which recovers it, and let it do one round."""
+    import rocketcompat
+    from rocketcompat.index_geometry import writing_config
+
+    config = writing_config(directory)
+    with rocketcompat.open(directory.root, "w", config, background=False) as store:
+        return store.clean(manual=manual)
