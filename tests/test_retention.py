@@ -14,6 +14,7 @@ import pytest
 import tubestore
 from tubestore.check import check
 from tubestore.clock import ManualClock
+from tubestore.dump import dump
 from tubestore.errors import (
     InvalidMessage,
     OffsetOutOfRange,
@@ -541,3 +542,50 @@ def test_who_comes_too_late_is_told_where_the_store_begins(
             assert (caught.value.first, caught.value.end) == (20 * ENTRY_SIZE, 23 * ENTRY_SIZE)
         reader.refresh()
         assert numbers(seen) == [20, 21, 22]
+
+
+class Interrupted(FaultyVfs):
+    """Something happens between the listing of the files and the opening of the first."""
+
+    def __init__(self, inner: MemoryVfs, happening: Any) -> None:
+        super().__init__(inner)
+        self._happening = happening
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+        happening, self._happening = self._happening, None
+        if happening is not None:
+            happening()
+        return super().open(path, create=create, writable=writable)
+
+
+def test_retention_is_no_damage_to_those_who_look_from_outside(
+    small: MessageStoreManager, memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    topic = small.create_topic("t")
+    fill(topic, clock)
+    shown = dump("/s", vfs=Interrupted(memory_vfs, lambda: topic.retain(max_bytes=2500)))
+    assert sum(batch.num_rows for batch in shown) == 23, "the files of the listing, in the trash"
+    interrupted = Interrupted(memory_vfs, lambda: topic.retain(max_bytes=0))
+    assert list(check("/s", vfs=interrupted, wait=lambda _: None)) == []
+    fill(topic, clock)
+
+    def remove() -> None:
+        topic.retain(max_bytes=0)
+        small.empty_trash(grace=0)
+
+    gone_for_good = Interrupted(memory_vfs, remove)
+    assert list(check("/s", vfs=gone_for_good, wait=lambda _: None)) == []
+
+
+def test_a_reader_that_opens_while_files_go_sees_a_whole_shard(
+    small: MessageStoreManager, memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    topic = small.create_topic("t")
+    fill(topic, clock)
+
+    def remove() -> None:
+        topic.retain(max_bytes=0)
+        small.empty_trash(grace=0)
+
+    with open_small(Interrupted(memory_vfs, remove), clock, "r") as reader:
+        assert numbers(reader["t"]) == [20, 21, 22]

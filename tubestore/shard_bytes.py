@@ -20,6 +20,7 @@ from tubestore.attributes import LENGTH_SIZE
 from tubestore.formats import DATA_HEADER, RECORD_SIZE_MAX, TOKEN_MESSAGE
 from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in, has_attributes, inspect
 from tubestore.shard_files import ShardFiles, StoredFile
+from tubestore.trash import find_moved
 from tubestore.vfs import Vfs, VfsFile
 
 Array = np.ndarray[Any, Any]
@@ -47,6 +48,7 @@ class ShardBytes:
     def __init__(self, vfs: Vfs, shard: ShardFiles) -> None:
         self._vfs, self.shard = vfs, shard
         self._open: VfsFile | None = None
+        self._opened = ""
         #: Data files without those that start inside the one before (a finding of `check`).
         self.data: list[StoredFile] = []
         for file in shard.data:
@@ -73,14 +75,17 @@ class ShardBytes:
             self._open = None
 
     def _file(self, file: StoredFile) -> VfsFile:
-        if self._open is None or self._open.path not in (file.path, file.final):
+        if self._open is None or self._opened != file.path:
             self.close()
             try:
                 self._open = self._vfs.open(file.path, writable=False)
             except FileNotFoundError:
-                if not file.final:
+                # Since the listing its job was finished, or retention has moved it away.
+                moved = file.final or find_moved(self._vfs, file.path)
+                if not moved:
                     raise
-                self._open = self._vfs.open(file.final, writable=False)  # its job was finished
+                self._open = self._vfs.open(moved, writable=False)
+            self._opened = file.path
         return self._open
 
     def entries(self, start_at: int = 0) -> Iterator[tuple[int, Array]]:
