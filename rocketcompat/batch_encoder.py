@@ -61,6 +61,21 @@ class EncodedColumns:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def queue_groups(self, counted: Any) -> tuple[Int64s, Int64s]:
+        """Number the queues that occur; returns each row's number, and a row of each queue.
+
+        Rows that are not `counted` take no queue offset: their number is behind the others.
+        """
+        combined = self.topic_codes << 32 | self.queue_ids
+        if counted.all():
+            _, firsts, groups = np.unique(combined, return_index=True, return_inverse=True)
+            return groups, firsts
+        rows = np.flatnonzero(counted)
+        _, firsts, inner = np.unique(combined[rows], return_index=True, return_inverse=True)
+        groups = np.full(len(self), len(firsts), np.int64)
+        groups[rows] = inner
+        return groups, rows[firsts]
+
     def place(self, queue_offsets: Int64s, physical_offsets: Int64s, store_timestamp: int) -> None:
         """Fill in what the log decides; may be done again with other places."""
         starts = self.bounds[:-1]

@@ -21,22 +21,24 @@ from __future__ import annotations
 
 import errno
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable
 
 import numpy as np
 
 from rocketcompat.batch_encoder import EncodedColumns
-from rocketcompat.codec import decode_one, encode_blank, encode_one
-from rocketcompat.formats import BLANK, MESSAGE_PREFIX, TRANSACTION_PREPARED
-from rocketcompat.log_scan import Damage
+from rocketcompat.codec import encode_blank, encode_one
+from rocketcompat.formats import BLANK, TRANSACTION_PREPARED
 from rocketcompat.mapped_file import LeftOver, MappedFile
 from rocketcompat.mapped_file_queue import MappedFileQueue
-from rocketcompat.messages import MessageRecord, has_queue_unit
+from rocketcompat.messages import has_queue_unit
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import Prepared
 from rocketcompat.queue_offset_table import QueueKey, QueueOffsetTable
+from rocketcompat.readable_log import ReadableLog
+from rocketcompat.transient_pool import BufferedFile, TransientStorePool
 from tubestore.clock import Clock
-from tubestore.errors import CorruptRecord, OffsetOutOfRange, StoreBusy, StoreFailed, TubeStoreError
+from tubestore.errors import StoreBusy, StoreFailed, TubeStoreError
 from tubestore.kernels import Int64s, ranks
 from tubestore.vfs import Vfs
 
@@ -46,7 +48,7 @@ _STARTS_MAX = 1 << 20
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-class CommitLog:
+class CommitLog(ReadableLog):
     """RocketMQ's CommitLog: `put_one`, `put_columns`, group commit, reads by physical offset."""
 
     def __init__(
@@ -56,9 +58,8 @@ class CommitLog:
         self.queue = MappedFileQueue(
             vfs, directory, config.mapped_file_size_commit_log, writable=writable
         )
+        super().__init__()
         self.config = config
-        #: Regions that recovery found damaged, in order; their places are passed over.
-        self.damages: tuple[Damage, ...] = ()
         self._clock = clock
         self._put_lock = threading.Lock()
         self._sync_condition = threading.Condition()
@@ -67,7 +68,13 @@ class CommitLog:
         self._held_since = 0
         self._starts: list[int] = []
         self._starts_complete = True
-        self._end = self._synced = 0
+        #: Where the next record goes, up to where readers see, and what is on stable storage.
+        self._end = self._visible = self._synced = 0
+        self._pool: TransientStorePool | None = None
+        if writable and config.uses_transient_pool:
+            self._pool = TransientStorePool(config.transient_store_pool_size, self.queue.file_size)
+            self.queue.new_file = self._pool.new_file
+        self._commit_lock = threading.Lock()
         self._last: MappedFile | None = None
         self._syncing = False
         self._failed: StoreFailed | None = None
@@ -86,18 +93,19 @@ class CommitLog:
         self.queue.set_end(end)
         self.queue.set_flushed(synced)
         self._last = self.queue.last
-        self._end, self._synced = end, synced
+        self._end = self._visible = end
+        self._synced = synced
         self._starts = []
 
     @property
-    def min_offset(self) -> int:
-        """Physical offset of the first byte that is kept."""
-        return self.queue.min_offset
+    def max_offset(self) -> int:
+        """Physical offset behind the last record that can be read."""
+        return self._visible
 
     @property
-    def max_offset(self) -> int:
-        """Physical offset behind the last record."""
-        return self._end
+    def uncommitted_bytes(self) -> int:
+        """What only the transient pool holds (0 without one): lost when the process dies."""
+        return self._end - self._visible
 
     @property
     def synced_offset(self) -> int:
@@ -151,6 +159,8 @@ class CommitLog:
             for copy, offset in copies:
                 table.move(copy, offset + 1)
             self._end = physical_offset + size
+            if self._pool is None:
+                self._visible = self._end
             self._store_timestamp = now
             self.put_count += 1
             self._starts.append(physical_offset)
@@ -172,7 +182,7 @@ class CommitLog:
         if count == 0:
             return np.empty(0, np.int64), np.empty(0, np.int64), self._clock.now_ms()
         counted = has_queue_unit(encoded.sys_flags)
-        groups, firsts = _queue_groups(encoded, counted)
+        groups, firsts = encoded.queue_groups(counted)
         group_ranks = ranks(groups)
         self._refuse_if_busy()
         with self._put_lock:
@@ -195,6 +205,8 @@ class CommitLog:
                     )
                     written = last
                     self._end = file.end_offset
+                    if self._pool is None:
+                        self._visible = self._end
             except (OSError, LeftOver) as error:
                 refusal = self._refusal(error)
                 refusal.placed = written  # type: ignore[attr-defined]
@@ -218,9 +230,31 @@ class CommitLog:
         many to keep.
         """
         with self._put_lock:
-            starts, self._starts = self._starts, []
+            visible = self._visible
+            count = len(self._starts) if self._pool is None else bisect_left(self._starts, visible)
+            starts, self._starts = self._starts[:count], self._starts[count:]
             complete, self._starts_complete = self._starts_complete, True
-            return (starts if complete else []), self._end, complete
+            return (starts if complete else []), visible, complete
+
+    def commit(self) -> bool:
+        """Copy what the transient pool holds to the page cache; False if nothing moved.
+
+        OSError without room: everything stays in the buffers, to be tried again. StoreFailed
+        after any other error.
+        """
+        if self._pool is None:
+            return False
+        with self._commit_lock:
+            visible = self._visible
+            try:
+                for file in self.queue.files:
+                    if isinstance(file, BufferedFile):
+                        file.commit()
+                    reached = file.file_from_offset + file.committed_position
+                    self._visible = max(self._visible, min(reached, self._end))
+            except (OSError, LeftOver) as error:
+                raise self._refusal(error) from error
+            return self._visible > visible
 
     def sync_to(self, offset: int, timeout: float | None = None) -> bool:
         """Bring everything below `offset` to stable storage; False if `timeout` seconds passed.
@@ -249,47 +283,6 @@ class CommitLog:
         """Bring everything that was put so far to stable storage."""
         self.sync_to(self._end)
 
-    def read_at(self, physical_offset: int, size: int) -> bytes:
-        """Read bytes of the log as they are; fewer at the end of a file or of the log."""
-        size = min(size, self._end - physical_offset)
-        return self.queue.read(physical_offset, size) if size > 0 else b""
-
-    def record_at(self, physical_offset: int, *, check_crc: bool = True) -> MessageRecord:
-        """Decode the record that starts at `physical_offset`.
-
-        OffsetOutOfRange outside the log; CorruptRecord where no sound record starts.
-        """
-        if not self.min_offset <= physical_offset < self._end:
-            raise OffsetOutOfRange(physical_offset, self.min_offset, self._end)
-        file = self.queue.find(physical_offset)
-        path = file.path if file else self.queue.directory
-        position = physical_offset - (file.file_from_offset if file else 0)
-        head = self.read_at(physical_offset, MESSAGE_PREFIX.size)
-        if len(head) < MESSAGE_PREFIX.size:
-            raise CorruptRecord(path, position, "no room for a record")
-        size = MESSAGE_PREFIX.unpack_from(head).total_size
-        room = self.queue.file_size - physical_offset % self.queue.file_size
-        if not MESSAGE_PREFIX.size <= size <= room:
-            raise CorruptRecord(path, position, f"a length of {size} bytes")
-        data = self.read_at(physical_offset, size)
-        try:
-            return decode_one(data, physical_offset=physical_offset, check_crc=check_crc)
-        except CorruptRecord as error:
-            raise CorruptRecord(path, position, error.reason) from None
-
-    def damage_at(self, offset: int) -> Damage | None:
-        """Return the known damaged region that begins at `offset`."""
-        return next((damage for damage in self.damages if damage.start == offset), None)
-
-    def is_damaged(self, offset: int) -> bool:
-        """Whether `offset` lies in a region that is known to be damaged."""
-        return any(damage.start <= offset < damage.end for damage in self.damages)
-
-    def note_damage(self, damage: Damage) -> None:
-        """Remember a damaged region."""
-        if self.damage_at(damage.start) is None:
-            self.damages = tuple(sorted((*self.damages, damage), key=lambda d: d.start))
-
     def close(self) -> None:
         """Give the descriptors back; syncs nothing."""
         self.queue.close()
@@ -310,6 +303,10 @@ class CommitLog:
         if last is not None and not last.is_full:
             room = last.file_size - last.wrote_position
             last.append(encode_blank(room), claim=room)
+        if self._pool is not None and not self._pool.available:
+            # The new file would be written directly, before what is in the buffers: a kill
+            # would leave a hole. And the full file gives its buffer back.
+            self.commit()
         self._last = self.queue.last_or_create(self._end)
         return self._last
 
@@ -341,23 +338,33 @@ class CommitLog:
 
     def _sync_as_leader(self) -> None:
         """Sync for everybody who waits; called by the one thread that set `_syncing`."""
-        end, timestamp = self._end, self._store_timestamp
-        failure = None
+        timestamp, end, failure = self._store_timestamp, 0, None
+        no_room: OSError | None = None
         try:
-            self.queue.flush()
+            self.commit()
+            end = self._visible
+        except StoreFailed as error:
+            failure = error
+        except OSError as error:
+            no_room = error
+        try:
+            if failure is None and no_room is None:
+                self.queue.flush()
         except OSError as error:
             failure = StoreFailed(self.queue.directory, f"sync: {error}")
         with self._sync_condition:
             self._syncing = False
             self.sync_count += 1
-            if failure is None:
+            if no_room is not None:
+                pass
+            elif failure is None:
                 self._synced = max(self._synced, end)
                 self.synced_store_timestamp = max(self.synced_store_timestamp, timestamp)
             else:
                 self._failed = failure
             self._sync_condition.notify_all()
-        if failure is not None:
-            raise failure
+        if failure or no_room:
+            raise failure or no_room  # type: ignore[misc]
 
     def _refusal(self, error: OSError | LeftOver) -> Exception:
         """Return what to raise for a failed write, and fail the log if it cannot go on."""
@@ -365,19 +372,3 @@ class CommitLog:
             return error
         self._failed = StoreFailed(self.queue.directory, f"write: {error}")
         return self._failed
-
-
-def _queue_groups(encoded: EncodedColumns, counted: Int64s) -> tuple[Int64s, Int64s]:
-    """Number the queues that occur; returns each row's number, and a row of each queue.
-
-    Rows that take no queue offset get a number of their own, behind the others.
-    """
-    combined = encoded.topic_codes << 32 | encoded.queue_ids
-    if counted.all():
-        _, firsts, groups = np.unique(combined, return_index=True, return_inverse=True)
-        return groups, firsts
-    rows = np.flatnonzero(counted)
-    _, firsts, inner = np.unique(combined[rows], return_index=True, return_inverse=True)
-    groups = np.full(len(encoded), len(firsts), np.int64)
-    groups[rows] = inner
-    return groups, rows[firsts]

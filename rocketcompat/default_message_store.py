@@ -145,6 +145,7 @@ class DefaultMessageStore(StoreReads):
     def flush(self) -> None:
         """Bring everything put so far, and what is built from it, to stable storage."""
         self._check_put()
+        self.commit_log.commit()
         self.dispatcher.wait_dispatched(self.commit_log.max_offset - 1, self._dispatch_timeout)
         self._writer.flusher.persist()
 

@@ -41,6 +41,7 @@ class FlushService:
         self._thread: threading.Thread | None = None
         #: When the log, the queues, and everything with the marks were last synced, ms.
         self._log_at = self._queues_at = self._marks_at = clock.monotonic() * 1000
+        self._commit_at = self._log_at
         #: What went wrong, for the store's list.
         self.problems: list[TubeStoreError] = []
 
@@ -109,6 +110,7 @@ class FlushService:
         queues, and every 10 s at least, since a recovery begins at the marks.
         """
         config, log, now = self._log.config, self._log, self._clock.monotonic() * 1000
+        self._commit_due(now)
         if now - self._marks_at >= min(_MARKS_MS, config.flush_consume_queue_thorough_interval):
             self._marks_at = self._log_at = self._queues_at = now
             self.persist()
@@ -124,9 +126,23 @@ class FlushService:
                 if isinstance(follower, ConsumeQueueTable):
                     follower.flush_pages(config.flush_consume_queue_least_pages)
 
+    def _commit_due(self, now: float) -> None:
+        """Copy the transient pool's content to the page cache, and let it be handed over."""
+        config, log = self._log.config, self._log
+        if not log.uncommitted_bytes or now - self._commit_at < config.commit_interval_commit_log:
+            return
+        pages = (log.max_offset + log.uncommitted_bytes) // PAGE - log.max_offset // PAGE
+        thorough = now - self._commit_at >= config.commit_commit_log_thorough_interval
+        if thorough or (pages and pages >= config.commit_commit_log_least_pages):
+            self._commit_at = now
+            if log.commit():
+                self._dispatcher.wake()
+
     def _run(self) -> None:
         config = self._log.config
         every = min(config.flush_interval_commit_log, config.flush_interval_consume_queue)
+        if config.uses_transient_pool:
+            every = min(every, config.commit_interval_commit_log)
         while not self._stop.wait(every / 1000):
             self._on_round()
             try:

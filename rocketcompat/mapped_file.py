@@ -66,7 +66,7 @@ class MappedFile:
 
     @property
     def committed_position(self) -> int:
-        """As `wrote_position`: there is no transient buffer in between (spec §5.4)."""
+        """As `wrote_position`, but for a file with a transient buffer (`transient_pool.py`)."""
         return self.wrote_position
 
     @property

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 from sortedcontainers import SortedDict
 
@@ -38,6 +39,8 @@ class MappedFileQueue:
         self._vfs, self._writable = vfs, writable
         self._files: SortedDict[int, MappedFile] = SortedDict()
         self._flush_lock = threading.Lock()
+        #: How a file is made: (vfs, path, start offset, file size).
+        self.new_file: Callable[[Vfs, str, int, int], MappedFile] = MappedFile.create
         self._files_lock = threading.Lock()
         #: Directories whose entries changed since they were synced, deepest first.
         self._unsynced_directories: list[str] = []
@@ -145,7 +148,7 @@ class MappedFileQueue:
             raise ValueError(f"{self.directory}: there is a file at {start}")
         self._make_directory()
         path = os.path.join(self.directory, offset_name(start))
-        file = MappedFile.create(self._vfs, path, start, self.file_size)
+        file = self.new_file(self._vfs, path, start, self.file_size)
         self._note_directory(self.directory)
         with self._files_lock:
             files = self._files.copy()

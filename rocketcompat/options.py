@@ -51,6 +51,8 @@ _LEAST = {
     "max_message_size": 1,
     "max_topic_length": 1,
     "flush_interval_commit_log": 1,
+    "flush_interval_consume_queue": 1,
+    "commit_interval_commit_log": 1,
     "dispatch_batch_bytes_max": 1,
     "clean_resource_interval": 1,
     "delete_file_batch_max": 1,
@@ -80,6 +82,12 @@ class MessageStoreConfig:
     flush_consume_queue_least_pages: int = 2
     flush_consume_queue_thorough_interval: int = 60_000
     sync_flush_timeout: int = 5000
+    #: Puts go to memory first, and to the page cache in few large writes (`transient_pool.py`).
+    transient_store_pool_enable: bool = False
+    transient_store_pool_size: int = 5
+    commit_interval_commit_log: int = 200
+    commit_commit_log_least_pages: int = 4
+    commit_commit_log_thorough_interval: int = 200
     max_message_size: int = MESSAGE_SIZE_MAX
     #: UTF-8 bytes. Longer than 127 (V2 records) only as 5.3.3, and 255 at most.
     max_topic_length: int = TOPIC_SIZE_MAX
@@ -182,6 +190,11 @@ class MessageStoreConfig:
     def changed(self, **options: Any) -> Self:
         """Return a copy with some options changed."""
         return replace(self, **options)
+
+    @property
+    def uses_transient_pool(self) -> bool:
+        """Whether the pool is used: with asynchronous flushes only, as in the real store."""
+        return self.transient_store_pool_enable and self.flush_disk_type == "ASYNC_FLUSH"
 
     @property
     def consume_queue_file_size(self) -> int:

@@ -63,6 +63,8 @@ class PutPath:
             self._sync_always and durability is None and _NO_WAIT not in prepared.properties
         ):
             status = self._synced(end)
+        elif durability == "page_cache" and self._log.commit():
+            self._dispatcher.wake()
         return PutResult(
             status, physical_offset, queue_offset, prepared.size, timestamp, prepared.store_host
         )
@@ -74,6 +76,8 @@ class PutPath:
         self._dispatcher.wake()
         if len(encoded) and self._waits(durability):
             self._log.sync_to(int(physical_offsets[-1] + encoded.sizes[-1]))
+        elif durability == "page_cache" and self._log.commit():
+            self._dispatcher.wake()
         columns = {
             "physical_offset": physical_offsets,
             "queue_offset": queue_offsets,

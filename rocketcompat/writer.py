@@ -122,6 +122,7 @@ class Writer:
             self.dispatcher.abandon()
             self.flusher.shutdown()
             raise log.failed
+        log.commit()
         self.dispatcher.shutdown()
         self.flusher.shutdown()
         done = self.dispatcher.behind == 0 and not self.dispatcher.failed
