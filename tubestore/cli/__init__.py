@@ -8,6 +8,7 @@
 | `arguments`, `times` | options that several commands take; times as users write them |
 | `intake` | what `append` reads: lines, JSON Lines |
 | `demo`, `demo_parts`, `demo_child` | `tubestore demo` |
+| `spark` | `tubestore spark JOB` |
 | `output`, `batches` | rows, objects and Arrow batches in the format that was asked for |
 | `errors` | how a command ends: exit codes, one line, no traceback |
 

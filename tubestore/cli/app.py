@@ -26,6 +26,7 @@ from tubestore.cli.output import (
     LimitOption,
     SummaryOption,
 )
+from tubestore.cli.spark import app as spark_jobs
 from tubestore.cli.topic_commands import change, create, delete, retention, topics
 
 app = typer.Typer(
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(spark_jobs, name="spark")
 
 
 FilterItems = Annotated[

@@ -21,6 +21,7 @@ are planned is said on stderr.
 | `write_options`, `intake`, `loads` | what a sink does |
 | `source`, `stream`, `sink`, `tasks` | what Spark calls |
 | `java`, `settings`, `laptop` | a session for a laptop; a look at somebody else's |
+| `jobs/` | audit, statistics, Parquet, copies |
 | `frames` | DataFrames, their options checked where the caller is |
 
 The last three rows know Spark, and nothing is loaded before it is used. The package has to be

@@ -76,7 +76,7 @@ def read_portion(
     bounds = _Bounds(portion)
     wanted_columns = columns_for(tuple(columns), verify=verify)
     try:
-        for offset, entries in _entries(bytes_, portion):
+        for offset, entries in portion_entries(bytes_, portion):
             offsets, entries = bounds.chosen(offset, entries)
             if not wanted.is_empty:
                 rows = np.flatnonzero(wanted.mask(entries))
@@ -97,7 +97,7 @@ def read_portion(
         bytes_.close()
 
 
-def _entries(bytes_: ShardBytes, portion: Portion) -> Iterator[tuple[int, Array]]:
+def portion_entries(bytes_: ShardBytes, portion: Portion) -> Iterator[tuple[int, Array]]:
     """Go through exactly the entries of a portion: (offset of the first, some entries)."""
     at = portion.start
     for offset, entries in bytes_.entries(portion.start):
