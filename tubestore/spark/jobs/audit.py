@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tubestore.decode import decode
+from tubestore.decode import Data, columns_for, decode
 from tubestore.messages import STATE_OK
 from tubestore.records import ENTRY_SIZE, verify_entries
 from tubestore.shard_bytes import ShardBytes
@@ -99,7 +99,8 @@ class AuditJob:
         name = (portion.shard.topic, portion.shard.store_id)
         offsets = at + ENTRY_SIZE * bad.astype(np.int64)
         data, start = window.data, window.data_start
-        states = decode(*name, offsets, entries[bad], data, start, ["state"], verify=True)
+        columns = columns_for(("state",), verify=True)
+        states, _ = decode(*name, offsets, entries[bad], Data(data, start), columns)
         same = verify_entries(
             entries[bad], 0, data, start, own_offset=False, check_crc=self.check_crc
         )
