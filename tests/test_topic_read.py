@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -230,7 +231,26 @@ def test_the_partitions_table_counts_messages(filled: Topic) -> None:
     assert table.column("partition").to_pylist() == [0, 1, 2, 3]
     assert table.column("count").to_pylist() == [25] * 4
     assert set(table.column("next").to_pylist()) == {100 * ENTRY_SIZE}
-    assert set(table.column("first").to_pylist()) == {0}
+    assert table.column("first").to_pylist() == [n * ENTRY_SIZE for n in range(4)]
+    assert table.column("oldest").cast(pa.int64()).to_pylist() == [T0 + n for n in range(4)]
+    stored = [sum(_record_sizes(filled, p)) for p in range(4)]
+    assert table.column("bytes").to_pylist() == stored
+
+
+def _record_sizes(topic: Topic, partition: int) -> list[int]:
+    found = topic.shard(0).view().find(partition, 0, limit=1000, max_bytes=None)
+    return [int(size) for rows in found.rows for size in rows.entries["data_size"]]
+
+
+def test_partitions_without_messages_begin_where_they_go_on(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t", partitions=2, stores=2)
+    topic.append(b"x", partition=10_001)
+    rows = topic.partitions().to_pylist()
+    assert [r["partition"] for r in rows] == [0, 1, 10_000, 10_001]
+    assert [(r["first"], r["next"], r["count"]) for r in rows] == [
+        (0, 0, 0), (0, 0, 0), (28, 28, 0), (0, 28, 1)
+    ]  # fmt: skip
+    assert [r["oldest"] is None for r in rows] == [True, True, True, False]
 
 
 def test_the_message_at_an_offset_is_of_this_partition_or_none(filled: Topic) -> None:
@@ -285,7 +305,7 @@ def test_what_expired_is_not_counted_and_not_read(memory_vfs: MemoryVfs) -> None
     with tubestore.open("/s", mode="r", vfs=memory_vfs) as store:
         logs = store["t"]
         first = logs.partitions().column("first").to_pylist()
-        assert first[0] == first[1] > 0
+        assert first == [6 * ENTRY_SIZE, 7 * ENTRY_SIZE]
         gone = first[0] // ENTRY_SIZE
         counts = logs.partitions().column("count").to_pylist()
         assert counts == [10 - (gone + 1) // 2, 10 - gone // 2]
@@ -294,3 +314,200 @@ def test_what_expired_is_not_counted_and_not_read(memory_vfs: MemoryVfs) -> None
         assert logs.scan().read_all().num_rows == 20 - gone
         with pytest.raises(OffsetOutOfRange):
             logs.read(0, first[0] - ENTRY_SIZE)
+
+
+# -- many partitions at once -----------------------------------------------------------------
+
+
+def test_a_read_of_many_is_that_of_each(filled: Topic) -> None:
+    starts: dict[int, Any] = {0: "earliest", 1: 29, 3: 50 * ENTRY_SIZE}
+    for limit in (0, 1, 7, 1000):
+        many = filled.read_many(starts, limit=limit)
+        offsets = many.table.column("offset").to_pylist()
+        assert offsets == sorted(offsets)
+        for partition, start in starts.items():
+            one = filled.read(partition, start, limit=limit)
+            assert many.next_offset[partition] == one.next_offset
+            assert many.truncated[partition] == one.truncated
+            assert many.end_offset[partition] == one.end_offset
+            assert bodies(many[partition]) == bodies(one)
+            assert many[partition].next_offset == one.next_offset
+        assert len(many) == len(list(many)) == many.table.num_rows
+    assert pa.table(many) == pa.table(many)
+
+
+def test_reads_of_many_give_everything_once_whatever_the_limits(filled: Topic) -> None:
+    for limit, max_bytes in ((3, None), (1000, 500), (1000, 1), (2, 200)):
+        found: list[bytes | None] = []
+        position: dict[int, Any] = dict.fromkeys(range(4), "earliest")
+        while True:
+            page = filled.read_many(position, limit=limit, max_bytes=max_bytes)
+            found += [m.body for m in page]
+            if not any(page.truncated.values()):
+                break
+            position = dict(page.next_offset)
+        assert sorted(found) == [b"%03d" % n for n in range(100)]  # type: ignore[type-var]
+
+
+def test_a_read_of_many_goes_over_shards(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t", partitions=2, stores=2)
+    for number in range(40):
+        topic.append(b"%02d" % number, partition=number % 2 * 10_000 + number // 2 % 2)
+    page = topic.read_many(dict.fromkeys([10_001, 0, 1], "earliest"), columns=["offset", "body"])
+    odd = [b"%02d" % n for n in range(40) if n % 2 and n // 2 % 2]
+    even = [b"%02d" % n for n in range(0, 40, 2)]
+    assert page.table.column("body").to_pylist() == even + odd
+    with pytest.raises(KeyError):
+        page[10_000]
+    both = topic.read_many({0: 0, 10_000: 0}, max_bytes=1)
+    assert len(both) == 2  # one a shard
+
+
+def test_a_read_of_many_refuses_what_a_read_refuses(filled: Topic) -> None:
+    with pytest.raises(InvalidMessage):
+        filled.read_many({0: 0, 4: 0})
+    with pytest.raises(OffsetOutOfRange):
+        filled.read_many({0: 1 << 40})
+    with pytest.raises(ValueError, match="limit"):
+        filled.read_many({0: 0}, limit=-1)
+    with pytest.raises(ValueError, match="nonsense"):
+        filled.read_many({0: 0}, columns=["nonsense"])
+    assert len(filled.read_many({})) == 0
+    assert "of 1 partitions" in repr(filled.read_many({0: 0}))
+
+
+# -- places ----------------------------------------------------------------------------------
+
+
+def test_first_last_and_next_offsets_and_counts(filled: Topic) -> None:
+    assert [filled.first_offset(p) for p in range(4)] == [n * ENTRY_SIZE for n in range(4)]
+    assert [filled.last_offset(p) for p in range(4)] == [n * ENTRY_SIZE for n in range(96, 100)]
+    assert filled.next_offset(2) == 100 * ENTRY_SIZE
+    assert filled.count(1) == 25
+    assert filled.count(1, 2 * ENTRY_SIZE, 9 * ENTRY_SIZE) == 1
+    assert filled.count(1, "latest") == 0
+
+
+def test_an_empty_partition_has_a_next_offset_only(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t", partitions=2)
+    assert (topic.first_offset(0), topic.last_offset(0), topic.next_offset(0)) == (0, None, 0)
+    topic.append(b"x", partition=1)
+    assert (topic.first_offset(0), topic.last_offset(0)) == (28, None)
+    assert (topic.offset_at(0, 0), topic.offset_at(0, T0, boundary="upper")) == (28, 28)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 24, 25, 26, 1000])
+def test_skipping_counts_messages_of_the_partition(filled: Topic, count: int) -> None:
+    mine = [n * ENTRY_SIZE for n in range(2, 100, 4)]
+    ahead = filled.skip(2, "earliest", count)
+    assert ahead == (0 if count == 0 else [*mine, 2800][min(count, 25)])
+    back = filled.skip(2, "latest", -count)
+    assert len(filled.read(2, back)) == min(count, 25)
+    assert back == 2800 if count == 0 else back in (0, *mine)
+
+
+def scattered(store: MessageStoreManager, times: list[int]) -> Topic:
+    """Messages by turns in two partitions, received at these times."""
+    topic = store.create_topic("t", partitions=2)
+    rows = [
+        {"body": b"%d" % n, "partition": n % 2, "received_time_ms": time}
+        for n, time in enumerate(times)
+    ]
+    topic.append_batch(rows)
+    return topic
+
+
+TIMES = [50, 10, 30, 60, 20, 40, 90, 70, 80, 5]
+
+
+@pytest.mark.parametrize("time", [-5, 0, 5, 20, 35, 50, 55, 60, 90, 91, 1 << 62])
+def test_an_offset_by_time_is_right_when_times_are_out_of_order(
+    store: MessageStoreManager, time: int
+) -> None:
+    topic = scattered(store, TIMES)
+    mine = [(n * ENTRY_SIZE, t) for n, t in enumerate(TIMES) if n % 2 == 0]
+    after = [(o, t) for o, t in mine if t >= time]
+    before = [(o, t) for o, t in mine if t <= time]
+    assert topic.offset_at(0, time) == (after[0][0] if after else 280)
+    assert topic.offset_at(0, time, boundary="upper") == (before[-1][0] if before else 0)
+    nearest = topic.offset_at(0, time, boundary="nearest")
+    candidates = [*after[:1], *before[-1:]]
+    least = min(abs(t - time) for _, t in candidates)
+    assert nearest in [o for o, t in candidates if abs(t - time) == least]
+
+
+def test_an_offset_by_time_takes_dates_and_refuses_others(filled: Topic) -> None:
+    moment = datetime.fromtimestamp((T0 + 41) / 1000, UTC)
+    assert filled.offset_at(1, moment) == 41 * ENTRY_SIZE
+    with pytest.raises(ValueError, match="time zone"):
+        filled.offset_at(1, datetime(2026, 1, 1))  # noqa: DTZ001
+    with pytest.raises(ValueError, match="boundary"):
+        filled.offset_at(1, 0, boundary="first")  # type: ignore[arg-type]
+
+
+# -- streams with limits, views --------------------------------------------------------------
+
+
+def test_a_scan_ends_at_its_limits(filled: Topic) -> None:
+    whole = filled.scan().read_all()
+    for limit in (0, 1, 42, 100, 101):
+        assert filled.scan(limit=limit).read_all() == whole.slice(0, limit)
+    sizes = [52 + 3, 52 + 3 + 46]
+    table = filled.scan(max_bytes=sum(sizes) * 5).read_all()
+    assert 0 < table.num_rows < 20
+    assert table == whole.slice(0, table.num_rows)
+    assert filled.scan(max_bytes=0).read_all().num_rows == 0
+
+
+def test_messages_may_be_filtered(filled: Topic) -> None:
+    found = [m.body for m in filled.messages(1, filter_items=["odd"], start=T0 + 20)]
+    assert found == [b"%03d" % n for n in range(21, 100, 4) if n % 3 == 1]
+
+
+def test_views_show_the_same_as_copies_wherever_a_body_stands(
+    store: MessageStoreManager, memory_vfs: MemoryVfs
+) -> None:
+    bodies_ = [b"x" * n or b"-" for n in range(200)]
+    with tubestore.open(
+        "/views", vfs=memory_vfs, segment_size_bytes=5000, background=False
+    ) as small:
+        topic = small.create_topic("t")
+        for number, body in enumerate(bodies_):
+            topic.append(
+                body,
+                filter_item="f" if number % 3 == 0 else None,
+                durability="memory" if number > 190 else "page_cache",
+            )
+        copies = topic.read(0, columns=["offset", "body", "filter_item"])
+        page = topic.read(0, columns=["offset", "body", "filter_item"], zero_copy=True)
+        assert page.table.schema.field("body").type == pa.binary_view()
+        page.table.validate(full=True)
+        scanned = topic.scan(columns=["body"], zero_copy=True).read_all()
+        many = topic.read_many({0: 0}, columns=["body"], zero_copy=True).table
+    for table in (page.table, scanned, many):  # after close, too
+        assert table.column("body").to_pylist() == bodies_
+    assert page.table.column("filter_item") == copies.table.column("filter_item")
+
+
+def test_an_unreadable_body_is_null_among_views(filled: Topic, memory_vfs: MemoryVfs) -> None:
+    filled.sync()
+    memory_vfs.open(f"/store/logs-0/{0:020d}.tube").pwrite(b"nope", 4)
+    page = filled.read(0, columns=["body", "state"], zero_copy=True)
+    page.table.validate(full=True)
+    assert page.table.column("body").to_pylist() == [None, *bodies(filled.read(0))[1:]]
+
+
+# -- following -------------------------------------------------------------------------------
+
+
+def test_following_is_woken_by_what_this_process_appends(tmp_path: Any) -> None:
+    with tubestore.open(tmp_path / "s") as store, ThreadPoolExecutor(1) as threads:
+        topic = store.create_topic("t")
+        for durability in ("memory", "page_cache"):
+            # Nobody waits for an hour: the append wakes it.
+            following = topic.follow(0, "latest", poll_interval=3600)
+            later = threads.submit(next, following)
+            topic.append(b"now", durability=durability)  # type: ignore[arg-type]
+            assert later.result(30).body == b"now"
+            topic.append_batch({"body": [b"more"]})
+            assert next(following).body == b"more"

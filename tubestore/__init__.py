@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tubestore.clock import Clock
     from tubestore.leases import Lease
     from tubestore.manager import MessageStoreManager
-    from tubestore.messages import Ack, BatchAck, Message, Page
+    from tubestore.messages import Ack, BatchAck, Message, Page, PageSet
     from tubestore.options import StoreOptions, TopicOptions
     from tubestore.retention import SegmentRow
     from tubestore.topic import Topic
@@ -56,6 +56,7 @@ _LAZY = {
     "Message": "messages",
     "MessageStoreManager": "manager",
     "Page": "messages",
+    "PageSet": "messages",
     "StoreOptions": "options",
     "Topic": "topic",
     "Lease": "leases",
@@ -114,6 +115,7 @@ __all__ = [
     "NotAStore",
     "OffsetOutOfRange",
     "Page",
+    "PageSet",
     "ReadOnlyStore",
     "SegmentRow",
     "StoreBusy",

@@ -39,12 +39,15 @@ _FROM_PAYLOAD = {"filter_item", "attributes", "body"}
 _FROM_DATA = {*_FROM_PAYLOAD, "msg_id", "flag", "report_address", "state"}
 _STATES = pa.array(messages.STATES)
 _INT32, _INT64, _TEXT = pa.int32(), pa.int64(), pa.string()
+_LARGE_BINARY = pa.large_binary()
 _TIME = pa.timestamp("ms", "UTC")
 _FROM_HEADER = (
     ("msg_id", _INT64, np.int64),
     ("flag", _INT32, np.int32),
     ("report_address", _INT32, np.int32),
 )
+#: A view's place in its bytes is an int32.
+_VIEWED_MAX = 1 << 31
 #: Records no farther apart than this stand in a row for the processor's prefetching.
 _DENSE_BYTES = 4096
 #: The first eight bytes of a header as one number: its length, then the token.
@@ -60,18 +63,20 @@ _LOW_FLAG_BYTE = DATA_HEADER.position("flag") + 3
 class Columns:
     """What is read of messages: the columns in their order, and how they are looked at.
 
-    `verify`: compare checksums; `strict`: somebody will ask for the state of every row.
+    `verify`: compare checksums; `strict`: somebody will ask for the state of every row; `views`:
+    bodies of sealed files are not copied, but shown where they are (`binary_view`).
     Made by `columns_for`, which knows those that were asked for before.
     """
 
     names: tuple[str, ...]
     verify: bool = False
     strict: bool = False
+    views: bool = False
 
     @cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the columns."""
-        return messages.schema_of(self.names)
+        return messages.schema_of(self.names, views=self.views)
 
     @cached_property
     def wanted(self) -> frozenset[str]:
@@ -90,18 +95,23 @@ class Columns:
 
 
 @lru_cache(maxsize=256)
-def columns_for(names: tuple[str, ...], *, verify: bool = False, strict: bool = False) -> Columns:
+def columns_for(
+    names: tuple[str, ...], *, verify: bool = False, strict: bool = False, views: bool = False
+) -> Columns:
     """Return the columns of these names; KeyError for an unknown one."""
-    columns = Columns(names, verify, strict)
+    columns = Columns(names, verify, strict, views)
     assert columns.schema is not None
     return columns
 
 
 class Data:
-    """Bytes of a shard's data stream: `view` starts at the absolute offset `start`."""
+    """Bytes of a shard's data stream: `view` starts at the absolute offset `start`.
 
-    def __init__(self, view: memoryview, start: int) -> None:
-        self.view, self.start, self.size = view, start, len(view)
+    `lasting`: they are mapped from a sealed file, which nobody shortens: a view of them may live.
+    """
+
+    def __init__(self, view: memoryview, start: int, *, lasting: bool = False) -> None:
+        self.view, self.start, self.size, self.lasting = view, start, len(view), lasting
         #: Whether there were payloads that begin with attributes, so that bodies are not payloads.
         self.attributed = False
 
@@ -205,7 +215,8 @@ def _from_data(
     count, wanted = len(entries), columns.wanted
     states: Array | None = None
     readable: Array | None = None
-    records = _plain(entries, data, "body" in wanted)
+    shown = columns.views and data.lasting and data.size < _VIEWED_MAX
+    records = _plain(entries, data, "body" in wanted and not shown)
     if records is None:
         states = np.zeros(count, np.int8)
         records, readable = _readable(entries, data, states)
@@ -219,7 +230,7 @@ def _from_data(
         wrong = np.flatnonzero(checks != records.headers["checksum"])
         marked.append((wrong, messages.STATE_BAD_CHECKSUM))
     if columns.needs_payload:
-        broken = _payload_columns(data, records, wanted, found)
+        broken = _payload_columns(data, records, wanted, found, shown=shown)
         marked.append((broken, messages.STATE_BAD_ATTRIBUTES))
     for rows, state in marked:
         if len(rows):
@@ -227,6 +238,8 @@ def _from_data(
             states[rows if readable is None else readable[rows]] = messages.STATES.index(state)
     if readable is not None and len(readable) < count:
         found = _spread(found, readable, count)
+    if columns.views and "body" in found and found["body"].type == _LARGE_BINARY:
+        found["body"] = kernels.as_views(found["body"])
     values |= found
     if states is None or not states.any():
         if "state" in wanted:
@@ -310,10 +323,19 @@ def _spread(values: dict[str, Any], rows: Array, count: int) -> dict[str, Any]:
 
 
 def _payload_columns(
-    data: Data, records: _Records, wanted: frozenset[str], values: dict[str, pa.Array]
+    data: Data,
+    records: _Records,
+    wanted: frozenset[str],
+    values: dict[str, pa.Array],
+    *,
+    shown: bool,
 ) -> Array:
-    """Add the columns that stand in payloads; return the rows whose attributes make no sense."""
+    """Add the columns that stand in payloads; return the rows whose attributes make no sense.
+
+    `shown`: bodies are not copied where nothing is wrong with any of them.
+    """
     starts, ends, headers, bounds, payloads = records
+    shown = shown and bounds is not None
     count = len(starts)
     flags = headers.view(np.uint8)[_LOW_FLAG_BYTE::HEADER_SIZE]
     if not np.bitwise_or.reduce(flags) & FLAG_HAS_ATTRIBUTES:
@@ -322,6 +344,8 @@ def _payload_columns(
                 values[name] = _constant(None, messages.MESSAGE_SCHEMA.field(name).type, count)
         if payloads is not None:
             values["body"] = payloads
+        elif "body" in wanted and shown:
+            values["body"] = kernels.views(data.view, starts, ends)
         elif "body" in wanted and bounds is not None:
             values["body"] = kernels.pieces(data.view, bounds)
         elif "body" in wanted:
@@ -333,7 +357,9 @@ def _payload_columns(
     body_starts = starts.copy()
     body_starts[flagged] += LENGTH_SIZE + lengths
     body_starts = np.minimum(body_starts, ends)
-    if "body" in wanted:
+    if "body" in wanted and shown and not broken.any():
+        values["body"] = kernels.views(data.view, body_starts, ends)
+    elif "body" in wanted:
         values["body"] = kernels.slices(data.view, body_starts, ends - body_starts)
         if broken.any():
             mask = np.ones(count, bool)

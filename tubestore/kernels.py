@@ -34,6 +34,8 @@ _TAKE = pc.get_function("array_take")
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 #: Up to so many pieces Python's join is done before Arrow's take has started.
 _JOINED_MAX = 32
+#: Arrow's `binary_view` keeps so many bytes in the view itself.
+_INLINE_MAX = 12
 assert crc32(b"123456789") == zlib.crc32(b"123456789") == 0xCBF43926
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -165,6 +167,49 @@ def pieces(data: Buffer | pa.Buffer, bounds: Int64s) -> pa.LargeBinaryArray:
     # Elements are piece, gap, piece, gap … over the same bytes; the even ones are wanted.
     everything = binary_from(bounds, data)
     return _TAKE.call([everything, _evens(count)], options=_UNCHECKED)
+
+
+def views(data: Buffer | pa.Buffer, starts: Int64s, ends: Int64s) -> pa.Array:
+    """Present pieces of `data` as a `binary_view` column: nothing but 16 bytes a row is made.
+
+    The column holds `data`. Pieces of up to 12 bytes stand in the column itself, as the type wants
+    it. OverflowError if the pieces are spread over 2 GiB or more.
+    """
+    count = len(starts)
+    if count == 0:
+        return pa.array([], pa.binary_view())
+    sizes = ends - starts
+    base = int(starts.min())
+    if int(ends.max()) - base >= 1 << 31:
+        raise OverflowError("a view reaches over 2 GiB at most")
+    bytes_ = bytes_of(data)[base:]
+    places = starts - base
+    table = np.zeros((count, 4), "<i4")  # length, then: first bytes, buffer, place; or the bytes
+    table[:, 0] = sizes
+    long = np.flatnonzero(sizes > _INLINE_MAX)
+    if len(long):
+        table[long, 1] = windows(bytes_, 4)[places[long]].view("<i4")
+        table[long, 3] = places[long]
+    inline = table.view(np.uint8)
+    short = np.flatnonzero(sizes <= _INLINE_MAX)
+    for step in range(int(sizes[short].max(initial=0))):
+        rows = short[sizes[short] > step]
+        inline[rows, 4 + step] = bytes_[places[rows] + step]
+    buffers = [None, pa.py_buffer(table), pa.py_buffer(bytes_)]
+    return pa.Array.from_buffers(pa.binary_view(), count, buffers)
+
+
+def as_views(column: pa.LargeBinaryArray) -> pa.Array:
+    """Present a column of bytes as a `binary_view` column over the same bytes; nulls stay."""
+    _, bounds, data = column.buffers()
+    edges = np.frombuffer(bounds, np.int64)[column.offset : column.offset + len(column) + 1]
+    found = views(data if data is not None else b"", edges[:-1], edges[1:])
+    if column.null_count == 0:
+        return found
+    valid = np.packbits(column.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
+    return pa.Array.from_buffers(
+        pa.binary_view(), len(column), [pa.py_buffer(valid), *found.buffers()[1:]]
+    )
 
 
 @lru_cache(maxsize=256)

@@ -39,8 +39,8 @@ from tubestore.options import Durability, StoreOptions, TopicOptions
 from tubestore.shard_reader import ShardReader
 from tubestore.store_directory import StoreDirectory
 from tubestore.topic import Topic, append_table
-from tubestore.topic_reads import Shard, TopicReader
 from tubestore.topic_registry import TopicRegistry
+from tubestore.topic_shards import Shard, TopicShards
 from tubestore.vfs import OsVfs, Vfs
 from tubestore.workers import Workers
 
@@ -175,7 +175,7 @@ class MessageStoreManager(BulkLoads):
                     self._refresh_shards(topic, self._horizon)
                 self._topics.refresh()
 
-    def refresh_topic(self, topic: TopicReader) -> None:
+    def refresh_topic(self, topic: TopicShards) -> None:
         """Refresh the shards of one topic; the others stay as they were."""
         if self.mode == "r":
             with self._showing:
@@ -183,7 +183,7 @@ class MessageStoreManager(BulkLoads):
                 self._refresh_shards(topic, horizon)
 
     @staticmethod
-    def _refresh_shards(topic: TopicReader, horizon: Horizon) -> None:
+    def _refresh_shards(topic: TopicShards, horizon: Horizon) -> None:
         for shard in topic.opened_shards():
             if isinstance(shard, ShardReader):
                 shard.refresh(horizon)

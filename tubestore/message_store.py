@@ -109,7 +109,9 @@ class MessageStore(AdoptingShard):
         Under the append lock.
         """
         main = self._take_room(HEADER_SIZE + len(payload), 1)
-        return main.add(header, payload), main.data_end
+        offset = main.add(header, payload)
+        self._room.notify_all()
+        return offset, main.data_end
 
     def _append_reaching(self, header: bytes, payload: bytes, durability: Durability) -> int:
         """Append at a level above `memory`."""
@@ -172,6 +174,7 @@ class MessageStore(AdoptingShard):
             main = self._take_room(size, len(batch))
             offset = main.add_batch(batch)
             data_end = main.data_end
+            self._room.notify_all()
         end = offset + ENTRY_SIZE * len(batch)
         if durability != "memory":
             self._reach(end, data_end, durability)
@@ -273,6 +276,17 @@ class MessageStore(AdoptingShard):
             # One with memory is not kept: it would hold what was flushed long ago.
             self._view = None if memory else view
             return view
+
+    def wait_beyond(self, offset: int, timeout: float) -> None:
+        """Wait until something stands at or behind an offset, at most `timeout` seconds.
+
+        May return early. Raises what an append would if the shard has failed or was closed.
+        """
+        with self._append_lock:
+            self._check_open()
+            if self._main.index_end <= offset:
+                self._close_room()  # the next append takes the long way, which wakes us
+                self._room.wait(timeout)
 
     # -- end ---------------------------------------------------------------------------------
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tubestore.options import Durability
 
@@ -35,9 +36,15 @@ ALL_COLUMNS: tuple[str, ...] = tuple(MESSAGE_SCHEMA.names)
 
 
 @lru_cache(maxsize=256)
-def schema_of(columns: tuple[str, ...]) -> pa.Schema:
-    """Return the schema of some of the columns, in this order; KeyError for an unknown one."""
-    return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+def schema_of(columns: tuple[str, ...], *, views: bool = False) -> pa.Schema:
+    """Return the schema of some of the columns, in this order; KeyError for an unknown one.
+
+    `views`: bodies as `binary_view`.
+    """
+    fields = {field.name: field for field in MESSAGE_SCHEMA}
+    if views:
+        fields["body"] = fields["body"].with_type(pa.binary_view())
+    return pa.schema([fields[name] for name in columns])
 
 
 #: `state` of a row: what stands at the place of the message.
@@ -134,6 +141,67 @@ class Page:
         return (
             f"Page({len(self)} messages, next_offset={self.next_offset}, "
             f"end_offset={self.end_offset}, truncated={self.truncated})"
+        )
+
+
+class PageSet:
+    """The answer to one read of many partitions: their rows as Arrow, and where each goes on.
+
+    `next_offset`, `end_offset`, `truncated`: dicts by partition, as of a `Page`; give `next_offset`
+    to the next read. Reads as an Arrow stream as often as one likes; `pages[7]` is the page of one
+    partition (needs the column `partition_id`).
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self.next_offset: dict[int, int] = {}
+        self.end_offset: dict[int, int] = {}
+        self.truncated: dict[int, bool] = {}
+
+    def add(
+        self,
+        partitions: list[int],
+        next_offsets: Any,
+        truncated: Any,
+        end_offset: int,
+        batches: list[pa.RecordBatch],
+    ) -> None:
+        """Take over what was found in one shard; arrays beside its partitions."""
+        self._batches += batches
+        self.next_offset |= zip(partitions, next_offsets.tolist(), strict=True)
+        self.truncated |= zip(partitions, truncated.tolist(), strict=True)
+        self.end_offset |= dict.fromkeys(partitions, end_offset)
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """All rows, shard by shard in the order of their offsets."""
+        return pa.Table.from_batches(self._batches, self._schema)
+
+    def __getitem__(self, partition: int) -> Page:
+        next_offset = self.next_offset[partition]  # KeyError for one that was not asked for
+        wanted = pc.equal(self.table.column("partition_id"), pa.scalar(partition, pa.int32()))
+        return Page(
+            self.table.filter(wanted).to_batches(),
+            self._schema,
+            next_offset=next_offset,
+            end_offset=self.end_offset[partition],
+            truncated=self.truncated[partition],
+        )
+
+    def __len__(self) -> int:
+        return sum([batch.num_rows for batch in self._batches])
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __iter__(self) -> Iterator[Message]:
+        return messages_of(self._batches)
+
+    def __repr__(self) -> str:
+        more = sum(self.truncated.values())
+        return (
+            f"PageSet({len(self)} messages of {len(self.truncated)} partitions, {more} truncated)"
         )
 
 

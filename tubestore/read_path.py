@@ -72,6 +72,14 @@ class ShardView:
             if source.index_end > start:
                 yield source
 
+    def backwards(self) -> Iterator[Source]:
+        """Go through all stretches from the last to the first."""
+        yield from reversed(self._memory)
+        start, end = self.ends.index_start, self.ends.index_end
+        if start < end:
+            for segment in reversed(self.ends.index_segments.between(start, end)):
+                yield self._sources.get(segment.start) or self._source(segment)
+
     def _source(self, segment: FileSegment) -> Source:
         entries = self.files.entries(segment, self.ends.index_end)
         source = Source(segment.start, entries, segment, self.files.lists)
@@ -126,18 +134,18 @@ class ShardView:
                 totals[key] = totals.get(key, 0) + size
         return totals
 
-    def scan(
-        self,
-        columns: Columns,
-        wanted: Filter = EVERYTHING,
-        *,
-        start: int = 0,
-    ) -> Iterator[pa.RecordBatch]:
-        """Go through all messages in the order of their offsets, some thousands at a time."""
+    def portions(self, wanted: Filter = EVERYTHING, *, start: int = 0) -> Iterator[Rows]:
+        """Go through the entries of all messages in the order of their offsets, some at a time."""
         start = max(start, self.index_start)
         for source in self.sources(start):
-            for rows in portions(source, wanted, source.ordinal(start), SCAN_ROWS, SCAN_BYTES):
-                yield from self.columns_of(rows, columns)
+            yield from portions(source, wanted, source.ordinal(start), SCAN_ROWS, SCAN_BYTES)
+
+    def scan(
+        self, columns: Columns, wanted: Filter = EVERYTHING, *, start: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Go through all messages in the order of their offsets, some thousands at a time."""
+        for rows in self.portions(wanted, start=start):
+            yield from self.columns_of(rows, columns)
 
     # -- data --------------------------------------------------------------------------------
 
@@ -187,7 +195,7 @@ class ShardView:
         data = self._opened.get(segment.start)
         if data is None:
             view = self.files.record_bytes(segment, self.ends.data_end)
-            data = self._opened[segment.start] = Data(view, segment.start)
+            data = self._opened[segment.start] = Data(view, segment.start, lasting=segment.sealed)
         return data
 
     def _decode(self, rows: Rows, data: Data | None, columns: Columns) -> pa.RecordBatch:

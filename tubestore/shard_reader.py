@@ -5,6 +5,7 @@ Next to read: `topic_reads.py`.
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 from tubestore.commit_records import Horizon
@@ -68,6 +69,10 @@ class ShardReader:
         if self._refusal is not None:
             raise self._refusal
         return self._view
+
+    def wait_beyond(self, offset: int, timeout: float) -> None:
+        """Wait `timeout` seconds: nobody tells a process what another one has written."""
+        time.sleep(timeout)
 
     def abandon(self, reason: StoreClosed) -> None:
         """Refuse everything from now on (a forked child)."""

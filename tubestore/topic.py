@@ -35,7 +35,8 @@ from tubestore.options import Durability, TopicOptions, check_durability
 from tubestore.quantities import Age
 from tubestore.records import RecordColumns, encode_columns, pack_header
 from tubestore.retention import SegmentRow
-from tubestore.topic_reads import ReadHost, Shard, TopicReader
+from tubestore.topic_reads import TopicReader
+from tubestore.topic_shards import ReadHost, Shard
 
 Array = np.ndarray[Any, Any]
 # As `Ack(...)`, at a third of the time: one append makes one.

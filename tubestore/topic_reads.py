@@ -1,49 +1,27 @@
-"""A topic to read from: its shards as one thing. `topic.py` adds what writes.
+"""A topic to read from: pages, messages one by one, streams. `topic.py` adds what writes.
 
 Next to read: `topic.py`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from threading import Lock
-from typing import Any, Literal, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from tubestore.clock import Clock, Time, time_ms
+from tubestore.clock import Time, time_ms
 from tubestore.decode import Columns, columns_for
-from tubestore.errors import InvalidMessage, OffsetOutOfRange, StoreClosed
+from tubestore.errors import InvalidMessage
 from tubestore.formats import PARTITIONS_PER_STORE, key_code_of
-from tubestore.message_store import MessageStore
-from tubestore.messages import ALL_COLUMNS, Message, Page
-from tubestore.options import StoreOptions, TopicOptions
+from tubestore.messages import ALL_COLUMNS, Message, Page, PageSet
 from tubestore.read_path import ShardView
 from tubestore.selection import EVERYTHING, Filter
-from tubestore.shard_reader import ShardReader
+from tubestore.topic_shards import Offset, TopicShards
 
-Shard = MessageStore | ShardReader
 DEFAULT_PAGE_BYTES = 8 << 20
-
-
-class ReadHost(Protocol):
-    """What a topic asks of the store that it belongs to (`manager.py`)."""
-
-    root: str
-    options: StoreOptions
-    clock: Clock
-
-    def shard_exists(self, topic: str, store_id: int) -> bool:
-        """Whether a shard has a directory."""
-
-    def refresh_topic(self, topic: TopicReader) -> None:
-        """Let a reading store see what was written since."""
-
-    def showing(self) -> AbstractContextManager[Any]:
-        """Hold off what would change several shards at once for readers."""
+#: What a read of many partitions returns at most, unless it is asked for more.
+DEFAULT_PAGES_BYTES = 64 << 20
 
 
 def make_filter(filter_items: Iterable[str] | None, start: Time | None, end: Time | None) -> Filter:
@@ -56,84 +34,20 @@ def make_filter(filter_items: Iterable[str] | None, start: Time | None, end: Tim
     return Filter(codes, time_ms(start), time_ms(end))
 
 
-class TopicReader:
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 0:
+        raise ValueError(f"limit = {limit}: not negative")
+
+
+class TopicReader(TopicShards):
     """One topic of a store, for reading; thread-safe, and valid as long as its store is open."""
-
-    def __init__(
-        self,
-        store: ReadHost,
-        name: str,
-        options: TopicOptions,
-        open_shard: Callable[[str, int], Shard],
-    ) -> None:
-        self.name, self.options = name, options
-        self._store = store
-        self._open_shard = open_shard
-        self._shards: dict[int, Shard] = {}
-        self._lock = Lock()
-        #: Why no shard is opened any more.
-        self._refusal: StoreClosed | None = None
-
-    def adopt(self, options: TopicOptions) -> None:
-        """Take over changed settings."""
-        self.options = options
-
-    def __repr__(self) -> str:
-        return f"Topic({self.name!r}, partitions={self.options.partition_count})"
-
-    # -- shards ------------------------------------------------------------------------------
-
-    def shard(self, store_id: int) -> Shard:
-        """Return one of the topic's shards, opening it at its first use."""
-        shard = self._shards.get(store_id)
-        if shard is None:
-            with self._lock:
-                shard = self._shards.get(store_id)
-                if shard is None:
-                    if self._refusal is not None:
-                        raise self._refusal
-                    shard = self._open_shard(self.name, store_id)
-                    self._shards[store_id] = shard
-        return shard
-
-    def abandon(self, reason: StoreClosed) -> None:
-        """Refuse everything from now on: this process is a fork of the one that opened it."""
-        self._lock = Lock()
-        self._refusal = reason
-        for shard in self._shards.values():
-            shard.abandon(reason)
-
-    def discard(self, reason: StoreClosed) -> None:
-        """Refuse everything from now on and write nothing more: the topic was deleted."""
-        with self._lock:
-            self._refusal = reason
-            for shard in self._shards.values():
-                shard.discard(reason)
-
-    def opened_shard(self, store_id: int) -> Shard | None:
-        """Return a shard that has been used; None if it has not."""
-        return self._shards.get(store_id)
-
-    def opened_shards(self) -> list[Shard]:
-        """Return the shards that have been used."""
-        return list(self._shards.values())
-
-    def _view_of(self, partition: int) -> ShardView:
-        if not isinstance(partition, int | np.integer) or not self.options.holds(int(partition)):
-            raise InvalidMessage(f"partition {partition!r} is not one of topic {self.name!r}'s")
-        return self.shard(int(partition) // PARTITIONS_PER_STORE).view()
-
-    @property
-    def partition_ids(self) -> list[int]:
-        """The ids of all partitions: store id * 10,000 + place."""
-        return [self.options.partition_id(n) for n in range(self.options.partition_count)]
 
     # -- pages -------------------------------------------------------------------------------
 
     def read(
         self,
         partition: int,
-        offset: int | Literal["earliest", "latest"] = "earliest",
+        offset: Offset = "earliest",
         *,
         limit: int = 1000,
         max_bytes: int | None = DEFAULT_PAGE_BYTES,
@@ -142,17 +56,21 @@ class TopicReader:
         start: Time | None = None,
         end: Time | None = None,
         verify: bool = False,
+        zero_copy: bool = False,
     ) -> Page:
         """Read up to `limit` messages of a partition from `offset` on; never waits for more.
 
-        `verify` compares checksums. With `on_damage="raise"` an unreadable message raises
-        CorruptRecord; else it is a row whose `state` is not "ok". OffsetOutOfRange below the
-        first kept offset or beyond the end.
+        `max_bytes` counts whole records; the first message comes even if it is larger. `start` and
+        `end`: received at or after, received before. `verify` compares checksums. With
+        `on_damage="raise"` an unreadable message raises CorruptRecord; else it is a row whose
+        `state` is not "ok". OffsetOutOfRange below the first kept offset or beyond the end.
+
+        `zero_copy`: bodies are a `binary_view` column that shows sealed files where they are mapped
+        and copies the others; it stays valid after close and when retention removes the file.
         """
-        if limit < 0:
-            raise ValueError(f"limit = {limit}: not negative")
+        _check_limit(limit)
         view = self._view_of(partition)
-        chosen = self._columns(columns, verify)
+        chosen = self._columns(columns, verify, zero_copy)
         found = view.find(
             int(partition),
             self._resolve(view, offset),
@@ -168,67 +86,151 @@ class TopicReader:
             truncated=found.truncated,
         )
 
-    def _columns(self, names: Sequence[str] | None, verify: bool) -> Columns:
+    def read_many(
+        self,
+        offsets: Mapping[int, Offset],
+        *,
+        limit: int = 1000,
+        max_bytes: int | None = DEFAULT_PAGES_BYTES,
+        columns: Sequence[str] | None = None,
+        verify: bool = False,
+        zero_copy: bool = False,
+    ) -> PageSet:
+        """Read many partitions, each from its offset, in one go: `{partition: offset, …}`.
+
+        `limit` is for each partition, `max_bytes` for all of them: a shard with several takes its
+        part of it, and gives at least one message. Rows come shard by shard in the order of their
+        offsets, which is that in which they were appended. `next_offset` of the answer is what the
+        next call takes. All shards are seen at one moment; errors as `read`.
+        """
+        _check_limit(limit)
+        chosen = self._columns(columns, verify, zero_copy)
+        for partition in offsets:
+            if not isinstance(partition, int | np.integer) or not self.options.holds(partition):
+                raise InvalidMessage(f"partition {partition!r} is not one of {self.name!r}'s")
+        by_store: dict[int, list[int]] = {}
+        for partition in sorted(map(int, offsets)):
+            by_store.setdefault(partition // PARTITIONS_PER_STORE, []).append(partition)
+        shards = [self.shard(store_id) for store_id in by_store]
+        with self._store.showing():
+            views = [shard.view() for shard in shards]
+        share = None if max_bytes is None else max_bytes // max(1, len(views))
+        result = PageSet(chosen.schema)
+        for view, partitions in zip(views, by_store.values(), strict=True):
+            starts = [self._resolve(view, offsets[p]) for p in partitions]
+            found = view.find_many(
+                np.array(partitions, np.int64),
+                np.array(starts, np.int64),
+                limit=limit,
+                max_bytes=share,
+            )
+            batches = [batch for rows in found.rows for batch in view.columns_of(rows, chosen)]
+            result.add(partitions, found.next_offsets, found.truncated, view.index_end, batches)
+        return result
+
+    def _columns(
+        self, names: Sequence[str] | None, verify: bool, zero_copy: bool = False
+    ) -> Columns:
         """Check the columns that a user asks for."""
         strict = self._store.options.on_damage == "raise"
         try:
             return columns_for(
-                ALL_COLUMNS if names is None else tuple(names), verify=verify, strict=strict
+                ALL_COLUMNS if names is None else tuple(names),
+                verify=verify,
+                strict=strict,
+                views=zero_copy,
             )
         except KeyError:
             unknown = sorted(set(names or ()) - set(ALL_COLUMNS))
             known = ", ".join(ALL_COLUMNS)
             raise ValueError(f"columns {', '.join(unknown)}: known are {known}") from None
 
-    @staticmethod
-    def _resolve(view: ShardView, offset: int | str) -> int:
-        if offset == "earliest":
-            return view.index_start
-        if offset == "latest":
-            return view.index_end
-        if not isinstance(offset, int | np.integer):
-            raise TypeError(f"offset {offset!r}: an int, 'earliest' or 'latest'")
-        if not view.index_start <= offset <= view.index_end:
-            raise OffsetOutOfRange(int(offset), view.index_start, view.index_end)
-        return int(offset)
+    def message_at(self, partition: int, offset: int) -> Message | None:
+        """Return the message at exactly this offset, None if it is another partition's."""
+        page = self.read(partition, offset, limit=1)
+        found = next(iter(page), None)
+        return found if found is not None and found.offset == offset else None
+
+    # -- one by one --------------------------------------------------------------------------
 
     def messages(
-        self, partition: int, offset: int | Literal["earliest", "latest"] = "earliest"
+        self,
+        partition: int,
+        offset: Offset = "earliest",
+        *,
+        filter_items: Iterable[str] | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
+        verify: bool = False,
     ) -> Iterator[Message]:
         """Go through a partition from `offset` to its end at the time of the call."""
-        page = self.read(partition, offset, limit=0)
-        position, end = self._resolve(self._view_of(partition), offset), page.end_offset
-        while position < end:
-            page = self.read(partition, position)
-            for message in page:
-                if message.offset >= end:
-                    return
-                yield message
-            position = page.next_offset
+        view = self._view_of(partition)
+        chosen = self._columns(None, verify)
+        wanted = make_filter(filter_items, start, end)
+        return self._messages_of(view, int(partition), self._resolve(view, offset), wanted, chosen)
+
+    @staticmethod
+    def _messages_of(
+        view: ShardView, partition: int, position: int, wanted: Filter, chosen: Columns
+    ) -> Iterator[Message]:
+        more = True
+        while more:
+            found = view.find(
+                partition, position, limit=1000, max_bytes=DEFAULT_PAGE_BYTES, wanted=wanted
+            )
+            batches = [b for rows in found.rows for b in view.columns_of(rows, chosen)]
+            position, more = found.next_offset, found.truncated
+            yield from Page(
+                batches, chosen.schema, next_offset=position, end_offset=0, truncated=more
+            )
 
     def follow(
         self,
         partition: int,
-        offset: int | Literal["earliest", "latest"] = "earliest",
+        offset: Offset = "earliest",
         *,
+        filter_items: Iterable[str] | None = None,
         idle_timeout: float | None = None,
         poll_interval: float = 0.05,
     ) -> Iterator[Message]:
-        """Go through a partition and wait for more; ends after `idle_timeout` idle seconds."""
+        """Go through a partition and wait for more; ends after `idle_timeout` idle seconds.
+
+        Beside a writer in another process it looks every `poll_interval` seconds; what this
+        process appends wakes it at once.
+        """
         position = self._resolve(self._view_of(partition), offset)
-        idle_since = self._store.clock.monotonic()
+        items = None if filter_items is None else list(filter_items)
+        make_filter(items, None, None)  # refused now, and not when something came
+        return self._following(partition, position, items, idle_timeout, poll_interval)
+
+    def _following(
+        self,
+        partition: int,
+        position: int,
+        items: list[str] | None,
+        idle_timeout: float | None,
+        poll_interval: float,
+    ) -> Iterator[Message]:
+        shard = self.shard(int(partition) // PARTITIONS_PER_STORE)
+        clock = self._store.clock
+        idle_since = clock.monotonic()
         while True:
-            page = self.read(partition, position)
+            page = self.read(partition, position, filter_items=items)
             yield from page
             position = page.next_offset
-            now = self._store.clock.monotonic()
+            now = clock.monotonic()
             if len(page):
                 idle_since = now
             elif idle_timeout is not None and now - idle_since >= idle_timeout:
                 return
-            else:
-                time.sleep(poll_interval)
+            if not page.truncated:
+                left = poll_interval
+                if idle_timeout is not None:
+                    left = max(0.0, min(left, idle_timeout - (now - idle_since)))
+                shard.wait_beyond(page.end_offset, left)
                 self._store.refresh_topic(self)
+
+    # -- everything --------------------------------------------------------------------------
 
     def scan(
         self,
@@ -237,43 +239,43 @@ class TopicReader:
         filter_items: Iterable[str] | None = None,
         start: Time | None = None,
         end: Time | None = None,
+        limit: int | None = None,
+        max_bytes: int | None = None,
         verify: bool = False,
+        zero_copy: bool = False,
     ) -> pa.RecordBatchReader:
         """Read the whole topic as a stream of Arrow batches, shard by shard in offset order.
 
-        Sees what was there at the call. Use as a context manager, or read it to its end.
+        Sees what was there at the call, one moment for all shards. Use as a context manager, or
+        read it to its end. `limit` and `max_bytes` (of whole records) end it early; the rest of
+        the arguments as `read`.
         """
-        chosen = self._columns(columns, verify)
+        _check_limit(limit)
+        chosen = self._columns(columns, verify, zero_copy)
         wanted = make_filter(filter_items, start, end)
-        batches = (batch for view in self._views() for batch in view.scan(chosen, wanted))
+        batches = _scanned(self._views(), chosen, wanted, limit, max_bytes)
         return pa.RecordBatchReader.from_batches(chosen.schema, batches)
 
-    def _views(self) -> list[ShardView]:
-        """Return all shards as they are at one moment: a published job is in all or in none."""
-        shards = [self.shard(s) for s in range(self.options.stores) if self._exists(s)]
-        with self._store.showing():
-            return [shard.view() for shard in shards]
 
-    def _exists(self, store_id: int) -> bool:
-        return store_id in self._shards or self._store.shard_exists(self.name, store_id)
-
-    def partitions(self) -> pa.Table:
-        """Return a row a partition: partition, first and next offset, messages (retained)."""
-        rows = []
-        counts: dict[int, int] = {}
-        bounds = {}
-        for view in self._views():
-            counts |= view.counts()
-            bounds[view.store_id] = (view.index_start, view.index_end)
-        for partition in self.partition_ids:
-            first, end = bounds.get(partition // PARTITIONS_PER_STORE, (0, 0))
-            rows.append((partition, first, end, counts.get(partition, 0)))
-        names = ("partition", "first", "next", "count")
-        columns = zip(*rows, strict=True)
-        return pa.table({n: pa.array(c, pa.int64()) for n, c in zip(names, columns, strict=True)})
-
-    def message_at(self, partition: int, offset: int) -> Message | None:
-        """Return the message at exactly this offset, None if it is another partition's."""
-        page = self.read(partition, offset, limit=1)
-        found = next(iter(page), None)
-        return found if found is not None and found.offset == offset else None
+def _scanned(
+    views: list[ShardView],
+    chosen: Columns,
+    wanted: Filter,
+    limit: int | None,
+    max_bytes: int | None,
+) -> Iterator[pa.RecordBatch]:
+    """Go through shards until a limit is reached."""
+    for view in views:
+        for rows in view.portions(wanted):
+            if limit is not None:
+                rows = rows.part(0, limit)
+                limit -= len(rows.offsets)
+            if max_bytes is not None:
+                totals = np.cumsum(rows.entries["data_size"], dtype=np.int64)
+                rows = rows.part(0, int(totals.searchsorted(max_bytes, side="right")))
+                fits = len(rows.offsets) == len(totals)
+                max_bytes = max_bytes - int(totals[-1]) if fits and len(totals) else 0
+            if len(rows.offsets):
+                yield from view.columns_of(rows, chosen)
+            if limit == 0 or max_bytes == 0:
+                return
