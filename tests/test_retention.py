@@ -332,6 +332,50 @@ def test_a_shard_that_has_nothing_to_lose_is_not_opened(
         assert store["t"].opened_shards() == []
 
 
+def test_a_topic_that_nobody_uses_is_looked_at_when_it_is_due(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    """Ten thousand shards are not to be opened every three minutes to find nothing."""
+    with open_small(memory_vfs, clock) as store:
+        fill(store.create_topic("t", max_age="10h"), clock, count=3)
+        store.create_topic("empty", max_age="10h")
+    faulty = FaultyVfs(memory_vfs)
+
+    def opens() -> int:
+        clock.advance(180_000)
+        before = faulty.calls["open"]
+        store.maintain()
+        return faulty.calls["open"] - before
+
+    with open_small(faulty, clock) as store:
+        assert opens() > 0
+        assert [opens() for _ in range(5)] == [0] * 5
+        clock.advance(9 * HOUR)
+        assert opens() == 0
+        clock.advance(HOUR)
+        assert opens() > 0
+        assert numbers(store["t"]) == []
+        store.change_topic("empty", max_age="5h")
+        store["empty"].append(b"1" * 100)
+        clock.advance(5 * HOUR + 1)
+        store.maintain()
+        assert numbers(store["empty"]) == []
+
+
+def test_a_pass_ends_when_the_store_closes(small: MessageStoreManager, clock: ManualClock) -> None:
+    for name in ("a", "b", "c"):
+        fill(small.create_topic(name, max_age="1h"), clock, count=6)
+    clock.advance(100 * HOUR)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        return len(pauses) == 3
+
+    small.keep_house(pause)
+    assert [len(numbers(small[name])) for name in ("a", "b", "c")] == [0, 0, 6]
+
+
 def test_threads_do_it_when_there_are_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,8 +60,8 @@ class Owner:
     def writing_shards(self) -> Iterator[Any]:
         yield from self.all
 
-    def keep_house(self, stopping: Callable[[], bool]) -> None:
-        if not stopping():
+    def keep_house(self, pause: Callable[[float], bool]) -> None:
+        if not pause(0):
             self.tidied.release()
 
     def note_problem(self, problem: TubeStoreError) -> None:

@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,10 +36,8 @@ log = logging.getLogger(__name__)
 #: The first pass in the background comes this long after the opening, at the latest.
 FIRST_PASS_MS = 10_000
 _TRIES = 5
-
-
-def _always(bounds: Bounds, _: Topic) -> Bounds:
-    return bounds
+#: Between topics, so that a pass over thousands takes the interpreter half of the time.
+_PAUSE_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,9 @@ class Housekeeping:
         self._lock = threading.Lock()
         first = min(FIRST_PASS_MS, options.retention_interval_ms)
         self._due = clock.monotonic() + first / 1000
+        #: Topics that nobody had used when they were looked at, and when that is due again (ms).
+        self._quiet: weakref.WeakKeyDictionary[Topic, tuple[Bounds, int]]
+        self._quiet = weakref.WeakKeyDictionary()
 
     # -- retention ---------------------------------------------------------------------------
 
@@ -75,14 +77,17 @@ class Housekeeping:
         """
         with self._lock:
             planned = self._plan(topics, bounds_of, max_bytes)
-            going = [one for one in planned if one.shard.count]
-            rows = [row for one in going for row in one.shard.rows(one.bounds, all_rows=False)]
+            rows = [row for one in planned for row in one.shard.rows(one.bounds, all_rows=False)]
             if not dry_run:
-                for one in going:
-                    shard = one.topic.writable(one.shard.store_id)
-                    shard.remove_below(one.shard.data_start)
+                self._carry_out(planned)
                 self._empty_trashes(topics)
             return rows
+
+    @staticmethod
+    def _carry_out(planned: Iterable[_Planned]) -> None:
+        for one in planned:
+            if one.shard.count:
+                one.topic.writable(one.shard.store_id).remove_below(one.shard.data_start)
 
     def explain(
         self,
@@ -141,17 +146,36 @@ class Housekeeping:
         """Whether it is time for a pass."""
         return self._clock.monotonic() >= self._due
 
-    def run(self, topics: Iterable[Topic], stopping: Callable[[], bool]) -> None:
-        """Make a pass over every topic by its own settings; what fails is logged."""
+    def run(self, topics: Iterable[Topic], pause: Callable[[float], bool]) -> None:
+        """Make a pass over every topic by its own settings; what fails is logged.
+
+        `pause` is called in between with seconds to wait: others want the interpreter too. When
+        it returns True the pass ends.
+        """
         self._due = self._clock.monotonic() + self._options.retention_interval_ms / 1000
         topics = list(topics)
         for topic in topics:
             bounds = Bounds(topic.options.max_age_ms, topic.options.max_bytes)
-            if stopping():
-                return
-            if bounds != Bounds():
-                self._try(topic.name, partial(self.retain, [topic], partial(_always, bounds)))
+            if bounds != Bounds() and not self._is_quiet(topic, bounds):
+                if pause(_PAUSE_S):
+                    return
+                self._try(topic.name, partial(self._tidy, topic, bounds))
         self._try("the trash", partial(self.empty_trashes, topics))
+
+    def _tidy(self, topic: Topic, bounds: Bounds) -> None:
+        """Retain one topic, and note when to look again if nobody uses it."""
+        with self._lock:
+            planned = self._plan([topic], lambda _: bounds, None)
+            self._carry_out(planned)
+            age, now_ms = bounds.max_age_ms, self._clock.now_ms()
+            if age is not None and bounds.max_bytes is None and not topic.opened_shards():
+                due = [one.shard.due_at(age) for one in planned]
+                self._quiet[topic] = (bounds, min(due, default=now_ms + age))
+
+    def _is_quiet(self, topic: Topic, bounds: Bounds) -> bool:
+        """Whether nothing can be due: nobody but us writes, and nobody has used a shard of it."""
+        known, due = self._quiet.get(topic, (None, 0))
+        return known == bounds and due > self._clock.now_ms() and not topic.opened_shards()
 
     @staticmethod
     def _try(name: str, do: Callable[[], object]) -> None:

@@ -229,12 +229,12 @@ class MessageStoreManager(BulkLoads):
         """Do what is due by time; with `background=True` a thread calls this by itself."""
         for shard in list(self.writing_shards()):
             shard.maintain()
-        self.keep_house(lambda: False)
+        self.keep_house(lambda seconds: False)
 
-    def keep_house(self, stopping: Callable[[], bool]) -> None:
+    def keep_house(self, pause: Callable[[float], bool]) -> None:
         """Make a pass of retention if it is time for one."""
         if self._housekeeping.is_due():
-            self._housekeeping.run(self._topics, stopping)
+            self._housekeeping.run(self._topics, pause)
 
     def close(self) -> None:
         """Flush and sync everything and give the directory back; harmless when repeated.

@@ -122,6 +122,17 @@ class ShardPlan:
             return False
         return bool(cutoff <= _last_entry(self.index[-1])["received_time"] <= self.now_ms)
 
+    def due_at(self, max_age_ms: int) -> int:
+        """Return before when no age lets anything go, as long as nobody appends."""
+        if not any(segment.size for segment in self.data):
+            return self.now_ms + max_age_ms
+        number = self._next(seal=self.may_seal)
+        if number is None:  # a lease may end at any time
+            return self.now_ms
+        if self._has_newer(number, self.now_ms - max_age_ms):
+            return int(_last_entry(self.index[-1])["received_time"]) + max_age_ms
+        return self.times(number).counts + max_age_ms
+
     def oldest(self) -> int | None:
         """Return the age (as a time) of the segment that would go next by size."""
         number = self._next(seal=False)

@@ -35,8 +35,8 @@ class Employer(Protocol):
     def writing_shards(self) -> Iterable[MessageStore]:
         """Return the shards that have been used."""
 
-    def keep_house(self, stopping: Callable[[], bool]) -> None:
-        """Make a pass of retention if it is time for one; end early when `stopping()`."""
+    def keep_house(self, pause: Callable[[float], bool]) -> None:
+        """Make a pass of retention if it is time for one; end it when `pause(seconds)` is True."""
 
     def note_problem(self, problem: TubeStoreError) -> None:
         """Remember what went wrong where nobody was waiting for it."""
@@ -154,7 +154,7 @@ class Workers:
             employer = self._employer()
             if employer is None:
                 return
-            employer.keep_house(self._stopping.is_set)
+            employer.keep_house(self._stopping.wait)
             del employer
 
     def _maintain_all(self) -> bool:
