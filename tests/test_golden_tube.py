@@ -254,7 +254,8 @@ def test_recovery_keeps_every_message_that_the_real_classes_return(
     shard.close()
 
     again = open_shard(OsVfs(), directory)
-    assert again.recovered.problems == []
+    known = [str(p) for p in shard.recovered.problems if p.path.endswith(".tube")]
+    assert [str(problem) for problem in again.recovered.problems] == known
     assert again.recovered.reindexed == again.recovered.data_cut == again.recovered.index_cut == 0
     now = scanned(again.view(), verify=True)
     again.close()

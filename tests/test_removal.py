@@ -168,7 +168,8 @@ def test_a_failed_sync_of_the_names_fails_the_shard(
         again.remove_below(data_starts(again)[4])
     with pytest.raises(StoreFailed):
         again.append(ROWS[0], "page_cache")
-    again.close()
+    with pytest.raises(StoreFailed):
+        again.close()
 
 
 def test_a_closed_shard_refuses(shard: MessageStore) -> None:

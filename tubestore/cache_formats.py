@@ -9,7 +9,7 @@ Next to read: `checkpoint.py`, `index_caches.py`, which write and use them.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import xxhash
 
@@ -30,6 +30,8 @@ class Checkpoint:
     index_digest: str
     data_digest: str
     version: int = CHECKPOINT_VERSION
+    #: Damage below the ends that opening found and kept: [from, to, why], data offsets.
+    damages: list[tuple[int, int, str]] = field(default_factory=list)
 
     @classmethod
     def parse(cls, data: bytes) -> Checkpoint:
@@ -38,9 +40,11 @@ class Checkpoint:
             found = cls(**json.loads(data))
         except TypeError as error:
             raise ValueError(str(error)) from error
-        kinds = {field.name: field.type for field in fields(cls)}
+        kinds = {each.name: str(each.type).partition("[")[0] for each in fields(cls)}
         if any(type(getattr(found, name)).__name__ != kind for name, kind in kinds.items()):
             raise ValueError("fields of another kind")
+        if not all(_is_damage(damage) for damage in found.damages):
+            raise ValueError("no damages")
         if found.version != CHECKPOINT_VERSION or min(found.index_end, found.data_end) < 0:
             raise ValueError(f"not of this version: {found}")
         return found
@@ -61,6 +65,12 @@ def _header(name: str, magic: str, *counts: Field) -> Layout:
             Field("reserved", "i8", "0."),
         ),
     )
+
+
+def _is_damage(row: object) -> bool:
+    if not isinstance(row, list) or [type(value) for value in row] != [int, int, str]:
+        return False
+    return bool(0 <= row[0] < row[1])
 
 
 POSTINGS_MAGIC = 0x54535031  # "TSP1"

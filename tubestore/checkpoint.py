@@ -2,7 +2,8 @@
 
 A cache (DESIGN.md D1): deleting it costs the time of a verification, never data. It names
 what it describes (both ends, and a digest of the bytes before them); on a mismatch, for
-example after a real broker has worked on the directory, it is ignored.
+example after a real broker has worked on the directory, it is ignored. The damage that opening
+found and kept stands in it, so that later openings and readers know of it without looking.
 """
 
 from __future__ import annotations
@@ -22,8 +23,14 @@ def write_checkpoint(files: MsgFileStore, index_end: int, data_end: int) -> None
     """Write the checkpoint of what was synced up to these ends; a failure is ignored."""
     directory = join(files.directory, OWN_DIRECTORY)
     try:
+        damages = [(d.start, d.end, d.reason) for d in files.damages
+                   if files.data.start < d.end <= data_end]  # fmt: skip
         checkpoint = Checkpoint(
-            index_end, data_end, _digest(files.index, index_end), _digest(files.data, data_end)
+            index_end,
+            data_end,
+            _digest(files.index, index_end),
+            _digest(files.data, data_end),
+            damages=damages,
         )
         data = json.dumps(asdict(checkpoint)).encode()
         if not files.vfs.exists(directory):

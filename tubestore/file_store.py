@@ -37,6 +37,14 @@ Limits = Callable[[], tuple[int, int] | None]
 _LOOKS_MAX = 5
 
 
+class Damage(NamedTuple):
+    """Bytes [start, end) of the data that hold no good record and were kept; why."""
+
+    start: int
+    end: int
+    reason: str
+
+
 class FileSnapshot(NamedTuple):
     """What a reader may see of the files, taken at one moment; later changes do not touch it."""
 
@@ -61,6 +69,8 @@ class MsgFileStore:
             vfs, index_directory, INDEX_SUFFIX, options.index_segment_size_bytes
         )
         self.lists = IndexLists(vfs, directory, store_id)
+        #: What opening found damaged and kept, in order: rows there are verified when read.
+        self.damages: tuple[Damage, ...] = ()
         #: The first segments of both streams, and the first offset that follows from them.
         self._first: tuple[FileSegment | None, FileSegment | None, int] = (None, None, 0)
         #: Directories in which something appeared since they were synced.
@@ -214,6 +224,7 @@ class MsgFileStore:
         self.index.cut_copying(index_end)
         self.data.cut_copying(data_end)
         self.lists.clear()
+        self.damages = tuple(damage for damage in self.damages if damage.end <= data_end)
 
     def sync_data(self) -> int:
         """Sync the data stream; returns the offset below which data is on stable storage.

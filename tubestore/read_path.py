@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tubestore.decode import Columns, Data, decode
+from tubestore.decode import Columns, Data, columns_for, decode
 from tubestore.errors import CorruptRecord
 from tubestore.file_store import FileSnapshot, MsgFileStore, locate
 from tubestore.mem_store import Placed
@@ -157,6 +157,8 @@ class ShardView:
         if not columns.needs_data:
             return [self._decode(rows, None, columns)]
         entries = rows.entries
+        if self.files.damages and self._is_damaged(entries):
+            columns = columns_for(columns.names, verify=True, strict=columns.strict)
         segment = self._segment_of(entries)
         if segment is not None:
             return [self._decode(rows, self._data_of(segment), columns)]
@@ -207,6 +209,15 @@ class ShardView:
             where = f"{self.topic} partition {partition} offset {offset}"
             raise CorruptRecord(self.files.directory, offset, f"{state} ({where})")
         return batch
+
+    def _is_damaged(self, entries: Array) -> bool:
+        """Whether some of these records lie in damage that opening found."""
+        starts = entries["data_offset"].astype(np.int64)
+        ends = starts + entries["data_size"]
+        return any(
+            bool(((starts < damage.end) & (ends > damage.start)).any())
+            for damage in self.files.damages
+        )
 
     def _with_missing(
         self,

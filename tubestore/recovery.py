@@ -25,9 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from tubestore.checkpoint import read_checkpoint
+from tubestore.cache_formats import Checkpoint
+from tubestore.checkpoint import read_checkpoint, write_checkpoint
 from tubestore.errors import CorruptRecord
-from tubestore.file_store import MsgFileStore
+from tubestore.file_store import Damage, MsgFileStore
 from tubestore.formats import (
     DATA_HEADER,
     INDEX_ENTRY,
@@ -74,10 +75,18 @@ def recover(files: MsgFileStore) -> RecoverReport:
             files.index.cut(files.index.start)
         return report
     _cut_partial_entry(files, report)
-    index_from, data_from = _trusted(files)
+    checkpoint = read_checkpoint(files)
+    if checkpoint is not None:
+        for start, end, reason in checkpoint.damages:
+            _damage(files, report, start, end, reason)
+    index_from, data_from = _trusted(files, checkpoint)
     if index_from == files.index.end and data_from == files.data.end:
         return report
+    known = len(files.damages)
     _Reconciler(files, report, index_from, data_from).run()
+    if len(files.damages) > known:  # later openings do not look there again, and are to know
+        files.sync()
+        write_checkpoint(files, files.index.end, files.data.end)
     return report
 
 
@@ -90,13 +99,12 @@ def _cut_partial_entry(files: MsgFileStore, report: RecoverReport) -> None:
             last.cut(last.end - partial)
 
 
-def _trusted(files: MsgFileStore) -> tuple[int, int]:
+def _trusted(files: MsgFileStore, checkpoint: Checkpoint | None) -> tuple[int, int]:
     """Return (index offset, data offset) below which nothing needs to be looked at.
 
     From the checkpoint where it fits. Otherwise sealed segments are trusted and the last of
     each stream is not: what the last index segment points to, and the whole last data segment.
     """
-    checkpoint = read_checkpoint(files)
     if checkpoint is not None:
         if (checkpoint.index_end, checkpoint.data_end) == (files.index.end, files.data.end):
             files.trust_directories()  # they were synced before it was written
@@ -152,6 +160,14 @@ def _first_offset(data: Any) -> int:
 def _problem(report: RecoverReport, segment: FileSegment, position: int, reason: str) -> None:
     report.problems.append(CorruptRecord(segment.path, position, reason))
     log.warning("%s at %d: %s", segment.path, position, reason)
+
+
+def _damage(files: MsgFileStore, report: RecoverReport, start: int, end: int, reason: str) -> None:
+    """Take down damage [start, end) of the data that is kept."""
+    segment = files.data.find(start)
+    if segment is not None:
+        files.damages = (*files.damages, Damage(start, end, reason))
+        _problem(report, segment, start - segment.start, reason)
 
 
 def _chain_end(view: memoryview, position: int, end: int) -> int:
@@ -245,15 +261,8 @@ class _Reconciler:
             self._good[row] = False  # points back into what was taken already
             return False
         if starts[0] > self.data_offset:
-            segment = self.files.data.find(self.data_offset)
-            assert segment is not None
-            size = int(starts[0]) - self.data_offset
-            _problem(
-                self.report,
-                segment,
-                self.data_offset - segment.start,
-                f"{size} bytes that no index entry points to",
-            )
+            text = f"{int(starts[0]) - self.data_offset} bytes that no index entry points to"
+            _damage(self.files, self.report, self.data_offset, int(starts[0]), text)
         ends = starts + self._entries["data_size"][row:]
         chained = self._good[row:].copy()
         chained[1:] &= starts[1:] == ends[:-1]
@@ -286,7 +295,8 @@ class _Reconciler:
         _, reason = inspect(segment.view(segment.end), position, segment.size)
         size = data_offset - self.data_offset
         text = reason or "a record that does not belong here"
-        _problem(self.report, segment, position, f"{text}; {size} bytes are kept as they are")
+        text = f"{text}; {size} bytes are kept as they are"
+        _damage(self.files, self.report, self.data_offset, data_offset, text)
         while self.index_offset < index_offset:
             self._keep_or_write_placeholder(min(size, RECORD_SIZE_MAX))
         self.data_offset = data_offset

@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from functools import partial
 
+from tubestore.checkpoint import read_checkpoint
 from tubestore.commit_records import Horizon
 from tubestore.errors import StoreClosed
-from tubestore.file_store import MsgFileStore
+from tubestore.file_store import Damage, MsgFileStore
 from tubestore.options import StoreOptions
 from tubestore.read_path import ShardView
 from tubestore.records import ENTRY_SIZE, entries_in, whole_entries
@@ -36,6 +37,10 @@ class ShardReader:
         self.files = MsgFileStore(vfs, directory, store_id, options)
         self._refusal: StoreClosed | None = None
         self.refresh(horizon)
+        # What the writer found when it opened; a reader verifies nothing by itself.
+        checkpoint = read_checkpoint(self.files)
+        if checkpoint is not None:
+            self.files.damages = tuple(Damage(*damage) for damage in checkpoint.damages)
 
     def refresh(self, horizon: Horizon | None = None) -> None:
         """See what has been written since; answers that were given stay valid.

@@ -52,6 +52,7 @@ def check_agrees(vfs: Vfs, root: str, problems: Iterable[CorruptRecord], damaged
     assert {_shard_of(f.path) for f in findings} == damaged, f"{damaged}, check finds {findings}"
     reported = {_shard_of(p.path) for p in problems if "/index/" not in p.path}
     assert reported <= damaged, f"{damaged}, recovery reported {reported}"
+    return reported
 
 
 def _shard_of(path: str) -> str:
