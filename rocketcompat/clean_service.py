@@ -26,14 +26,14 @@ from rocketcompat.cleaning import (
 )
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.follower import Follower
+from rocketcompat.service_thread import ServiceThread
 from tubestore.clock import Clock
-from tubestore.errors import DiskFull, TubeStoreError
+from tubestore.errors import DiskFull
 
 _log = logging.getLogger(__name__)
 #: RocketMQ's figures: the first run, and how many runs a request by hand is good for.
-FIRST_RUN_MS = 60_000
+FIRST_RUN_SECONDS = 60.0
 MANUAL_RUNS = 20
-_JOIN_SECONDS = 60.0
 
 
 class Expiring(Protocol):
@@ -45,7 +45,7 @@ class Expiring(Protocol):
         """Delete files that only know records below a physical offset; returns how many."""
 
 
-class CleanService:
+class CleanService(ServiceThread):
     """One store's cleaner. `run` is one round; the thread calls it, or whoever wants to.
 
     Thread-safe: rounds exclude each other. `modified_ms` gives a file's last change, `disk_used`
@@ -62,6 +62,7 @@ class CleanService:
         queue_directory: str,
         disk_used: Callable[[str], int] = disk_used_percent,
     ) -> None:
+        super().__init__("CleanService")
         self._log, self._clock = log, clock
         self._followers, self._expiring = followers, expiring
         self._modified_ms, self._disk_used = modified_ms, disk_used
@@ -69,12 +70,8 @@ class CleanService:
         self._round_lock = threading.Lock()
         self._manual_runs = 0
         self._cleaned_to = -1
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
         #: Files deleted since the store was opened, by structure.
         self.deleted: dict[str, int] = {"commit_log": 0} | {f.name: 0 for f in expiring}
-        #: What went wrong, for the store's list.
-        self.problems: list[TubeStoreError] = []
 
     def execute_manually(self, runs: int = MANUAL_RUNS) -> None:
         """Let the next rounds delete expired files at any hour (spec §9)."""
@@ -106,17 +103,10 @@ class CleanService:
             self._follow()
             return verdicts
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread = threading.Thread(target=self._work, name="CleanService", daemon=True)
-        self._thread.start()
-
-    def shutdown(self) -> None:
-        """Stop the thread; a round under way ends first."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._stop.set()
-            thread.join(_JOIN_SECONDS)
+    def work(self) -> float:
+        """Do a round, as the thread does it."""
+        self.run()
+        return self._log.config.clean_resource_interval / 1000
 
     def _follow(self) -> None:
         """Let queues and index follow the log's begin, if it has moved since the last round."""
@@ -151,14 +141,3 @@ class CleanService:
         elif not full and self._log.refusal is not None:
             self._log.refusal = None
             _log.warning("%s: messages are taken again", self._log.queue.directory)
-
-    def _work(self) -> None:
-        wait = FIRST_RUN_MS
-        while not self._stop.wait(wait / 1000):
-            wait = self._log.config.clean_resource_interval
-            try:
-                self.run()
-            except (OSError, TubeStoreError) as error:
-                problem = TubeStoreError(f"cleaning: {error}")
-                _log.error("%s", problem)
-                self.problems.append(problem)

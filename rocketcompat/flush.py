@@ -8,7 +8,6 @@ Next to read: `default_message_store.py`.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -18,32 +17,29 @@ from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.dispatch import ReputMessageService
 from rocketcompat.follower import Follower
 from rocketcompat.progress import Mark, Progress, ProgressFile, QueueKey
+from rocketcompat.service_thread import ServiceThread
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from tubestore.clock import Clock
 from tubestore.errors import TubeStoreError
 
-_log = logging.getLogger(__name__)
-_JOIN_SECONDS = 60.0
 _MARKS_MS = 10_000
 
 
-class FlushService:
+class FlushService(ServiceThread):
     """Syncs and writes the marks; one thread, or none and whoever calls `persist`."""
 
     def __init__(
         self, log: CommitLog, followers: Sequence[Follower], dispatcher: ReputMessageService,
         progress_file: ProgressFile, checkpoint: StoreCheckpoint, clock: Clock,
     ) -> None:  # fmt: skip
+        super().__init__("FlushService")
         self._log, self._followers, self._dispatcher = log, followers, dispatcher
         self._progress_file, self._checkpoint, self._clock = progress_file, checkpoint, clock
         self._persist_lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
         #: When the log, the queues, and everything with the marks were last synced, ms.
         self._log_at = self._queues_at = self._marks_at = clock.monotonic() * 1000
         self._commit_at = self._log_at
-        #: What went wrong, for the store's list.
-        self.problems: list[TubeStoreError] = []
+        self._on_round: Callable[[], None] = lambda: None
 
     def persist(self, *, clean: bool = False, queues: dict[QueueKey, int] | None = None) -> None:
         """Sync the log, then the structures, then write the marks; durable on return.
@@ -60,7 +56,7 @@ class FlushService:
                 try:
                     follower.flush(sync=True)
                 except (OSError, TubeStoreError) as error:
-                    self._report(TubeStoreError(f"{follower.name}: sync failed: {error!r}"))
+                    self.report(TubeStoreError(f"{follower.name}: sync failed: {error!r}"))
                     clean = False
             self._progress_file.write(self.progress(clean=clean, queues=queues), sync=True)
             self._set_checkpoint(timestamp, covered)
@@ -74,18 +70,28 @@ class FlushService:
         damages = [(damage.start, damage.end, damage.reason) for damage in self._log.damages]
         return Progress(log, followers, clean, queues or {}, self._log.min_offset, damages)
 
-    def start(self, on_round: Callable[[], None]) -> None:
-        """Start the thread; `on_round` is called every `flush_interval_commit_log` ms."""
+    def start_with(self, on_round: Callable[[], None]) -> None:
+        """Start the thread; `on_round` is called in every round."""
         self._on_round = on_round
-        self._thread = threading.Thread(target=self._run, name="FlushService", daemon=True)
-        self._thread.start()
+        self.start(self._interval)
 
-    def shutdown(self) -> None:
-        """Stop the thread; syncs nothing."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._stop.set()
-            thread.join(_JOIN_SECONDS)
+    def work(self) -> float:
+        """Sync what is due."""
+        self._on_round()
+        self.flush_due()
+        return self._interval
+
+    def after_error(self) -> float:
+        """As ever: what could not be synced is tried again."""
+        return self._interval
+
+    @property
+    def _interval(self) -> float:
+        config = self._log.config
+        every = min(config.flush_interval_commit_log, config.flush_interval_consume_queue)
+        if config.uses_transient_pool:
+            every = min(every, config.commit_interval_commit_log)
+        return every / 1000
 
     def _set_checkpoint(self, timestamp: int, covered: int) -> None:
         """Let a real broker's recovery begin later: only at what is synced everywhere (§4.1)."""
@@ -100,7 +106,7 @@ class FlushService:
         try:
             checkpoint.flush()
         except OSError as error:
-            self._report(TubeStoreError(f"checkpoint: {error!r}"))
+            self.report(TubeStoreError(f"checkpoint: {error!r}"))
 
     def flush_due(self) -> None:
         """Sync what is due now, by the intervals and least pages of the options (spec §6).
@@ -137,21 +143,3 @@ class FlushService:
             self._commit_at = now
             if log.commit():
                 self._dispatcher.wake()
-
-    def _run(self) -> None:
-        config = self._log.config
-        every = min(config.flush_interval_commit_log, config.flush_interval_consume_queue)
-        if config.uses_transient_pool:
-            every = min(every, config.commit_interval_commit_log)
-        while not self._stop.wait(every / 1000):
-            self._on_round()
-            try:
-                self.flush_due()
-            except (OSError, TubeStoreError) as error:
-                self._report(TubeStoreError(f"background sync: {error}"))
-                if self._log.failed is not None:
-                    return
-
-    def _report(self, problem: TubeStoreError) -> None:
-        _log.error("%s", problem)
-        self.problems.append(problem)

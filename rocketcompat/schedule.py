@@ -41,6 +41,7 @@ from rocketcompat.log_reads import read_unit
 from rocketcompat.messages import Message, MessageRecord, has_queue_unit
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import property_text
+from rocketcompat.service_thread import ServiceThread
 from rocketcompat.topics import (
     PROPERTY_DELAY,
     PROPERTY_REAL_QUEUE_ID,
@@ -48,14 +49,13 @@ from rocketcompat.topics import (
     SCHEDULE_TOPIC,
 )
 from tubestore.clock import Clock
-from tubestore.errors import CorruptRecord, InvalidMessage, StoreFailed, TubeStoreError
+from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError
 
 _log = logging.getLogger(__name__)
 #: Ours looks at the levels as often as the real one does.
 _INTERVAL_SECONDS = 0.1
-_FIRST_SECONDS = 1.0
+FIRST_SECONDS = 1.0
 _UNITS_AT_ONCE = 64
-_JOIN_SECONDS = 60.0
 
 
 def delay_level_of(message: Message, pairs: dict[str, str], config: MessageStoreConfig) -> int:
@@ -112,19 +112,18 @@ def delivered(record: MessageRecord, *, trailing_separator: bool) -> Message:
     )  # fmt: skip
 
 
-class ScheduleMessageService:
+class ScheduleMessageService(ServiceThread):
     """Delivers what is due; by a thread, or when it is told to (`deliver_due`)."""
 
     def __init__(
         self, log: CommitLog, queues: ConsumeQueueTable, files: BrokerConfig, clock: Clock,
         put: Callable[[Message], Any],
     ) -> None:  # fmt: skip
+        super().__init__("ScheduleMessageService")
         self._log, self._queues, self._files, self._clock = log, queues, files, clock
         self._put = put
         self._config = log.config
         self._lock = threading.Lock()
-        #: What could not be delivered, for the store's list.
-        self.problems: list[TubeStoreError] = []
         self._offsets: dict[int, int] = {}
         #: Without knowing the offsets nothing is delivered: it might all come a second time.
         self._blind = False
@@ -134,8 +133,7 @@ class ScheduleMessageService:
             self._blind = True
             self.problems.append(TubeStoreError(f"delayed messages are not delivered: {error}"))
         self._saved = dict(self._offsets)
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._saved_at = clock.monotonic()
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -160,17 +158,14 @@ class ScheduleMessageService:
                 self._files.save_delay_offsets(self._offsets, self._clock.now_ms())
                 self._saved = dict(self._offsets)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name="ScheduleMessage", daemon=True)
-        self._thread.start()
-
-    def shutdown(self) -> None:
-        """Stop the thread; writes nothing."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._stop.set()
-            thread.join(_JOIN_SECONDS)
+    def work(self) -> float:
+        """Deliver what is due, and write the offsets down now and then."""
+        self.deliver_due()
+        every = self._config.flush_delay_offset_interval / 1000
+        if self._clock.monotonic() - self._saved_at >= every:
+            self.persist()
+            self._saved_at = self._clock.monotonic()
+        return _INTERVAL_SECONDS
 
     def _deliver_level(self, level: int) -> int:
         queue = self._queues.find(SCHEDULE_TOPIC, level - 1)
@@ -219,19 +214,3 @@ class ScheduleMessageService:
             self.problems.append(problem)
             return 0
         return 1
-
-    def _run(self) -> None:
-        interval, saved_at = _FIRST_SECONDS, self._clock.monotonic()
-        every = self._config.flush_delay_offset_interval / 1000
-        while not self._stop.wait(interval):
-            interval = _INTERVAL_SECONDS
-            try:
-                self.deliver_due()
-                if self._clock.monotonic() - saved_at >= every:
-                    self.persist()
-                    saved_at = self._clock.monotonic()
-            except StoreFailed:
-                return
-            except (OSError, TubeStoreError) as error:
-                interval = 10.0  # as the real one does after an error
-                _log.warning("delayed messages: %s; trying again", error)

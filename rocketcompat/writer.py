@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from rocketcompat.clean_service import CleanService, Expiring
+from rocketcompat.clean_service import FIRST_RUN_SECONDS, CleanService, Expiring
 from rocketcompat.flush import FlushService
 from rocketcompat.formats import (
     ABORT_FILE,
@@ -26,7 +26,7 @@ from rocketcompat.parts import Parts
 from rocketcompat.progress import ProgressFile
 from rocketcompat.put_path import PutPath
 from rocketcompat.recovery import recover_followers, recover_log
-from rocketcompat.schedule import ScheduleMessageService
+from rocketcompat.schedule import FIRST_SECONDS, ScheduleMessageService
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from rocketcompat.store_lock import StoreLock
 from tubestore.errors import NotAStore, TubeStoreError
@@ -99,10 +99,10 @@ class Writer:
     def start(self, on_round: Callable[[], None]) -> None:
         """Start the threads; `on_round` is called now and then, for statistics."""
         self.dispatcher.start()
-        self.flusher.start(on_round)
-        self.cleaner.start()
+        self.flusher.start_with(on_round)
+        self.cleaner.start(FIRST_RUN_SECONDS)
         if self.schedule is not None and self._parts.config.enable_schedule_message:
-            self.schedule.start()
+            self.schedule.start(FIRST_SECONDS)
 
     def problems(self) -> list[TubeStoreError]:
         """What the structures and services could not do."""

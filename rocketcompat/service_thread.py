@@ -1,0 +1,71 @@
+"""A background service: does a round, waits, does the next; RocketMQ's `ServiceThread`.
+
+What goes wrong in a round is a problem of the store, never a thread that is silently gone.
+
+Next to read: `flush.py`, `clean_service.py`, `schedule.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+
+from tubestore.errors import StoreFailed, TubeStoreError
+
+_log = logging.getLogger(__name__)
+_JOIN_SECONDS = 60.0
+
+
+class ServiceThread(ABC):
+    """A service of an open store; works without a thread too, when its calls are made by hand."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: What went wrong, for the store's list.
+        self.problems: list[TubeStoreError] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @abstractmethod
+    def work(self) -> float:
+        """Do one round; returns the seconds until the next. StoreFailed ends the service."""
+
+    def after_error(self) -> float:
+        """Return the seconds until the next round after one that raised."""
+        return 10.0
+
+    def start(self, first: float = 0.0) -> None:
+        """Start the thread; its first round comes in `first` seconds."""
+        self._thread = threading.Thread(
+            target=self._run, args=(first,), name=self.name, daemon=True
+        )
+        self._thread.start()
+
+    def shutdown(self) -> None:
+        """Stop the thread; a round under way ends first. Harmless without one."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stop.set()
+            thread.join(_JOIN_SECONDS)
+
+    def report(self, problem: TubeStoreError) -> None:
+        """Log a problem and keep it; one that comes again and again is kept once."""
+        _log.error("%s: %s", self.name, problem)
+        if not self.problems or str(self.problems[-1]) != str(problem):
+            self.problems.append(problem)
+
+    def _run(self, wait: float) -> None:
+        while not self._stop.wait(wait):
+            try:
+                wait = self.work()
+            except StoreFailed as error:
+                self.report(error)
+                return
+            except (OSError, TubeStoreError) as error:
+                self.report(TubeStoreError(f"{self.name}: {error}"))
+                wait = self.after_error()
+            except Exception as error:
+                _log.exception("%s: stopped", self.name)
+                self.problems.append(TubeStoreError(f"{self.name}: stopped: {error!r}"))
+                return
