@@ -138,6 +138,9 @@ class ConsumeQueueTable:
         Units that are there are passed by, so after an OSError any part may be put again.
         """
         rows, codes, offsets = _units_by_queue(batch)
+        if not len(rows):  # prepared and rolled back records only
+            self._written = max(self._written, batch.end)
+            return
         units = units_of(batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows])
         raw = memoryview(units.tobytes())
         starts = np.flatnonzero(np.diff(codes, prepend=-1))

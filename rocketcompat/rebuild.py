@@ -61,6 +61,10 @@ class Built:
     regions: list[Region] = field(default_factory=list)
     followers: list[Structure] = field(default_factory=list)
 
+    def remove(self, vfs: Vfs) -> None:
+        """Remove what is left of the work directory."""
+        _remove_tree(vfs, self.root)
+
 
 def rebuild(
     directory: StoreDirectory,
@@ -84,15 +88,16 @@ def rebuild(
     for name in wanted:
         yield put_in_place(directory, built, name, quarantine)
     write_marks(directory, built, marks, known[0] if known else None)
-    _remove_tree(directory.vfs, built.root)
+    built.remove(directory.vfs)
 
 
 def build(
-    directory: StoreDirectory, structures: Iterable[str], *, clock: Clock, told: Told
-) -> Built:
+    directory: StoreDirectory, structures: Iterable[str], *, clock: Clock, told: Told,
+    work: str | None = None,
+) -> Built:  # fmt: skip
     """Build structures in the work directory, on stable storage when it returns."""
     vfs = directory.vfs
-    built = Built(directory.path(OWN_DIRECTORY, WORK_DIRECTORY))
+    built = Built(work or directory.path(OWN_DIRECTORY, WORK_DIRECTORY))
     make_directory(vfs, built.root)
     built.followers = [_follower(directory, built.root, name, clock) for name in structures]
     marks = ProgressFile(vfs, built.root)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -287,3 +289,15 @@ def test_golden_queues_are_read_and_written_byte_for_byte(
         if path.is_file():
             name = path.relative_to(real.store)
             assert vfs.read_file(f"/store/{name}") == path.read_bytes()
+
+
+def test_a_batch_without_a_queued_record_is_taken(tmp_path: Path) -> None:
+    """Prepared and rolled back messages alone made the followers of a store stop."""
+    import rocketcompat
+    from rocketcompat import Message
+
+    with rocketcompat.open(tmp_path, "w", layouts={"consume_queue"}, background=False) as store:
+        prepared = store.put_message(Message("T", b"half", sys_flag=0x4))
+        assert store.wait_dispatched(prepared.physical_offset)
+        assert store.problems == []
+        assert store.put_message(Message("T", b"whole")).queue_offset == 0

@@ -1,8 +1,8 @@
 """`rocketcompat`: look into a RocketMQ store with no broker running. The contract: DESIGN.md §6.
 
-Every command reads a directory as it lies, whether it was closed, has crashed or is being
-written, and changes no byte. numpy and pyarrow are loaded inside the commands, so that
-`--help` is quick.
+A command reads a directory as it lies, whether it was closed, has crashed or is being written,
+and changes no byte unless its name says so: `rebuild` and `import`, and `repair` and `clean` with
+`--apply`. numpy and pyarrow are loaded inside the commands, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rocketcompat.cli.decoding import decode
 from rocketcompat.cli.listing import cq, dump, queues
 from rocketcompat.cli.looking import checkpoint, index, info, lag
 from rocketcompat.cli.mending import rebuild, repair
+from rocketcompat.cli.moving import convert, diff, export, import_
 from rocketcompat.cli.reading import get, offset_by_time, query
 from rocketcompat.cli.tailing import tail
 from tubestore.cli.errors import run
@@ -31,10 +32,10 @@ app = typer.Typer(
 )
 _COMMANDS = (
     info, dump, tail, get, query, offset_by_time, queues, cq, index, checkpoint, lag, decode, check,
-    repair, rebuild, clean,
+    repair, rebuild, clean, export, import_, convert, diff,
 )  # fmt: skip
 for _command in _COMMANDS:
-    app.command(_command.__name__.replace("_", "-"))(_command)
+    app.command(_command.__name__.strip("_").replace("_", "-"))(_command)
 app.command("demo")(_demo)  # `cli.demo` is the module that does it
 
 

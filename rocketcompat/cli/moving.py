@@ -1,0 +1,181 @@
+"""`export`, `import`, `convert`, `diff`: messages out of a store, into one, from one to another."""
+
+from __future__ import annotations
+
+import enum
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rocketcompat.cli.options import (
+    MESSAGE_COLUMNS,
+    Given,
+    Queue,
+    Topic,
+    store_command,
+)
+from rocketcompat.cli.progress import bar
+from rocketcompat.cli.selecting import Begin, Grep, Key, Tags, Until, selection_of
+from tubestore.cli.arguments import printing
+from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
+from tubestore.cli.output import Column, Format, emit_object, emit_rows, emit_tables
+
+if TYPE_CHECKING:
+    from rocketcompat.options import MessageStoreConfig
+
+EXPORT_COLUMNS = (*MESSAGE_COLUMNS, Column("properties_text"))
+DIFF_COLUMNS = (
+    Column("topic"),
+    Column("queue_id", "int32"),
+    Column("queue_offset", "int64"),
+    Column("state"),
+    Column("left", "int64"),
+    Column("right", "int64"),
+    Column("fields", "line"),
+)
+_SUFFIXES = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
+
+
+class OffsetsName(enum.StrEnum):
+    """What becomes of queue offsets."""
+
+    RENUMBER = "renumber"
+    KEEP = "keep"
+
+
+class TargetName(enum.StrEnum):
+    """What a store is copied to."""
+
+    ROCKETMQ = "rocketmq"
+    TUBESTORE = "tubestore"
+
+
+def _format_of(path: str) -> Any:
+    """Return the format of a file: as its name says."""
+    found = _SUFFIXES.get(Path(path).suffix)
+    if found is None:
+        raise UsageMistake(f"{path}: its name ends in none of {', '.join(_SUFFIXES)}")
+    return found
+
+
+@store_command(limit=False)
+def export(
+    given: Given,
+    out: Annotated[
+        str, typer.Option("--out", metavar="FILE", help=".jsonl, .csv, .parquet or .arrow.")
+    ],
+    topic: Topic = None,
+    queue: Queue = None,
+    begin: Begin = None,
+    until: Until = None,
+    tags: Tags = None,
+    key: Key = None,
+    grep: Grep = None,
+) -> None:
+    """Write messages to a file that can be edited and imported again."""
+    kind = Format(_format_of(out))
+    wanted = selection_of(
+        begin=begin, until=until, topic=topic, queue_id=queue, tags=tags, key=key, pattern=grep
+    )
+    directory = given.directory()
+    from rocketcompat.exchange import export_tables
+
+    tables = export_tables(directory, wanted)
+    with printing(out, kind, given.output.int64, None, given.output.summary) as output:
+        if kind in (Format.ARROW, Format.PARQUET):
+            emit_tables(tables, EXPORT_COLUMNS, output)
+        else:
+            rows = (row for table in tables for row in table.to_pylist(maps_as_pydicts="strict"))
+            emit_rows(rows, EXPORT_COLUMNS, output)
+
+
+@store_command(limit=False)
+def import_(
+    given: Given,
+    files: Annotated[list[str], typer.Argument(help=".jsonl, .csv, .parquet or .arrow files.")],
+    offsets: Annotated[
+        OffsetsName,
+        typer.Option("--offsets", help="Given anew, or kept (times too; for a new store)."),
+    ] = OffsetsName.RENUMBER,
+) -> None:
+    """Put messages from files into a store, which is made if it is missing."""
+    kinds = [_format_of(path) for path in files]
+    config = _config(given)
+    from rocketcompat.exchange import import_tables, read_tables
+    from tubestore.clock import SystemClock
+    from tubestore.vfs import OsVfs
+
+    tables = (t for path, kind in zip(files, kinds, strict=True) for t in read_tables(path, kind))
+    done = import_tables(
+        tables, given.root, config, keep=offsets is OffsetsName.KEEP, vfs=OsVfs(),
+        clock=SystemClock(),
+    )  # fmt: skip
+    emit_object(done, (Column("messages", "int64"), Column("left_out", "int64")), given.output)
+
+
+def _config(given: Given) -> MessageStoreConfig:
+    """Return the options for a store that is written: its own, if it is there."""
+    from rocketcompat.formats import COMMIT_LOG_DIRECTORY
+    from rocketcompat.index_geometry import writing_config
+    from rocketcompat.options import MessageStoreConfig
+
+    if os.path.isdir(os.path.join(given.root, COMMIT_LOG_DIRECTORY)):
+        return writing_config(given.directory())
+    config = MessageStoreConfig.from_camel(given.store_options())
+    return config.changed(layouts=frozenset({"consume_queue", "index"}))
+
+
+@store_command(limit=False)
+def convert(
+    given: Given,
+    target: Annotated[str, typer.Argument(help="A new directory.")],
+    to: Annotated[
+        TargetName, typer.Option("--to", help="Which kind of store.")
+    ] = TargetName.ROCKETMQ,
+) -> None:
+    """Copy a store into another form; options are the copy's.
+
+    A RocketMQ store with other file sizes (--option mappedFileSizeCommitLog=N), a BoltMQ store
+    to RocketMQ's, a log to tubestore shards, or tubestore shards to a RocketMQ store. A copy
+    that was interrupted goes on where it was.
+    """
+    from rocketcompat.convert import copy_store, from_tubestore, to_tubestore
+    from rocketcompat.directory import StoreDirectory
+    from rocketcompat.formats import COMMIT_LOG_DIRECTORY
+    from tubestore.clock import SystemClock
+
+    is_log = os.path.isdir(os.path.join(given.root, COMMIT_LOG_DIRECTORY))
+    with bar("convert") as told:
+        if to is TargetName.TUBESTORE:
+            done = to_tubestore(given.directory(), target, clock=SystemClock(), told=told)
+        elif is_log:
+            source = StoreDirectory(given.root)
+            options = given.store_options()
+            done = copy_store(source, target, options, clock=SystemClock(), told=told)
+        else:
+            done = from_tubestore(given.root, target, given.store_options(), told=told)
+    names = ("records", "bytes", "left_out")
+    emit_object(done, tuple(Column(name, "int64") for name in names), given.output)
+
+
+@store_command()
+def diff(
+    given: Given,
+    other: Annotated[str, typer.Argument(help="The root of the other store.")],
+    ignore: Annotated[
+        list[str] | None, typer.Option("--ignore", metavar="FIELD", help="A field that may differ.")
+    ] = None,
+) -> None:
+    """Compare the messages of two stores, queue by queue; exit 1 if they differ."""
+    from rocketcompat.diff import diff as compare
+    from rocketcompat.directory import StoreDirectory
+
+    rows = compare(given.directory(), StoreDirectory(other), ignore=ignore or ())
+    found = emit_rows(
+        rows, DIFF_COLUMNS, given.output,
+        position=lambda row: {n: row[n] for n in ("topic", "queue_id", "queue_offset")},
+    )  # fmt: skip
+    if found.rows or found.truncated:
+        raise Leave(EXIT_FINDINGS)
