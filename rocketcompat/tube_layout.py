@@ -111,7 +111,11 @@ class TubeLayout:
             vfs=vfs,
             clock=clock,
             background=False,
-            options=wanted.with_values(durability="page_cache", payload_size_max=PAYLOAD_SIZE_MAX),
+            options=wanted.with_values(
+                durability="page_cache",
+                payload_size_max=PAYLOAD_SIZE_MAX,
+                journal_size_bytes=0,  # the CommitLog is the journal
+            ),
         )
         self._written = self._synced = 0
         #: While the log is replayed: what shards have that it has to confirm, by (topic, store id).

@@ -34,6 +34,7 @@ from tubestore.shard_sync import SyncedShard
 
 #: A shard takes its memory from the pool in steps, not a lock a message.
 _GRANT_BYTES = 64 << 10
+_GRANT_BYTES_MIN = 4 << 10
 #: A buffer that filled faster than this is written by whoever filled it.
 _HOT_SECONDS = 0.1
 
@@ -115,7 +116,8 @@ class DoubleBuffer(SyncedShard):
         held = main.size_bytes + (self._flushing.size_bytes if self._flushing else 0)
         if held + size <= self._granted:
             return True
-        step = max(_GRANT_BYTES, held + size - self._granted)
+        # Small steps first: ten thousand shards of one message each share the pool as well.
+        step = max(min(_GRANT_BYTES, self._granted), _GRANT_BYTES_MIN, held + size - self._granted)
         if not self._pool.take(step):
             return False
         self._granted += step
@@ -212,7 +214,7 @@ class DoubleBuffer(SyncedShard):
             self._roll()
 
     def _give_memory_back(self) -> None:
-        keep = -(-self._main.size_bytes // _GRANT_BYTES) * _GRANT_BYTES
+        keep = -(-self._main.size_bytes // _GRANT_BYTES_MIN) * _GRANT_BYTES_MIN
         if self._granted > keep:
             self._pool.give_back(self._granted - keep)
             self._granted = keep

@@ -123,10 +123,13 @@ class MsgFileStore:
         index_directory = join(self.directory, INDEX_DIRECTORY)
         if not self.vfs.exists(index_directory):
             self.vfs.make_directories(index_directory)
-            self.distrust_directories()
+            parents = (dirname(self.directory), self.directory, index_directory)
+            self._unsynced_directories.update(parents)
 
     def distrust_directories(self) -> None:
         """Sync the shard's directories with the next sync: who changed them last may not have."""
+        if not self.vfs.exists(self.directory):
+            return  # and whoever makes it notes it
         index_directory = join(self.directory, INDEX_DIRECTORY)
         for directory in (dirname(self.directory), self.directory, index_directory):
             if self.vfs.exists(directory):
@@ -186,6 +189,14 @@ class MsgFileStore:
             self._unsynced_directories.add(segments.directory)
         return segments.writable(start)
 
+    def first_data_segment(self) -> FileSegment:
+        """Return the data segment to write to, made at 0 if there is none."""
+        return self._writable(self.data, 0)
+
+    def first_index_segment(self) -> FileSegment:
+        """Return the index segment to write to, made at 0 if there is none."""
+        return self._writable(self.index, 0)
+
     def is_full(self) -> bool:
         """Whether a last segment has reached its size."""
         return self.data.is_full or self.index.is_full
@@ -238,6 +249,12 @@ class MsgFileStore:
         end = self.data.last.sync()
         self._sync_directories()
         return end
+
+    def is_durable(self, data_end: int) -> bool:
+        """Whether this process knows that data below an offset is on stable storage."""
+        last = self.data.now.last
+        known = last is None or (last.synced_end >= data_end and not last.shortened)
+        return known and not self._unsynced_directories
 
     def _sync_directories(self) -> None:
         pending, self._unsynced_directories = self._unsynced_directories, set()

@@ -43,6 +43,33 @@ INDEX_ENTRY = Layout(
     ),
 )
 
+#: Of our own: a batch over many shards in the root's journal (`root_journal.py`).
+JOURNAL_FRAME = Layout(
+    "JournalFrame",
+    40,
+    (
+        Field("magic", "i4", "`0x744A6631` (`tJf1`)."),
+        Field("parts", "i4", "How many shards the batch has messages of."),
+        Field("names_size", "i4", "Bytes of the shards' names, `\\n` in between."),
+        Field("entries", "i4", "Index entries, and records."),
+        Field("data_size", "i8", "Bytes of the records."),
+        Field("generation", "i8", "Equal in all frames that count."),
+        Field("digest", "b8", "xxh3 (64 bits) of everything behind this header."),
+    ),
+)
+
+JOURNAL_PART = Layout(
+    "JournalPart",
+    28,
+    (
+        Field("entries", "i4", "Messages of this shard."),
+        Field("index_start", "i8", "Absolute byte position of the first one's index entry."),
+        Field("data_start", "i8", "Absolute byte position of the first one's record."),
+        Field("data_size", "i8", "Bytes of their records."),
+    ),
+)
+
+JOURNAL_MAGIC = 0x744A6631
 TOKEN_MESSAGE = 0x02C998B8
 CHECKSUM_MASK = 0x7FFFFFFF
 #: `length` counts what follows itself: the header without its first field, and the payload.

@@ -27,15 +27,18 @@ from tubestore.clock import Clock, SystemClock
 from tubestore.commit_records import Horizon
 from tubestore.errors import (
     StoreClosed,
+    StoreFailed,
     TubeStoreError,
 )
 from tubestore.file_store import MsgFileStore
-from tubestore.filenames import DATA_SUFFIX, join, store_key
+from tubestore.filenames import DATA_SUFFIX, join, parse_store_key, store_key
 from tubestore.housekeeping import Housekeeping
+from tubestore.journalled import JournalledAppends
 from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
 from tubestore.messages import BatchAck
 from tubestore.options import Durability, StoreOptions, TopicOptions
+from tubestore.root_journal import JournalPart, read_journal
 from tubestore.shard_reader import ShardReader
 from tubestore.store_directory import StoreDirectory
 from tubestore.topic import Topic, append_table
@@ -103,8 +106,18 @@ class MessageStoreManager(BulkLoads):
         self._workers: Workers | None = None
         if mode == "w" and background:
             self._workers = Workers(self.options.flush_workers, self)
+        #: Takes batches over many shards; None if there is none, or an old one has to stay.
+        self.journal: JournalledAppends | None = None
+        #: What a killed process left in the journal, by the shard that lacks it.
+        self._journalled: dict[str, list[JournalPart]] = {}
         self._closed = None
         _open_stores.add(self)
+        if mode == "w":
+            try:
+                self._replay_journal()
+            except BaseException:
+                self.close()
+                raise
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -124,6 +137,39 @@ class MessageStoreManager(BulkLoads):
     def _make_topic(self, name: str, options: TopicOptions) -> Topic:
         return Topic(self, name, options, self._open_shard)
 
+    # -- the journal -------------------------------------------------------------------------
+
+    def _replay_journal(self) -> None:
+        """Give the shards what a killed process left in the journal, and begin a new one.
+
+        A shard that cannot take it is a problem; the journal then stays until it can.
+        """
+        try:
+            for part in read_journal(self.vfs, self.root):
+                self._journalled.setdefault(part.shard, []).append(part)
+            for name in list(self._journalled):
+                shard = self._shard_of_key(name)
+                if shard is not None:
+                    shard.sync()
+        except (TubeStoreError, OSError) as error:
+            log.error("the journal stays: %s", error)
+            self.problems.append(
+                error if isinstance(error, TubeStoreError) else StoreFailed(self.root, str(error))
+            )
+            return
+        journal = JournalledAppends(self.vfs, self.root, self.options, self.next_msg_id)
+        journal.remove_left_over()
+        if self.options.journal_size_bytes:
+            self.journal = journal
+
+    def _shard_of_key(self, name: str) -> MessageStore | None:
+        """Return a shard by its directory's name; None if there is no such topic any more."""
+        key = parse_store_key(name)
+        if key is None or key[0] not in self._topics:
+            return None
+        topic = self._topics.get(key[0])
+        return topic.writable(key[1]) if key[1] < topic.options.stores else None
+
     # -- shards ------------------------------------------------------------------------------
 
     def _open_shard(self, topic: str, store_id: int) -> Shard:
@@ -139,6 +185,7 @@ class MessageStoreManager(BulkLoads):
             clock=self.clock,
             pool=self._pool,
             background=self._workers,
+            journalled=self._journalled.pop(store_key(topic, store_id), ()),
         )
         self.problems += shard.recovered.problems
         return shard
@@ -255,6 +302,11 @@ class MessageStoreManager(BulkLoads):
                     shard.close()
                 except TubeStoreError as error:
                     errors.append(error)
+        if self.journal is not None:
+            try:
+                self.journal.close()
+            except OSError as error:
+                errors.append(StoreFailed(self.root, f"journal: {error}"))
         self._directory.release()
         _open_stores.discard(self)
         if errors:
@@ -264,6 +316,8 @@ class MessageStoreManager(BulkLoads):
         """Stop without writing anything: what a forked child does with its parent's stores."""
         self._closed = reason
         self._topics.abandon()
+        if self.journal is not None:
+            self.journal.abandon()
         for topic in self._topics:
             topic.abandon(StoreClosed(f"{self.root}: {reason}"))
 

@@ -19,6 +19,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
+from tubestore.formats import INDEX_ENTRY
 from tubestore.records import ENTRY_SIZE, HEADER_SIZE, EncodedBatch, join_records
 
 
@@ -40,6 +43,7 @@ class MsgMemStore:
 
     __slots__ = (
         "_batches",
+        "_blocks",
         "count",
         "data_end",
         "data_start",
@@ -55,8 +59,9 @@ class MsgMemStore:
         #: When the first message entered (monotonic seconds); 0.0 while it is empty.
         self.first_time = 0.0
         self._batches: list[Placed] = []
-        #: Headers and payloads in turn, of the messages behind the last batch; for `add`, and for
-        #: who does the same.
+        #: Entries and records, placed already, in turn: behind the last batch, before `parts`.
+        self._blocks: list[bytes] = []
+        #: Headers and payloads in turn, of the last messages; for `add`, and for who does the same.
         self.parts: list[bytes] = []
 
     @property
@@ -84,6 +89,15 @@ class MsgMemStore:
         self.count += 1
         return offset
 
+    def add_block(self, entries: bytes, records: bytes) -> None:
+        """Take some messages that are encoded for this very place."""
+        if self.parts:
+            self._join()
+        self._blocks.append(entries)
+        self._blocks.append(records)
+        self.data_end += len(records)
+        self.count += len(entries) // ENTRY_SIZE
+
     def add_batch(self, batch: EncodedBatch) -> int:
         """Take a batch and place it; returns the index offset of its first message."""
         self._join()
@@ -99,12 +113,21 @@ class MsgMemStore:
         self._join()
         return tuple(self._batches)
 
+    def _joined_end(self) -> tuple[int, int]:
+        """Return where the last batch ends, in the index and in the data."""
+        if not self._batches:
+            return self.index_start, self.data_start
+        last = self._batches[-1]
+        return last.index_end, last.data_start + len(last.batch.data)
+
     def _join(self) -> None:
+        if self._blocks:  # they came before `parts`
+            entries = np.frombuffer(b"".join(self._blocks[0::2]), INDEX_ENTRY.dtype)
+            data = np.frombuffer(b"".join(self._blocks[1::2]), np.uint8)
+            batch = EncodedBatch(data, entries, np.empty(0, np.int64))
+            self._batches.append(Placed(*self._joined_end(), batch))
+            self._blocks = []
         if self.parts:
-            index_start, data_start = self.index_start, self.data_start
-            if self._batches:
-                last = self._batches[-1]
-                index_start, data_start = last.index_end, last.data_start + len(last.batch.data)
-            joined = join_records(self.parts, index_start, data_start)
-            self._batches.append(Placed(index_start, data_start, joined))
+            place = self._joined_end()
+            self._batches.append(Placed(*place, join_records(self.parts, *place)))
             self.parts = []

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tubestore.adoption import AdoptingShard
 from tubestore.clock import Clock
 from tubestore.double_buffer import Background
 from tubestore.errors import DiskFull, MessageTooLarge, StoreClosed, StoreFailed
 from tubestore.file_store import MsgFileStore
 from tubestore.group_commit import GroupCommit
+from tubestore.journalled_shard import JournalledShard
 from tubestore.mem_store import MsgMemStore
 from tubestore.memory_pool import MemoryPool
 from tubestore.options import Durability, StoreOptions
@@ -35,12 +36,14 @@ from tubestore.records import (
     place_record,
 )
 from tubestore.recovery import RecoverReport, recover
+from tubestore.redo import redo
 from tubestore.removal import remove_below
+from tubestore.root_journal import JournalPart
 
 Array = np.ndarray[Any, Any]
 
 
-class MessageStore(AdoptingShard):
+class MessageStore(JournalledShard):
     """One shard, `<topic>-<store id>`; all public methods are thread-safe."""
 
     def __init__(
@@ -70,10 +73,16 @@ class MessageStore(AdoptingShard):
         clock: Clock,
         pool: MemoryPool,
         background: Background | None = None,
+        journalled: Sequence[JournalPart] = (),
     ) -> MessageStore:
-        """Load a shard's files for writing, verify and mend them."""
+        """Load a shard's files for writing, verify and mend them.
+
+        `journalled`: what the root's journal holds of it, to be put back first.
+        """
         files.load(writable=True)
+        foreign = redo(files, journalled)
         report = recover(files)
+        report.problems += foreign
         shard = cls(
             files, topic=topic, options=options, clock=clock, pool=pool, background=background
         )
@@ -205,7 +214,10 @@ class MessageStore(AdoptingShard):
         now = self._clock.monotonic()
         options = self._options
         first = (self._flushing or self._main).first_time
-        if self.dirty_bytes and (now - first) * 1000 >= options.mem_flush_interval_ms:
+        age_max = options.mem_flush_interval_ms
+        if self.has_journalled():
+            age_max = min(age_max, options.journal_flush_ms)
+        if self.dirty_bytes and (now - first) * 1000 >= age_max:
             self.flush()
         behind = self._visible.data_end > self._commits.end
         if behind and (now - self._last_sync) * 1000 >= options.sync_after_ms:

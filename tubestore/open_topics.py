@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
 from tubestore.clock import Clock
 from tubestore.commit_records import CommitRecords
 from tubestore.errors import InvalidMessage, ReadOnlyStore, StoreClosed, StoreFailed
+from tubestore.filenames import JOURNAL_FILE, OWN_DIRECTORY, join
 from tubestore.housekeeping import Housekeeping
+from tubestore.journalled import JournalledAppends
 from tubestore.leases import Lease
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.quantities import Age, age_ms
@@ -64,6 +67,7 @@ class OpenTopics(ABC):
     vfs: Vfs
     _topics: TopicRegistry
     _housekeeping: Housekeeping
+    journal: JournalledAppends | None
     #: Why the store is not open; None while it is.
     _closed: str | None
 
@@ -143,7 +147,20 @@ class OpenTopics(ABC):
             topic = self._topics.get(name)
             if CommitRecords(self.vfs, self.root).pending() is not None:
                 raise StoreFailed(self.root, "a published job is not finished")
-            self._topics.delete(topic.name)
+            with self._without_journal():
+                self._topics.delete(topic.name)
+
+    @contextmanager
+    def _without_journal(self) -> Iterator[None]:
+        """Have nothing in the journal meanwhile: a topic of the same name would be given it."""
+        if self.journal is None:
+            if self.vfs.exists(join(self.root, OWN_DIRECTORY, JOURNAL_FILE)):
+                raise StoreFailed(self.root, "its journal could not be put into all shards")
+            yield
+            return
+        with self.journal.lock:
+            self.journal.forget()
+            yield
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Return a topic's settings, and what each of its shards has."""

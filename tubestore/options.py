@@ -47,6 +47,12 @@ class StoreOptions:
     sync_after_ms: int = 10_000
     #: All buffers of the store together (D8).
     memory_bound_bytes: int = 256 << 20
+    #: A batch over at least this many shards, small in each, is one write to the root's journal …
+    journal_shards_min: int = 8
+    #: … which is emptied into the shards when it has this many bytes; 0: there is none.
+    journal_size_bytes: int = 64 << 20
+    #: How old a message is at most that stands in the journal and not in its shard.
+    journal_flush_ms: int = 1000
     flush_workers: int = 2
     #: How long an append waits when both buffers are full before it raises StoreBusy.
     append_timeout_ms: int = 5000
@@ -60,7 +66,12 @@ class StoreOptions:
         check_durability(self.durability)
         if self.on_damage not in ("raise", "isolate"):
             raise ValueError(f"on_damage {self.on_damage!r}: 'raise' or 'isolate'")
-        zero_is_off = {"sync_after_bytes", "append_timeout_ms", "trash_grace_ms"}
+        zero_is_off = {
+            "sync_after_bytes",
+            "append_timeout_ms",
+            "journal_size_bytes",
+            "trash_grace_ms",
+        }
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, int) and value < (0 if each.name in zero_is_off else 1):

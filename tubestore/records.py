@@ -34,7 +34,6 @@ from tubestore.layout import Buffer
 HEADER_SIZE = DATA_HEADER.size
 ENTRY_SIZE = INDEX_ENTRY.size
 _CHECKSUM_AT = DATA_HEADER.position("checksum")
-_QUEUE_LOGIC_OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
 _TOKEN_BYTES = TOKEN_MESSAGE.to_bytes(4, "big")
 _TOKEN_AT = DATA_HEADER.position("token")
 _SEARCH_WINDOW = 1 << 20
@@ -117,6 +116,9 @@ class EncodedBatch:
 
     __slots__ = ("data", "entries", "starts")
 
+    #: Where a record carries its own index offset.
+    INDEX_OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
+
     def __init__(self, data: Array, entries: Array, starts: Array) -> None:
         self.data, self.entries, self.starts = data, entries, starts
 
@@ -131,11 +133,16 @@ class EncodedBatch:
             self.data[low:high], self.entries[first:end], self.starts[first:end] - low
         )
 
+    def place_each(self, index_offsets: Array, data_offsets: Array) -> None:
+        """As `place`, for rows that do not stand behind each other: absolute offsets of each."""
+        kernels.scatter(self.data, self.starts + self.INDEX_OFFSET_AT, index_offsets.astype(">i8"))
+        self.entries["data_offset"] = data_offsets
+
     def place(self, index_start: int, data_start: int) -> None:
         """Fix where the batch stands: absolute byte positions of its first entry and record."""
         count = len(self.entries)
         ends = np.arange(index_start, index_start + ENTRY_SIZE * count, ENTRY_SIZE, dtype=">i8")
-        kernels.scatter(self.data, self.starts + _QUEUE_LOGIC_OFFSET_AT, ends)
+        kernels.scatter(self.data, self.starts + self.INDEX_OFFSET_AT, ends)
         self.entries["data_offset"] = self.starts + data_start
 
 

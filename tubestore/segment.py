@@ -58,6 +58,14 @@ class FileSegment:
             raise
         self.end += len(data)
 
+    def restore(self, data: Buffer, offset: int) -> None:
+        """Write bytes again that were lost: at the end, or over what is no record (recovery)."""
+        self.file.pwrite(data, offset - self.start)
+        self.end = max(self.end, offset + len(data))
+        self.synced_end = min(self.synced_end, offset)
+        if self.sealed:
+            self.file.sync()  # nobody syncs it again
+
     def sync(self) -> int:
         """Bring everything appended so far to stable storage; returns the offset that is safe."""
         end = self.end

@@ -77,13 +77,16 @@ class Segments:
         return Segments(SortedDict(kept))
 
 
+_NONE = Segments(SortedDict())
+
+
 class FileSegmentList:
     """Segments of one suffix in one directory, as they change."""
 
     def __init__(self, vfs: Vfs, directory: str, suffix: str, segment_size_bytes: int) -> None:
         self._vfs, self.directory, self._suffix = vfs, directory, suffix
         self._segment_size_bytes = segment_size_bytes
-        self.now = Segments(SortedDict())
+        self.now = _NONE
 
     @classmethod
     def load(
@@ -115,9 +118,11 @@ class FileSegmentList:
                 reason = f"{after.path} does not start where the one before ends ({before.end})"
                 raise NotAStore(directory, reason)
         loaded = cls(vfs, directory, suffix, segment_size_bytes)
-        loaded.now = Segments(found)
+        loaded.now = Segments(found) if found else _NONE
         if loaded.now.last is not None:
             loaded.now.last.sealed = False
+            # A process that was killed may have cut it, and not synced that.
+            loaded.now.last.shortened = True
         return loaded
 
     def __iter__(self) -> Iterator[FileSegment]:

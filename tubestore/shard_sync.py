@@ -46,6 +46,8 @@ class SyncedShard:
         self._last_sync = clock.monotonic()
         self._last_checkpoint = self._last_sync - _CHECKPOINT_SECONDS
         self._refusal: TubeStoreError | None = None
+        #: Whether a write or sync failed for good: what the files should have they may not have.
+        self.failed = False
         self._visible = files.snapshot()
 
     @property
@@ -96,6 +98,7 @@ class SyncedShard:
             refusal = DiskFull(self.files.directory, str(error))
         else:
             refusal = StoreFailed(self.files.directory, str(error))
+            self.failed = True
         with self._append_lock:
             if not isinstance(self._refusal, StoreFailed | StoreClosed):
                 self._refusal = refusal
@@ -155,6 +158,7 @@ class SyncedShard:
     def fail(self, reason: str) -> StoreFailed:
         """Refuse everything but reads until the shard is reopened; returns what is raised then."""
         failed = StoreFailed(self.files.directory, reason)
+        self.failed = True
         with self._append_lock:
             if not isinstance(self._refusal, StoreClosed):
                 self._refusal = failed

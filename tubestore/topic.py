@@ -29,6 +29,7 @@ from tubestore.formats import (
     address_to_int,
     key_code_of,
 )
+from tubestore.journalled import JournalledAppends
 from tubestore.message_store import MessageStore
 from tubestore.messages import Ack, BatchAck
 from tubestore.options import Durability, TopicOptions, check_durability
@@ -45,6 +46,8 @@ _ack: Callable[[tuple[Any, ...]], Ack] = partial(tuple.__new__, Ack)
 
 class TopicHost(ReadHost, Protocol):
     """What a topic asks of the store that it belongs to (`manager.py`)."""
+
+    journal: JournalledAppends | None
 
     def next_msg_id(self) -> int:
         """Return an id that no message of the store has."""
@@ -241,12 +244,16 @@ def append_table(
         payload_size_max=store.options.payload_size_max,
         next_msg_ids=store.next_msg_ids,
     )
-    offsets = append_columns(topics, codes, columns, level)
+    offsets = append_columns(topics, codes, columns, level, store.journal)
     return BatchAck(pa.array(columns.partition_ids), pa.array(offsets), level)
 
 
 def append_columns(
-    topics: list[Topic], codes: Array, columns: RecordColumns, level: Durability
+    topics: list[Topic],
+    codes: Array,
+    columns: RecordColumns,
+    level: Durability,
+    journal: JournalledAppends | None = None,
 ) -> Array:
     """Append checked columns to their topics; returns the offsets (int64) in their order.
 
@@ -260,7 +267,7 @@ def append_columns(
     failure: TubeStoreError | None = None
     try:
         ordered = columns if order is None else columns.take(order)
-        _append_slices(ordered, shards, firsts, placed, level)
+        _append_slices(ordered, shards, firsts, placed, level, journal)
     except TubeStoreError as error:
         failure = error
     offsets = placed
@@ -299,9 +306,13 @@ def _append_slices(
     firsts: Array,
     offsets: Array,
     level: Durability,
+    journal: JournalledAppends | None,
 ) -> None:
     """Encode once, append each shard's slice; `fsync` syncs after all are written."""
     batch = encode_columns(columns)
+    if journal is not None and level != "memory" and journal.takes(len(shards), len(batch.data)):
+        journal.append(batch, shards, firsts, offsets, level)
+        return
     bounds = [*firsts.tolist(), len(columns)]
     below = _level_below(level, len(shards))
     for shard, first, end in zip(shards, bounds, bounds[1:], strict=False):

@@ -27,6 +27,8 @@ SETTINGS: dict[str, Any] = {
     "segment_size_bytes": 600,
     "index_segment_size_bytes": 5 * INDEX_ENTRY.size,
     "mem_store_messages": 6,
+    "journal_shards_min": 2,
+    "journal_size_bytes": 1500,
 }
 #: Topics, and the ids of their partitions: one and two shards.
 TOPICS = {"a": (0, 1, 10_000, 10_001), "b": (0, 1, 2)}

@@ -17,7 +17,7 @@ from rocketcompat import flush, mapped_file
 from rocketcompat.progress import Mark, Progress
 from tests.crash import engine, stack
 from tests.crash.explore import Broken, Explorer, Subject
-from tubestore import kernels, records, recovery, removal, segment
+from tubestore import kernels, records, recovery, redo, removal, segment
 from tubestore.formats import DATA_HEADER
 from tubestore.testing import LyingVfs, MemoryVfs
 from tubestore.vfs import Vfs
@@ -45,6 +45,13 @@ class LyingEngineRun(engine.EngineRun):
         return LyingVfs(vfs, ".tube")
 
 
+class LyingJournalRun(engine.EngineRun):
+    """Runs on a disk that does not sync the root's journal."""
+
+    def disk_of(self, vfs: MemoryVfs) -> Vfs:
+        return LyingVfs(vfs, ".tubestore/journal")
+
+
 class LyingStackRun(stack.StackRun):
     """Runs on a disk that does not sync the CommitLog."""
 
@@ -54,6 +61,27 @@ class LyingStackRun(stack.StackRun):
 
 def test_a_skipped_fsync_of_a_shard_is_found() -> None:
     states_until_found(Subject("engine", LyingEngineRun, engine.check_state), "lost|NotAStore")
+
+
+def test_a_skipped_fsync_of_the_journal_is_found() -> None:
+    states_until_found(Subject("engine", LyingJournalRun, engine.check_state), "lost")
+
+
+def test_a_journal_that_is_not_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tubestore.manager.read_journal", lambda vfs, root: iter(()))
+    states_until_found(ENGINE, "lost")
+
+
+def test_a_journal_that_is_not_compared_with_torn_files_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = redo._redo_data
+
+    def careless(segment: Any, part: Any) -> Any:
+        return honest(segment, part) if part.data_start >= segment.end else None
+
+    monkeypatch.setattr(redo, "_redo_data", careless)
+    states_until_found(ENGINE, "lost")
 
 
 def test_a_skipped_fsync_of_the_log_is_found() -> None:

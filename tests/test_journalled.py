@@ -1,0 +1,246 @@
+"""Batches over many shards: one write, one sync, and nothing lost or doubled after a kill."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tubestore
+from tubestore.clock import ManualClock
+from tubestore.errors import StoreFailed
+from tubestore.manager import MessageStoreManager
+from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.vfs import Vfs
+
+TOPICS = [f"t{n:02d}" for n in range(12)]
+JOURNAL = "/s/.tubestore/journal"
+
+
+def open_store(vfs: Vfs, **settings: Any) -> MessageStoreManager:
+    store = tubestore.open("/s", vfs=vfs, clock=ManualClock(), background=False, **settings)
+    for name in TOPICS:
+        store.create_topic(name, partitions=2, exist_ok=True)
+    return store
+
+
+def mixed(first: int, rows: int = 24) -> pa.Table:
+    """Return numbered messages, two of each topic."""
+    numbers = range(first, first + rows)
+    return pa.table(
+        {
+            "topic": [TOPICS[n % len(TOPICS)] for n in numbers],
+            "partition": [n // len(TOPICS) % 2 for n in numbers],
+            "body": [b"%d" % n for n in numbers],
+        }
+    )
+
+
+def bodies(store: MessageStoreManager) -> list[int]:
+    """Return the numbers of all messages, sorted."""
+    rows = []
+    for name in store.topics():
+        with store[name].scan(columns=["body", "state"], verify=True) as reader:
+            rows += reader.read_all().to_pylist()
+    assert {row["state"] for row in rows} <= {"ok"}
+    return sorted(int(row["body"]) for row in rows)
+
+
+def killed(store: MessageStoreManager, vfs: MemoryVfs) -> None:
+    store.abandon("killed")
+    vfs.release_locks()
+
+
+def test_a_batch_over_many_shards_is_written_once_and_synced_once(memory_vfs: MemoryVfs) -> None:
+    counting = FaultyVfs(memory_vfs)
+    with open_store(counting) as store:
+        before = counting.calls.copy()
+        store.append_batch(mixed(0), durability="fsync")
+        asked = counting.calls - before
+        assert asked["pwrite"] == 2  # the frame: what makes it count, and the records before that
+        assert asked["sync"] == 1
+        assert bodies(store) == list(range(24))
+
+
+def test_offsets_are_those_that_each_shard_would_have_given(memory_vfs: MemoryVfs) -> None:
+    with open_store(memory_vfs) as store, open_store(MemoryVfs(), journal_size_bytes=0) as plain:
+        assert plain.journal is None
+        for first in (0, 24, 48):
+            ours, theirs = (s.append_batch(mixed(first)) for s in (store, plain))
+            assert ours.offsets.equals(theirs.offsets)
+            assert ours.partitions.equals(theirs.partitions)
+
+
+@pytest.mark.parametrize("level", ["page_cache", "fsync"])
+def test_a_kill_loses_nothing_and_doubles_nothing(memory_vfs: MemoryVfs, level: Any) -> None:
+    store = open_store(memory_vfs)
+    for first in range(0, 240, 24):
+        store.append_batch(mixed(first), durability=level)
+        if first == 120:
+            store[TOPICS[3]].flush()  # some of it stands in the files, too
+    killed(store, memory_vfs)
+    for _ in range(2):
+        store = open_store(memory_vfs)
+        assert bodies(store) == list(range(240))
+        assert store.problems == []
+        killed(store, memory_vfs)
+
+
+def test_a_store_that_was_closed_has_no_journal_and_whole_shards(memory_vfs: MemoryVfs) -> None:
+    with open_store(memory_vfs) as store:
+        store.append_batch(mixed(0))
+        assert memory_vfs.exists(JOURNAL)
+    assert not memory_vfs.exists(JOURNAL)
+    with tubestore.open("/s", "r", vfs=memory_vfs) as reader:
+        assert bodies(reader) == list(range(24))
+
+
+def test_the_level_covers_what_was_appended_to_memory_before(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    store[TOPICS[0]].append(b"1000", partition=0, durability="memory")
+    store.append_batch(mixed(0))
+    store[TOPICS[1]].append(b"1001", partition=0, durability="memory")
+    store.append_batch(mixed(24))
+    store[TOPICS[2]].append(b"1002", partition=0, durability="memory")
+    killed(store, memory_vfs)
+    with open_store(memory_vfs) as again:
+        assert bodies(again) == [*range(48), 1000, 1001]
+
+
+def test_single_appends_go_on_behind_a_batch(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    topic = store[TOPICS[0]]
+    ack = topic.append(b"1000", partition=0, durability="memory")
+    assert [m.body for m in topic.messages(0)] == [b"0", b"1000"]
+    later = topic.append(b"1001", partition=0)
+    assert later.offset == ack.offset + 28
+    store.append_batch(mixed(24))
+    assert [m.body for m in topic.messages(0)] == [b"0", b"1000", b"1001", b"24"]
+    killed(store, memory_vfs)
+    with open_store(memory_vfs) as again:
+        assert [m.body for m in again[TOPICS[0]].messages(0)] == [b"0", b"1000", b"1001", b"24"]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_shards_write_at_once_when_the_journal_cannot(memory_vfs: MemoryVfs, error: int) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    store = open_store(faulty)
+    faulty.fail("pwrite", error=error, path="journal", nth=2, written=5, forever=True)
+    for first in (0, 24, 48):
+        store.append_batch(mixed(first))
+    assert bodies(store) == list(range(72))
+    killed(store, memory_vfs)
+    with open_store(memory_vfs) as again:
+        assert bodies(again) == list(range(72))
+
+
+def test_shards_sync_their_own_files_when_the_journal_cannot(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    with open_store(faulty) as store:
+        faulty.fail("sync", path="journal")
+        before = faulty.calls["sync"]
+        store.append_batch(mixed(0), durability="fsync")
+        assert faulty.calls["sync"] - before > len(TOPICS)
+        store.append_batch(mixed(24), durability="fsync")
+        assert bodies(store) == list(range(48))
+        assert store.journal is not None
+        assert not store.journal.takes(100, 100)
+
+
+def test_what_an_earlier_process_left_unsynced_is_covered_too(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    store[TOPICS[0]].append(b"0", partition=0)
+    killed(store, memory_vfs)
+    counting = FaultyVfs(memory_vfs)
+    with open_store(counting) as again:
+        before = counting.calls["sync"]
+        again.append_batch(mixed(24), durability="fsync")
+        assert counting.calls["sync"] - before == 2  # the journal, and the file below it
+        again.append_batch(mixed(48), durability="fsync")
+        assert counting.calls["sync"] - before == 3
+
+
+def test_the_journal_is_emptied_at_its_size(memory_vfs: MemoryVfs) -> None:
+    with open_store(memory_vfs, journal_size_bytes=10_000) as store:
+        for first in range(0, 2400, 24):
+            store.append_batch(mixed(first))
+            assert memory_vfs.open(JOURNAL).size() < 15_000
+        assert bodies(store) == list(range(2400))
+
+
+def test_a_shard_that_fails_keeps_the_journal_for_the_next_opening(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    store = open_store(faulty)
+    store.append_batch(mixed(0))
+    faulty.fail("create", path=f"{TOPICS[5]}-0", forever=True)
+    with pytest.raises(StoreFailed):
+        store[TOPICS[5]].flush()
+    with pytest.raises(StoreFailed):
+        store.close()
+    assert memory_vfs.exists(JOURNAL)
+    with open_store(memory_vfs) as again:
+        assert bodies(again) == list(range(24))
+
+
+def test_a_full_journal_that_cannot_be_emptied_is_left_aside(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    store = open_store(faulty, journal_size_bytes=1)
+    store.append_batch(mixed(0))
+    faulty.fail("create", path=f"{TOPICS[5]}-0", forever=True)
+    with pytest.raises(tubestore.BatchError) as caught:
+        store.append_batch(mixed(24))
+    taken = [ack is not None for ack in caught.value.acks]
+    assert 0 < sum(taken) < 24
+    assert not taken[5]
+    assert not taken[17]
+    killed(store, memory_vfs)
+    with open_store(memory_vfs) as again:
+        assert set(range(24)) <= set(bodies(again))
+
+
+def test_a_new_topic_is_not_given_what_one_of_its_name_had(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    store.delete_topic(TOPICS[0])
+    store.create_topic(TOPICS[0], partitions=2)
+    killed(store, memory_vfs)
+    with open_store(memory_vfs) as again:
+        assert list(again[TOPICS[0]].messages(0)) == []
+        assert len(bodies(again)) == 22
+
+
+def test_other_processes_see_it_when_it_has_come_to_the_shards(memory_vfs: MemoryVfs) -> None:
+    clock = ManualClock()
+    with (
+        tubestore.open("/s", vfs=memory_vfs, clock=clock, background=False) as store,
+        tubestore.open("/s", "r", vfs=memory_vfs) as reader,
+    ):
+        store.ensure_topics({name: tubestore.TopicOptions(partitions=2) for name in TOPICS})
+        store.append_batch(mixed(0))
+        clock.advance(store.options.journal_flush_ms)
+        store.maintain()
+        reader.refresh()
+        assert bodies(reader) == list(range(24))
+
+
+def test_few_shards_and_large_slices_write_their_files_at_once(memory_vfs: MemoryVfs) -> None:
+    with open_store(memory_vfs) as store:
+        store.append_batch(mixed(0, rows=7))
+        large = mixed(0, rows=12).set_column(2, "body", [[b"x" * 20_000] * 12])
+        store.append_batch(large)
+        assert not memory_vfs.exists(JOURNAL)
+
+
+def test_a_forked_child_is_not_stopped_by_a_lock_of_its_parent(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    assert store.journal is not None
+    held = store.journal.lock
+    held.acquire()
+    store.abandon("forked")
+    assert store.journal.lock is not held
+    held.release()
+    with pytest.raises(tubestore.StoreClosed):
+        store.append_batch(mixed(0))

@@ -1,0 +1,107 @@
+"""The journal's records are put back where a shard's files have none that is whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.tube import bodies, encode_rows, make_row, make_rows, open_shard, write_rows
+from tubestore.clock import ManualClock
+from tubestore.file_store import MsgFileStore
+from tubestore.memory_pool import MemoryPool
+from tubestore.message_store import MessageStore
+from tubestore.options import StoreOptions
+from tubestore.records import ENTRY_SIZE
+from tubestore.root_journal import JournalPart
+from tubestore.testing import MemoryVfs
+
+HOME = "/store/t-0"
+DATA = f"{HOME}/{0:020d}.tube"
+INDEX = f"{HOME}/index/{0:020d}.index"
+ROWS = make_rows(12)
+BODIES = [row.payload for row in ROWS]
+WHOLE = encode_rows(ROWS, 0, 0)
+STARTS = [*WHOLE.starts.tolist(), len(WHOLE.data)]
+
+
+def part(first: int, end: int) -> JournalPart:
+    """Return rows as they would stand in a journal."""
+    return JournalPart(
+        "t-0",
+        ENTRY_SIZE * first,
+        STARTS[first],
+        WHOLE.entries[first:end],
+        WHOLE.data[STARTS[first] : STARTS[end]].tobytes(),
+    )
+
+
+def reopened(vfs: MemoryVfs, *parts: JournalPart) -> MessageStore:
+    """Open the shard with what a journal has of it."""
+    options = StoreOptions()
+    return MessageStore.open(
+        MsgFileStore(vfs, HOME, 0, options),
+        topic="t",
+        options=options,
+        clock=ManualClock(),
+        pool=MemoryPool(1 << 20),
+        journalled=parts,
+    )
+
+
+@pytest.mark.parametrize("have", range(13))
+def test_what_the_files_lack_is_written(memory_vfs: MemoryVfs, have: int) -> None:
+    write_rows(memory_vfs, ROWS[:have])
+    shard = reopened(memory_vfs, part(0, 3), part(3, 4), part(4, 12))
+    assert bodies(shard.view()) == BODIES
+    assert shard.recovered.problems == []
+    assert shard.recovered.reindexed == 0
+    shard.close()
+    assert memory_vfs.read_file(DATA) == WHOLE.data.tobytes()
+    assert memory_vfs.read_file(INDEX) == WHOLE.entries.tobytes()
+
+
+def test_a_record_that_was_torn_with_sound_ones_behind_it_is_whole_again(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS)
+    file = memory_vfs.open(DATA)
+    for row in (4, 5):
+        file.pwrite(bytes(STARTS[row + 1] - STARTS[row] - 20), STARTS[row] + 20)
+    memory_vfs.open(INDEX).truncate(6 * ENTRY_SIZE)
+    for path, _, _ in memory_vfs.entries(f"{HOME}/.tubestore"):
+        memory_vfs.remove(f"{HOME}/.tubestore/{path}")
+    shard = reopened(memory_vfs, part(3, 9))
+    assert bodies(shard.view()) == BODIES
+    assert shard.recovered.problems == []
+    shard.close()
+
+
+def test_an_intact_message_of_somebody_else_stays_and_is_a_problem(memory_vfs: MemoryVfs) -> None:
+    other = [*ROWS[:5], make_row(b"somebody else was here")]
+    write_rows(memory_vfs, other)
+    shard = reopened(memory_vfs, part(3, 9))
+    assert bodies(shard.view()) == [row.payload for row in other]
+    assert [p.position for p in shard.recovered.problems] == [STARTS[5]]
+    assert "journal" in str(shard.recovered.problems[0])
+    shard.close()
+
+
+def test_a_part_behind_a_gap_is_left_out(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, ROWS[:2])
+    shard = reopened(memory_vfs, part(1, 3), part(7, 9))
+    assert bodies(shard.view()) == BODIES[:3]
+    shard.close()
+    memory_vfs = MemoryVfs()
+    shard = reopened(memory_vfs, part(7, 9))
+    assert bodies(shard.view()) == []
+    shard.close()
+
+
+def test_what_was_put_back_is_synced_by_a_sync(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, ROWS[:2])
+    shard = reopened(memory_vfs, part(2, 6))
+    shard.sync()
+    assert shard.files.data.last.synced_end == STARTS[6]
+    shard.close()
+    again = open_shard(memory_vfs)
+    assert bodies(again.view()) == BODIES[:6]
+    again.close()

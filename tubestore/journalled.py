@@ -1,0 +1,251 @@
+"""Batches over many shards: one write to the root's journal, and their messages in the buffers.
+
+A batch of a thousand rows over a thousand topics would be two thousand writes of its own. Here
+it is one, and the shards write when they have a few dozen messages each. What holds a shard back
+from taking part (no room, messages in its buffers that are in no file and no journal, trouble)
+makes only that shard write at once.
+
+Guards: the journal's lock, from the look at the shards' ends to the frame that says them.
+
+Next to read: `topic.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tubestore import kernels
+from tubestore.errors import StoreFailed, TubeStoreError
+from tubestore.formats import JOURNAL_PART
+from tubestore.group_commit import GroupCommit
+from tubestore.message_store import MessageStore
+from tubestore.options import Durability, StoreOptions
+from tubestore.records import ENTRY_SIZE, EncodedBatch
+from tubestore.root_journal import RootJournal
+from tubestore.vfs import Vfs
+
+log = logging.getLogger(__name__)
+Array = np.ndarray[Any, Any]
+#: Above this many bytes a shard, two writes each cost less than copying everything once more.
+_SLICE_BYTES_MAX = 16 << 10
+
+
+class JournalledAppends:
+    """The journal of a store, and the shards that have messages in it."""
+
+    def __init__(
+        self, vfs: Vfs, root: str, options: StoreOptions, next_id: Callable[[], int]
+    ) -> None:
+        self._options, self._next_id = options, next_id
+        self._journal = RootJournal(vfs, root, next_id())
+        #: Comes before any of a shard's.
+        self.lock = threading.RLock()
+        #: Shards that may have messages in no file but the journal.
+        self._dirty: dict[MessageStore, None] = {}
+        #: Bytes of all generations before this one: positions in the journal go on rising.
+        self._base = 0
+        self._commits = GroupCommit(0)
+        #: Whether anybody was promised that what the journal holds survives a power cut.
+        self._promised = False
+        self._failed = False
+
+    def takes(self, shards: int, size: int) -> bool:
+        """Whether a batch of `size` bytes over so many shards goes through the journal."""
+        few = shards < self._options.journal_shards_min
+        return not few and not self._failed and size <= shards * _SLICE_BYTES_MAX
+
+    def append(
+        self,
+        batch: EncodedBatch,
+        shards: Sequence[MessageStore],
+        firsts: Array,
+        offsets: Array,
+        level: Durability,
+    ) -> None:
+        """Append an encoded batch, `firsts[i]` being the first row of `shards[i]`.
+
+        Fills `offsets`, also of what was taken when it raises.
+        """
+        with self.lock:
+            if self._journal.size >= self._options.journal_size_bytes and not self._try_to_settle():
+                taken = np.zeros(len(shards), bool)
+            else:
+                taken = self._place(batch, shards, firsts, offsets)
+            position = self._write(batch, shards, firsts, taken)
+            self._promised |= level == "fsync"
+        self._append_directly(batch, shards, firsts, offsets, taken)
+        if position is None:
+            for shard in (s for s, mine in zip(shards, taken.tolist(), strict=True) if mine):
+                shard.flush()
+        if level == "fsync":
+            self._sync(shards, taken, position)
+
+    # -- into the buffers --------------------------------------------------------------------
+
+    def _place(
+        self,
+        batch: EncodedBatch,
+        shards: Sequence[MessageStore],
+        firsts: Array,
+        offsets: Array,
+    ) -> Array:
+        """Place the batch behind the shards' ends and put it into their buffers.
+
+        Returns which shards took their part.
+        """
+        ends = np.array([shard.buffered_ends() for shard in shards], np.int64)
+        bounds = np.append(firsts, len(batch))
+        counts = np.diff(bounds)
+        places = np.append(batch.starts, len(batch.data))[bounds]
+        shifts = ends[:, 1] - places[:-1]  # from a place in the batch to one in the shard
+        rows = np.arange(len(batch))
+        index = np.repeat(ends[:, 0] - ENTRY_SIZE * firsts, counts) + ENTRY_SIZE * rows
+        batch.place_each(index, batch.starts + np.repeat(shifts, counts))
+        offsets[:] = index
+        data, entries = batch.data.tobytes(), batch.entries.tobytes()
+        generation = self._journal.generation
+        edges, cuts = (ENTRY_SIZE * bounds).tolist(), places.tolist()
+        taken = np.zeros(len(shards), bool)
+        for n, (shard, (index_at, data_at)) in enumerate(zip(shards, ends.tolist(), strict=True)):
+            mine = entries[edges[n] : edges[n + 1]], data[cuts[n] : cuts[n + 1]]
+            taken[n] = shard.take_journalled(*mine, index_at, data_at, generation)
+        self._dirty.update(dict.fromkeys(shards))
+        return taken
+
+    def _write(
+        self, batch: EncodedBatch, shards: Sequence[MessageStore], firsts: Array, taken: Array
+    ) -> int | None:
+        """Write the frame of what was taken; returns the journal's end, None if it failed."""
+        bounds = np.append(firsts, len(batch))
+        places = np.append(batch.starts, len(batch.data))[bounds]
+        parts = np.empty(len(shards), JOURNAL_PART.dtype)
+        parts["entries"], parts["data_size"] = np.diff(bounds), np.diff(places)
+        parts["index_start"] = kernels.gather(
+            batch.data, batch.starts[firsts] + batch.INDEX_OFFSET_AT, np.dtype(">i8")
+        )
+        parts["data_start"] = batch.entries["data_offset"][firsts]
+        names: Sequence[str] = [shard.name for shard in shards]
+        entries, data = batch.entries.view(np.uint8).data, batch.data.data
+        if not taken.all():
+            kept = np.flatnonzero(taken)
+            parts, names = parts[kept], [names[n] for n in kept.tolist()]
+            entries, data = _only(batch, np.repeat(taken, np.diff(bounds)))
+        if not len(names):
+            return None
+        try:
+            self._journal.write(names, parts, entries, data)
+        except OSError as error:
+            log.warning("the journal: %s; the shards write at once", error)
+            for shard in shards:
+                shard.leave_journal()
+            return None
+        return self._base + self._journal.size
+
+    def _append_directly(
+        self,
+        batch: EncodedBatch,
+        shards: Sequence[MessageStore],
+        firsts: Array,
+        offsets: Array,
+        taken: Array,
+    ) -> None:
+        """Have the shards write that did not take part."""
+        if taken.all():
+            return
+        bounds = [*firsts.tolist(), len(batch)]
+        offsets[np.repeat(~taken, np.diff(bounds))] = -1  # nobody knows yet
+        for n in np.flatnonzero(~taken).tolist():
+            first, end = bounds[n], bounds[n + 1]
+            offsets[first:end] = shards[n].append_encoded(batch.part(first, end), "page_cache")
+
+    # -- to stable storage -------------------------------------------------------------------
+
+    def _sync(self, shards: Sequence[MessageStore], taken: Array, position: int | None) -> None:
+        """Bring what the shards were given to stable storage, with one sync if possible."""
+        durable = False
+        if position is not None:
+            try:
+                self._commits.reach(position, self._sync_journal)
+                durable = True
+            except StoreFailed as error:
+                log.warning("%s; the shards write and sync their own files", error)
+                with self.lock:
+                    self._try_to_settle()
+        for shard, mine in zip(shards, taken.tolist(), strict=True):
+            if not (durable and mine):
+                shard.sync_data()
+            else:
+                shard.sync_before_journal()
+
+    def _sync_journal(self) -> int:
+        end = self._base + self._journal.size
+        try:
+            self._journal.sync()
+        except OSError as error:
+            self._failed = True
+            raise StoreFailed(self._journal.path, f"sync: {error}") from error
+        return end
+
+    def _try_to_settle(self) -> bool:
+        try:
+            self.settle()
+        except TubeStoreError as error:
+            log.warning("the journal cannot be emptied: %s", error)
+            return False
+        return True
+
+    def settle(self) -> None:
+        """Have all shards write what stands in the journal, and begin it anew. Under `lock`.
+
+        Raises what the shards raise; the journal then stays as it is, and goes on.
+        """
+        for shard in list(self._dirty):
+            if not shard.is_over():
+                shard.flush()
+                if self._promised:
+                    shard.sync_data()
+            del self._dirty[shard]
+        self._base += self._journal.size
+        self._commits.reach_without(self._base)
+        self._journal.begin_anew(self._next_id())
+        self._promised = False
+
+    def abandon(self) -> None:
+        """Have a lock that is free: another thread held the old one at a fork."""
+        self.lock = threading.RLock()
+
+    def forget(self) -> None:
+        """Have nothing in the journal, on the disk as well; hold `lock` as long as that matters.
+
+        Raises what the shards raise, or StoreFailed; the journal then stays as it is.
+        """
+        self.settle()
+        try:
+            self._journal.forget()
+        except OSError as error:
+            raise StoreFailed(self._journal.path, str(error)) from error
+
+    def remove_left_over(self) -> None:
+        """Remove what an earlier process left; its messages are on stable storage elsewhere."""
+        self._journal.remove()
+
+    def close(self) -> None:
+        """Remove the journal, unless a shard could not write what stands in it; after them."""
+        if any(shard.failed or shard.has_journalled() for shard in self._dirty):
+            self._journal.close()
+        else:
+            self._journal.remove()
+
+
+def _only(batch: EncodedBatch, rows: Array) -> tuple[memoryview, memoryview]:
+    """Return entries and records of some rows."""
+    kept = np.flatnonzero(rows)
+    ends = np.append(batch.starts, len(batch.data))
+    records = b"".join(batch.data[ends[n] : ends[n + 1]].tobytes() for n in kept.tolist())
+    entries = kernels.rows_at(batch.entries, kept)
+    return memoryview(entries.tobytes()), memoryview(records)

@@ -1,0 +1,114 @@
+"""What a root's journal holds is put back into a shard's files, before recovery looks at them.
+
+After a kill a shard lacks what was in its buffers. After a power cut what it had written may be
+torn or gone as well, with sound records behind it that recovery would not give up. So every
+record of the journal is compared with the file, byte by byte, and written where the file has none
+that is whole. An intact record that is another one belongs to somebody else, who has been at work
+on the directory since: it stays, and is a problem.
+
+Next to read: `recovery.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tubestore import kernels
+from tubestore.errors import CorruptRecord
+from tubestore.file_store import MsgFileStore
+from tubestore.records import ENTRY_SIZE, inspect
+from tubestore.root_journal import JournalPart
+from tubestore.segment import FileSegment
+
+log = logging.getLogger(__name__)
+Array = np.ndarray[Any, Any]
+
+
+def redo(files: MsgFileStore, parts: Sequence[JournalPart]) -> list[CorruptRecord]:
+    """Write what the files of a shard lack of its parts of a journal; returns what did not fit.
+
+    A part behind the end is left out: only a power cut leaves one, and then nobody was promised
+    more than what the files have. Sealed files are synced here, the last ones by whoever opens.
+    """
+    problems: list[CorruptRecord] = []
+    for part in _joined(parts):
+        segment = _segment_for(files, part)
+        if segment is None:
+            log.warning("%s: %d messages behind a gap are left", part.shard, len(part.entries))
+            break
+        foreign = _redo_data(segment, part)
+        if foreign is not None:
+            problems.append(foreign)
+            break
+        _redo_index(files, part)
+    return problems
+
+
+def _joined(parts: Sequence[JournalPart]) -> list[JournalPart]:
+    """Join parts that follow each other."""
+    groups: list[list[JournalPart]] = []
+    index_end = data_end = -1
+    for part in parts:
+        if (part.index_start, part.data_start) != (index_end, data_end):
+            groups.append([])
+        groups[-1].append(part)
+        index_end = part.index_start + ENTRY_SIZE * len(part.entries)
+        data_end = part.data_start + len(part.data)
+    return [
+        group[0]._replace(
+            # As bytes: numpy joins structured arrays in the machine's byte order.
+            entries=np.concatenate([p.entries.view(np.uint8) for p in group]).view(
+                group[0].entries.dtype
+            ),
+            data=b"".join(p.data for p in group),
+        )
+        for group in groups
+    ]
+
+
+def _segment_for(files: MsgFileStore, part: JournalPart) -> FileSegment | None:
+    """Return the data segment that a part belongs to, made if it is the first."""
+    if not len(files.data):
+        if part.data_start or part.index_start:
+            return None
+        return files.first_data_segment()
+    found = files.data.find(part.data_start)
+    if found is not None and found.end == part.data_start and found is not files.data.last:
+        return files.data.between(part.data_start, part.data_start + 1)[0]
+    return found
+
+
+def _redo_data(segment: FileSegment, part: JournalPart) -> CorruptRecord | None:
+    """Bring the part's records into the segment; returns the first that somebody else replaced."""
+    at = part.data_start - segment.start
+    size = len(part.data)
+    there = bytes(segment.read(part.data_start, size)) if part.data_start < segment.end else b""
+    if there == part.data:
+        return None
+    if part.data[: len(there)] == there:  # a kill leaves nothing else
+        segment.restore(part.data[len(there) :], part.data_start + len(there))
+        return None
+    starts = (part.entries["data_offset"].astype(np.int64) - part.data_start).tolist()
+    for start, end in zip(starts, [*starts[1:], size], strict=True):
+        record = part.data[start:end]
+        if there[start:end] != record:
+            if inspect(there, start, len(there))[1] is None:
+                return CorruptRecord(
+                    segment.path, at + start, "an intact message where the journal has another one"
+                )
+            segment.restore(record, part.data_start + start)
+    return None
+
+
+def _redo_index(files: MsgFileStore, part: JournalPart) -> None:
+    """Write the entries that follow the last one; recovery writes any other from the records."""
+    index = files.index
+    have, partial = divmod(index.end - part.index_start, ENTRY_SIZE)
+    if 0 <= have < len(part.entries) and not partial and (len(index) or not part.index_start):
+        last = index.last if len(index) else files.first_index_segment()
+        missing = kernels.bytes_of(np.ascontiguousarray(part.entries[have:]).view(np.uint8))
+        last.restore(missing.tobytes(), last.end)

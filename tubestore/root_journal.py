@@ -1,0 +1,190 @@
+"""One file that takes a batch over many shards with one write, before each shard has its own (D6).
+
+    <root>/.tubestore/journal
+
+A frame is one batch: `JOURNAL_FRAME`, a `JOURNAL_PART` for each shard, the shards' names with
+`\\n` in between, all index entries, all records; a part's entries and records follow each other
+in the order of the parts, and are the bytes that the shard's own files will have. A frame counts
+when its digest (xxh3 of everything behind the header) is right and its generation is that of the
+first one. A generation ends when all its messages stand in the shards' files: the next one is
+written over it.
+
+It is read once, by the next opening for writing, which gives each shard what it lacks. So a kill
+loses nothing of it, but who only reads sees its messages when they have come to the shards.
+
+Guards: the lock of `JournalledAppends`, held from placing a batch to writing its frame: frames
+stand in the order of offsets.
+
+Next to read: `journalled.py`, which fills it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from tubestore.filenames import JOURNAL_FILE, OWN_DIRECTORY, join
+from tubestore.formats import INDEX_ENTRY, JOURNAL_FRAME, JOURNAL_MAGIC, JOURNAL_PART
+from tubestore.layout import Buffer
+from tubestore.vfs import Vfs, VfsFile
+
+log = logging.getLogger(__name__)
+Array = np.ndarray[Any, Any]
+
+
+class JournalPart(NamedTuple):
+    """What a frame says of one shard: where its messages stand, their entries and records."""
+
+    shard: str
+    index_start: int
+    data_start: int
+    entries: Array
+    data: bytes
+
+
+class RootJournal:
+    """The journal of a store that is open for writing."""
+
+    def __init__(self, vfs: Vfs, root: str, generation: int) -> None:
+        self._vfs = vfs
+        self._directory = join(root, OWN_DIRECTORY)
+        self.path = join(self._directory, JOURNAL_FILE)
+        self.generation = generation
+        self.size = 0
+        self._file: VfsFile | None = None
+        self._named = False
+
+    def write(self, names: Sequence[str], parts: Array, entries: Buffer, data: Buffer) -> None:
+        """Append a frame, in the page cache when this returns; OSError leaves none.
+
+        `parts`: a structured array, a row a shard, in the order of `entries` and `data`.
+        """
+        file = self._opened()
+        head = b"".join((parts.tobytes(), "\n".join(names).encode()))
+        digest = xxhash.xxh3_64(head)
+        digest.update(entries)
+        digest.update(data)
+        header = JOURNAL_FRAME.pack(
+            magic=JOURNAL_MAGIC,
+            parts=len(parts),
+            names_size=len(head) - parts.nbytes,
+            entries=len(entries) // INDEX_ENTRY.size,
+            data_size=len(data),
+            generation=self.generation,
+            digest=digest.intdigest().to_bytes(8, "big"),
+        )
+        front = b"".join((header, head, entries))
+        file.pwrite(data, self.size + len(front))
+        file.pwrite(front, self.size)  # last: it is what makes the frame count
+        self.size += len(front) + len(data)
+
+    def _opened(self) -> VfsFile:
+        if self._file is None:
+            exists = self._vfs.exists(self.path)
+            self._file = self._vfs.open(self.path, create=not exists)
+        return self._file
+
+    def sync(self) -> None:
+        """Bring every frame to stable storage."""
+        if self._file is not None:
+            self._file.sync()
+            if not self._named:
+                self._vfs.sync_directory(self._directory)
+                self._named = True
+
+    def begin_anew(self, generation: int) -> None:
+        """Forget all frames: what they hold stands in the shards.
+
+        The next frame is written over the first one. Old ones that a power cut brings back hold
+        what the shards have, or had.
+        """
+        self.generation, self.size = generation, 0
+
+    def forget(self) -> None:
+        """Have no frame in the file either, durably; after `begin_anew`."""
+        if self._file is not None:
+            self._file.truncate(0)
+            self._file.sync()
+
+    def remove(self) -> None:
+        """End with nothing in it, durably; what a store that was closed looks like."""
+        self.close()
+        if self._vfs.exists(self.path):
+            self._vfs.remove(self.path)
+            self._vfs.sync_directory(self._directory)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_journal(vfs: Vfs, root: str) -> Iterator[JournalPart]:
+    """Return what the frames of a journal hold, in their order; nothing if there is none.
+
+    Ends at the first frame that is not whole or belongs to an older generation.
+    """
+    try:
+        file = vfs.open(join(root, OWN_DIRECTORY, JOURNAL_FILE), writable=False)
+    except FileNotFoundError:
+        return
+    with contextlib.closing(file):
+        position, generation = 0, None
+        while (frame := _read_frame(file, position)) is not None:
+            if generation not in (None, frame.header.generation):
+                return
+            generation = frame.header.generation
+            yield from frame.split()
+            position += frame.size
+
+
+class _Frame(NamedTuple):
+    header: Any
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        return JOURNAL_FRAME.size + len(self.body)
+
+    def split(self) -> Iterator[JournalPart]:
+        header, body = self.header, self.body
+        parts = np.frombuffer(body, JOURNAL_PART.dtype, header.parts)
+        names_at = parts.nbytes
+        entries_at = names_at + header.names_size
+        names = body[names_at:entries_at].decode().split("\n")
+        entries = np.frombuffer(body, INDEX_ENTRY.dtype, header.entries, entries_at)
+        row, at = 0, entries_at + entries.nbytes
+        for name, part in zip(names, parts, strict=True):
+            count, size = int(part["entries"]), int(part["data_size"])
+            yield JournalPart(
+                name,
+                int(part["index_start"]),
+                int(part["data_start"]),
+                entries[row : row + count],
+                body[at : at + size],
+            )
+            row, at = row + count, at + size
+
+
+def _read_frame(file: VfsFile, position: int) -> _Frame | None:
+    raw = file.pread(JOURNAL_FRAME.size, position)
+    if len(raw) < JOURNAL_FRAME.size:
+        return None
+    header = JOURNAL_FRAME.unpack_from(raw)
+    sizes = (header.parts, header.names_size, header.entries, header.data_size)
+    if header.magic != JOURNAL_MAGIC or min(sizes) < 0:
+        return None
+    size = header.parts * JOURNAL_PART.size + header.names_size
+    size += header.entries * INDEX_ENTRY.size + header.data_size
+    if position + JOURNAL_FRAME.size + size > file.size():  # before memory is asked for
+        return None
+    body = file.pread(size, position + JOURNAL_FRAME.size)
+    if xxhash.xxh3_64_intdigest(body).to_bytes(8, "big") != header.digest:
+        return None
+    return _Frame(header, body)
