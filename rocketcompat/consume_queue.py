@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from rocketcompat.consume_queue_ext import ConsumeQueueExt, is_address
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, CQ_UNIT, INT32_MAX
 from rocketcompat.mapped_file import MappedFile
 from rocketcompat.mapped_file_queue import MappedFileQueue
@@ -79,7 +80,7 @@ class ConsumeQueue:
     """The units of one queue. Offsets are queue offsets unless a name says physical."""
 
     __slots__ = ("_end", "_files", "_log_minimum", "_min", "_min_for", "_open_lock", "_opened",
-                 "_trusted_end", "_writable", "queue_id", "refused", "topic")  # fmt: skip
+                 "_trusted_end", "_writable", "ext", "queue_id", "refused", "topic")  # fmt: skip
 
     def __init__(
         self,
@@ -93,8 +94,11 @@ class ConsumeQueue:
         open_lock: threading.RLock,
         trusted_end: int | None = None,
         writable: bool = True,
+        ext: ConsumeQueueExt | None = None,
     ) -> None:
         self.topic, self.queue_id = topic, queue_id
+        #: Where tag hashes stand when the units have addresses instead.
+        self.ext = ext
         #: Units that were not taken: negative, impossible, or another record's place.
         self.refused = 0
         self._files = MappedFileQueue(
@@ -163,7 +167,43 @@ class ConsumeQueue:
 
     def units_in_file(self, start: int, count: int) -> Units:
         """Return up to `count` units from `start`, of its file only; none if it is missing."""
-        return self.units(start, min(start + count, self.next_file_offset(start)))
+        return self.resolved(self.units(start, min(start + count, self.next_file_offset(start))))
+
+    def resolved(self, units: Units) -> Units:
+        """Return units with the tag hashes that their addresses lead to."""
+        if self.ext is None or not is_address(units["tags_code"]).any():
+            return units
+        units = units.copy()
+        units["tags_code"] = self.ext.resolve(units["tags_code"].astype(np.int64))
+        return units
+
+    def extended(self, offsets: Int64s, units: Units, store_timestamps: Int64s) -> Units:
+        """Return units to be put, with addresses of new units of the extension in them.
+
+        Units that the queue has already keep the address that they have.
+        """
+        self._open()
+        assert self.ext is not None
+        if not self.ext.is_open:
+            self.ext.open_behind(self._last_address())
+        units = units.copy()
+        fresh = np.flatnonzero(offsets >= self._end)
+        codes = units["tags_code"][fresh].astype(np.int64)
+        units["tags_code"][fresh] = self.ext.append(codes, store_timestamps[fresh])
+        return units
+
+    def _last_address(self) -> int | None:
+        """Return the address in the last unit that has one."""
+        end = self._end
+        first = self._files.min_offset // _SIZE
+        while end > first:
+            start = max(first, end - _RECOVER_UNITS)
+            codes = self.units(start, end)["tags_code"]
+            found = np.flatnonzero(is_address(codes))
+            if len(found):
+                return int(codes[found[-1]])
+            end = start
+        return None
 
     def next_file_offset(self, offset: int) -> int:
         """Return the first queue offset of the file after the one of `offset`."""
@@ -244,7 +284,11 @@ class ConsumeQueue:
         there = self.units(first, first + len(rows))
         if there.tobytes() == rows.tobytes():
             return
-        rows = rows[: len(there)]
+        rows = rows[: len(there)].copy()
+        # An address stands for the hash, if it is the same record's.
+        same = is_address(there["tags_code"])
+        same &= there["physical_offset"] == rows["physical_offset"]
+        rows["tags_code"][same] = there["tags_code"][same]
         fill = is_fill(there)
         refused = ~fill & (there != rows)
         if refused.any():
@@ -276,6 +320,8 @@ class ConsumeQueue:
             end = self._recovered_end(files[-1], keep_below) if files else self._files.min_offset
             self._end = end // _SIZE if files else 0
             self._files.truncate_dirty_files(end)
+            if self.ext is not None:
+                self.ext.recover(self._last_address())
             return self._end
 
     def cut(self, end: int) -> None:
@@ -330,6 +376,10 @@ class ConsumeQueue:
                 self._files.delete_oldest()
                 count += 1
         self._min_for = -1 if count else self._min_for
+        if count and self.ext is not None:
+            first_unit = self.unit(self._files.min_offset // _SIZE)
+            if first_unit is not None and is_address(first_unit.tags_code):
+                self.ext.delete_below(first_unit.tags_code)
         return count
 
     @property
@@ -339,6 +389,8 @@ class ConsumeQueue:
 
     def flush(self) -> bool:
         """Bring what was written to stable storage; False if there was nothing to do."""
+        if self.ext is not None:
+            self.ext.flush()
         return self._files.flush()
 
     def reload(self) -> None:
@@ -349,6 +401,8 @@ class ConsumeQueue:
     def close(self) -> None:
         """Give the descriptors back."""
         self._files.close()
+        if self.ext is not None:
+            self.ext.close()
 
     def _open(self) -> None:
         """Take in the files and find the end, once."""

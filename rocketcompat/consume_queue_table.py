@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.consume_queue import ConsumeQueue, LogMinimum, units_of
-from rocketcompat.formats import CQ_UNIT
+from rocketcompat.consume_queue_ext import ConsumeQueueExt
+from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT
 from rocketcompat.messages import DispatchBatch
 from tubestore.errors import NotAStore
 from tubestore.vfs import Vfs
@@ -53,8 +54,15 @@ class ConsumeQueueTable:
 
     name = "consume_queue"
 
-    def __init__(self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True) -> None:
+    def __init__(
+        self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True,
+        ext_file_size: int | None = None,
+    ) -> None:  # fmt: skip
         self._vfs, self._directory, self._file_size = vfs, directory, file_size
+        #: Bytes of an extension's file where extensions are written.
+        self._ext_file_size = ext_file_size
+        self._ext_directory = os.path.join(os.path.dirname(directory), CONSUME_QUEUE_EXT_DIRECTORY)
+        self._has_ext = vfs.exists(self._ext_directory)
         self._writable = writable
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._log_minimum = LogMinimum()
@@ -142,6 +150,7 @@ class ConsumeQueueTable:
             self._written = max(self._written, batch.end)
             return
         units = units_of(batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows])
+        times = batch.store_timestamps[rows] if self._ext_file_size is not None else None
         raw = memoryview(units.tobytes())
         starts = np.flatnonzero(np.diff(codes, prepend=-1))
         broken = (np.diff(offsets, prepend=0) != 1) & (np.diff(codes, prepend=-1) == 0)
@@ -160,6 +169,11 @@ class ConsumeQueueTable:
                 if queue is None:
                     continue
                 touched.append(queue)
+                if times is not None:
+                    places = slice(start, end)
+                    extended = queue.extended(offsets[places], units[places], times[places])
+                    queue.put_rows(offsets[places], extended, batch.damaged)
+                    continue
                 part = raw[start * CQ_UNIT.size : end * CQ_UNIT.size]
                 if has_gap or not queue.append_units(first, part):
                     queue.put_rows(offsets[start:end], units[start:end], batch.damaged)
@@ -235,4 +249,18 @@ class ConsumeQueueTable:
             open_lock=self._open_lock,
             trusted_end=trusted_end,
             writable=self._writable,
+            ext=self._make_ext(topic, queue_id),
         )
+
+    def _make_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
+        """Return a queue's extension: where they are written, or there is one."""
+        directory = os.path.join(self._ext_directory, topic, str(queue_id))
+        size = self._ext_file_size
+        if size is None and not self._has_ext:
+            return None
+        if size is None:
+            sizes = [size for _, is_dir, size in self._vfs.entries(directory) if not is_dir]
+            if not sizes:
+                return None
+            size = sizes[0]
+        return ConsumeQueueExt(self._vfs, directory, size, writable=self._writable)

@@ -125,6 +125,17 @@ CQ_UNIT = Layout(
         Field("tags_code", "i8", "Java hash of the tag (sign-extended), 0 without one."),
     ),
 )
+#: A unit of a queue's extension, without the bitmap that may follow it (spec §2.8).
+CQ_EXT_UNIT = Layout(
+    "CqExtUnit",
+    20,
+    (
+        Field("size", "i2", "Bytes of the unit, the bitmap included."),
+        Field("tags_code", "i8", "As in a queue's unit."),
+        Field("store_timestamp", "i8", "When the store took the message, ms since the epoch."),
+        Field("bitmap_size", "i2", "Bytes of the bitmap, which follows."),
+    ),
+)
 #: A unit before the first of a queue that starts late: physical offset 0 and this size.
 CQ_PRE_FILL_SIZE = 0x7FFFFFFF
 
@@ -190,6 +201,7 @@ INT32_MAX = 0x7FFFFFFF
 # Default sizes (spec appendix A).
 COMMIT_LOG_FILE_SIZE = 1 << 30
 CONSUME_QUEUE_FILE_SIZE = 300_000 * CQ_UNIT.size
+CONSUME_QUEUE_EXT_FILE_SIZE = 48 << 20
 HASH_SLOTS = 5_000_000
 INDEX_ITEMS = 20_000_000
 MESSAGE_SIZE_MAX = 4 << 20
@@ -197,6 +209,7 @@ MESSAGE_SIZE_MAX = 4 << 20
 # Names in the directory.
 COMMIT_LOG_DIRECTORY = "commitlog"
 CONSUME_QUEUE_DIRECTORY = "consumequeue"
+CONSUME_QUEUE_EXT_DIRECTORY = "consumequeue_ext"
 BATCH_CONSUME_QUEUE_DIRECTORY = "batchconsumequeue"
 INDEX_DIRECTORY = "index"
 CONFIG_DIRECTORY = "config"

@@ -21,6 +21,7 @@ from typing import Any, Literal, Self
 from rocketcompat.formats import (
     BLANK,
     COMMIT_LOG_FILE_SIZE,
+    CONSUME_QUEUE_EXT_FILE_SIZE,
     CONSUME_QUEUE_FILE_SIZE,
     CQ_UNIT,
     HASH_SLOTS,
@@ -46,6 +47,7 @@ _CHOICES = {
 _LEAST = {
     "mapped_file_size_commit_log": MESSAGE_HEAD.size + BLANK.size,
     "mapped_file_size_consume_queue": 1,
+    "mapped_file_size_consume_queue_ext": 64,
     "max_hash_slot_num": 1,
     "max_index_num": 2,
     "max_message_size": 1,
@@ -71,6 +73,8 @@ class MessageStoreConfig:
 
     mapped_file_size_commit_log: int = COMMIT_LOG_FILE_SIZE
     mapped_file_size_consume_queue: int = CONSUME_QUEUE_FILE_SIZE
+    enable_consume_queue_ext: bool = False
+    mapped_file_size_consume_queue_ext: int = CONSUME_QUEUE_EXT_FILE_SIZE
     max_hash_slot_num: int = HASH_SLOTS
     max_index_num: int = INDEX_ITEMS
     message_index_enable: bool = True

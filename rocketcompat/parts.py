@@ -55,6 +55,10 @@ class Parts:
             self.queues = ConsumeQueueTable(
                 self.vfs, self.path(CONSUME_QUEUE_DIRECTORY), config.consume_queue_file_size,
                 writable=self.writable,
+                ext_file_size=(
+                    config.mapped_file_size_consume_queue_ext
+                    if config.enable_consume_queue_ext else None
+                ),
             )  # fmt: skip
         if "index" in layouts and config.message_index_enable:
             geometry = IndexGeometry(config.max_hash_slot_num, config.max_index_num)

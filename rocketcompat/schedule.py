@@ -179,7 +179,7 @@ class ScheduleMessageService(ServiceThread):
             self._offsets[level] = offset
         count = 0
         while (units := queue.units(offset, offset + _UNITS_AT_ONCE)).size:
-            for unit in units.tolist():
+            for unit in queue.resolved(units).tolist():
                 if not self._is_due(level, *unit):
                     return count
                 count += self._deliver(queue, offset, unit)

@@ -13,6 +13,7 @@ import pytest
 
 import rocketcompat
 from rocketcompat import BatchItem, Message, MessageBatch
+from rocketcompat.check import check
 from rocketcompat.default_message_store import DefaultMessageStore
 from tests.interop.drivers import (
     ROCKETMQ_VERSIONS,
@@ -133,6 +134,28 @@ def test_a_real_store_reads_our_units_in_several_queues_and_goes_on(
     with opened(tmp_path, version, **options) as store:
         for name, places in wanted.items():
             assert store.max_offset_in_queue(name, 0) == len(places)
+
+
+@pytest.mark.parametrize("version", [OLD, pytest.param(NEW, marks=pytest.mark.slow)])
+def test_a_real_store_reads_our_extensions_and_continues_them(version: str, tmp_path: Path) -> None:
+    settings = {
+        **SETTINGS, "enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 1024,
+    }  # fmt: skip
+    options = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 1024}
+    book = Book()
+    with opened(tmp_path, version, **options) as store:
+        for number in range(300):
+            book.put(store, Message("orders", b"%d" % number, tags=f"t{number % 5}",
+                                    queue_id=number % 4, born_timestamp=BORN, keys=f"k{number}",
+                                    store_host=STORE_HOST))  # fmt: skip
+    visit(version, tmp_path, book, settings)
+    with opened(tmp_path, version, **options) as store:
+        check_store(store, book)
+        for queue_id in range(4):
+            found = store.get_message("orders", queue_id, 0, 32, "t1")
+            assert found.messages
+            assert {message.properties["TAGS"] for message in found.messages} == {"t1"}
+    assert list(check(tmp_path, {**SETTINGS, "mappedFileSizeConsumeQueueExt": 1024})) == []
 
 
 def light_queues(rows: list[Row]) -> dict[str, list[int]]:
