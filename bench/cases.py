@@ -76,6 +76,8 @@ class Case:
     stack: ExitStack = field(default_factory=ExitStack)
     _stored: dict[str, Path] = field(default_factory=dict)
     _opened: dict[str, Layout] = field(default_factory=dict)
+    #: The topic of `our_reads.py`, made once.
+    own: Any = None
 
     def make(self, make: Make, root: Path, durability: Durability | None = None) -> Layout:
         """Open a layout with the topics and partitions of this case."""

@@ -75,6 +75,11 @@ class TopicSharded:
         self._topics = self._store.ensure_topics(dict.fromkeys(names, options))
         self._names = pa.array(names)
 
+    @property
+    def first_topic(self) -> tubestore.Topic:
+        """The topic itself, for calls that only we have."""
+        return self._topics[0]
+
     def append(self, topic: int, partition: int, body: bytes) -> None:
         self._topics[topic].append(body, partition=partition)
 

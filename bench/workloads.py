@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bench import limits, real
+from bench import limits, our_reads, real
 from bench.cases import Case, Contestant, appending, opening, reading, scanning, syncing
 from bench.layouts import Durability, SingleLog, SingleLogAndShards, TopicSharded
 from bench.payload import Payload
@@ -124,6 +124,14 @@ TUBEMQ_READ = Contestant(real.TUBEMQ, "real", real.tubemq_read)
 OPEN_VERIFY = Contestant("tubestore", "ours", opening(checkpoint=False))
 OPEN_CHECKPOINT = Contestant("tubestore, checkpoint", "ours", opening(checkpoint=True))
 
+ONE_BY_ONE = Contestant("a call each", "limit", our_reads.each())
+TOGETHER = Contestant("tubestore read_many", "ours", our_reads.together)
+COPIES = Contestant("bodies copied", "limit", our_reads.each(sealed=True))
+VIEWS = Contestant("tubestore zero_copy", "ours", our_reads.each(sealed=True, zero_copy=True))
+BY_INDEX = Contestant("tubestore filter_items", "ours", our_reads.filtering(by_index=True))
+BY_SCAN = Contestant("scan with bodies", "limit", our_reads.filtering(by_index=False))
+OFFSET_AT = Contestant("tubestore offset_at", "ours", our_reads.offsets_at)
+
 _READERS = (_read(TopicSharded), LEAN, GATHER, _read(Lmdb))
 
 WORKLOADS: tuple[Workload, ...] = (
@@ -224,6 +232,34 @@ WORKLOADS: tuple[Workload, ...] = (
         (*_READERS, TUBEMQ_READ),
         (Bar(GATHER.name, 0.4), Bar("lmdb", 1)),
         partitions=10_000,
+    ),
+    Workload(
+        "read-many-p10000",
+        "offset and body of 10,000 partitions, 100 messages of each, 100 partitions a call",
+        Sizes(1_000_000, 200_000),
+        (TOGETHER, ONE_BY_ONE, GATHER),
+        (Bar(ONE_BY_ONE.name, 2),),
+        partitions=10_000,
+    ),
+    Workload(
+        "read-views",
+        "offset and body of one of 10 partitions after the other, bodies not copied, sealed files",
+        Sizes(400_000, 200_000),
+        (VIEWS, COPIES),
+        (Bar(COPIES.name, 3),),
+    ),
+    Workload(
+        "filter",
+        "find the 1 % with a filter item, bodies and all (rates count what is searched)",
+        Sizes(1_000_000, 200_000),
+        (BY_INDEX, BY_SCAN),
+        (Bar(BY_SCAN.name, 20),),
+    ),
+    Workload(
+        "offset-at",
+        "the offset of a random time in one of 10 partitions",
+        Sizes(1_000_000, 200_000),
+        (OFFSET_AT,),
     ),
     Workload(
         "scan",

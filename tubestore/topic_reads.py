@@ -253,7 +253,7 @@ class TopicReader(TopicShards):
         _check_limit(limit)
         chosen = self._columns(columns, verify, zero_copy)
         wanted = make_filter(filter_items, start, end)
-        batches = _scanned(self._views(), chosen, wanted, limit, max_bytes)
+        batches = _scanned(self.views(), chosen, wanted, limit, max_bytes)
         return pa.RecordBatchReader.from_batches(chosen.schema, batches)
 
 

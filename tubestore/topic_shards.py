@@ -118,7 +118,7 @@ class TopicShards:
         """The ids of all partitions: store id * 10,000 + place."""
         return [self.options.partition_id(n) for n in range(self.options.partition_count)]
 
-    def _views(self) -> list[ShardView]:
+    def views(self) -> list[ShardView]:
         """Return all shards as they are at one moment: a published job is in all or in none."""
         shards = [self.shard(s) for s in range(self.options.stores) if self._exists(s)]
         with self._store.showing():
@@ -205,7 +205,7 @@ class TopicShards:
         ends; `bytes`: of its records, headers included; `oldest`: when the one that was received
         first was received. One pass over the index, one moment for all shards.
         """
-        views = {view.store_id: view for view in self._views()}
+        views = {view.store_id: view for view in self.views()}
         names = ("partition", "first", "next", "count", "bytes", "oldest")
         parts = []
         for store_id in range(self.options.stores):

@@ -43,6 +43,8 @@ FilterItems = Annotated[
     list[str] | None,
     typer.Option("--filter-item", help="Only messages with this filter item; may be repeated."),
 ]
+#: Without -f, which follows.
+LongFormat = Annotated[Format, typer.Option("--format", help="How to print the data.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Compare checksums.")]
 
 
@@ -181,6 +183,31 @@ def read(
     command.read(
         root, topic, chosen, out=out, format=format, int64=int64, limit=limit, summary=summary
     )
+
+
+@app.command()
+def tail(
+    root: RootArgument,
+    topic: TopicArgument,
+    partition: PartitionOption = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last.")] = 10,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as messages come, until interrupted.")
+    ] = False,
+    idle_timeout: Annotated[
+        float | None,
+        typer.Option("--idle-timeout", metavar="SECONDS", help="Stop when nothing came so long."),
+    ] = None,
+    filter_item: FilterItems = None,
+    format: LongFormat = Format.TEXT,
+    int64: Int64Option = Int64.NUMBER,
+    out: OutOption = None,
+) -> None:
+    """Show the last messages of a topic or partition, and with -f those that are appended."""
+    from tubestore.cli import tail as command
+
+    wanted = command.Wanted(lines, partition, filter_item, follow, idle_timeout)
+    command.tail(root, topic, wanted, out=out, format=format, int64=int64)
 
 
 @app.command()

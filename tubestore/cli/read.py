@@ -77,7 +77,7 @@ def read(root: str, topic: str, chosen: Chosen, *, out: str | None, **how: Any) 
             MESSAGE_SCHEMA,
             columns,
             output,
-            to_rows=_rows,
+            to_rows=rows_of,
             position=_scan_position if whole else _page_position,
         )
 
@@ -128,7 +128,8 @@ def _scan(
         yield from view.scan(columns, wanted, start=start)
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Go through a batch as it is printed: times as ms, addresses as text."""
     for row in batch.drop_columns(["received_time"]).to_pylist():
         row["received_time"] = row.pop("received_time_ms")
         if row["attributes"] is not None:

@@ -1,0 +1,144 @@
+"""`tubestore tail`: the last messages of a topic or partition, and those that are appended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tubestore
+from tubestore.cli.arguments import printing
+from tubestore.cli.errors import UsageMistake
+from tubestore.cli.output import Format, Row, emit_rows, time_text
+from tubestore.cli.read import COLUMNS, rows_of
+from tubestore.decode import columns_for
+from tubestore.formats import PARTITIONS_PER_STORE
+from tubestore.kernels import rows_at
+from tubestore.manager import MessageStoreManager
+from tubestore.messages import ALL_COLUMNS
+from tubestore.read_path import ShardView
+from tubestore.records import ENTRY_SIZE
+from tubestore.selection import Filter, Rows
+from tubestore.shard_files import check_root
+from tubestore.topic_reads import TopicReader, make_filter
+from tubestore.vfs import OsVfs
+
+POLL_SECONDS = 0.2
+_LINES = (Format.TEXT, Format.JSONL, Format.CSV)
+_BODY_SHOWN = 200
+_EVERYTHING = columns_for(ALL_COLUMNS)
+
+
+class Wanted(NamedTuple):
+    """Which messages are shown, and how long."""
+
+    lines: int
+    partition: int | None
+    filter_items: list[str] | None
+    follow: bool
+    idle_timeout: float | None
+
+
+class Tail:
+    """Reads a topic from near its end, and what is appended to it."""
+
+    def __init__(self, store: MessageStoreManager, topic: TopicReader, wanted: Wanted) -> None:
+        self._store, self._topic, self._wanted = store, topic, wanted
+        self._filter: Filter = make_filter(wanted.filter_items or None, None, None)
+        #: Where to go on, by shard.
+        self._positions: dict[int, int] = {}
+
+    def last(self) -> list[Row]:
+        """Return the last messages, in the order in which they were received if shards differ."""
+        lines = self._wanted.lines
+        found: list[Row] = []
+        views = self._views()
+        for view in views:
+            found += deque(self._rows(view, self._start_of(view)), maxlen=lines)
+        if len(views) > 1:
+            found.sort(key=lambda row: row["received_time"])
+        return found[-lines:] if lines else []
+
+    def _views(self) -> list[ShardView]:
+        partition = self._wanted.partition
+        views = self._topic.views()
+        if partition is None:
+            return views
+        self._topic.next_offset(partition)  # refuses one that there is not
+        return [v for v in views if v.store_id == partition // PARTITIONS_PER_STORE]
+
+    def _start_of(self, view: ShardView) -> int:
+        """Return an offset with the last lines behind it."""
+        wanted = self._wanted
+        if not self._filter.is_empty:
+            return view.index_start
+        if wanted.partition is not None:
+            return self._topic.skip(wanted.partition, "latest", -wanted.lines)
+        return max(view.index_start, view.index_end - ENTRY_SIZE * wanted.lines)
+
+    def follow(self) -> Iterator[Row | None]:
+        """Go through what is appended; None whenever there is nothing more for now."""
+        idle_since = time.monotonic()
+        while True:
+            count = 0
+            for view in self._views():
+                start = self._positions.get(view.store_id, view.index_start)
+                for row in self._rows(view, start):
+                    count += 1
+                    yield row
+            yield None
+            now = time.monotonic()
+            timeout = self._wanted.idle_timeout
+            if count:
+                idle_since = now
+            elif timeout is not None and now - idle_since >= timeout:
+                return
+            time.sleep(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout))
+            self._store.refresh_topic(self._topic)
+
+    def _rows(self, view: ShardView, start: int) -> Iterator[Row]:
+        self._positions[view.store_id] = view.index_end
+        for rows in view.portions(self._filter, start=start):
+            partition = self._wanted.partition
+            if partition is not None:
+                keep = np.flatnonzero(rows.entries["partition_id"] == partition)
+                rows = Rows(rows.offsets[keep], rows_at(rows.entries, keep), rows.placed)
+            if len(rows.offsets):
+                for batch in view.columns_of(rows, _EVERYTHING):
+                    yield from rows_of(batch)
+
+
+def tail(root: str, topic: str, wanted: Wanted, *, out: str | None, **how: Any) -> None:
+    """Print the last messages, and with `follow` what comes."""
+    if wanted.follow and how["format"] not in _LINES:
+        raise UsageMistake("--follow prints text, jsonl or csv")
+    check_root(root, OsVfs())
+    with tubestore.open(root, mode="r") as store, printing(out, **how) as output:
+        source = Tail(store, store.topic(topic), wanted)
+        if output.format is Format.TEXT:
+            for row in _rows_of(source, wanted):
+                print(_line(row))  # at once: columns would have to wait for the widest
+        else:
+            emit_rows(_rows_of(source, wanted), COLUMNS, output)
+
+
+def _rows_of(source: Tail, wanted: Wanted) -> Iterator[Row]:
+    yield from source.last()
+    if wanted.follow:
+        for row in source.follow():
+            if row is None:
+                sys.stdout.flush()
+            else:
+                yield row
+
+
+def _line(row: Row) -> str:
+    words = [time_text(row["received_time"]), f"{row['partition_id']}@{row['offset']}"]
+    words += [f"[{row['filter_item']}]"] if row["filter_item"] else []
+    words += [row["state"]] if row["state"] != "ok" else []
+    text = (row["body"] or b"")[:_BODY_SHOWN].decode("utf-8", "replace")
+    return " ".join([*words, "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)])
