@@ -17,6 +17,7 @@ from tubestore.clock import ManualClock
 from tubestore.dump import dump
 from tubestore.errors import (
     InvalidMessage,
+    NotAStore,
     OffsetOutOfRange,
     ReadOnlyStore,
     StoreLocked,
@@ -413,6 +414,22 @@ def test_a_topic_that_fails_does_not_keep_the_others(
             store.maintain()
         assert [len(numbers(store[name])) for name in ("a", "b", "c")] == [0, 12, 0]
         assert "retention of b" in caplog.text
+
+
+def test_a_shard_that_will_not_open_does_not_keep_the_others(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    with open_small(memory_vfs, clock) as store:
+        for name in ("bad", "good"):
+            fill(store.create_topic(name), clock)
+    memory_vfs.remove(f"/s/bad-0/{760:020d}.tube")
+    with open_small(memory_vfs, clock) as store:
+        assert {row.topic for row in store.retain(max_bytes=0)} == {"good"}
+    with (
+        open_small(memory_vfs, clock, "r", on_damage="raise") as reader,
+        pytest.raises(NotAStore, match="does not start where"),
+    ):
+        reader.explain_retention()
 
 
 # -- the trash -------------------------------------------------------------------------------

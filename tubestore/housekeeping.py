@@ -21,7 +21,7 @@ from functools import partial
 
 from tubestore import trash
 from tubestore.clock import Clock
-from tubestore.errors import OffsetOutOfRange, StoreClosed, TubeStoreError, UnknownTopic
+from tubestore.errors import NotAStore, OffsetOutOfRange, StoreClosed, TubeStoreError, UnknownTopic
 from tubestore.filenames import join, parse_store_key, store_key
 from tubestore.leases import Lease, LeaseRecord, forget_expired, live_leases
 from tubestore.message_store import MessageStore
@@ -112,7 +112,14 @@ class Housekeeping:
         planned = []
         for topic in topics:
             bounds = bounds_of(topic)
-            shards = [self._look(topic, n, leases, now_ms) for n in self._store_ids(topic)]
+            shards = []
+            for store_id in self._store_ids(topic):
+                try:
+                    shards.append(self._look(topic, store_id, leases, now_ms))
+                except NotAStore as error:  # nothing opens it; the others are not to grow for it
+                    if self._options.on_damage == "raise":
+                        raise
+                    log.warning("retention passes by %s", error)
             plan(shards, bounds)
             planned += [_Planned(topic, bounds, shard) for shard in shards]
         if max_bytes is not None:
