@@ -28,6 +28,7 @@ from tubestore.manager import MessageStoreManager
 from tubestore.records import ENTRY_SIZE
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.topic import Topic
+from tubestore.vfs import OsVfs
 
 HOUR = 3_600_000
 #: Five messages of 100 bytes and their headers fill a data file, seven entries an index file.
@@ -650,3 +651,43 @@ def test_a_reader_that_opens_while_files_go_sees_a_whole_shard(
 
     with open_small(Interrupted(memory_vfs, remove), clock, "r") as reader:
         assert numbers(reader["t"]) == [20, 21, 22]
+
+
+def test_a_reader_beside_a_writer_that_removes_all_the_time_meets_no_other_error(
+    tmp_path: Path,
+) -> None:
+    """Without a grace time: the worst that happens to who is too slow is to be told so."""
+    done = threading.Event()
+    told: list[OffsetOutOfRange] = []
+    seen: list[list[int]] = []
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            with tubestore.open(tmp_path, mode="r", vfs=OsVfs(descriptors_max=16)) as reader:
+                while not done.is_set():
+                    reader.refresh()
+                    try:
+                        seen.append(numbers(reader["t"]))
+                    except OffsetOutOfRange as error:
+                        told.append(error)
+        except BaseException as error:
+            errors.append(error)
+
+    with tubestore.open(tmp_path, background=False, trash_grace_ms=0, **SMALL) as store:
+        topic = store.create_topic("t")
+        thread = threading.Thread(target=read)
+        thread.start()
+        try:
+            for number in range(400):
+                topic.append(b"%0100d" % number)
+                if number % 7 == 0:
+                    topic.retain(max_bytes=2000)
+        finally:
+            done.set()
+            thread.join()
+    assert errors == []
+    assert len(seen) + len(told) > 1
+    for found in seen:
+        assert found == list(range(400))[found[0] : found[-1] + 1] if found else True
+    assert all(error.offset < error.first <= error.end for error in told)
