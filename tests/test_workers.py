@@ -64,6 +64,9 @@ class Owner:
         if not pause(0):
             self.tidied.release()
 
+    def maintain_journal(self) -> None:
+        pass
+
     def note_problem(self, problem: TubeStoreError) -> None:
         self.problems.append(problem)
 

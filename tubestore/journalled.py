@@ -15,11 +15,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from tubestore import kernels
+from tubestore.clock import Clock
 from tubestore.errors import StoreFailed, TubeStoreError
 from tubestore.formats import JOURNAL_PART
 from tubestore.group_commit import GroupCommit
@@ -33,15 +35,17 @@ log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 #: Above this many bytes a shard, two writes each cost less than copying everything once more.
 _SLICE_BYTES_MAX = 16 << 10
+#: A journal that will be full within this time is not emptied by age.
+_HOT_MS = 4000
 
 
 class JournalledAppends:
     """The journal of a store, and the shards that have messages in it."""
 
     def __init__(
-        self, vfs: Vfs, root: str, options: StoreOptions, next_id: Callable[[], int]
+        self, vfs: Vfs, root: str, options: StoreOptions, clock: Clock, next_id: Callable[[], int]
     ) -> None:
-        self._options, self._next_id = options, next_id
+        self._options, self._clock, self._next_id = options, clock, next_id
         self._journal = RootJournal(vfs, root, next_id())
         #: Comes before any of a shard's.
         self.lock = threading.RLock()
@@ -53,6 +57,8 @@ class JournalledAppends:
         #: Whether anybody was promised that what the journal holds survives a power cut.
         self._promised = False
         self._failed = False
+        #: When this generation began (monotonic seconds).
+        self._begun = 0.0
 
     def takes(self, shards: int, size: int) -> bool:
         """Whether a batch of `size` bytes over so many shards goes through the journal."""
@@ -98,7 +104,8 @@ class JournalledAppends:
 
         Returns which shards took their part.
         """
-        ends = np.array([shard.buffered_ends() for shard in shards], np.int64)
+        stands = [shard.buffered_ends() for shard in shards]
+        ends = np.array(stands, np.int64)
         bounds = np.append(firsts, len(batch))
         counts = np.diff(bounds)
         places = np.append(batch.starts, len(batch.data))[bounds]
@@ -109,13 +116,13 @@ class JournalledAppends:
         offsets[:] = index
         data, entries = batch.data.tobytes(), batch.entries.tobytes()
         generation = self._journal.generation
-        edges, cuts = (ENTRY_SIZE * bounds).tolist(), places.tolist()
-        taken = np.zeros(len(shards), bool)
-        for n, (shard, (index_at, data_at)) in enumerate(zip(shards, ends.tolist(), strict=True)):
-            mine = entries[edges[n] : edges[n + 1]], data[cuts[n] : cuts[n + 1]]
-            taken[n] = shard.take_journalled(*mine, index_at, data_at, generation)
+        slices = pairwise((ENTRY_SIZE * bounds).tolist()), pairwise(places.tolist())
+        taken = [
+            shard.take_journalled(entries[a:b], data[c:d], *stand, generation)
+            for shard, stand, (a, b), (c, d) in zip(shards, stands, *slices, strict=True)
+        ]
         self._dirty.update(dict.fromkeys(shards))
-        return taken
+        return np.array(taken)
 
     def _write(
         self, batch: EncodedBatch, shards: Sequence[MessageStore], firsts: Array, taken: Array
@@ -137,6 +144,8 @@ class JournalledAppends:
             entries, data = _only(batch, np.repeat(taken, np.diff(bounds)))
         if not len(names):
             return None
+        if self._journal.size == 0:
+            self._begun = self._clock.monotonic()
         try:
             self._journal.write(names, parts, entries, data)
         except OSError as error:
@@ -190,6 +199,21 @@ class JournalledAppends:
             self._failed = True
             raise StoreFailed(self._journal.path, f"sync: {error}") from error
         return end
+
+    def maintain(self) -> None:
+        """Empty the journal when its first message is old, for those who read the files.
+
+        Not if it fills so fast that it will be emptied soon in any case: another thread beside
+        who appends would cost more than it gives.
+        """
+        age_ms = (self._clock.monotonic() - self._begun) * 1000
+        options = self._options
+        if age_ms < options.journal_flush_ms or not self._journal.size:
+            return
+        if self._journal.size * _HOT_MS >= options.journal_size_bytes * age_ms:
+            return
+        with self.lock:
+            self._try_to_settle()
 
     def _try_to_settle(self) -> bool:
         try:

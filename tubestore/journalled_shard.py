@@ -38,27 +38,23 @@ class JournalledShard(AdoptingShard):
         Also not behind messages that are in no file and no journal: what a level promises of a
         message it promises of all before it.
         """
-        count = len(entries) // ENTRY_SIZE
         with self._append_lock:
             main = self._main
-            if (
-                self._refusal is not None
-                or main.data_end != data_start
-                or main.index_end != index_start
-            ):
+            if main.data_end != data_start or main.index_end != index_start:
                 return False
             in_files = self._visible.data_end
             continues = self._journal_to == data_start and self._journal_generation == generation
             if in_files != data_start and not (continues and self._journal_from <= in_files):
                 return False
-            if data_start + len(records) > self._room_end or main.count + count > self._room_count:
-                if not self._fits(len(records), count):
+            size, count = len(records), len(entries) // ENTRY_SIZE
+            if data_start + size > self._room_end or main.count + count > self._room_count:
+                if self._refusal is not None or not self._fits(size, count):
                     return False
-                self._take_room(len(records), count)
+                self._take_room(size, count)
             main.add_block(entries, records)
             if not continues:
                 self._journal_from, self._journal_generation = data_start, generation
-            self._journal_to = main.data_end
+            self._journal_to = data_start + size
             return True
 
     def leave_journal(self) -> None:

@@ -157,7 +157,7 @@ class MessageStoreManager(BulkLoads):
                 error if isinstance(error, TubeStoreError) else StoreFailed(self.root, str(error))
             )
             return
-        journal = JournalledAppends(self.vfs, self.root, self.options, self.next_msg_id)
+        journal = JournalledAppends(self.vfs, self.root, self.options, self.clock, self.next_msg_id)
         journal.remove_left_over()
         if self.options.journal_size_bytes:
             self.journal = journal
@@ -274,9 +274,15 @@ class MessageStoreManager(BulkLoads):
 
     def maintain(self) -> None:
         """Do what is due by time; with `background=True` a thread calls this by itself."""
+        self.maintain_journal()
         for shard in list(self.writing_shards()):
             shard.maintain()
         self.keep_house(lambda seconds: False)
+
+    def maintain_journal(self) -> None:
+        """Write what has been in the journal for a while to its shards."""
+        if self.journal is not None:
+            self.journal.maintain()
 
     def keep_house(self, pause: Callable[[float], bool]) -> None:
         """Make a pass of retention if it is time for one."""

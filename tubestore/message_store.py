@@ -214,10 +214,7 @@ class MessageStore(JournalledShard):
         now = self._clock.monotonic()
         options = self._options
         first = (self._flushing or self._main).first_time
-        age_max = options.mem_flush_interval_ms
-        if self.has_journalled():
-            age_max = min(age_max, options.journal_flush_ms)
-        if self.dirty_bytes and (now - first) * 1000 >= age_max:
+        if self.dirty_bytes and (now - first) * 1000 >= options.mem_flush_interval_ms:
             self.flush()
         behind = self._visible.data_end > self._commits.end
         if behind and (now - self._last_sync) * 1000 >= options.sync_after_ms:

@@ -50,8 +50,9 @@ class StoreOptions:
     #: A batch over at least this many shards, small in each, is one write to the root's journal …
     journal_shards_min: int = 8
     #: … which is emptied into the shards when it has this many bytes; 0: there is none.
-    journal_size_bytes: int = 64 << 20
-    #: How old a message is at most that stands in the journal and not in its shard.
+    journal_size_bytes: int = 128 << 20
+    #: How old a message in the journal may be before it is written to its shard, unless the
+    #: journal fills so fast that it is emptied within some seconds in any case.
     journal_flush_ms: int = 1000
     flush_workers: int = 2
     #: How long an append waits when both buffers are full before it raises StoreBusy.

@@ -38,6 +38,9 @@ class Employer(Protocol):
     def keep_house(self, pause: Callable[[float], bool]) -> None:
         """Make a pass of retention if it is time for one; end it when `pause(seconds)` is True."""
 
+    def maintain_journal(self) -> None:
+        """Write what has been in the journal for a while to its shards."""
+
     def note_problem(self, problem: TubeStoreError) -> None:
         """Remember what went wrong where nobody was waiting for it."""
 
@@ -162,6 +165,10 @@ class Workers:
         employer = self._employer()
         if employer is None:
             return False
+        try:
+            employer.maintain_journal()
+        except Exception:  # the timer has to go on; whoever appends next meets it, too
+            log.exception("the journal")
         shards = list(employer.writing_shards())
         del employer
         for shard in shards:
