@@ -16,6 +16,7 @@ from rich.table import Table
 import rocketcompat
 import tubestore
 from rocketcompat.check import check
+from rocketcompat.cli.demo_damage import damage_and_mend
 from rocketcompat.messages import GetMessageStatus
 from tubestore.cli.demo_parts import (
     DEFAULT_LINES,
@@ -55,6 +56,7 @@ def run(
     clock = timed()
     findings = [f for place in (root, out / "stack-killed") for f in check(place)]
     steps.done("check", f"{len(findings)} findings in both stores", clock())
+    good &= damage_and_mend(out / "stack-killed", fresh(out / "stack-damaged"), steps)
     compare(out, table, console)
     steps.table("the full stack, this run")
     console.print(
