@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -53,10 +53,10 @@ class CommitLog(ReadableLog):
 
     def __init__(
         self, vfs: Vfs, directory: str, config: MessageStoreConfig, clock: Clock,
-        *, writable: bool = True,
+        *, writable: bool = True, more: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.queue = MappedFileQueue(
-            vfs, directory, config.mapped_file_size_commit_log, writable=writable
+            vfs, directory, config.mapped_file_size_commit_log, writable=writable, more=more
         )
         super().__init__()
         self.config = config

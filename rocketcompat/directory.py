@@ -10,7 +10,7 @@ Next to read: `queue_view.py`, `dump.py`, `check.py`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 from rocketcompat.columns import RecordColumns
 from rocketcompat.formats import (
     BLANK,
-    COMMIT_LOG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
     MAGIC_BLANK,
@@ -65,21 +64,26 @@ class Region:
 class LogFiles:
     """The CommitLog's files, read-only; what `log_scan` asks of a queue of files."""
 
-    def __init__(self, vfs: Vfs, directory: str, file_size: int) -> None:
-        self.directory, self.file_size = directory, file_size
+    def __init__(self, vfs: Vfs, directories: Sequence[str], file_size: int) -> None:
+        self.directory, self.directories = directories[0], tuple(directories)
+        self.file_size = file_size
         self._vfs = vfs
         self.refresh()
 
     def refresh(self) -> None:
         """Look at the directory again: a broker adds files and removes old ones."""
-        vfs, directory, file_size = self._vfs, self.directory, self.file_size
-        found = [(parse_offset_name(n), n, s) for n, d, s in vfs.entries(directory) if not d and s]
+        vfs, file_size = self._vfs, self.file_size
+        found = [
+            (parse_offset_name(name), os.path.join(directory, name), size)
+            for directory in self.directories
+            for name, is_directory, size in vfs.entries(directory)
+            if not is_directory and size
+        ]
         self.files: tuple[MappedFile, ...] = tuple(
             MappedFile(
-                vfs.open(os.path.join(directory, name), writable=False), start, file_size,
-                min(size, file_size),
+                vfs.open(path, writable=False), start, file_size, min(size, file_size)
             )
-            for start, name, size in sorted((o, n, s) for o, n, s in found if o is not None)
+            for start, path, size in sorted((o, p, s) for o, p, s in found if o is not None)
         )  # fmt: skip
 
     @property
@@ -129,14 +133,16 @@ class StoreDirectory:
         self.root, self.vfs = os.fspath(root), vfs or OsVfs()
         if not self.vfs.exists(self.root):
             raise NotAStore(self.root, "no such directory")
-        if not self.vfs.exists(self.path(COMMIT_LOG_DIRECTORY)):
-            raise NotAStore(self.root, "has no commitlog directory, so it is no RocketMQ store")
         self.options = dict(options or {})
+        if not self.vfs.exists(self._log_paths()[0]):
+            raise NotAStore(self.root, "has no commitlog directory, so it is no RocketMQ store")
         #: The file sizes that follow from the files, by RocketMQ's names.
         self.inferred = self._inferred_sizes()
         self.config = MessageStoreConfig.from_camel({**self.inferred, **self.options})
         self.log = LogFiles(
-            self.vfs, self.path(COMMIT_LOG_DIRECTORY), self.config.mapped_file_size_commit_log
+            self.vfs,
+            self.config.commit_log_directories(self.root),
+            self.config.mapped_file_size_commit_log,
         )
         self._own_from, self._damages = self._what_recovery_knows()
 
@@ -172,9 +178,18 @@ class StoreDirectory:
         there = (layout for layout, name in names.items() if self.vfs.exists(self.path(name)))
         return frozenset(there)
 
+    def _log_paths(self) -> list[str]:
+        """Return the directories of the log's files."""
+        given = self.options.get("storePathCommitLog", "")
+        return MessageStoreConfig(store_path_commit_log=given).commit_log_directories(self.root)
+
     def _inferred_sizes(self) -> dict[str, int]:
         """Return the file sizes that names and lengths say."""
-        log = self._size_of([self.path(COMMIT_LOG_DIRECTORY)])
+        paths = self._log_paths()
+        if len(paths) == 1:
+            log = self._size_of(paths)
+        else:  # names in one of them are several files apart
+            log = next((size for _, d, size in self.vfs.entries(paths[0]) if not d and size), 0)
         queues = (self.queue_path(*key) for key in self.queue_names())
         sizes = zip(_FILE_SIZE_OPTIONS, (log, self._size_of(queues)), strict=True)
         return {name: size for name, size in sizes if size and name not in self.options}

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from sortedcontainers import SortedDict
 
@@ -34,8 +34,13 @@ _LEVELS = 3
 class MappedFileQueue:
     """RocketMQ's `MappedFileQueue`: files by start offset (spec §5)."""
 
-    def __init__(self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True) -> None:
-        self.directory, self.file_size = directory, file_size
+    def __init__(
+        self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True,
+        more: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        #: The first directory, and all: file n stands in directory n modulo their number.
+        self.directory, self.directories = directory, (directory, *more)
+        self.file_size = file_size
         self._vfs, self._writable = vfs, writable
         self._files: SortedDict[int, MappedFile] = SortedDict()
         self._flush_lock = threading.Lock()
@@ -52,35 +57,41 @@ class MappedFileQueue:
         a crash while it was created: removed when it is the last (as since 5.1.3), else made
         full-size, a hole; a reader ignores it. Sub-directories are passed by (since 5.1.0).
         """
-        rows = [(name, size) for name, is_dir, size in self._vfs.entries(self.directory)
-                if not is_dir]  # fmt: skip
         found: dict[int, int] = {}
-        for name, size in rows:
-            start = parse_offset_name(name)
-            if start is None:
-                raise NotAStore(self.directory, f"holds {name!r}, which is no file of a store")
-            if size not in (0, self.file_size):
-                raise NotAStore(
-                    self.directory, f"{name} has {size} bytes, configured are {self.file_size}"
-                )
-            found[start] = size
-        names = {parse_offset_name(name): name for name, _ in rows}
+        paths: dict[int, str] = {}
+        for directory in self.directories:
+            for start, name, size in self._rows_of(directory):
+                if start in paths:
+                    raise NotAStore(directory, f"{name} is in another directory too")
+                found[start], paths[start] = size, os.path.join(directory, name)
         while found and found[max(found)] == 0:
             start = max(found)
             del found[start]
             if self._writable:
-                self._vfs.remove(os.path.join(self.directory, names[start]))
+                self._vfs.remove(paths[start])
                 # It must not come back: after a clean close nobody looks for it.
-                self._vfs.sync_directory(self.directory)
+                self._vfs.sync_directory(os.path.dirname(paths[start]))
         files: SortedDict[int, MappedFile] = SortedDict()
         for start, size in found.items():
-            file = self._vfs.open(
-                os.path.join(self.directory, names[start]), writable=self._writable
-            )
+            file = self._vfs.open(paths[start], writable=self._writable)
             if size == 0 and self._writable:
                 file.truncate(self.file_size)
             files[start] = MappedFile(file, start, self.file_size, self.file_size)
         self._files = files
+
+    def _rows_of(self, directory: str) -> Iterator[tuple[int, str, int]]:
+        """Yield start offset, name and length of the files of a directory."""
+        for name, is_directory, size in self._vfs.entries(directory):
+            if is_directory:
+                continue
+            start = parse_offset_name(name)
+            if start is None:
+                raise NotAStore(directory, f"holds {name!r}, which is no file of a store")
+            if size not in (0, self.file_size):
+                raise NotAStore(
+                    directory, f"{name} has {size} bytes, configured are {self.file_size}"
+                )
+            yield start, name, size
 
     @property
     def files(self) -> tuple[MappedFile, ...]:
@@ -146,10 +157,12 @@ class MappedFileQueue:
         """Create the file that starts at `start`, full-size and empty; OSError without room."""
         if self._files.get(start) is not None:
             raise ValueError(f"{self.directory}: there is a file at {start}")
-        self._make_directory()
-        path = os.path.join(self.directory, offset_name(start))
+        directory = self.directories[start // self.file_size % len(self.directories)]
+        for parent in make_directory(self._vfs, directory):
+            self._note_directory(parent)
+        path = os.path.join(directory, offset_name(start))
         file = self.new_file(self._vfs, path, start, self.file_size)
-        self._note_directory(self.directory)
+        self._note_directory(directory)
         with self._files_lock:
             files = self._files.copy()
             files[start] = file
@@ -219,15 +232,15 @@ class MappedFileQueue:
         so the next flush syncs them, three levels up.
         """
         lost = 0
-        directory = self.directory
-        for _ in range(_LEVELS):
-            self._note_directory(directory or ".")
-            directory = os.path.dirname(directory)
+        for directory in self.directories:
+            for _ in range(_LEVELS):
+                self._note_directory(directory or ".")
+                directory = os.path.dirname(directory)
         doomed = [file for start, file in self._files.items() if start > offset]
         for file in reversed(doomed):
             lost += self._drop(file)
-        if doomed:
-            self._vfs.sync_directory(self.directory)
+        for directory in {os.path.dirname(file.path) for file in doomed}:
+            self._vfs.sync_directory(directory)
         kept = self.last
         if kept is not None:
             position = min(offset - kept.file_from_offset, self.file_size)
@@ -239,7 +252,7 @@ class MappedFileQueue:
 
     def holds_several(self) -> bool:
         """Whether the directory has more than one file; opens none."""
-        return len(self._vfs.entries(self.directory)) > 1
+        return sum(len(self._vfs.entries(directory)) for directory in self.directories) > 1
 
     def delete_oldest(self) -> MappedFile:
         """Unlink the first file, durably; never the last. Views and reads under way stay valid.
@@ -250,15 +263,16 @@ class MappedFileQueue:
             raise ValueError(f"{self.directory}: the last file is never deleted")
         file: MappedFile = self._files.peekitem(0)[1]
         self._drop(file)
-        self._vfs.sync_directory(self.directory)
+        self._vfs.sync_directory(os.path.dirname(file.path))
         return file
 
     def remove_all(self) -> None:
         """Lose all files."""
         for file in reversed(self.files):
             self._drop(file)
-        if self._vfs.exists(self.directory):
-            self._vfs.sync_directory(self.directory)
+        for directory in self.directories:
+            if self._vfs.exists(directory):
+                self._vfs.sync_directory(directory)
 
     def close(self) -> None:
         """Give all descriptors back."""
@@ -275,11 +289,6 @@ class MappedFileQueue:
         file.close()
         self._vfs.remove(file.path)
         return 0 if first_data is None else file.wrote_position
-
-    def _make_directory(self) -> None:
-        """Create the directory, remembering which entries above it are new."""
-        for parent in make_directory(self._vfs, self.directory):
-            self._note_directory(parent)
 
     def _note_directory(self, directory: str) -> None:
         with self._flush_lock:

@@ -20,6 +20,7 @@ from typing import Any, Literal, Self
 
 from rocketcompat.formats import (
     BLANK,
+    COMMIT_LOG_DIRECTORY,
     COMMIT_LOG_FILE_SIZE,
     CONSUME_QUEUE_EXT_FILE_SIZE,
     CONSUME_QUEUE_FILE_SIZE,
@@ -72,6 +73,10 @@ class MessageStoreConfig:
     """
 
     mapped_file_size_commit_log: int = COMMIT_LOG_FILE_SIZE
+    #: Several directories of the log's files, separated by commas, which get files in turn;
+    #: relative ones are below the root. A single absolute one is not followed: what is opened is
+    #: the root, and a copy of a store must not show the log of the original.
+    store_path_commit_log: str = ""
     mapped_file_size_consume_queue: int = CONSUME_QUEUE_FILE_SIZE
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: int = CONSUME_QUEUE_EXT_FILE_SIZE
@@ -194,6 +199,13 @@ class MessageStoreConfig:
     def changed(self, **options: Any) -> Self:
         """Return a copy with some options changed."""
         return replace(self, **options)
+
+    def commit_log_directories(self, root: str) -> list[str]:
+        """Return the directories of the log's files for a store at `root`."""
+        names = [name.strip() for name in self.store_path_commit_log.split(",") if name.strip()]
+        if len(names) == 1 and os.path.isabs(names[0]):
+            names = []
+        return [os.path.join(root, name) for name in names or [COMMIT_LOG_DIRECTORY]]
 
     @property
     def uses_transient_pool(self) -> bool:

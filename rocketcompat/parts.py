@@ -12,7 +12,7 @@ from rocketcompat.broker_config import BrokerConfig
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.follower import Follower
-from rocketcompat.formats import COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
+from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketcompat.index_items import IndexGeometry
 from rocketcompat.index_service import IndexService
 from rocketcompat.options import MessageStoreConfig
@@ -36,9 +36,9 @@ class Parts:
     ) -> None:
         self.root, self.config, self.vfs, self.clock = root, config, vfs, clock
         self.writable = writable
-        self.commit_log = CommitLog(
-            vfs, self.path(COMMIT_LOG_DIRECTORY), config, clock, writable=writable
-        )
+        self.log_directories = config.commit_log_directories(root)
+        first, *more = self.log_directories
+        self.commit_log = CommitLog(vfs, first, config, clock, writable=writable, more=more)
         self.broker_config = BrokerConfig(vfs, root, compat=config.compat)
         self.queues: ConsumeQueueTable | None = None
         self.index: IndexService | None = None

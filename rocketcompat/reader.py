@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocketcompat.formats import ABORT_FILE, COMMIT_LOG_DIRECTORY
+from rocketcompat.formats import ABORT_FILE
 from rocketcompat.log_end import find_log_end, known_damages
 from rocketcompat.parts import Parts
 from rocketcompat.progress import ProgressFile
@@ -19,8 +19,9 @@ class Reader:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        if not parts.vfs.exists(parts.path(COMMIT_LOG_DIRECTORY)):
-            raise NotAStore(parts.root, "has no commitlog directory")
+        for directory in parts.log_directories:
+            if not parts.vfs.exists(directory):
+                raise NotAStore(parts.root, f"has no directory {directory}")
         self._progress_file = ProgressFile(parts.vfs, parts.root)
         known = self._progress_file.read()
         clean_exit = not parts.vfs.exists(parts.path(ABORT_FILE))

@@ -18,7 +18,6 @@ from rocketcompat.formats import (
     ABORT_FILE,
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CHECKPOINT_FILE,
-    COMMIT_LOG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
 )
 from rocketcompat.mapped_file_queue import make_directory
@@ -40,8 +39,8 @@ class Writer:
     def __init__(self, parts: Parts) -> None:
         self._parts, self._vfs = parts, parts.vfs
         self._progress_file = ProgressFile(parts.vfs, parts.root)
-        for name in (COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY):
-            for parent in make_directory(self._vfs, parts.path(name)):
+        for directory in (*parts.log_directories, parts.path(CONSUME_QUEUE_DIRECTORY)):
+            for parent in make_directory(self._vfs, directory):
                 self._vfs.sync_directory(parent)
         self._lock = StoreLock(self._vfs, parts.root)
         try:
