@@ -83,6 +83,7 @@ class DoubleBuffer(SyncedShard):
     def _swap(self) -> None:
         """Let the buffers change places; under the append lock, with nothing being flushed."""
         assert self._flushing is None
+        self.counters.swaps += 1
         self._flushing = self._main
         self._main = MsgMemStore(self._flushing.index_end, self._flushing.data_end)
         self._close_room()
@@ -97,7 +98,7 @@ class DoubleBuffer(SyncedShard):
         Notes how far it can be filled before somebody has to look again.
         """
         if self._refusal is not None or not self._fits(size, count):
-            self._wait_for_room(size, count)
+            self._stall(size, count)
         options, main = self._options, self._main
         if main.count == 0:
             main.first_time = self._clock.monotonic()
@@ -122,6 +123,17 @@ class DoubleBuffer(SyncedShard):
             return False
         self._granted += step
         return True
+
+    def _stall(self, size: int, count: int) -> None:
+        """Wait for room, and count that; under the append lock."""
+        begun, gave_up = self._clock.monotonic(), False
+        try:
+            self._wait_for_room(size, count)
+        except StoreBusy:
+            gave_up = True
+            raise
+        finally:
+            self.counters.note_stall(self._clock.monotonic() - begun, gave_up=gave_up)
 
     def _wait_for_room(self, size: int, count: int) -> None:
         """Swap, or wait for the flush of the other buffer; under the append lock."""

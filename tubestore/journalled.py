@@ -60,6 +60,11 @@ class JournalledAppends:
         #: When this generation began (monotonic seconds).
         self._begun = 0.0
 
+    @property
+    def size(self) -> int:
+        """Bytes in the journal that some shard may lack."""
+        return self._journal.size
+
     def takes(self, shards: int, size: int) -> bool:
         """Whether a batch of `size` bytes over so many shards goes through the journal."""
         few = shards < self._options.journal_shards_min

@@ -40,6 +40,7 @@ from tubestore.messages import BatchAck
 from tubestore.options import Durability, StoreOptions, TopicOptions
 from tubestore.root_journal import JournalPart, read_journal
 from tubestore.shard_reader import ShardReader
+from tubestore.statistics import total
 from tubestore.store_directory import StoreDirectory
 from tubestore.topic import Topic, append_table
 from tubestore.topic_registry import TopicRegistry
@@ -271,6 +272,32 @@ class MessageStoreManager(BulkLoads):
         self._check_open()
         for shard in list(self.writing_shards()):
             shard.sync()
+
+    def stats(self) -> dict[str, Any]:
+        """Return what the store has done since it was opened, and how it stands.
+
+        Sums at the top, the same for each topic in `topics` and for each of its shards that has
+        been written to or read in `shards`, by store id. Bytes and seconds as the names say;
+        `tubestore.metrics` has the table, and the same for Prometheus.
+        """
+        self._check_open()
+        topics: dict[str, Any] = {}
+        for topic in self._topics:
+            shards = {
+                shard.store_id: shard.stats()
+                for shard in topic.opened_shards()
+                if isinstance(shard, MessageStore)
+            }
+            if shards:
+                topics[topic.name] = {**total(shards.values()), "shards": shards}
+        return {
+            **total(topics.values()),
+            "memory_bytes": self._pool.used,
+            "memory_bound_bytes": self._pool.bound_bytes,
+            "journal_bytes": self.journal.size if self.journal is not None else 0,
+            "problems": len(self.problems),
+            "topics": topics,
+        }
 
     def maintain(self) -> None:
         """Do what is due by time; with `background=True` a thread calls this by itself."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ class MessageStore(JournalledShard):
             files, topic=topic, options=options, clock=clock, pool=pool, background=background
         )
         self.recovered = RecoverReport()
+        self._opened_at = (self._main.index_end, self._main.data_end)
         #: What readers were shown last, if all of it is in the files.
         self._view: ShardView | None = None
 
@@ -276,6 +278,7 @@ class MessageStore(JournalledShard):
         with self._append_lock:
             if isinstance(self._refusal, StoreClosed):
                 raise self._refusal
+            self.counters.reads += 1
             flushing = self._flushing.batches() if self._flushing else ()
             memory = flushing + self._main.batches()
             kept = self._view
@@ -296,6 +299,24 @@ class MessageStore(JournalledShard):
             if self._main.index_end <= offset:
                 self._close_room()  # the next append takes the long way, which wakes us
                 self._room.wait(timeout)
+
+    def stats(self) -> dict[str, Any]:
+        """Return what the shard has done since it was opened, and how it stands."""
+        with self._append_lock:
+            main, flushing = self._main, self._flushing
+            first = (flushing or main).first_time if self.dirty_bytes else None
+            index_opened, data_opened = self._opened_at
+            return {
+                "appends": (main.index_end - index_opened) // ENTRY_SIZE,
+                "append_bytes": main.data_end - data_opened,
+                **asdict(self.counters),
+                "dirty_bytes": self.dirty_bytes,
+                "unsynced_bytes": max(0, self._visible.data_end - self._commits.end),
+                "oldest_unflushed_seconds": 0.0
+                if first is None
+                else self._clock.monotonic() - first,
+                "failed": int(self.failed),
+            }
 
     # -- end ---------------------------------------------------------------------------------
 

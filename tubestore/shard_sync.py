@@ -23,6 +23,7 @@ from tubestore.errors import DiskFull, StoreClosed, StoreFailed, TubeStoreError
 from tubestore.file_store import MsgFileStore
 from tubestore.group_commit import GroupCommit
 from tubestore.options import StoreOptions
+from tubestore.statistics import ShardCounters
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class SyncedShard:
         self._last_sync = clock.monotonic()
         self._last_checkpoint = self._last_sync - _CHECKPOINT_SECONDS
         self._refusal: TubeStoreError | None = None
+        self.counters = ShardCounters()
         #: Whether a write or sync failed for good: what the files should have they may not have.
         self.failed = False
         self._visible = files.snapshot()
@@ -134,12 +136,14 @@ class SyncedShard:
         """Run a sync of the files; a failed one fails the shard. Returns how far data is safe."""
         with self._append_lock:
             self._check_open()
+        begun = self._clock.monotonic()
         try:
             end = sync()
         except OSError as error:
             raise self._fail(error) from error
         self._unsynced_messages = 0
         self._last_sync = self._clock.monotonic()
+        self.counters.note_sync(self._last_sync - begun)
         reached = end if data_end is None else data_end
         assert reached is not None
         return reached
