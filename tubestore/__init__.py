@@ -40,6 +40,7 @@ from tubestore.errors import (
 
 if TYPE_CHECKING:
     from tubestore.clock import Clock
+    from tubestore.get_messages import GetMessageResult
     from tubestore.leases import Lease
     from tubestore.manager import MessageStoreManager
     from tubestore.messages import Ack, BatchAck, Message, Page, PageSet
@@ -53,6 +54,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Ack": "messages",
     "BatchAck": "messages",
+    "GetMessageResult": "get_messages",
     "Message": "messages",
     "MessageStoreManager": "manager",
     "Page": "messages",
@@ -105,6 +107,7 @@ __all__ = [
     "CorruptRecord",
     "DataLoss",
     "DiskFull",
+    "GetMessageResult",
     "InvalidMessage",
     "InvalidName",
     "InvalidOption",

@@ -186,6 +186,19 @@ def views(data: Buffer | pa.Buffer, starts: Int64s, ends: Int64s) -> pa.Array:
     places = starts - base
     table = np.zeros((count, 4), "<i4")  # length, then: first bytes, buffer, place; or the bytes
     table[:, 0] = sizes
+    if int(sizes.min()) > _INLINE_MAX:
+        table[:, 1] = windows(bytes_, 4)[places].view("<i4")
+        table[:, 3] = places
+    else:
+        _fill_inline(table, bytes_, places, sizes)
+    buffers = [None, pa.py_buffer(table), pa.py_buffer(bytes_)]
+    return pa.Array.from_buffers(pa.binary_view(), count, buffers)
+
+
+def _fill_inline(
+    table: np.ndarray[Any, Any], bytes_: np.ndarray[Any, Any], places: Int64s, sizes: Int64s
+) -> None:
+    """Fill the rows of a view table some of which are short enough to stand in it."""
     long = np.flatnonzero(sizes > _INLINE_MAX)
     if len(long):
         table[long, 1] = windows(bytes_, 4)[places[long]].view("<i4")
@@ -195,8 +208,6 @@ def views(data: Buffer | pa.Buffer, starts: Int64s, ends: Int64s) -> pa.Array:
     for step in range(int(sizes[short].max(initial=0))):
         rows = short[sizes[short] > step]
         inline[rows, 4 + step] = bytes_[places[rows] + step]
-    buffers = [None, pa.py_buffer(table), pa.py_buffer(bytes_)]
-    return pa.Array.from_buffers(pa.binary_view(), count, buffers)
 
 
 def as_views(column: pa.LargeBinaryArray) -> pa.Array:

@@ -14,8 +14,16 @@ from tubestore.clock import Time, time_ms
 from tubestore.decode import Columns, columns_for
 from tubestore.errors import InvalidMessage
 from tubestore.formats import PARTITIONS_PER_STORE, key_code_of
+from tubestore.get_messages import (
+    DEFAULT_MAX_BYTES,
+    DEFAULT_SWITCH,
+    ENTRIES_MAX,
+    GetMessageResult,
+    get_messages,
+)
 from tubestore.messages import ALL_COLUMNS, Message, Page, PageSet
 from tubestore.read_path import ShardView
+from tubestore.records import ENTRY_SIZE
 from tubestore.selection import EVERYTHING, Filter
 from tubestore.topic_shards import Offset, TopicShards
 
@@ -144,6 +152,36 @@ class TopicReader(TopicShards):
             unknown = sorted(set(names or ()) - set(ALL_COLUMNS))
             known = ", ".join(ALL_COLUMNS)
             raise ValueError(f"columns {', '.join(unknown)}: known are {known}") from None
+
+    def get_messages(
+        self,
+        partition: int,
+        offset: int,
+        *,
+        filter_items: Iterable[str] | None = None,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        min_time: Time | None = None,
+        switch: int = DEFAULT_SWITCH,
+        max_entries: int = ENTRIES_MAX,
+    ) -> GetMessageResult:
+        """Read as TubeMQ's `getMessages` does, with its return codes and deltas.
+
+        Go on at `request_offset + delta`, also after a failure. A page ends behind the record with
+        which `max_bytes` is reached, or when `max_entries` of the index, whatever their partition,
+        were examined. `switch`: 101 the files only, 301 the buffers too; of a filter the last digit
+        counts. Below the first offset it begins there; beyond the end is NOT_FOUND.
+        """
+        view = self._view_of(partition)
+        wanted = make_filter(filter_items, min_time, None)
+        return get_messages(
+            view,
+            int(partition),
+            offset - offset % ENTRY_SIZE,
+            wanted,
+            switch=switch,
+            max_bytes=max_bytes,
+            max_entries=max_entries,
+        )
 
     def message_at(self, partition: int, offset: int) -> Message | None:
         """Return the message at exactly this offset, None if it is another partition's."""
