@@ -32,3 +32,12 @@ def store(memory_vfs: MemoryVfs, clock: ManualClock) -> Iterator[MessageStoreMan
     """A store on a disk in memory, without threads: flushes happen in the caller."""
     with tubestore.open("/store", vfs=memory_vfs, clock=clock, background=False) as opened:
         yield opened
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests noted with `record_property`, e.g. how many crash states there were."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            if report.when == "call":
+                for name, value in report.user_properties:
+                    terminalreporter.write_line(f"{name}: {value}")

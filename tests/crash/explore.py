@@ -18,7 +18,9 @@ from tubestore.clock import ManualClock
 from tubestore.testing import CrashState, Distinct, Journal, MemoryVfs, crash_states
 
 DEPTH = 3
+Note = Callable[[str, object], None]  #: pytest's `record_property`
 DEFAULT_STATES = 3000
+LONG_STATES = 1_000_000  #: of the slow runs
 
 
 class Breadth(NamedTuple):
@@ -107,9 +109,28 @@ def seed_from_environment() -> int:
     return int(os.environ.get("CRASH_SEED", "0")) or Random().randrange(1, 1_000_000)
 
 
-def share_of_states(share: float) -> int:
-    """Return how many distinct states are a share of all (CRASH_STATES)."""
-    return math.ceil(share * int(os.environ.get("CRASH_STATES") or DEFAULT_STATES))
+def share_of_states(share: float, *, long: bool = False) -> int:
+    """Return how many distinct states are a share of all (CRASH_STATES, CRASH_STATES_LONG)."""
+    name, default = ("CRASH_STATES_LONG", LONG_STATES) if long else ("CRASH_STATES", DEFAULT_STATES)
+    return math.ceil(share * int(os.environ.get(name) or default))
+
+
+def explore(
+    subject: Subject,
+    part: int,
+    share: float,
+    note: Note,
+    *,
+    long: bool = False,
+) -> None:
+    """Look at a share of all states; their number is printed at the end of the test run."""
+    explorer = Explorer(subject, seed_from_environment(), share_of_states(share, long=long), part)
+    try:
+        explorer.run()
+    finally:
+        found = f"{len(explorer.distinct)} distinct states of {explorer.distinct.drawn} drawn"
+        text = f"{subject.name}: {found}, {explorer.checked} looks, CRASH_SEED={explorer.seed}"
+        note("crash proof", text)
 
 
 class Explorer:

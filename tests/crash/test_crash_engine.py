@@ -2,7 +2,8 @@
 
 `CRASH_STATES` sets how many different states are looked at in all, over both subjects and both
 parts (default 3,000; the whole proof is 50,000: `CRASH_STATES=50000 pytest -n 2 -m crash`), and
-`CRASH_SEED` repeats a run. A failure names the seed, the history and the crash.
+`CRASH_SEED` repeats a run. The slow runs look at `CRASH_STATES_LONG` (a million). A failure names
+the command that looks at its state again.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ from __future__ import annotations
 import pytest
 
 from tests.crash import engine
-from tests.crash.explore import Explorer, Subject, seed_from_environment, share_of_states
+from tests.crash.explore import Note, Subject, explore
 
 SUBJECT = Subject("engine", engine.EngineRun, engine.check_state)
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("part", [0, 1])
-def test_the_engine_keeps_its_promises_in_every_crash_state(part: int) -> None:
-    seed = seed_from_environment()
-    explorer = Explorer(SUBJECT, seed, share_of_states(0.35), part)
-    count = explorer.run()
-    print(f"engine: {count} distinct states of {explorer.distinct.drawn}, CRASH_SEED={seed}")
+def test_the_engine_keeps_its_promises_in_every_crash_state(
+    part: int, record_property: Note
+) -> None:
+    explore(SUBJECT, part, 0.35, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.parametrize("part", [2, 3])
+def test_the_engine_keeps_its_promises_in_a_long_run(part: int, record_property: Note) -> None:
+    explore(SUBJECT, part, 0.35, record_property, long=True)

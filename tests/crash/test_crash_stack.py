@@ -5,15 +5,21 @@ from __future__ import annotations
 import pytest
 
 from tests.crash import stack
-from tests.crash.explore import Explorer, Subject, seed_from_environment, share_of_states
+from tests.crash.explore import Note, Subject, explore
 
 SUBJECT = Subject("stack", stack.StackRun, stack.check_state)
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("part", [0, 1])
-def test_log_queues_index_and_shards_agree_in_every_crash_state(part: int) -> None:
-    seed = seed_from_environment()
-    explorer = Explorer(SUBJECT, seed, share_of_states(0.15), part)
-    count = explorer.run()
-    print(f"full stack: {count} distinct states of {explorer.distinct.drawn}, CRASH_SEED={seed}")
+def test_log_queues_index_and_shards_agree_in_every_crash_state(
+    part: int, record_property: Note
+) -> None:
+    explore(SUBJECT, part, 0.15, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.parametrize("part", [2, 3])
+def test_log_queues_index_and_shards_agree_in_a_long_run(part: int, record_property: Note) -> None:
+    explore(SUBJECT, part, 0.15, record_property, long=True)
