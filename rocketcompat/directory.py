@@ -27,7 +27,7 @@ from rocketcompat.formats import (
     hosts_of,
     parse_offset_name,
 )
-from rocketcompat.log_end import is_left_over, known_damages
+from rocketcompat.log_end import goes_on, is_left_over, known_damages
 from rocketcompat.log_reads import read_record
 from rocketcompat.log_scan import Damage, find_record, scan
 from rocketcompat.mapped_file import MappedFile
@@ -306,9 +306,13 @@ class StoreDirectory:
         return self.log.min_offset
 
     def _region_at(self, position: int, fault: str, *, again: bool) -> Region | None:
-        """Judge what is no record; None if it should be looked at again, which `again` allows."""
+        """Judge what is no record; None if it should be looked at again: a writer has gone on, or
+        may be in the middle of it, which is asked once (`again`)."""
         log: Any = self.log
         found = find_record(log, position + 1, log.max_offset)
+        own = position >= self._own_from
+        if found is not None and goes_on(scan(log, position, log.max_offset, own=own), position):
+            return None
         if found is not None and self._is_left_over(position, found):
             return self._region(position, log.max_offset, "stale", fault)
         if found is not None:

@@ -8,13 +8,15 @@ Next to read: `recovery.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rocketcompat.columns import RecordColumns, decode_columns, queue_columns
 from rocketcompat.formats import BLANK, MAGIC_BLANK
-from rocketcompat.log_scan import Damage, find_record, scan
+from rocketcompat.log_scan import Damage, Piece, find_record, scan
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import DispatchBatch, has_queue_unit
 from rocketcompat.multi_dispatch import copies_of
@@ -86,15 +88,16 @@ def find_log_end(
     damages: list[Damage] = []
     limit = queue.max_offset
     position, reason = start, None
+    follow = partial(scan, queue, check_crc=check_crc, own=own, record_crc=record_crc)
     while position < limit:
         fault = None
-        for piece in scan(
-            queue, position, limit, check_crc=check_crc, own=own, record_crc=record_crc
-        ):
+        for piece in follow(position, limit):
             position, fault = piece.end, piece.fault
         if fault is None:
             break
         found = find_record(queue, position + 1, limit) if keep_good else None
+        if found is not None and goes_on(follow(position, limit), position):
+            continue
         if found is not None and is_left_over(queue, start, position, found, limit):
             found, fault = None, f"{fault}; what follows was cut off once, and is older"
         if found is None:
@@ -103,6 +106,16 @@ def find_log_end(
         damages.append(damage_of(queue, position, found, fault))
         position = found
     return position, reason, tuple(damages)
+
+
+def goes_on(pieces: Iterator[Piece], position: int) -> bool:
+    """Whether the chain goes on at `position` by now.
+
+    A writer that is at work may have put more than one record between two looks. What stands
+    before a whole record was written before it, so the second look decides.
+    """
+    piece = next(pieces, None)
+    return piece is not None and piece.end > position
 
 
 def is_left_over(queue: MappedFileQueue, start: int, end: int, found: int, limit: int) -> bool:

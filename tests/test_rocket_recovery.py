@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import rocketcompat
-from rocketcompat import Message, MessageStoreConfig
+from rocketcompat import Message, MessageStoreConfig, directory, log_end
 from rocketcompat.check import check_store
 from rocketcompat.codec import decode_one
 from rocketcompat.default_message_store import DefaultMessageStore
@@ -365,6 +365,29 @@ def test_an_index_file_of_another_geometry_is_not_taken_for_one_that_lost_its_en
         bench.vfs.release_locks()
     index = {path: data for path, data in before.items() if "/index/" in path}
     assert index.items() <= bench.vfs.tree().items()
+
+
+def test_records_that_come_between_two_looks_of_a_reader_are_no_damage(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bench.open() as writer:
+        bench.put(3)
+        search, coming = log_end.find_record, [3, 5]
+
+        def late(*args: Any) -> int | None:
+            if coming:
+                bench.store = writer
+                bench.put(2, first=coming.pop(0))
+            return search(*args)
+
+        for module in (log_end, directory):
+            monkeypatch.setattr(module, "find_record", late)
+        with rocketcompat.open(ROOT, "r", CONFIG, vfs=bench.vfs, clock=bench.clock) as reader:
+            assert reader.problems == []
+            pieces = sound_pieces(reader.commit_log, 0, 1 << 62)
+            assert sum(len(piece.starts) for piece in pieces) == 5
+        findings = check_store(StoreDirectory(ROOT, vfs=bench.vfs))
+        assert not any(finding["reason"] == "damaged" for finding in findings)
 
 
 def test_forgotten_marks_stay_forgotten_if_the_process_was_killed_over_it(bench: Bench) -> None:
