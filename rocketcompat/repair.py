@@ -2,9 +2,9 @@
 
 Under the store's lock (a broker that runs is not disturbed: StoreLocked). Every file is
 replaced by a new one and a rename, never changed in place; what it was is in quarantine before.
-The marks that vouch for queues and index go first, durably; the `abort` file goes last. Each
-step is one of a recovery's own, so what is left after a crash is a store in which less is wrong,
-and a second run finds the rest.
+The log comes first, then the marks that vouch for queues and index go, durably; the `abort` file
+goes last. Each step is one of a recovery's own, so what is left after a crash is a store in which
+less is wrong, and a second run finds the rest.
 
 Next to read: `repair_plan.py`, what is done and why.
 """
@@ -39,8 +39,6 @@ def repair(
 ) -> Iterator[dict[str, Any]]:
     """Plan and do; yields a row an action as soon as it is done. The caller holds the lock."""
     plan = plan_repair(directory, keep_bodies=keep_bodies)
-    if not plan.is_empty:
-        ProgressFile(directory.vfs, directory.root).forget()
     by_path = {action.path: [] for action in plan.actions}  # type: ignore[var-annotated]
     for action in plan.actions:
         by_path[action.path].append(action.row())
@@ -54,14 +52,20 @@ def _steps(
     directory: StoreDirectory, plan: RepairPlan, clock: Clock, quarantine: Quarantine, told: Told
 ) -> Iterator[str]:
     """Do one step after the other, and say of which path it was."""
-    vfs = directory.vfs
-    for path in sorted(plan.removed, reverse=True):
-        quarantine.move(path)
-        quarantine.sync()
-        yield path
-    for path, change in plan.changes.items():
-        _put(vfs, change, quarantine)
-        yield path
+    vfs, log = directory.vfs, os.path.join(directory.log.directory, "")
+    # The log first: our marks tell where a torn end may be, and have to go before the rest.
+    for of_log in (True, False):
+        if not of_log and not plan.is_empty:
+            ProgressFile(vfs, directory.root).forget()
+        for path in sorted(plan.removed, reverse=True):
+            if path.startswith(log) is of_log:
+                quarantine.move(path)
+                quarantine.sync()
+                yield path
+        for path, change in plan.changes.items():
+            if path.startswith(log) is of_log:
+                _put(vfs, change, quarantine)
+                yield path
     if plan.rebuilds:
         options = {**directory.inferred, **directory.options}
         mended = StoreDirectory(directory.root, options, vfs)

@@ -107,11 +107,14 @@ class RepairPlan:
         self.actions.append(Action(path, "remove", 0, size, why))
         self.removed.append(path)
 
-    def overlay(self, directory: StoreDirectory) -> StoreDirectory:
-        """Return the directory as it will be."""
-        # Without the marks: they know of damage that will be gone, and a repair forgets them.
-        marks = directory.path(OWN_DIRECTORY, PROGRESS_FILE)
-        vfs: Any = OverlayVfs(directory.vfs, self.changes, {*self.removed, marks})
+    def overlay(self, directory: StoreDirectory, *, marks: bool = False) -> StoreDirectory:
+        """Return the directory as it will be.
+
+        Without our `marks`, which know of damage that will be gone by then; what is torn behind
+        them is to be seen before.
+        """
+        hidden = set() if marks else {directory.path(OWN_DIRECTORY, PROGRESS_FILE)}
+        vfs: Any = OverlayVfs(directory.vfs, self.changes, hidden.union(self.removed))
         options = {**directory.inferred, **directory.options}
         return StoreDirectory(directory.root, options, vfs)
 
@@ -120,7 +123,7 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
     """Return what would mend the store; `keep_bodies` accepts bodies that fail their checksum."""
     plan = RepairPlan()
     _plan_names(directory, plan, directory.path(COMMIT_LOG_DIRECTORY), directory.log.file_size)
-    _plan_log(plan.overlay(directory), plan, keep_bodies=keep_bodies)
+    _plan_log(plan.overlay(directory, marks=True), plan, keep_bodies=keep_bodies)
     mended = plan.overlay(directory)
     views = QueueViews(mended)
     for view in views:
