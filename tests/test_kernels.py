@@ -127,3 +127,29 @@ def test_slices_let_go_of_the_bytes_that_they_copied_from(count: int) -> None:
 def _live_views() -> int:
     gc.collect()
     return sum(type(thing) is memoryview for thing in gc.get_objects())
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 60)), max_size=60), st.booleans())
+def test_views_show_the_bytes_that_copies_have(rows: list[tuple[int, int]], long: bool) -> None:
+    """Gaps and sizes, short pieces (which stand in the view) among long ones or none."""
+    data = bytes(n % 251 for n in range(8000))
+    starts, ends, at = [], [], 0
+    for gap, size in rows:
+        starts.append(at + gap)
+        at += gap + size + (13 if long else 0)
+        ends.append(at)
+    column = kernels.views(data, np.array(starts, np.int64), np.array(ends, np.int64))
+    column.validate(full=True)
+    expected = [data[a:b] for a, b in zip(starts, ends, strict=True)]
+    assert column.to_pylist() == expected
+    copies = pa.array(expected, pa.large_binary())
+    assert kernels.as_views(copies).to_pylist() == expected
+    with_null = pa.array([None, *expected, None, b"x" * 20], pa.large_binary())
+    shown = kernels.as_views(with_null.slice(1))
+    shown.validate(full=True)
+    assert shown.to_pylist() == [*expected, None, b"x" * 20]
+
+
+def test_views_over_more_than_they_can_reach_are_refused() -> None:
+    with pytest.raises(OverflowError):
+        kernels.views(b"", np.array([0, 1 << 31]), np.array([1, (1 << 31) + 1]))
