@@ -11,33 +11,37 @@ Next to read: `file_store.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-
-from sortedcontainers import SortedDict
+from operator import attrgetter
 
 from tubestore.errors import NotAStore
 from tubestore.filenames import join, parse_segment_name, segment_name
 from tubestore.segment import FileSegment
 from tubestore.vfs import Vfs
 
+_start_of = attrgetter("start")
+
 
 class Segments:
     """The segments of a stream at one moment; never changes."""
 
-    __slots__ = ("_by_start", "first", "last")
+    __slots__ = ("_segments", "_starts", "first", "last")
 
-    def __init__(self, by_start: SortedDict[int, FileSegment]) -> None:
-        self._by_start = by_start
+    def __init__(self, segments: Iterable[FileSegment] = ()) -> None:
+        # Tuples: there are two of these a shard, and most hold one segment.
+        self._segments = tuple(sorted(segments, key=_start_of))
+        self._starts = tuple(map(_start_of, self._segments))
         #: The ends: they are asked for at every append.
-        self.first: FileSegment | None = by_start.peekitem(0)[1] if by_start else None
-        self.last: FileSegment | None = by_start.peekitem(-1)[1] if by_start else None
+        self.first: FileSegment | None = self._segments[0] if self._segments else None
+        self.last: FileSegment | None = self._segments[-1] if self._segments else None
 
     def __iter__(self) -> Iterator[FileSegment]:
-        return iter(self._by_start.values())
+        return iter(self._segments)
 
     def __len__(self) -> int:
-        return len(self._by_start)
+        return len(self._segments)
 
     @property
     def only(self) -> FileSegment | None:
@@ -46,10 +50,10 @@ class Segments:
 
     def find(self, offset: int) -> FileSegment | None:
         """Return the segment that holds `offset`; the last one for its end; None outside."""
-        place = self._by_start.bisect_right(offset) - 1
+        place = bisect_right(self._starts, offset) - 1
         if place < 0:
             return None
-        segment: FileSegment = self._by_start.peekitem(place)[1]
+        segment = self._segments[place]
         return segment if offset <= segment.end else None
 
     def between(self, start: int, end: int) -> list[FileSegment]:
@@ -57,27 +61,24 @@ class Segments:
         last = self.last
         if last is None or start >= last.start:
             return [last] if last is not None and last.start < end and last.end > start else []
-        segments = self._by_start
-        first = max(0, segments.bisect_right(start) - 1)
-        return [s for s in segments.values()[first : segments.bisect_left(end)] if s.end > start]
+        first = max(0, bisect_right(self._starts, start) - 1)
+        chosen = self._segments[first : bisect_left(self._starts, end)]
+        return [s for s in chosen if s.end > start]
 
     def having(self, segment: FileSegment) -> Segments:
         """Return these and one more, or another one at its start."""
-        changed = self._by_start.copy()
-        changed[segment.start] = segment
-        return Segments(changed)
+        return Segments((*(s for s in self if s.start != segment.start), segment))
 
     def from_on(self, start: int) -> Segments:
         """Return those that start at `start` or behind it."""
-        return Segments(SortedDict((s.start, s) for s in self if s.start >= start))
+        return Segments(s for s in self if s.start >= start)
 
     def up_to(self, end: int) -> Segments:
         """Return those that start at `end` or before it, and always the first one."""
-        kept = ((s.start, s) for s in self if s.start <= end or s is self.first)
-        return Segments(SortedDict(kept))
+        return Segments(s for s in self if s.start <= end or s is self.first)
 
 
-_NONE = Segments(SortedDict())
+_NONE = Segments()
 
 
 class FileSegmentList:
@@ -103,7 +104,7 @@ class FileSegmentList:
 
         `limit` is asked after the listing: what stands at or behind it is left out.
         """
-        found: SortedDict[int, FileSegment] = SortedDict()
+        found: dict[int, FileSegment] = {}
         listed = vfs.entries(directory)
         end = limit() if limit is not None else None
         for name, is_directory, size in listed:
@@ -112,13 +113,13 @@ class FileSegmentList:
                 file = vfs.open(join(directory, name), writable=writable)
                 size = size if end is None else min(size, end - start)
                 found[start] = FileSegment(file, start, size, sealed=True, vfs=vfs)
-        segments = list(found.values())
+        segments = sorted(found.values(), key=_start_of)
         for before, after in pairwise(segments):
             if before.end != after.start:
                 reason = f"{after.path} does not start where the one before ends ({before.end})"
                 raise NotAStore(directory, reason)
         loaded = cls(vfs, directory, suffix, segment_size_bytes)
-        loaded.now = Segments(found) if found else _NONE
+        loaded.now = Segments(segments) if segments else _NONE
         if loaded.now.last is not None:
             loaded.now.last.sealed = False
             # A process that was killed may have cut it, and not synced that.
