@@ -22,11 +22,13 @@ from rocketcompat.formats import (
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_HOSTS_MASK,
     SYS_FLAG_HOSTS_SHIFT,
+    SYS_FLAG_INNER_BATCH,
     SYS_FLAG_STORE_HOST_V6,
     hosts_of,
 )
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import check_sizes
+from tubestore.errors import InvalidMessage
 from tubestore.kernels import (
     Int64s,
     bytes_of,
@@ -115,6 +117,8 @@ def encode_columns(messages: Any, config: MessageStoreConfig) -> EncodedColumns:
         fields["born_timestamp"] = given.times_of(table["born_timestamp"])
     hosts = {name: given.hosts_of_rows(table, name, count) for name in ("born_host", "store_host")}
     sys_flags = fields["sys_flag"] & ~(SYS_FLAG_HOSTS_MASK << SYS_FLAG_HOSTS_SHIFT)
+    if config.compat == "5.3.3" and (sys_flags & SYS_FLAG_INNER_BATCH).any():
+        raise InvalidMessage("an inner batch: its topic needs batch queues, which are only read")
     sys_flags |= np.where(_is_wide(*hosts["born_host"]), SYS_FLAG_BORN_HOST_V6, 0)
     sys_flags |= np.where(_is_wide(*hosts["store_host"]), SYS_FLAG_STORE_HOST_V6, 0)
     body_bounds, property_sizes = given.bounds_of(bodies), np.diff(given.bounds_of(properties))

@@ -45,6 +45,8 @@ SYS_FLAG_COMPRESSION_MASK = 0x700
 COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
+#: 5.x: the body holds several messages.
+SYS_FLAG_INNER_BATCH = 0x80
 SYS_FLAG_HOSTS_SHIFT = 4
 SYS_FLAG_HOSTS_MASK = 0x3
 
@@ -134,6 +136,21 @@ CQ_EXT_UNIT = Layout(
         Field("tags_code", "i8", "As in a queue's unit."),
         Field("store_timestamp", "i8", "When the store took the message, ms since the epoch."),
         Field("bitmap_size", "i2", "Bytes of the bitmap, which follows."),
+    ),
+)
+#: A unit of a queue of inner batches (5.x, spec §2.9).
+BATCH_CQ_UNIT = Layout(
+    "BatchCqUnit",
+    46,
+    (
+        Field("physical_offset", "i8", "Position of the record in the CommitLog."),
+        Field("size", "i4", "Bytes of the record."),
+        Field("tags_code", "i8", "As in a queue's unit."),
+        Field("store_timestamp", "i8", "When the store took it, ms since the epoch."),
+        Field("base_offset", "i8", "Queue offset of the first message in it."),
+        Field("batch_size", "i2", "How many messages it holds."),
+        Field("compacted_offset", "i4", "-1."),
+        Field("reserved", "i4", "0."),
     ),
 )
 #: A unit before the first of a queue that starts late: physical offset 0 and this size.

@@ -26,6 +26,7 @@ from rocketcompat.formats import (
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
     SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_INNER_BATCH,
     SYS_FLAG_STORE_HOST_V6,
     TOPIC_SIZE_MAX,
     encode_host,
@@ -39,6 +40,7 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.topics import (
     LMQ_PREFIX,
     MULTI_DISPATCH_SEPARATOR,
+    PROPERTY_INNER_COUNT,
     PROPERTY_MULTI_DISPATCH,
     PROPERTY_MULTI_OFFSET,
     PROPERTY_WAIT,
@@ -106,6 +108,10 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
         raise InvalidMessage(f"queue_id: {message.queue_id} is negative")
     prepared.has_crc = config.enabled_append_prop_crc
     prepared.copies = ()
+    if config.compat == "5.3.3" and (
+        sys_flag & SYS_FLAG_INNER_BATCH or PROPERTY_INNER_COUNT in text
+    ):
+        _refuse_inner_batch(sys_flag, text)
     if PROPERTY_MULTI_DISPATCH in text:
         _prepare_copies(prepared, text, config)
     _set_properties(prepared, text, config)
@@ -126,6 +132,14 @@ def _set_properties(prepared: Prepared, text: str, config: MessageStoreConfig) -
     if size > config.record_size_max or body > config.max_message_size:
         check_sizes(body, size, config)
     prepared.size = size
+
+
+def _refuse_inner_batch(sys_flag: int, text: str) -> None:
+    """As 5.3.3 refuses it for a topic without batch queues, which cannot be written yet."""
+    if sys_flag & SYS_FLAG_INNER_BATCH:
+        raise InvalidMessage("an inner batch: its topic needs batch queues, which are only read")
+    if PROPERTY_INNER_COUNT in parse_properties(text):
+        raise InvalidMessage(f"{PROPERTY_INNER_COUNT}: the message is no inner batch")
 
 
 def _prepare_copies(prepared: Prepared, text: str, config: MessageStoreConfig) -> None:
