@@ -317,6 +317,28 @@ def test_entries_whose_data_has_expired_stay_where_they_are(memory_vfs: MemoryVf
     append_and_read_back(memory_vfs, shard, bodies(shard.view()))
 
 
+def test_an_entry_of_zeros_is_none_of_a_message_that_has_expired(memory_vfs: MemoryVfs) -> None:
+    """A power cut can leave it where the first entry behind what retention removed was written."""
+    write_rows(memory_vfs, ROWS[:10], HOME, **SMALL)
+    memory_vfs.remove(CHECKPOINT)
+    files = sorted(p for p in memory_vfs.tree() if p.endswith((".tube", ".index")))
+    data = [p for p in files if p.endswith(".tube")]
+    entries = b"".join(memory_vfs.read_file(p) for p in files if p.endswith(".index"))
+    first = int(data[-1][-25:-5]) if memory_vfs.read_file(data[-1]) else int(data[-2][-25:-5])
+    gone = int((entries_in(entries)["data_offset"] < first).sum())
+    for path in files:
+        if path.endswith(".index") or int(path[-25:-5]) < first:
+            memory_vfs.remove(path)
+    start = gone * ENTRY_SIZE
+    memory_vfs.open(f"{HOME}/index/{start:020d}.index", create=True).pwrite(bytes(ENTRY_SIZE), 0)
+    shard = open_shard(memory_vfs, HOME)
+    rows = scanned(shard.view(), verify=True)
+    assert [(row["offset"], row["body"]) for row in rows] == [
+        (ENTRY_SIZE * n, BODIES[n]) for n in range(gone, 10)
+    ]
+    shard.close()
+
+
 def test_a_record_within_a_damaged_payload_is_not_taken_for_a_message(
     memory_vfs: MemoryVfs,
 ) -> None:

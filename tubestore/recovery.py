@@ -217,7 +217,10 @@ class _Reconciler:
         """Leave the entries alone whose data is gone: TubeMQ expires the two streams separately."""
         offsets = self._entries["data_offset"].astype(np.int64)
         if self.data_offset == self.files.data.start and len(offsets):
-            expired = (offsets >= 0) & (offsets < self.data_offset)
+            sizes = self._entries["data_size"].astype(np.int64)
+            # An entry of zeros, which a power cut can leave, is none.
+            expired = (offsets >= 0) & (sizes > DATA_HEADER.size)
+            expired &= offsets + sizes <= self.data_offset
             count = len(offsets) if expired.all() else int(np.argmin(expired))
             self.index_offset += ENTRY_SIZE * count
 

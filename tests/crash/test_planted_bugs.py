@@ -15,10 +15,11 @@ import pytest
 
 from rocketcompat import flush, mapped_file
 from rocketcompat.progress import Mark, Progress
-from tests.crash import engine, stack
+from tests.crash import engine, shards, stack
 from tests.crash.explore import Broken, Explorer, Subject
 from tubestore import kernels, records, recovery, redo, removal, segment
 from tubestore.formats import DATA_HEADER
+from tubestore.read_path import ShardView
 from tubestore.testing import LyingVfs, MemoryVfs
 from tubestore.vfs import Vfs
 
@@ -172,3 +173,13 @@ def test_a_cut_that_leaves_old_entries_is_found(monkeypatch: pytest.MonkeyPatch)
     states_until_found(
         ENGINE, "entry|entries|twice|no record|order|lost|something else|ends with damage"
     )
+
+
+def test_a_check_that_sees_no_damage_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "check", lambda root, **named: iter(()))
+    states_until_found(ENGINE, "check finds")
+
+
+def test_damage_that_is_shown_as_good_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShardView, "_is_damaged", lambda self, entries: False)
+    states_until_found(ENGINE, "shown as good")
