@@ -13,6 +13,8 @@ JOBS ?= 2
 PYTHON ?=
 UV ?= $(shell command -v uv 2>/dev/null)
 FREE_KB ?= 1000000
+# make demo SPARK=0 does without Spark, which is a large download.
+SPARK ?= 1
 
 # requirements.lock has one section an extra, "# --- NAME", each complete on top of those before it.
 EXTRAS := dev bench spark-local
@@ -38,6 +40,14 @@ help: ## Print this list
 demo: $(CORE) ## See it work on real input, in under a minute
 	.venv/bin/tubestore demo $(ARGS)
 	.venv/bin/rocketcompat demo $(ARGS)
+	@$(if $(filter 0,$(SPARK)),echo "Spark: skipped (SPARK=0)",$(MAKE) --no-print-directory demo-spark)
+
+.PHONY: demo-spark
+demo-spark: ## The demo's stores in Spark; make demo ends with it, unless SPARK=0
+	@[ -e $(SPARK_LOCAL) ] || \
+		echo "Spark: installs PySpark, a download of 456 MB, and a Java of 35 MB; SPARK=0 skips it"
+	@if $(MAKE) --no-print-directory $(SPARK_LOCAL); then .venv/bin/rocketcompat spark demo; \
+		else echo "Spark: skipped, it could not be installed; what is above does not need it"; fi
 
 .PHONY: test
 test: $(DEV) ## Run the tests, without the slow ones

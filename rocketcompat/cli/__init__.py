@@ -18,6 +18,7 @@ from rocketcompat.cli.looking import checkpoint, index, info, lag
 from rocketcompat.cli.mending import rebuild, repair
 from rocketcompat.cli.moving import convert, diff, export, import_
 from rocketcompat.cli.reading import get, offset_by_time, query
+from rocketcompat.cli.spark import app as _spark
 from rocketcompat.cli.tailing import tail
 from tubestore.cli.errors import run
 
@@ -36,6 +37,7 @@ _COMMANDS = (
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command(_command.__name__.strip("_").replace("_", "-"))(_command)
+app.add_typer(_spark, name="spark")
 app.command("demo")(_demo)  # `cli.demo` is the module that does it
 
 

@@ -12,11 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.spark.stores import T0, planned, read_plan, scanned_rows, write_store
+from tubestore.clock import ManualClock
 from tubestore.errors import DataLoss, NotAStore, OffsetOutOfRange
+from tubestore.leases import read_leases
+from tubestore.spark.holding import TTL_MS, StreamLease
 from tubestore.spark.lag import lag_behind, position_of
 from tubestore.spark.micro_batches import MicroBatches, Position
 from tubestore.spark.options import ReadOptions
 from tubestore.testing import MemoryVfs
+from tubestore.vfs import OsVfs
 
 Rows = list[dict[str, Any]]
 
@@ -294,3 +298,42 @@ def test_the_position_of_a_query_is_in_its_progress(root: Path) -> None:
     progress = {"sources": [{"endOffset": "5"}, {"endOffset": json.dumps(end.as_json())}]}
     assert position_of(progress, str(root)).shards == end.shards
     assert position_of({"sources": []}, str(root)).shards == {}
+
+
+# -- lease ----------------------------------------------------------------------------------------
+
+
+def test_a_stream_holds_what_it_has_not_read_until_it_ends(root: Path) -> None:
+    batches = stream(root)
+    at = batches.initial()
+    end = batches.latest(at, 100)
+    (lease,) = read_leases(OsVfs(), str(root))
+    assert lease.offsets == at.shards
+    batches.latest(end, 100)
+    batches._lease.renew()  # type: ignore[union-attr]  # not due yet: nothing is written
+    batches.close()
+    assert read_leases(OsVfs(), str(root)) == []
+
+
+def test_a_lease_is_renewed_with_where_the_stream_stands(root: Path) -> None:
+    clock = ManualClock()
+    lease = StreamLease(OsVfs(), str(root), print, clock)
+    lease.hold({"logs-0": 28})
+    lease.hold({"logs-0": 56})
+    clock.advance(TTL_MS // 2)
+    lease.renew()
+    (found,) = read_leases(OsVfs(), str(root))
+    assert found.offsets == {"logs-0": 56}
+    assert found.expires_ms == clock.now_ms() + TTL_MS
+    lease.release()
+    assert read_leases(OsVfs(), str(root)) == []
+
+
+def test_where_nothing_can_be_written_a_stream_goes_on_without_a_lease(tmp_path: Path) -> None:
+    (tmp_path / ".tubestore").write_text("in the way")
+    said: list[str] = []
+    lease = StreamLease(OsVfs(), str(tmp_path), said.append)
+    lease.hold({"logs-0": 28})
+    lease.hold({"logs-0": 56})
+    assert len(said) == 1
+    assert "no lease can be held" in said[0]

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rocketcompat.cli.demo
+import tubestore.cli.demo
+from rocketcompat.cli import demo_spark
 from tests.spark.rocket_stores import dumped, of_dump, write_rocket_store
 from tests.spark.stores import scanned_rows
+from tubestore.check import check
+from tubestore.cli.errors import UsageMistake
+from tubestore.errors import TubeStoreError
+from tubestore.shard_files import find_shards
 
 COUNT = 600
 
@@ -65,3 +73,61 @@ def test_errors_are_a_sentence(spark: Any, root: Path, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"NotAStore: .* no RocketMQ store") as caught:
         spark.read.format("rocketmq").load(str(tmp_path)).count()
     assert "Traceback" not in str(caught.value)
+
+
+def shard_bytes(root: Path) -> dict[str, bytes]:
+    """Return each shard's data and index, its files one behind the other."""
+    found = {}
+    for shard in find_shards(str(root)):
+        for kind, files in (("data", shard.data), ("index", shard.index)):
+            joined = b"".join(Path(file.path).read_bytes() for file in files)
+            found[f"{shard.topic}-{shard.store_id} {kind}"] = joined
+    return found
+
+
+def test_a_log_is_converted_to_the_same_bytes_that_the_store_builds_beside_it(
+    spark: Any, root: Path, tmp_path: Path
+) -> None:
+    from rocketcompat.spark.jobs import convert
+
+    out = tmp_path / "tube"
+    for replayed in (False, True):
+        done = convert(spark, str(root), str(out), job_id="c", maxSplitBytes="20000")
+        assert (done.rows, done.replayed) == (COUNT, replayed)
+    assert shard_bytes(out) == shard_bytes(root / "tube")
+    assert list(check(out)) == []
+
+
+def test_damage_in_the_log_ends_a_conversion_or_is_left_out(
+    spark: Any, root: Path, tmp_path: Path
+) -> None:
+    from rocketcompat.spark.jobs import convert
+
+    row = dumped(root)[100]
+    offset = row["physical_offset"] + row["store_size"] // 2
+    file = sorted((root / "commitlog").iterdir())[offset // (64 << 10)]
+    data = bytearray(file.read_bytes())
+    data[offset % (64 << 10)] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(TubeStoreError, match=r"CorruptRecord: .*failOnCorrupt=false"):
+        convert(spark, str(root), str(tmp_path / "a"))
+    done = convert(spark, str(root), str(tmp_path / "b"), failOnCorrupt="false")
+    assert done.rows == COUNT - 1
+
+
+def test_the_demos_stores_are_worked_on(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rich.console import Console
+
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)  # it is everybody's
+    console = Console(file=io.StringIO(), width=200)
+    tubestore.cli.demo.run(out=tmp_path, lines=3000, partitions=20, console=console)
+    rocketcompat.cli.demo.run(out=tmp_path, lines=3000, console=console)
+    said = Console(file=io.StringIO(), width=200)
+    assert demo_spark.run(tmp_path, said)
+    text = said.file.getvalue()  # type: ignore[attr-defined]
+    assert "0 findings" in text
+    assert "the same bytes as the shards beside the log" in text
+    with pytest.raises(UsageMistake, match="run `tubestore demo`"):
+        demo_spark.run(tmp_path / "nothing")

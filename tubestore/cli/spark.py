@@ -50,6 +50,10 @@ _FINDING = (
     Column("topic"), Column("store_id", "int32"), Column("partition_id", "int32"),
     Column("offset", "int64"), Column("reason"), Column("message", "line"),
 )  # fmt: skip
+_EXECUTOR = (
+    Column("host"), Column("process", "int64"), Column("python"), Column("tubestore"),
+    Column("pyspark"), Column("pyarrow"), Column("numpy"), Column("uuid"),
+)  # fmt: skip
 _HOUR = (
     Column("topic"), Column("partition_id", "int32"), Column("hour", "int64"),
     Column("messages", "int64"), Column("bytes", "int64"), Column("least", "int64"),
@@ -239,7 +243,7 @@ def import_(
     result = job.import_parquet(
         spark, source, root, job_id=job_id, told=progress(), **pairs(option)
     )
-    _print_published(result, format)
+    print_published(result, format)
 
 
 @app.command()
@@ -262,10 +266,35 @@ def compact(
         return
     spark = Setting(master, memory, conf).session()
     result = job.compact(spark, root, out, job_id=job_id, told=progress(), **pairs(option))
-    _print_published(result, format)
+    print_published(result, format)
 
 
-def _print_published(result: Any, format: Format) -> None:
+@app.command()
+def doctor(
+    root: RootArgument,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+    conf: Conf = None,
+    format: FormatOption = Format.TEXT,
+) -> None:
+    """Look at a store from every executor: same files, same versions, and may it write there?
+
+    A row an executor; what is wrong is said on stderr, and the exit code is 1.
+    """
+    from tubestore.spark.jobs import doctor as job
+
+    spark = Setting(master, memory, conf).session()
+    found = job.doctor(spark, root)
+    with printing(None, format) as output:
+        emit_rows(found.executors, _EXECUTOR, output)
+    for problem in found.problems:
+        say(problem)
+    if found.problems:
+        raise Leave(EXIT_FINDINGS)
+
+
+def print_published(result: Any, format: Format) -> None:
+    """Say what became of a job that was published."""
     found = {"job_id": result.job_id, "rows": result.rows, "replayed": result.replayed}
     _print_object(found, format)
 

@@ -28,6 +28,7 @@ from tubestore.filenames import store_key
 from tubestore.formats import INDEX_ENTRY
 from tubestore.records import ENTRY_SIZE
 from tubestore.shard_files import ShardFiles, StoredFile
+from tubestore.spark.holding import StreamLease
 from tubestore.spark.options import LATEST, ReadOptions
 from tubestore.spark.planning import (
     Limit,
@@ -111,6 +112,12 @@ class MicroBatches:
         self._store = store_uuid(StoreDirectory(self._vfs, options.path, "r"))
         self._seen: dict[str, ShardNow] = {}
         self._target: Mapping[str, int] | None = None
+        self._lease = StreamLease(self._vfs, options.path, say) if self._store else None
+
+    def close(self) -> None:
+        """Let retention have what was held."""
+        if self._lease is not None:
+            self._lease.release()
 
     # -- where the store stands ----------------------------------------------------------------
 
@@ -166,6 +173,8 @@ class MicroBatches:
         self.check_store(start)
         there = self.look()
         start = self._without_vanished(start, there)
+        if self._lease is not None:
+            self._lease.hold(start.shards)
         backlogs = {}
         for key, now in there.items():
             end = now.end if self._target is None else min(now.end, self._target.get(key, 0))

@@ -86,6 +86,11 @@ class TubeStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             made = self._batches.plan(self._position(start), self._position(end))
         return [InputPartition(split) for split in made.splits]
 
+    def stop(self) -> None:
+        """Give the lease up: the query has ended."""
+        if self._made is not None:
+            self._made.close()
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one split, in a task."""
         return read_partition(self.reading, partition)

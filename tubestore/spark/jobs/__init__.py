@@ -9,6 +9,7 @@ an id can be taken up again: splits whose rows are in its journal are not worked
 | `audit` | entries and records against each other, checksums |
 | `stats` | messages, bytes and rates by partition and hour, from the index alone |
 | `parquet` | export to Parquet files, import from them |
+| `doctor` | the store as every executor sees it |
 | `compact` | a copy with what is wanted, in a new store |
 
 The kernels import no Spark; only `running` is handed a session.

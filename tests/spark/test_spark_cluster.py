@@ -1,0 +1,119 @@
+"""A standalone cluster of two workers: executors and drivers are killed, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.cluster import Cluster, drive, finished, wait_for
+from tests.spark.stores import scanned_rows
+from tubestore.check import check
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+COUNT = 8000
+
+#: Writes numbered messages, slowly, and says which task has begun.
+WRITE = """
+import os, sys, time
+from tubestore.spark import session, write
+master, root, marks, job_id, count = *sys.argv[1:5], int(sys.argv[5])
+settings = {"spark.executor.memory": "600m", "spark.speculation": "true",
+            "spark.speculation.multiplier": "1.5", "spark.speculation.quantile": "0.5",
+            "spark.speculation.interval": "200ms", "spark.ui.enabled": "false"}
+spark = session(master, settings)
+
+def slowly(batches):
+    from pyspark import TaskContext
+    part, attempt = TaskContext.get().partitionId(), TaskContext.get().attemptNumber()
+    open(f"{marks}/task-{part}-{attempt}-{os.getpid()}", "w").close()
+    open(f"{marks}/begun", "w").close()
+    for batch in batches:
+        time.sleep(0.4)
+        if part == 7 and len([n for n in os.listdir(marks) if n.startswith("task-7-")]) == 1:
+            time.sleep(12)  # its speculative copy overtakes it
+        yield batch
+
+frame = spark.range(0, count, numPartitions=8).selectExpr(
+    "if(id % 2 = 0, 'even', 'odd') AS topic", "CAST(id % 5 AS INT) AS partition",
+    "CAST(CAST(id AS STRING) AS BINARY) AS body")
+write(frame.mapInArrow(slowly, frame.schema), root, job_id=job_id)
+print("written", flush=True)
+"""
+
+DOCTOR = """
+import sys
+from tubestore.spark import session
+from tubestore.spark.jobs.audit import audit
+from tubestore.spark.jobs.doctor import doctor
+spark = session(sys.argv[1], {"spark.executor.memory": "600m"})
+found = doctor(spark, sys.argv[2])
+print(len(found.executors), found.problems)
+print(audit(spark, sys.argv[2]).bad)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def verify(root: Path) -> None:
+    """Every message is there once, in order within its partition; the files are sound."""
+    rows = scanned_rows(root)
+    assert sorted(int(row["body"]) for row in rows) == list(range(COUNT))
+    assert len({row["msg_id"] for row in rows}) == COUNT
+    last: dict[tuple[str, int], int] = {}
+    for row in rows:
+        key = (row["topic"], row["partition_id"])
+        assert int(row["body"]) > last.get(key, -1)
+        last[key] = int(row["body"])
+    assert list(check(root)) == []
+
+
+def test_an_executor_is_killed_and_a_slow_task_is_overtaken(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    root, marks = tmp_path / "store", tmp_path / "marks"
+    marks.mkdir()
+    driver = drive(WRITE, cluster.url, root, marks, "load", COUNT)
+    wait_for(marks / "begun")
+    os.kill(cluster.executors()[0], signal.SIGKILL)
+    assert finished(driver) == "written\n"
+    verify(root)
+    attempts = [name for name in os.listdir(marks) if name.startswith("task-")]
+    assert len(attempts) > 8  # some were run again, elsewhere
+
+
+def test_a_driver_is_killed_and_its_job_is_submitted_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    root, marks = tmp_path / "store", tmp_path / "marks"
+    marks.mkdir()
+    driver = drive(WRITE, cluster.url, root, marks, "load", COUNT)
+    wait_for(marks / "begun")
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.communicate()
+    assert not root.exists() or scanned_rows(root) == []
+    for _ in range(2):
+        assert finished(drive(WRITE, cluster.url, root, marks, "load", COUNT)) == "written\n"
+        verify(root)
+
+
+def test_the_doctor_sees_both_workers_and_an_audit_runs_on_them(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    from tests.spark.stores import write_store
+
+    write_store(tmp_path / "store", {"logs": 500})
+    said = finished(drive(DOCTOR, cluster.url, tmp_path / "store"))
+    assert said == "2 []\n0\n"
+    assert not list((tmp_path / "store" / ".tubestore" / "staging").iterdir())

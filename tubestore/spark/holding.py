@@ -1,0 +1,83 @@
+"""The lease of a running stream: what it has not read yet is left alone by retention.
+
+Held from the start of the batch that comes next, renewed by a thread of its own, since a batch may
+take longer than a lease lasts. When the process dies the lease runs out by itself.
+
+Next to read: `micro_batches.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+
+from tubestore.clock import Clock, SystemClock
+from tubestore.leases import Lease
+from tubestore.vfs import Vfs
+
+TTL_MS = 120_000
+
+
+class StreamLease:
+    """Holds shards of a store from some offsets on; of no effect where nothing can be written."""
+
+    def __init__(
+        self, vfs: Vfs, root: str, say: Callable[[str], None], clock: Clock | None = None
+    ) -> None:
+        self._vfs, self._root, self._say = vfs, root, say
+        self._clock = clock or SystemClock()
+        self._lease: Lease | None = None
+        self._refused = False
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, offsets: Mapping[str, int]) -> None:
+        """Hold everything from these offsets on, by `<topic>-<store id>`."""
+        if self._refused:
+            return
+        try:
+            if self._lease is None:
+                self._lease = Lease(
+                    self._vfs,
+                    self._root,
+                    offsets,
+                    holder=f"spark {socket.gethostname()}:{os.getpid()}",
+                    ttl_ms=TTL_MS,
+                    clock=self._clock,
+                    check=lambda _: None,  # what is gone is noticed where it is read
+                )
+                self._thread = threading.Thread(target=self._keep, daemon=True)
+                self._thread.start()
+            elif any(self._lease.offsets.get(k) != v for k, v in offsets.items()):
+                self._lease.offsets |= offsets  # written when it is renewed: later is safer
+                if self._due(TTL_MS // 4):
+                    self._lease.renew()
+        except OSError as error:
+            self._refused = True
+            self._say(f"{self._root}: no lease can be held, retention may be quicker: {error}")
+
+    def _due(self, after_ms: int) -> bool:
+        assert self._lease is not None
+        return self._clock.now_ms() >= self._lease.expires_ms - TTL_MS + after_ms
+
+    def _keep(self) -> None:
+        while not self._ended.wait(TTL_MS / 4000):
+            self.renew()
+
+    def renew(self) -> None:
+        """Hold it for longer, if a part of the time has passed."""
+        lease = self._lease
+        if lease is not None and self._due(TTL_MS // 4):
+            try:
+                lease.renew()
+            except OSError as error:
+                self._say(f"{self._root}: the lease could not be renewed: {error}")
+
+    def release(self) -> None:
+        """Give it up; harmless when repeated."""
+        self._ended.set()
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
