@@ -183,6 +183,7 @@ def _keys(table: pa.Table) -> Any:
 def _mapped(column: Any) -> Any:
     """Return maps of properties as property strings, null where there are none."""
     names, values = column.keys.cast(pa.large_string()), column.items.cast(pa.large_string())
+    _refuse_separator(names, NAME_VALUE_SEPARATOR, "properties")
     pairs = pc.binary_join_element_wise(names, values, _text(NAME_VALUE_SEPARATOR))
     _refuse_separator(pairs, PROPERTY_SEPARATOR, "properties")
     lists = pa.ListArray.from_arrays(column.offsets, pairs)

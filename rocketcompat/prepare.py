@@ -246,6 +246,8 @@ def property_text(message: Described, *, trailing_separator: bool) -> str:
         if not isinstance(given, Mapping):
             raise InvalidMessage(f"properties: {type(given).__name__} is no mapping and no text")
         pairs.update((name, value) for name, value in given.items() if name not in pairs)
+        if any(NAME_VALUE_SEPARATOR in name for name in given):
+            raise InvalidMessage("a property's name contains U+0001, which ends it")
     text = encode_properties(pairs, trailing_separator=trailing_separator)
     expected = len(pairs) - (0 if trailing_separator and pairs else 1)
     if pairs and text.count(PROPERTY_SEPARATOR) != expected:

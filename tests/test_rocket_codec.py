@@ -97,6 +97,7 @@ def test_the_newer_version_ends_properties_with_their_separator() -> None:
         (Message("T", properties="x" * 32768), MessageTooLarge),
         (Message("T", properties={"a": "b\x02c"}), InvalidMessage),
         (Message("T", tags="b\x02c"), InvalidMessage),
+        (Message("T", properties={"a\x01b": "c"}), InvalidMessage),
         (Message("T", keys=["one two"]), InvalidMessage),
         (Message("T", tags="a", properties="TAGS\x01b"), InvalidMessage),
         (Message("T", properties="a\x01\0"), InvalidMessage),
@@ -341,6 +342,13 @@ def test_columns_that_cannot_be_stored_are_refused_by_name(
 ) -> None:
     with pytest.raises(InvalidMessage, match=what):
         encode_columns(given_columns, CONFIG)
+
+
+def test_a_name_with_the_separator_in_it_is_refused_in_columns_too() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    properties = pa.array([{"a\x01b": "c"}], kind)
+    with pytest.raises(InvalidMessage, match="properties"):
+        encode_columns({"topic": ["T"], "properties": properties}, CONFIG)
 
 
 def test_maps_of_properties_follow_keys_and_tags() -> None:
