@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tubestore
+from tubestore.check import check
 from tubestore.clock import ManualClock
 from tubestore.errors import StoreFailed
 from tubestore.manager import MessageStoreManager
@@ -95,6 +96,20 @@ def test_a_store_that_was_closed_has_no_journal_and_whole_shards(memory_vfs: Mem
     assert not memory_vfs.exists(JOURNAL)
     with tubestore.open("/s", "r", vfs=memory_vfs) as reader:
         assert bodies(reader) == list(range(24))
+
+
+def test_check_warns_of_a_journal_that_a_kill_left(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    store[TOPICS[0]].flush()
+    killed(store, memory_vfs)
+    (finding,) = check("/s", vfs=memory_vfs, wait=lambda _: None)
+    assert (finding.path, finding.reason, finding.severity) == (JOURNAL, "journal", "warning")
+    assert finding.message.startswith("22 messages of 11 shards")
+    assert list(check("/s", vfs=memory_vfs, wait=lambda _: None, is_written=lambda: True)) == []
+    with open_store(memory_vfs):
+        pass
+    assert list(check("/s", vfs=memory_vfs, wait=lambda _: None)) == []
 
 
 def test_the_level_covers_what_was_appended_to_memory_before(memory_vfs: MemoryVfs) -> None:

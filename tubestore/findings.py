@@ -38,6 +38,10 @@ REASONS: dict[Reason, tuple[str, str]] = {
         "error",
         "a job is recorded, its files are not all in place: a real broker must wait",
     ),
+    Reason.JOURNAL: (
+        "warning",
+        "a killed process left messages in the journal: open for writing before a real broker does",
+    ),
     Reason.STALE_CACHE: ("warning", "a cache that does not describe the files: it is ignored"),
     Reason.TORN: ("error", "bytes behind the last record: an unfinished write; opening cuts them"),
 }

@@ -21,16 +21,22 @@ from tubestore.commit_records import CommitRecords
 from tubestore.errors import NotAStore
 from tubestore.filenames import (
     CHECKPOINT_FILE,
+    INDEX_DIRECTORY,
+    INDEX_SUFFIX,
     JOBS_FILE,
+    JOURNAL_FILE,
     OWN_DIRECTORY,
     PUBLISHED_FILE,
     STORE_FILE,
     TOPICS_FILE,
     join,
+    parse_segment_name,
 )
 from tubestore.findings import Finding
+from tubestore.formats import INDEX_ENTRY
 from tubestore.job_recovery import places_of
 from tubestore.layout import Layout
+from tubestore.root_journal import read_journal
 from tubestore.shard_files import ShardFiles, StoredFile
 from tubestore.verdicts import Reason
 from tubestore.vfs import Vfs
@@ -47,6 +53,7 @@ def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator
         if trouble is not None:
             yield Finding(path, 0, Reason.BAD_STATE, trouble)
     yield from _check_job(vfs, root, is_written)
+    yield from _check_journal(vfs, root, is_written)
 
 
 def state_trouble(vfs: Vfs, path: str) -> str | None:
@@ -83,6 +90,38 @@ def _check_job(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[
     obstacle = next((place.obstacle for place in places if place.obstacle), None)
     text += f"; it cannot go on: {obstacle}" if obstacle else "; opening for writing finishes it"
     yield Finding(path, 0, Reason.HALF_PUBLISHED, text)
+
+
+def _check_journal(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
+    """Report messages that only the journal has, unless a writer is at work."""
+    path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
+    ends: dict[str, int] = {}
+    lacking: dict[str, int] = {}
+    try:
+        for part in read_journal(vfs, root):
+            if part.shard not in ends:
+                ends[part.shard] = _index_end(vfs, join(root, part.shard, INDEX_DIRECTORY))
+            end = part.index_start + INDEX_ENTRY.size * len(part.entries)
+            beyond = (end - max(part.index_start, ends[part.shard])) // INDEX_ENTRY.size
+            if beyond > 0:
+                lacking[part.shard] = lacking.get(part.shard, 0) + beyond
+    except OSError as error:
+        yield Finding(path, 0, Reason.UNREADABLE, error.strerror or repr(error))
+        return
+    if lacking and not is_written():
+        count = sum(lacking.values())
+        text = f"{count} messages of {len(lacking)} shards are in the journal and not in the shards"
+        yield Finding(path, 0, Reason.JOURNAL, f"{text}; opening for writing puts them there")
+
+
+def _index_end(vfs: Vfs, directory: str) -> int:
+    """Return the index offset behind the last whole entry of a shard's files."""
+    end = 0
+    for name, is_directory, size in vfs.entries(directory):
+        start = None if is_directory else parse_segment_name(name, INDEX_SUFFIX)
+        if start is not None:
+            end = max(end, start + size // INDEX_ENTRY.size * INDEX_ENTRY.size)
+    return end
 
 
 def check_caches(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:

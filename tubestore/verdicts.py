@@ -35,6 +35,7 @@ class Reason(enum.StrEnum):
 
     BAD_STATE = "bad_state"
     HALF_PUBLISHED = "half_published"
+    JOURNAL = "journal"
     STALE_CACHE = "stale_cache"
     FOREIGN_NAME = "foreign_name"
     NAME_FORM = "name_form"
