@@ -92,6 +92,10 @@ class ConsumeQueueTable:
                     if key not in self._queues:
                         self._queues[key] = self._make(*key, known.get(key))
 
+    def lacks(self, ends: Mapping[tuple[str, int], int]) -> bool:
+        """Whether a queue that has units by these max offsets has no directory."""
+        return any(end and key not in self._queues for key, end in ends.items())
+
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue, None if there is none."""
         return self._queues.get((topic, queue_id))

@@ -68,6 +68,9 @@ class Writer:
         self.recovered = recover_log(log, known, clean_exit=clean_exit)
         parts.make_followers()
         parts.load(known[0].queues if known and self.recovered.clean else None)
+        if known and parts.queues is not None and parts.queues.lacks(known[0].queues):
+            # Somebody removed queues to have them built again: no mark speaks for them.
+            known[0].followers.pop(parts.queues.name, None)
         self.dispatcher = recover_followers(
             log, parts.followers, known, self.recovered, parts.clock, self._progress_file
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,19 @@ def test_what_is_put_is_pulled_and_found_by_key(tmp_path: Path) -> None:
         assert store.look_message(result.physical_offset).body == b"one"
         assert store.max_offset_in_queue("orders", 0) == 1
         assert store.max_offset_in_queue("nobody", 0) == 0
+
+
+@pytest.mark.parametrize("removed", ["consumequeue", "consumequeue/T", "consumequeue/T/1"])
+def test_queues_that_somebody_removed_are_built_again(tmp_path: Path, removed: str) -> None:
+    with opened(tmp_path) as store:
+        for number in range(30):
+            store.put_message(Message("T", b"%d" % number, queue_id=number % 2))
+    shutil.rmtree(tmp_path / removed)
+    with opened(tmp_path) as store:
+        for queue_id in (0, 1):
+            assert store.max_offset_in_queue("T", queue_id) == 15
+        put = store.put_message(Message("T", queue_id=1))
+        assert put.queue_offset == 15
 
 
 def test_a_store_has_the_files_that_a_broker_expects(tmp_path: Path) -> None:
