@@ -25,7 +25,6 @@ from rocketcompat.formats import (
     ABORT_FILE,
     CHECKPOINT_FILE,
     CHECKPOINT_FILE_SIZE,
-    COMMIT_LOG_DIRECTORY,
     CQ_PRE_FILL_SIZE,
     CQ_UNIT,
     INDEX_DIRECTORY,
@@ -125,9 +124,8 @@ def finding(path: str, position: int, reason: str, message: str, severity: str) 
 def check_files(directory: StoreDirectory) -> Iterator[Finding]:
     """Names and lengths of the log's and the queues' files (spec §5.5)."""
     config = directory.config
-    yield from _check_sizes(
-        directory, directory.path(COMMIT_LOG_DIRECTORY), config.mapped_file_size_commit_log
-    )
+    for path in directory.log.directories:
+        yield from _check_sizes(directory, path, config.mapped_file_size_commit_log)
     for key in directory.queue_names():
         yield from _check_sizes(
             directory, directory.queue_path(*key), config.consume_queue_file_size

@@ -10,6 +10,7 @@ Next to read: `queue_view.py`, `dump.py`, `check.py`.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +18,7 @@ from typing import Any
 
 from rocketcompat.columns import RecordColumns
 from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
     BLANK,
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
@@ -40,6 +42,8 @@ from tubestore.vfs import OsVfs, Vfs
 ENDS = ("torn", "stale")
 #: How far a broker's clock may have been set back, when files are left out by time.
 CLOCK_SLACK_MS = 60_000
+#: A file of RocksDB's, whose queues lie in the same directory in another format (spec §2.10).
+ROCKSDB_FILE = "CURRENT"
 _NOWHERE = 1 << 63
 _FILE_SIZE_OPTIONS = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue")
 
@@ -195,19 +199,40 @@ class StoreDirectory:
         return {name: size for name, size in sizes if size and name not in self.options}
 
     def _size_of(self, directories: Iterable[str]) -> int:
-        """Return the size of the files in directories: the distance of two names, if two follow.
+        """Return the size of the files in directories: what most of them have.
 
-        A length may be wrong, and a file missing in between; without two files the first length.
+        Where no two agree the distance of two names says it: a length may be wrong.
         """
         first = 0
         for directory in directories:
             rows = [(parse_offset_name(n), s) for n, d, s in self.vfs.entries(directory) if not d]
             files = sorted((start, size) for start, size in rows if start is not None)
+            common = Counter(size for _, size in files if size).most_common(1)
+            if common and common[0][1] > 1:
+                return common[0][0]
             distances = [b - a for (a, _), (b, _) in pairwise(files)]
             if distances:
                 return min(distances)
             first = first or next((size for _, size in files if size), 0)
         return first
+
+    def check_changeable(self) -> None:
+        """Raise NotAStore if what a change would be computed from is not all here.
+
+        Queues of other kinds (batches, RocksDB) are not built from the log here, and of a log in
+        several directories only one is seen.
+        """
+        if self.vfs.entries(self.path(BATCH_CONSUME_QUEUE_DIRECTORY)):
+            raise NotAStore(self.root, "has batch queues, which are not built or mended yet")
+        if self.vfs.exists(self.path(CONSUME_QUEUE_DIRECTORY, ROCKSDB_FILE)):
+            raise NotAStore(self.root, "holds RocksDB queues, which are not supported")
+        starts = [file.file_from_offset for file in self.log.files]
+        distances = {b - a for a, b in pairwise(starts)}
+        if len(starts) > 2 and len(distances) == 1 and min(distances) > self.log.file_size:
+            raise NotAStore(
+                self.root,
+                "every file of its log is followed by a hole: is it one of several paths?",
+            )
 
     def queue_names(self) -> Iterator[tuple[str, int]]:
         """Yield topic and queue id of the queues' directories."""

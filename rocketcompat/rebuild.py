@@ -81,6 +81,7 @@ def rebuild(
     wanted = [name for name in STRUCTURES if name in set(structures)]
     if unknown := set(structures) - set(STRUCTURES):
         raise InvalidMessage(f"{', '.join(sorted(unknown))}: {', '.join(STRUCTURES)} can be built")
+    directory.check_changeable()
     built = build(directory, wanted, clock=clock, told=told)
     marks = ProgressFile(directory.vfs, directory.root)
     known = marks.read()

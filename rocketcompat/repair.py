@@ -52,18 +52,18 @@ def _steps(
     directory: StoreDirectory, plan: RepairPlan, clock: Clock, quarantine: Quarantine, told: Told
 ) -> Iterator[str]:
     """Do one step after the other, and say of which path it was."""
-    vfs, log = directory.vfs, os.path.join(directory.log.directory, "")
+    vfs, logs = directory.vfs, directory.log.directories
     # The log first: our marks tell where a torn end may be, and have to go before the rest.
     for of_log in (True, False):
         if not of_log and not plan.is_empty:
             ProgressFile(vfs, directory.root).forget()
         for path in sorted(plan.removed, reverse=True):
-            if path.startswith(log) is of_log:
+            if (os.path.dirname(path) in logs) is of_log:
                 quarantine.move(path)
                 quarantine.sync()
                 yield path
         for path, change in plan.changes.items():
-            if path.startswith(log) is of_log:
+            if (os.path.dirname(path) in logs) is of_log:
                 _put(vfs, change, quarantine)
                 yield path
     if plan.rebuilds:

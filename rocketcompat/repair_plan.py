@@ -37,7 +37,6 @@ from rocketcompat.formats import (
     CHECKPOINT,
     CHECKPOINT_FILE,
     CHECKPOINT_FILE_SIZE,
-    COMMIT_LOG_DIRECTORY,
     CQ_PRE_FILL_SIZE,
     CQ_UNIT,
     INDEX_DIRECTORY,
@@ -120,9 +119,14 @@ class RepairPlan:
 
 
 def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> RepairPlan:
-    """Return what would mend the store; `keep_bodies` accepts bodies that fail their checksum."""
+    """Return what would mend the store; `keep_bodies` accepts bodies that fail their checksum.
+
+    NotAStore if it has queues of another kind, or only a part of its log is here.
+    """
+    directory.check_changeable()
     plan = RepairPlan()
-    _plan_names(directory, plan, directory.path(COMMIT_LOG_DIRECTORY), directory.log.file_size)
+    for path in directory.log.directories:
+        _plan_names(directory, plan, path, directory.log.file_size)
     _plan_log(plan.overlay(directory, marks=True), plan, keep_bodies=keep_bodies)
     mended = plan.overlay(directory)
     views = QueueViews(mended)

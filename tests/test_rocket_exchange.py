@@ -352,3 +352,35 @@ def test_clean_says_why_each_file_stays_or_goes(tmp_path: Path, command: Command
     assert command("clean", tmp_path, "--manual", "--apply", "-f", "jsonl").code == 0
     assert sorted((tmp_path / "commitlog").iterdir()) == files[2:]
     assert {f["reason"] for f in check(tmp_path)} <= {"checkpoint"}
+
+
+@pytest.mark.slow
+@pytest.mark.interop
+@pytest.mark.parametrize("version", ROCKET_VERSIONS)
+def test_the_real_classes_open_a_copy_an_import_and_what_was_rebuilt(
+    golden: GoldenFactory, command: Command, tmp_path: Path, version: str
+) -> None:
+    from tests.interop.drivers import DriverUnavailable, RocketDriver, of_kind
+
+    real = golden("rocketmq", version, "rolled")
+    config = real.meta["config"]
+    settings = {name: config[name] for name in SIZES}
+    command("export", real.store, "--out", tmp_path / "f.parquet")
+    command("convert", real.store, tmp_path / "copy", "--option=mappedFileSizeCommitLog=20000")
+    command("import", tmp_path / "import", tmp_path / "f.parquet", "--offsets", "keep",
+            *options_of(config))  # fmt: skip
+    command("rebuild", real.store, "consumequeue", "index")
+    wanted = sorted(
+        (row["topic"], row["queueId"], row["index"], row["storeTimestamp"])
+        for row in real.expected(type="message")
+    )
+    for root, file_size in ((tmp_path / "copy", 20_000), (tmp_path / "import", None),
+                            (real.store, None)):  # fmt: skip
+        own = settings | ({"mappedFileSizeCommitLog": file_size} if file_size else {})
+        try:
+            rows = RocketDriver(version).dump(root, settings=own)
+        except DriverUnavailable as error:
+            pytest.skip(str(error))
+        seen = of_kind(rows, "message")
+        found = [(r["topic"], r["queueId"], r["queueOffset"], r["storeTimestamp"]) for r in seen]
+        assert sorted(found) == wanted
