@@ -180,7 +180,7 @@ class Bench:
         tasks = max(self.cores, (self.count * BODY) >> 26)
         rows = self.spark.range(0, self.count, numPartitions=tasks).selectExpr(
             "'logs' AS topic", "CAST(id % 10 AS INT) AS partition",
-            f"CAST(repeat('x', {BODY}) AS BINARY) AS body",
+            f"CAST(repeat(CAST(id % 10 AS STRING), {BODY}) AS BINARY) AS body",
         )  # fmt: skip
 
         def away(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -206,6 +206,8 @@ def plain(error: Exception) -> Exception:
 
 def parallelism(spark: SparkSession) -> int:
     """Return how many tasks run at once: as many parts as Spark makes of something by itself."""
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        return max(1, int(spark.sparkContext.defaultParallelism))
     from pyspark.sql.functions import spark_partition_id
 
     parts = spark.range(0, 1 << 20).select(spark_partition_id()).distinct().count()
