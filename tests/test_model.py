@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -16,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import tubestore
 from tubestore.check import check
 from tubestore.clock import ManualClock
+from tubestore.errors import StoreClosed
 from tubestore.formats import INDEX_ENTRY
 from tubestore.testing import MemoryVfs
 
@@ -131,6 +133,33 @@ class StoreAgainstLists(RuleBasedStateMachine):
             assert left == sent[gone:]
             self.sent[partition] = left
             self.safe[partition] = max(0, self.safe[partition] - gone)
+
+    @rule()
+    def retain_under_a_lease(self) -> None:
+        with self.store.lease():
+            assert self.topic.retain(max_bytes=0) == []
+
+    @rule()
+    def everything_grows_too_old(self) -> None:
+        self.topic.flush()
+        self.clock.advance(10)
+        self.topic.retain(max_age=1)
+        self.sent = {partition: [] for partition in PARTITIONS}
+        self.safe = dict.fromkeys(PARTITIONS, 0)
+
+    @rule()
+    def empty_the_trash(self) -> None:
+        self.store.empty_trash(grace=0)
+
+    @rule()
+    def delete_and_create(self) -> None:
+        before = self.topic
+        self.store.delete_topic("t")
+        self.topic = self.store.create_topic("t", partitions=2, stores=2)
+        with pytest.raises(StoreClosed):
+            before.append(b"x", partition=0)
+        self.sent = {partition: [] for partition in PARTITIONS}
+        self.safe = dict.fromkeys(PARTITIONS, 0)
 
     # -- what has to hold ----------------------------------------------------------------------
 
