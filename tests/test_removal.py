@@ -189,6 +189,23 @@ def test_posting_lists_of_what_is_gone_go_too(memory_vfs: MemoryVfs, shard: Mess
     shard.close()
 
 
+def test_a_checkpoint_from_below_the_first_file_is_not_believed(
+    memory_vfs: MemoryVfs, shard: MessageStore
+) -> None:
+    """Where nothing was left its digest is that of no bytes, and fits where nothing is again."""
+    shard.remove_below(shard.files.data.end)
+    shard.sync()
+    for row in ROWS[:10]:
+        shard.append(row, "page_cache")
+    shard.remove_below(shard.files.data.end)
+    shard.append(ROWS[0], "page_cache")
+    shard.abandon(StoreClosed("killed"))
+    again = open_shard(memory_vfs, HOME, **SMALL)
+    assert again.recovered.problems == []
+    assert bodies(again.view()) == [BODIES[0]]
+    again.close()
+
+
 # -- crashes ---------------------------------------------------------------------------------
 
 

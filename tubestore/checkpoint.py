@@ -51,7 +51,9 @@ def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:
         (files.index, found.index_end, found.index_digest),
         (files.data, found.data_end, found.data_digest),
     ):
-        if end > segments.end or _digest(segments, end) != digest:
+        # Below the start: retention has removed since what it was made of.
+        inside = segments.start <= end <= segments.end
+        if not inside or _digest(segments, end) != digest:
             return None
     return found
 
