@@ -15,7 +15,9 @@ from tests.interop.conftest import tube as tube
 from tests.interop.drivers import Row, TubeDriver, bytes_of, of_kind
 from tests.support.golden import TUBE_VERSION, GoldenFactory
 from tests.support.tube import open_shard, scanned
+from tubestore.dump import dump
 from tubestore.options import StoreOptions
+from tubestore.repair import repair
 from tubestore.staging import StagedWriter
 from tubestore.vfs import OsVfs
 
@@ -290,3 +292,23 @@ def test_the_real_one_returns_what_retention_left_and_goes_on_behind_it(
         store["some"].append(b"behind the real one's")
         assert store.problems == []
     assert compare(tmp_path, tube, first) == before + 1
+
+
+def test_the_real_one_opens_every_store_that_we_repaired_and_returns_what_is_good(
+    tube: TubeDriver, golden: GoldenFactory
+) -> None:
+    torn = golden("tubemq", TUBE_VERSION, "torn")
+    list(repair(torn.store, apply=True))
+    columns = ["topic", "store_id", "index_offset", "state"]
+    expected = {
+        (f"{row['topic']}-{row['store_id']}", row["index_offset"])
+        for batch in dump(torn.store)
+        for row in batch.select(columns).to_pylist()
+        if row["state"] == "ok"
+    }
+    rows = tube.read(torn.store)
+    assert all(row["opened"] for row in of_kind(rows, "store"))
+    assert {row["end"] for row in of_kind(rows, "partition")} <= {"404"}
+    good = {(r["store"], r["indexOffset"]) for r in of_kind(rows, "message") if r["crcOk"]}
+    assert len(of_kind(rows, "store")) == 40
+    assert expected == good

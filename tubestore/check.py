@@ -48,17 +48,21 @@ def check(
     vfs: Vfs | None = None,
     is_written: Callable[[], bool] | None = None,
     wait: Callable[[float], None] = time.sleep,
+    watch: Callable[[int, int], None] | None = None,
 ) -> Iterator[Finding]:
     """Go through a store and yield what is wrong, shard by shard, in the order of the index.
 
     `is_written` says whether a writer has the store open, if that can be known: what stands at
-    the ends of its files is then not reported. NotAStore if there is no store at `root`.
+    the ends of its files is then not reported. `watch` is told how many shards of all are done.
+    NotAStore if there is no store at `root`.
     """
     root, vfs = os.fspath(root), vfs or OsVfs()
     shards = find_shards(root, vfs, topic=topic, store_id=store_id, with_pending=True)
     yield from check_state(vfs, root, is_written or (lambda: False))
     unsettled = []
-    for shard in shards:
+    for number, shard in enumerate(shards):
+        if watch is not None:
+            watch(number, len(shards))
         seen = _Seen(vfs, root, shard)
         if seen.findings and (any(f.at_end for f in seen.findings) or seen.has_moved()):
             unsettled.append(seen)

@@ -360,6 +360,35 @@ class CommitRecords:
         if self._vfs.exists(oldest):
             self._vfs.remove(oldest)
 
+    def last(self) -> int:
+        """Return the highest number of a record that is kept, 0 if there is none."""
+        names = [name for name, _, _ in self._vfs.entries(self.directory)]
+        return max(
+            (int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit()), default=0
+        )
+
+    def restore(self) -> None:
+        """Make the files that say which jobs are finished anew, from the records there are.
+
+        Of the last job that is not known then: it counts as pending.
+        """
+        last = self.last()
+        try:
+            exists = self._vfs.exists(join(self._own, PUBLISHED_FILE))
+            finished = self.finished() if exists else max(0, last - 1)
+        except NotAStore:
+            finished = max(0, last - 1)
+        try:
+            ids = self.ids()
+        except NotAStore:
+            ids = JobIds()
+        for number in range(max(1, last - 2 * RECORDS_KEPT), finished + 1):
+            if (record := self.read(number)) is not None:
+                ids.add(record.job_id)
+        head = {"version": VERSION, "features": []}
+        self._replace(JOBS_FILE, {**head, **ids.as_json()})
+        self._replace(PUBLISHED_FILE, {**head, "finished": finished})
+
     def _replace(self, name: str, content: dict[str, Any]) -> None:
         self._vfs.replace_file(join(self._own, name), json.dumps(content).encode())
 

@@ -65,6 +65,8 @@ class _Walker:
 
     def rows(self, offset: int, entries: Array) -> Iterator[Stretch]:
         """Judge a chunk of entries that starts at an index offset."""
+        if offset > self.running:
+            yield from self._between_files(offset)
         for window in self.bytes.windows(entries):
             part = entries[window.first : window.end]
             start = offset + ENTRY_SIZE * window.first
@@ -79,6 +81,21 @@ class _Walker:
                 else:
                     for row in range(first, end):
                         yield from self._bad(part[row : row + 1], at + ENTRY_SIZE * (row - first))
+
+    def _between_files(self, offset: int) -> Iterator[Stretch]:
+        """Find the records whose entries stood in an index file that is gone."""
+        while self.covered is not None:
+            rows = self._unindexed(self.covered, self.bytes.data_end, offset)
+            if rows is None:
+                found = self._next_record(self.running)
+                if found is None or not self.running <= found[1].queue_logic_offset < offset:
+                    return
+                if not self.pending:
+                    yield from self._loose(self.covered, found[0], before=offset)
+                self.covered = found[0]
+                continue
+            self._go_on(self.running, self.covered + rows.data_size)
+            yield rows
 
     # -- entries that agree with their records -----------------------------------------------
 
@@ -145,7 +162,8 @@ class _Walker:
             yield from self._mended(*mended, offset)
         elif reason is None:
             text = _difference(fields, header)
-            yield from self._kept(Reason.ENTRY_DIFFERS, "", entry, offset, text)
+            whole = header.length + 4
+            yield from self._kept(Reason.ENTRY_DIFFERS, "", entry, offset, text, whole)
         elif not possible:
             yield self._lost(Reason.BAD_ENTRY, entry, offset)
         elif position + size > self._file_end(position):
@@ -161,10 +179,10 @@ class _Walker:
         return file.end if file else 0
 
     def _kept(
-        self, verdict: Reason, state: str, entry: Array, offset: int, text: str
+        self, verdict: Reason, state: str, entry: Array, offset: int, text: str, size: int = 0
     ) -> Iterator[Stretch]:
-        """A row whose entry stands, with a record of the entry's size at its place."""
-        position, size = int(entry["data_offset"][0]), int(entry["data_size"][0])
+        """A row whose entry stands, with a record of this size, or of the entry's, at its place."""
+        position, size = int(entry["data_offset"][0]), size or int(entry["data_size"][0])
         if verdict is not Reason.BAD_RECORD or position == self.covered:
             yield from self._before(position, offset)
             self._go_on(offset + ENTRY_SIZE, position + size, pending=verdict is Reason.BAD_RECORD)
@@ -203,8 +221,15 @@ class _Walker:
             return None
         position, header = found
         own = header.queue_logic_offset
-        # TubeMQ 1.2.0 without caches writes -1: its records have only their order.
-        return found if own == offset or (own == -1 and position == self.covered) else None
+        in_order = position == self.covered and not self._is_possible(own)
+        return found if own == offset or in_order else None
+
+    def _is_possible(self, own: int) -> bool:
+        """Whether a record can stand at this index offset; else its order alone says where.
+
+        TubeMQ 1.2.0 without caches writes -1, and a header may be damaged.
+        """
+        return own % ENTRY_SIZE == 0 and 0 <= own <= self.running + self.bytes.data_end
 
     def _next_record(self, offset: int) -> tuple[int, Any] | None:
         """Return the next intact record that has not been accounted for."""
@@ -274,7 +299,7 @@ class _Walker:
         if own % ENTRY_SIZE == 0 and self.running <= own < before:
             return int(own)
         # At the end of a shard its order alone says where it belongs (DESIGN.md, recovery).
-        return self.running if own == -1 or before == _ENDLESS else None
+        return self.running if before == _ENDLESS or not self._is_possible(own) else None
 
     def _skip(self, at: int, high: int) -> int:
         found = self.bytes.find_record(at + 1, high, self.index_start)
@@ -292,7 +317,9 @@ class _Walker:
             behind = self.bytes.find_record(high, self.bytes.data_end, self.index_start)
             verdict = Reason.TORN if behind is None else Reason.BAD_RECORD
             text = f"{high - low} bytes behind the last entry are no record: {reason}"
-        yield Stretch(verdict, "", self.running, _NO_ENTRIES, low, high - low, text)
+        whole = header is not None
+        size = high - low
+        yield Stretch(verdict, "", self.running, _NO_ENTRIES, low, size, text, is_record=whole)
 
 
 def _difference(entry: Any, header: Any) -> str:

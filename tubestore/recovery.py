@@ -281,12 +281,28 @@ class _Reconciler:
         header, reason = inspect(segment.view(segment.end), position, segment.size)
         if reason is not None:
             return False
+        if self._has_foreign_partition(header):
+            text = f"partition {header.partition_id} is not of this shard; its entry counts"
+            _problem(self.report, segment, position, text)
+            self.index_offset += ENTRY_SIZE
+            self.data_offset += header.length + 4
+            return True
         # Its own index offset is not asked: TubeMQ 1.2.0 without caches writes -1 there, and
         # after a crash it gives the same offset twice (spec/oracle-tubemq.md 3 and 4.14).
         self._write_entry(entry_of(header, self.data_offset))
         self.data_offset += header.length + 4
         self.report.reindexed += 1
         return True
+
+    def _has_foreign_partition(self, header: Any) -> bool:
+        """Whether a record names a partition that cannot be, and the entry that is there one."""
+        store_id, row = self.files.store_id, self._row()
+        if header.partition_id // PARTITIONS_PER_STORE == store_id or row >= len(self._entries):
+            return False
+        entry = self._entries[row]
+        there = (int(entry["data_offset"]), int(entry["data_size"]))
+        fits = int(entry["partition_id"]) // PARTITIONS_PER_STORE == store_id
+        return fits and there == (self.data_offset, header.length + 4)
 
     def _step_over_damage(self, segment: FileSegment) -> bool:
         """Go on at the next intact message, if there is one; False when the tail is torn."""

@@ -19,7 +19,7 @@ from tubestore import kernels
 from tubestore.attributes import LENGTH_SIZE
 from tubestore.formats import DATA_HEADER, RECORD_SIZE_MAX, TOKEN_MESSAGE
 from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in, has_attributes, inspect
-from tubestore.shard_files import ShardFiles, StoredFile
+from tubestore.shard_files import ShardFiles, StoredFile, chained
 from tubestore.trash import find_moved
 from tubestore.vfs import Vfs, VfsFile
 
@@ -49,11 +49,8 @@ class ShardBytes:
         self._vfs, self.shard = vfs, shard
         self._open: VfsFile | None = None
         self._opened = ""
-        #: Data files without those that start inside the one before (a finding of `check`).
-        self.data: list[StoredFile] = []
-        for file in shard.data:
-            if not self.data or file.start >= self.data[-1].end:
-                self.data.append(file)
+        #: Files without what overlaps others (a finding of `check`).
+        self.index, self.data = chained(shard.index)[0], chained(shard.data)[0]
         self._start_list = [f.start for f in self.data]
         self._starts = np.array(self._start_list, np.int64)
         self._ends = np.array([f.end for f in self.data], np.int64)
@@ -90,7 +87,7 @@ class ShardBytes:
 
     def entries(self, start_at: int = 0) -> Iterator[tuple[int, Array]]:
         """Go through the index from an offset on: (offset of the first entry, some entries)."""
-        for file in self.shard.index:
+        for file in self.index:
             count = file.size // ENTRY_SIZE
             row = max(0, -(-(start_at - file.start) // ENTRY_SIZE))
             while row < count:

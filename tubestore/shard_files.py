@@ -228,3 +228,28 @@ def _list(
         else:
             files.append(StoredFile(path, start, size))
     return tuple(sorted(files, key=lambda file: (file.start, file.path))), tuple(strays)
+
+
+def chained(files: tuple[StoredFile, ...]) -> tuple[tuple[StoredFile, ...], list[StoredFile]]:
+    """Split files into those that stand one behind the other, and the others.
+
+    Where two overlap: a file that ends where a later one starts is right, and what lies between
+    is none of the stream's; one that does not has grown too long, and is taken up to the next.
+    """
+    kept: list[StoredFile] = []
+    others: list[StoredFile] = []
+    starts = {file.start for file in files}
+    for file in files:
+        before = kept[-1] if kept else None
+        if before is not None and file.start == before.start:  # two names for one number
+            short, long = sorted((before, file), key=lambda f: f.size)
+            others.append(short)
+            kept[-1] = long
+        elif before is None or file.start >= before.end:
+            kept.append(file)
+        elif before.end in starts:
+            others.append(file)
+        else:
+            kept[-1] = before._replace(size=file.start - before.start)
+            kept.append(file)
+    return tuple(kept), others

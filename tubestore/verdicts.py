@@ -76,3 +76,5 @@ class Stretch:
     #: The bytes that hold the records, where they are at hand already.
     data: memoryview | None = None
     data_start: int = 0
+    #: Bytes without rows: whether they are a whole record, whose entry is another's.
+    is_record: bool = False

@@ -263,12 +263,18 @@ def dump(
     inspect.dump(root, chosen, out=out, format=format, int64=int64, limit=limit, summary=summary)
 
 
+Progress = Annotated[
+    bool, typer.Option("--progress/--no-progress", help="Shown on a terminal only.")
+]
+
+
 @app.command()
 def check(
     root: RootArgument,
     topic: TopicOption = None,
     store_id: StoreIdOption = None,
     limit: LimitOption = None,
+    progress: Progress = True,
     format: FormatOption = Format.TEXT,
     out: OutOption = None,
     summary: SummaryOption = None,
@@ -279,4 +285,90 @@ def check(
     """
     from tubestore.cli import inspect
 
-    inspect.check(root, topic, store_id, out=out, format=format, limit=limit, summary=summary)
+    inspect.check(
+        root,
+        topic,
+        store_id,
+        progress=progress,
+        out=out,
+        format=format,
+        limit=limit,
+        summary=summary,
+    )
+
+
+@app.command()
+def repair(
+    root: RootArgument,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Do it; else only say what would be done.")
+    ] = False,
+    topic: TopicOption = None,
+    store_id: StoreIdOption = None,
+    progress: Progress = True,
+    format: FormatOption = Format.TEXT,
+    out: OutOption = None,
+    summary: SummaryOption = None,
+) -> None:
+    """Mend a directory that is damaged or will not open: one row an action.
+
+    A dry run unless --apply is given; exit code 1 if it finds something to do. What is cut or
+    replaced is first copied to .tubestore/quarantine; offsets stay as they are.
+    """
+    from tubestore.cli import inspect
+
+    inspect.repair(
+        root,
+        topic,
+        store_id,
+        apply=apply,
+        progress=progress,
+        out=out,
+        format=format,
+        summary=summary,
+    )
+
+
+@app.command()
+def recover(root: RootArgument, format: FormatOption = Format.TEXT, out: OutOption = None) -> None:
+    """Open every shard for writing, as after a crash, and say what that mended; one row a shard.
+
+    Finishes a job that is half published. Afterwards a real broker may open the directory.
+    """
+    from tubestore.cli import publish
+
+    publish.recover(root, out=out, format=format)
+
+
+@app.command()
+def publish(
+    root: RootArgument,
+    job_id: Annotated[
+        str, typer.Argument(metavar="JOB", help="The job's id: published once, for ever.")
+    ],
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILES]...", help="Arrow or Parquet files, .arrow or .parquet."),
+    ] = None,
+    staged: Annotated[
+        str | None,
+        typer.Option("--staged", metavar="FILE", help="JSON Lines: what tasks have staged."),
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Of rows without a column topic.")
+    ] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make topics that are missing or too small.")
+    ] = False,
+    format: FormatOption = Format.TEXT,
+) -> None:
+    """Load files in one atomic step: all of their rows are in the store, or none.
+
+    The files have the columns of an append, and topic; or tasks have staged them already. The
+    same JOB again changes nothing and says what became of it.
+    """
+    from tubestore.cli import publish
+
+    publish.publish(
+        root, job_id, files or [], staged=staged, topic=topic, create=create, format=format
+    )

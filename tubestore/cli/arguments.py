@@ -7,7 +7,7 @@ import enum
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -116,3 +116,24 @@ def say(text: str) -> None:
     """Tell a person something on stderr; stdout is for data."""
     sys.stdout.flush()
     print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def watching(label: str, wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Give a long run something to call with (done, total): a bar, on a terminal."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    bar = Progress(
+        TextColumn(label),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

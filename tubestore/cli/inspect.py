@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tubestore.cli.arguments import printing, say
+from tubestore.cli.arguments import printing, say, watching
 from tubestore.cli.batches import emit_batches
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.output import Column, Format, Kind, Row, Summary, emit_rows, report
@@ -32,6 +32,13 @@ CHECK_COLUMNS = (
     Column("reason"),
     Column("message", "line"),
     Column("severity"),
+)
+REPAIR_COLUMNS = (
+    Column("path", "line"),
+    Column("action"),
+    Column("position", "int64"),
+    Column("bytes", "int64"),
+    Column("message", "line"),
 )
 #: What of a dump fits on a line of text.
 _DUMP_TEXT = (
@@ -82,16 +89,26 @@ def _dump_position(row: Row) -> dict[str, Any]:
 
 
 def check(
-    root: str, topic: str | None, store_id: int | None, *, out: str | None, **how: Any
+    root: str,
+    topic: str | None,
+    store_id: int | None,
+    *,
+    progress: bool,
+    out: str | None,
+    **how: Any,
 ) -> None:
     """Print a row a finding; exit code 1 if there are any."""
     from tubestore import check as checking
 
-    findings = checking.check(
-        root, topic=topic, store_id=store_id, is_written=lambda: has_writer(root)
-    )
-    first = next(findings, None)
-    with printing(out, **how) as output:
+    with printing(out, **how) as output, watching("checked", progress) as watch:
+        findings = checking.check(
+            root,
+            topic=topic,
+            store_id=store_id,
+            is_written=lambda: has_writer(root),
+            watch=watch,
+        )
+        first = next(findings, None)
         if first is None and output.format is Format.TEXT:
             say("nothing found")
             report(Summary(), output)
@@ -99,6 +116,40 @@ def check(
         found = findings if first is None else chain([first], findings)
         emit_rows((f.as_row() for f in found), CHECK_COLUMNS, output)
     if first is not None:
+        raise Leave(EXIT_FINDINGS)
+
+
+def repair(
+    root: str,
+    topic: str | None,
+    store_id: int | None,
+    *,
+    apply: bool,
+    progress: bool,
+    out: str | None,
+    **how: Any,
+) -> None:
+    """Print a row an action; exit code 1 if something is to be done and was not."""
+    from tubestore import repair as repairing
+
+    with printing(out, **how) as output, watching("shards", progress) as watch:
+        actions = repairing.repair(
+            root,
+            apply=apply,
+            topic=topic,
+            store_id=store_id,
+            is_written=lambda: has_writer(root),
+            watch=watch,
+        )
+        first = next(actions, None)
+        if first is None:
+            if output.format is Format.TEXT:
+                say("nothing to repair")
+            report(Summary(), output)
+            return
+        emit_rows((a.as_row() for a in chain([first], actions)), REPAIR_COLUMNS, output)
+    if not apply:
+        say("nothing was changed; --apply does it")
         raise Leave(EXIT_FINDINGS)
 
 

@@ -1,0 +1,140 @@
+"""`tubestore repair | recover | publish`: what they print, how they end, what they change."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tubestore
+from tests.support.golden import GoldenFactory
+from tests.support.tube import tree_digest
+from tests.test_cli_tube import Cli
+from tests.test_cli_tube import cli as cli
+from tubestore.staging import StagedWriter
+
+
+@pytest.fixture
+def damaged(golden: GoldenFactory, tmp_path: Path) -> Path:
+    store = golden("tubemq", "1.2.0", "torn").store
+    root = tmp_path / "damaged"
+    for name in ("datacut7-0", "payloadbit-0", "innercut-0"):
+        shutil.copytree(store / name, root / name)
+    return root
+
+
+def test_repair_says_what_it_would_do_and_ends_with_1(cli: Cli, damaged: Path) -> None:
+    before = tree_digest(damaged)
+    result = cli("repair", damaged, "-f", "jsonl")
+    assert result.code == 1
+    assert "nothing was changed; --apply does it" in result.err
+    for row in result.rows:
+        assert set(row) == {"path", "action", "position", "bytes", "message"}
+    assert {row["action"] for row in result.rows} == {"cut_data", "rewrite_index", "leave"}
+    assert tree_digest(damaged) == before
+    assert b"cut_data" in cli("repair", damaged).out
+
+
+def test_repair_does_it_with_apply_and_check_agrees(cli: Cli, damaged: Path) -> None:
+    planned = cli("repair", damaged, "-f", "jsonl").rows
+    done = cli("repair", damaged, "--apply", "-f", "jsonl")
+    assert (done.code, done.rows) == (0, planned)
+    left = cli("check", damaged, "-f", "jsonl")
+    assert [row["reason"] for row in left.rows] == ["bad_checksum"]
+    assert len(list(damaged.glob(".tubestore/quarantine/*/*"))) >= 3
+    again = cli("repair", damaged, "-f", "jsonl")
+    assert [row["action"] for row in again.rows] == ["leave"]
+
+
+def test_repair_of_a_sound_store_says_so_and_ends_with_0(cli: Cli, tmp_path: Path) -> None:
+    with tubestore.open(tmp_path / "s") as store:
+        store.create_topic("t").append(b"x")
+    result = cli("repair", tmp_path / "s")
+    assert (result.code, result.out) == (0, b"")
+    assert "nothing to repair" in result.err
+
+
+def test_repair_is_refused_while_a_writer_is_at_work(cli: Cli, tmp_path: Path) -> None:
+    with tubestore.open(tmp_path / "s"):
+        for how in ((), ("--apply",)):
+            result = cli("repair", tmp_path / "s", *how)
+            assert result.code == 3
+            assert "locked" in result.err
+
+
+def test_repair_writes_its_rows_to_a_file(cli: Cli, damaged: Path, tmp_path: Path) -> None:
+    assert cli("repair", damaged, "-f", "parquet", "-o", tmp_path / "rows.parquet").code == 1
+    assert "cut_data" in pq.read_table(tmp_path / "rows.parquet")["action"].to_pylist()
+
+
+def test_recover_opens_every_shard_and_says_what_it_mended(cli: Cli, damaged: Path) -> None:
+    shutil.rmtree(damaged / "innercut-0")  # this one does not open
+    rows = {row["topic"]: row for row in cli.json("recover", damaged)}
+    assert rows["datacut7"]["data_cut"] > 0
+    assert rows["payloadbit"]["problems"] == 1
+    assert {row["data_cut"] for row in cli.json("recover", damaged)} == {0}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with tubestore.open(tmp_path / "s") as store:
+        store.create_topic("t", partitions=4)
+    return tmp_path / "s"
+
+
+def table(count: int, **columns: list[object]) -> pa.Table:
+    return pa.table({"body": [b"%d" % n for n in range(count)], **columns})
+
+
+def test_publish_loads_files_once(cli: Cli, store: Path, tmp_path: Path) -> None:
+    pq.write_table(table(10), tmp_path / "one.parquet")
+    with pa.ipc.new_file(tmp_path / "two.arrow", table(5).schema) as writer:
+        writer.write(table(5))
+    files = (tmp_path / "one.parquet", tmp_path / "two.arrow")
+    (first,) = cli.json("publish", store, "load-1", *files, "--topic", "t")
+    assert (first["messages"], first["replayed"], first["number"]) == (15, False, 1)
+    (again,) = cli.json("publish", store, "load-1", *files, "--topic", "t")
+    assert (again["messages"], again["replayed"]) == (15, True)
+    assert len(cli.json("read", store, "t")) == 15
+    assert list(store.glob(".tubestore/staging/*")) == []
+
+
+def test_publish_takes_what_tasks_have_staged(cli: Cli, store: Path, tmp_path: Path) -> None:
+    with StagedWriter(store, "job:7", "0") as writer:
+        writer.write({"topic": ["t", "new"], "partition": [3, 1], "body": [b"a", b"b"]})
+        lines = [json.dumps(one.as_json()) for one in writer.finish()]
+    (tmp_path / "staged.jsonl").write_text("\n".join(lines) + "\n")
+    arguments = ("publish", store, "job:7", "--staged", tmp_path / "staged.jsonl")
+    refused = cli(*arguments)
+    assert (refused.code, "no topic 'new'" in refused.err) == (1, True)
+    (row,) = cli.json(*arguments, "--create")
+    assert row["messages"] == 2
+
+
+def test_publish_that_is_refused_leaves_nothing(cli: Cli, store: Path, tmp_path: Path) -> None:
+    pq.write_table(table(3, topic=["other"] * 3, partition=[0] * 3), tmp_path / "x.parquet")
+    assert cli("publish", store, "j", tmp_path / "x.parquet").code == 1
+    assert list(store.glob(".tubestore/staging/*")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("j",), 2, "give files to load"),
+        (("j", "x.csv"), 2, "named .arrow or .parquet"),
+        (("j", "absent.parquet"), 3, "absent.parquet"),
+        (("j", "--staged", "absent.jsonl"), 3, "absent.jsonl"),
+        (("", "x.parquet"), 2, "needs an id"),
+    ],
+)
+def test_publish_names_the_mistake(
+    cli: Cli, store: Path, arguments: tuple[str, ...], code: int, text: str
+) -> None:
+    result = cli("publish", store, *arguments)
+    assert text in result.err
+    assert result.code == code
+    assert "Traceback" not in result.err

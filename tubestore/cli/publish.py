@@ -1,0 +1,140 @@
+"""`tubestore publish | recover`: a bulk load in one step; what a crash left, mended."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import tubestore
+from tubestore.cli.arguments import printing
+from tubestore.cli.errors import UsageMistake
+from tubestore.cli.output import Column, Format, Output, emit_object, emit_rows
+from tubestore.commit_records import StagedFile
+from tubestore.errors import InvalidMessage, UnknownTopic
+from tubestore.message_store import MessageStore
+from tubestore.shard_files import check_root
+from tubestore.staging import StagedWriter
+from tubestore.vfs import OsVfs
+
+_DONE = (
+    Column("job_id"),
+    Column("number", "int64"),
+    Column("replayed"),
+    Column("messages", "int64"),
+    Column("bytes", "int64"),
+    Column("files", "int64"),
+)
+_RECOVERED = (
+    Column("topic"),
+    Column("store_id", "int32"),
+    *(Column(n, "int64") for n in ("verified", "reindexed", "data_cut", "index_cut", "problems")),
+)
+
+
+def publish(
+    root: str,
+    job_id: str,
+    files: Sequence[str],
+    *,
+    staged: str | None,
+    topic: str | None,
+    create: bool,
+    format: Format,
+) -> None:
+    """Stage files, or take what was staged, and publish it; says what became of it."""
+    if format not in (Format.TEXT, Format.JSONL):
+        raise UsageMistake("publish reports as text or jsonl")
+    if bool(files) == bool(staged):
+        raise UsageMistake("give files to load, or --staged with what tasks have staged")
+    check_root(root, OsVfs())
+    with tubestore.open(root) as store:
+        found = _staged_before(staged) if staged else _stage(store, root, job_id, files, topic)
+        try:
+            result = store.publish(job_id, found, create_topics=create)
+        except (InvalidMessage, UnknownTopic):
+            if files:  # nobody else has staged for it
+                store.abort(job_id)
+            raise
+    row = {
+        "job_id": result.job_id,
+        "number": result.number,
+        "replayed": result.replayed,
+        "messages": result.rows,
+        "bytes": result.data_size,
+        "files": 2 * len(result.files),
+    }
+    emit_object(row, _DONE, Output(format))
+
+
+def _staged_before(path: str) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in Path(path).read_text().splitlines() if line.strip()]
+    except ValueError as error:
+        raise UsageMistake(f"{path}: not JSON Lines: {error}") from error
+
+
+def _stage(
+    store: tubestore.MessageStoreManager,
+    root: str,
+    job_id: str,
+    files: Sequence[str],
+    topic: str | None,
+) -> list[StagedFile]:
+    settings = {name: store.topic(name).options for name in store.topics()}
+    with StagedWriter(root, job_id, f"cli-{uuid.uuid4().hex[:8]}", topics=settings) as writer:
+        for path in files:
+            for batch in _batches(path):
+                table = pa.Table.from_batches([batch])
+                if "topic" not in table.column_names and topic is not None:
+                    names = pa.array([topic] * table.num_rows, pa.string())
+                    table = table.append_column("topic", names)
+                writer.write(table)
+        return writer.finish()
+
+
+def _batches(path: str) -> Iterator[pa.RecordBatch]:
+    try:
+        if path.endswith(".parquet"):
+            import pyarrow.parquet
+
+            yield from pyarrow.parquet.ParquetFile(path).iter_batches()
+        elif path.endswith(".arrow"):
+            with pa.memory_map(path) as file, pa.ipc.open_file(file) as reader:
+                for number in range(reader.num_record_batches):
+                    yield reader.get_batch(number)
+        else:
+            raise UsageMistake(f"{path}: a file to load is named .arrow or .parquet")
+    except pa.ArrowException as error:
+        raise UsageMistake(f"{path}: {error}") from error
+
+
+def recover(root: str, *, out: str | None, format: Format) -> None:
+    """Open all shards for writing, and print a row for each."""
+    check_root(root, OsVfs())
+    with tubestore.open(root) as store:
+        rows = [
+            {"topic": name, "store_id": store_id, **_report(store.topic(name), store_id)}
+            for name in store.topics()
+            for store_id in range(store.topic(name).options.stores)
+            if store.shard_exists(name, store_id)
+        ]
+    with printing(out, format=format) as output:
+        emit_rows(rows, _RECOVERED, output)
+
+
+def _report(topic: tubestore.Topic, store_id: int) -> dict[str, int]:
+    shard = topic.shard(store_id)
+    assert isinstance(shard, MessageStore)
+    found = shard.recovered
+    return {
+        "verified": found.verified,
+        "reindexed": found.reindexed,
+        "data_cut": found.data_cut,
+        "index_cut": found.index_cut,
+        "problems": len(found.problems),
+    }
