@@ -171,7 +171,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "append-mixed-1k",
         "batches of 1,000 rows, each of any of 1,000 topics × 10 partitions",
-        Sizes(60_000, 10_000),
+        Sizes(600_000, 100_000),
         (_batch(TopicSharded), ENCODE, _batch(Lmdb)),
         topics=1000,
     ),
