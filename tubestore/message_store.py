@@ -251,6 +251,9 @@ class MessageStore(JournalledShard):
                 everything = self.dirty_bytes == 0 and data_offset >= self.files.data.end
             if everything:
                 self._seal()
+            # The index too: entries that a power cut loses cannot be made again without their data.
+            ends = self._visible
+            self._commits.run(lambda: self._synced(self.files.sync, ends.data_end))
             try:
                 now_ms = self._clock.now_ms()
                 return remove_below(self.files, data_offset, now_ms=now_ms, sync=self._sync_names)
