@@ -20,10 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from rocketcompat.formats import CONFIG_DIRECTORY
 from tubestore.errors import CorruptRecord
 from tubestore.vfs import Vfs
 
-CONFIG_DIRECTORY = "config"
 TOPICS_FILE = "topics.json"
 CONSUMER_OFFSET_FILE = "consumerOffset.json"
 DELAY_OFFSET_FILE = "delayOffset.json"

@@ -1,23 +1,20 @@
-"""A broker's `config/*.json`, read as it really is: not always JSON, and perhaps half written.
+"""What the windows say of a broker's `config/*.json`: its content, whence, and what is wrong.
 
-fastjson writes maps with numbers as keys unquoted (`{0:250,1:250}`, spec §4.4). A broker keeps
-the content before in `<name>.bak`, and takes that when the file is missing, empty or broken; so
-does this.
+A broker keeps the content before in `<name>.bak`, and takes that when the file is missing, empty
+or broken (spec §4.4); so does this. `broker_config.py` has the form, and writes.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from dataclasses import dataclass
 from typing import Any
 
+from rocketcompat.broker_config import loads
 from rocketcompat.formats import CONFIG_DIRECTORY
 from tubestore.vfs import Vfs
 
 BACKUP_SUFFIX = ".bak"
-_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<before>[{,]\s*)(?P<key>-?\d+)(?=\s*:)')
 #: Between a topic and a group in `consumerOffset.json`.
 _TOPIC_GROUP = "@"
 
@@ -38,10 +35,10 @@ def parse_config(text: str) -> dict[str, Any]:
     >>> parse_config('{"offsetTable":{"T@g":{0:250,1:-1}}}')
     {'offsetTable': {'T@g': {'0': 250, '1': -1}}}
     """
-    quoted = _BARE_KEY.sub(
-        lambda m: m[0] if m["key"] is None else f'{m["before"]}"{m["key"]}"', text
-    )
-    content = json.loads(quoted)
+    try:
+        content = loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError("not an object")
     return content
