@@ -59,6 +59,19 @@ def test_what_the_files_lack_is_written(memory_vfs: MemoryVfs, have: int) -> Non
     assert memory_vfs.read_file(INDEX) == WHOLE.entries.tobytes()
 
 
+def test_what_follows_a_roll_goes_into_the_file_that_was_begun(memory_vfs: MemoryVfs) -> None:
+    """A kill came after the roll: the next file was there, and empty."""
+    write_rows(memory_vfs, ROWS[:4])
+    memory_vfs.open(f"{HOME}/{STARTS[4]:020d}.tube", create=True)
+    shard = reopened(memory_vfs, part(2, 4), part(4, 7), part(7, 12))
+    assert bodies(shard.view()) == BODIES
+    shard.close()
+    assert memory_vfs.read_file(DATA) == WHOLE.data.tobytes()[: STARTS[4]]
+    again = open_shard(memory_vfs, HOME)
+    assert bodies(again.view()) == BODIES
+    again.close()
+
+
 def test_a_record_that_was_torn_with_sound_ones_behind_it_is_whole_again(
     memory_vfs: MemoryVfs,
 ) -> None:

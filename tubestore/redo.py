@@ -35,7 +35,7 @@ def redo(files: MsgFileStore, parts: Sequence[JournalPart]) -> list[CorruptRecor
     more than what the files have. Sealed files are synced here, the last ones by whoever opens.
     """
     problems: list[CorruptRecord] = []
-    for part in _joined(parts):
+    for part in _joined(parts, {segment.start for segment in files.data}):
         segment = _segment_for(files, part)
         if segment is None:
             log.warning("%s: %d messages behind a gap are left", part.shard, len(part.entries))
@@ -48,12 +48,13 @@ def redo(files: MsgFileStore, parts: Sequence[JournalPart]) -> list[CorruptRecor
     return problems
 
 
-def _joined(parts: Sequence[JournalPart]) -> list[JournalPart]:
-    """Join parts that follow each other."""
+def _joined(parts: Sequence[JournalPart], borders: set[int]) -> list[JournalPart]:
+    """Join parts that follow each other, but not over a border where a data file begins."""
     groups: list[list[JournalPart]] = []
     index_end = data_end = -1
     for part in parts:
-        if (part.index_start, part.data_start) != (index_end, data_end):
+        follows = (part.index_start, part.data_start) == (index_end, data_end)
+        if not follows or part.data_start in borders:
             groups.append([])
         groups[-1].append(part)
         index_end = part.index_start + ENTRY_SIZE * len(part.entries)
