@@ -72,6 +72,17 @@ def test_what_follows_a_roll_goes_into_the_file_that_was_begun(memory_vfs: Memor
     again.close()
 
 
+def test_what_retention_removed_since_is_passed_over(memory_vfs: MemoryVfs) -> None:
+    """The journal is emptied now and then; a shard may have written and let go before that."""
+    write_rows(memory_vfs, ROWS[:4])
+    memory_vfs.remove(DATA)
+    memory_vfs.open(f"{HOME}/{STARTS[4]:020d}.tube", create=True)
+    shard = reopened(memory_vfs, part(1, 3), part(3, 4), part(4, 7), part(7, 12))
+    assert bodies(shard.view()) == BODIES[4:]
+    assert shard.recovered.problems == []
+    shard.close()
+
+
 def test_a_record_that_was_torn_with_sound_ones_behind_it_is_whole_again(
     memory_vfs: MemoryVfs,
 ) -> None:

@@ -31,11 +31,15 @@ Array = np.ndarray[Any, Any]
 def redo(files: MsgFileStore, parts: Sequence[JournalPart]) -> list[CorruptRecord]:
     """Write what the files of a shard lack of its parts of a journal; returns what did not fit.
 
-    A part behind the end is left out: only a power cut leaves one, and then nobody was promised
-    more than what the files have. Sealed files are synced here, the last ones by whoever opens.
+    A part below the first file is passed over: the shard had written it, and retention has removed
+    that file since. One behind the end is left out: only a power cut leaves one, and then nobody
+    was promised more than what the files have. Sealed files are synced here, the last ones by
+    whoever opens.
     """
     problems: list[CorruptRecord] = []
     for part in _joined(parts, {segment.start for segment in files.data}):
+        if len(files.data) and part.data_start < files.data.start:
+            continue
         segment = _segment_for(files, part)
         if segment is None:
             log.warning("%s: %d messages behind a gap are left", part.shard, len(part.entries))
