@@ -200,6 +200,34 @@ def test_a_shard_that_fails_keeps_the_journal_for_the_next_opening(memory_vfs: M
         assert bodies(again) == list(range(24))
 
 
+def test_a_shard_that_could_not_be_opened_at_first_still_gets_what_the_journal_has(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """Opened without, it would give the offsets of acknowledged messages again."""
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0), durability="fsync")
+    killed(store, memory_vfs)
+    faulty = FaultyVfs(memory_vfs)
+    faulty.fail("entries", path=f"{TOPICS[5]}-0/index", error=errno.EIO)
+    with tubestore.open("/s", vfs=faulty, clock=ManualClock(), background=False) as again:
+        assert again.problems
+        again[TOPICS[5]].append(b"24", partition=0)
+        assert bodies(again) == list(range(25))
+    assert memory_vfs.exists(JOURNAL)
+
+
+def test_a_journal_that_cannot_be_read_keeps_the_store_shut(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    killed(store, memory_vfs)
+    faulty = FaultyVfs(memory_vfs)
+    faulty.fail("pread", path="journal", error=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        open_store(faulty)
+    with open_store(memory_vfs) as again:
+        assert bodies(again) == list(range(24))
+
+
 def test_a_full_journal_that_cannot_be_emptied_is_left_aside(memory_vfs: MemoryVfs) -> None:
     faulty = FaultyVfs(memory_vfs)
     store = open_store(faulty, journal_size_bytes=1)

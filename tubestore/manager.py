@@ -143,20 +143,26 @@ class MessageStoreManager(BulkLoads):
     def _replay_journal(self) -> None:
         """Give the shards what a killed process left in the journal, and begin a new one.
 
-        A shard that cannot take it is a problem; the journal then stays until it can.
+        A shard that cannot take it is a problem; the journal then stays until it can. OSError if
+        the journal cannot be read: nothing may be appended behind what nobody knows.
         """
-        try:
-            for part in read_journal(self.vfs, self.root):
-                self._journalled.setdefault(part.shard, []).append(part)
-            for name in list(self._journalled):
+        for part in read_journal(self.vfs, self.root):
+            self._journalled.setdefault(part.shard, []).append(part)
+        stays = False
+        for name in list(self._journalled):
+            try:
                 shard = self._shard_of_key(name)
                 if shard is not None:
                     shard.sync()
-        except (TubeStoreError, OSError) as error:
-            log.error("the journal stays: %s", error)
-            self.problems.append(
-                error if isinstance(error, TubeStoreError) else StoreFailed(self.root, str(error))
-            )
+            except (TubeStoreError, OSError) as error:
+                log.error("the journal stays: %s", error)
+                self.problems.append(
+                    error
+                    if isinstance(error, TubeStoreError)
+                    else StoreFailed(self.root, str(error))
+                )
+                stays = True
+        if stays:
             return
         journal = JournalledAppends(self.vfs, self.root, self.options, self.clock, self.next_msg_id)
         journal.remove_left_over()
@@ -179,6 +185,7 @@ class MessageStoreManager(BulkLoads):
         if self.mode == "r":
             horizon = self._horizons.get(topic, self._horizon)
             return ShardReader(self.vfs, directory, topic, store_id, self.options, horizon)
+        key = store_key(topic, store_id)
         shard = MessageStore.open(
             MsgFileStore(self.vfs, directory, store_id, self.options),
             topic=topic,
@@ -186,8 +193,10 @@ class MessageStoreManager(BulkLoads):
             clock=self.clock,
             pool=self._pool,
             background=self._workers,
-            journalled=self._journalled.pop(store_key(topic, store_id), ()),
+            journalled=self._journalled.get(key, ()),
         )
+        # Not before: without them an opening after one that failed would give offsets twice.
+        self._journalled.pop(key, None)
         self.problems += shard.recovered.problems
         return shard
 
