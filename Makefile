@@ -122,7 +122,10 @@ distclean: clean ## Remove .venv too
 
 # ---------------------------------------------------------------- setting up
 
-$(DEV) $(BENCH) $(SPARK_LOCAL): $(CORE) # needs the core
+# A section is complete on top of all those before it.
+$(DEV): $(CORE)
+$(BENCH): $(DEV)
+$(SPARK_LOCAL): $(BENCH)
 $(SPARK_LOCAL): FREE_KB := 3000000
 
 .venv/.%-$(KEY): .venv/bin/python $(if $(MOVED),FORCE)
