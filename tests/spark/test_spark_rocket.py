@@ -70,6 +70,9 @@ def test_a_stream_goes_from_a_broker_into_a_store(
 
 
 def test_errors_are_a_sentence(spark: Any, root: Path, tmp_path: Path) -> None:
+    from rocketcompat.spark import register
+
+    register(spark)
     with pytest.raises(Exception, match=r"NotAStore: .* no RocketMQ store") as caught:
         spark.read.format("rocketmq").load(str(tmp_path)).count()
     assert "Traceback" not in str(caught.value)
