@@ -37,12 +37,11 @@ from tubestore.messages import STATE_OK
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.selection import Rows, Source
 from tubestore.topic import append_columns
-from tubestore.trash import purge, trash_of
 from tubestore.vfs import Vfs
 
 log = logging.getLogger(__name__)
 #: What was let go stays readable this long for readers that began before.
-TRASH_GRACE_MS = 600_000
+TRASH_GRACE = "10m"
 Array = np.ndarray[Any, Any]
 _NO_ROWS: Array = np.empty(0, np.int64)
 
@@ -314,9 +313,7 @@ class TubeLayout:
                 if self.store.data_segments(name, store_id) > 1:
                     shard = topic.writable(store_id)
                     count += shard.remove_below(_expired_end(shard, log_minimum))
-                    trash = trash_of(shard.files.directory)
-                    until = self.store.clock.now_ms() - TRASH_GRACE_MS
-                    purge(self.store.vfs, trash, until, keep=lambda _: False)
+        self.store.empty_trash(TRASH_GRACE)
         return count
 
     def close(self) -> None:
