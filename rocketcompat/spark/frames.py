@@ -13,7 +13,7 @@ from rocketcompat.directory import StoreDirectory
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import check_topics
 from rocketcompat.spark.shapes import SHAPES
-from tubestore.spark.frames import as_text, columns_of, on_the_driver
+from tubestore.spark.frames import as_text, loaded, on_the_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,8 +29,6 @@ def load(
     stream: bool,
 ) -> DataFrame:
     """Return the DataFrame of a store; see `rocketcompat.spark.read`."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     from rocketcompat.spark.source import register
 
     texts = {name: as_text(value) for name, value in given.items()}
@@ -39,8 +37,4 @@ def load(
         path = os.path.abspath(options.path)
         check_topics(StoreDirectory(path), options)
     register(spark)
-    reader = reader.format("rocketmq").options(**texts)
-    if columns is not None:
-        reader = reader.schema(from_arrow_schema(columns_of(SHAPES[options.shape].schema, columns)))
-    frame: DataFrame = reader.load(str(path))
-    return frame
+    return loaded(reader.format("rocketmq"), path, SHAPES[options.shape].schema, columns, texts)

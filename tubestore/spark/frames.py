@@ -46,8 +46,6 @@ def _loaded(
     *,
     stream: bool,
 ) -> DataFrame:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     from tubestore.spark.source import register
 
     texts = {name: as_text(value) for name, value in given.items()}
@@ -56,9 +54,18 @@ def _loaded(
         path = os.path.abspath(options.path)  # Spark was started in another directory, maybe
         choose_shards(OsVfs(), replace(options, path=path))
     register(spark)
-    reader = reader.format("tubestore").options(**texts)
+    return loaded(reader.format("tubestore"), path, SHAPES[options.shape].schema, columns, texts)
+
+
+def loaded(
+    reader: Any, path: str, known: Any, columns: Sequence[str] | None, texts: Mapping[str, str]
+) -> DataFrame:
+    """Load from a reader whose format is chosen; `known` is the Arrow schema of that format."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    reader = reader.options(**texts)
     if columns is not None:
-        reader = reader.schema(from_arrow_schema(columns_of(SHAPES[options.shape].schema, columns)))
+        reader = reader.schema(from_arrow_schema(columns_of(known, columns)))
     frame: DataFrame = reader.load(str(path))
     return frame
 
