@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import shutil
 import sys
 import tempfile
@@ -97,6 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     asked = parser().parse_args(arguments)
     scale: Scale = "tiny" if asked.tiny else "quick" if asked.quick else "full"
+    logging.getLogger("tests.interop").setLevel(logging.ERROR)  # what the JVMs warn of, every time
     places: list[Path] = []
     try:
         if asked.report:

@@ -7,9 +7,10 @@
 `ManualClock` is in `tubestore.clock`.
 """
 
+from tubestore.testing.calls import Call
 from tubestore.testing.crash import CrashState, Distinct, crash_states
 from tubestore.testing.faults import Fault, FaultyVfs, LyingVfs
-from tubestore.testing.journal import Call, Journal
+from tubestore.testing.journal import Journal
 from tubestore.testing.memory_vfs import MemoryVfs
 
 __all__ = [

@@ -24,8 +24,9 @@ from random import Random
 from typing import Any, Literal
 
 from tubestore.clock import Clock
+from tubestore.testing.calls import Call
 from tubestore.testing.disk import Disk
-from tubestore.testing.journal import Call, Journal
+from tubestore.testing.journal import Journal
 from tubestore.testing.memory_vfs import MemoryVfs
 from tubestore.testing.power_cut import power_cut
 

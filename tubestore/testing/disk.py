@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from tubestore.testing.journal import Call
+from tubestore.testing.calls import Call
 
 SECTOR = 512
 DIRECTORY = 0  #: stands in `names` where a file has its number

@@ -8,41 +8,10 @@ a rename and a sync of the directory), since the power may fail between any two 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any
 
-if TYPE_CHECKING:
-    from tubestore.testing.disk import Disk
-
-Kind = Literal[
-    "create",
-    "make",
-    "pwrite",
-    "truncate",
-    "sync",
-    "rename",
-    "link",
-    "remove",
-    "sync_directory",
-]
-
-
-class Call(NamedTuple):
-    """One mutating call, with the number of the file it meant (names change, numbers do not)."""
-
-    kind: Kind
-    path: str
-    file: int = 0
-    position: int = 0  #: of a pwrite; the new size of a truncate
-    data: bytes = b""
-    target: str = ""  #: of a rename or a link
-    ms: int = 0
-
-    def __str__(self) -> str:
-        if self.kind == "pwrite":
-            return f"pwrite({self.path}, {len(self.data)} bytes at {self.position})"
-        if self.kind == "truncate":
-            return f"truncate({self.path}, {self.position})"
-        return f"{self.kind}({self.path}{', ' if self.target else ''}{self.target})"
+from tubestore.testing.calls import Call
+from tubestore.testing.disk import Disk
 
 
 class Journal:

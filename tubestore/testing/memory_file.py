@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tubestore.layout import Buffer
-
-if TYPE_CHECKING:
-    from tubestore.testing.memory_vfs import MemoryVfs
 
 _HOLE_BLOCK = 4096
 #: A file that was viewed has room to grow in place, so that views go on showing it as maps do.
@@ -67,12 +64,31 @@ class Inode:
         self.size = size
 
 
+class Owner(Protocol):
+    """The file system of a file: it finds the bytes again and orders what changes them."""
+
+    def inode_at(self, path: str, /) -> Inode:
+        """Return the bytes of the file that has this name now."""
+
+    def write(self, inode: Inode, path: str, data: memoryview, position: int, /) -> None:
+        """Write, and take note of it."""
+
+    def cut(self, inode: Inode, path: str, size: int, /) -> None:
+        """Cut or grow, and take note of it."""
+
+    def sync(self, inode: Inode, path: str, /) -> None:
+        """Take note that data and length are durable."""
+
+    def reserve(self, inode: Inode, size: int, /) -> None:
+        """Have room for `size` bytes."""
+
+
 class MemoryFile:
     """A file in memory; made by `MemoryVfs.open`."""
 
     __slots__ = ("_inode", "_number", "_vfs", "_writable", "path")
 
-    def __init__(self, vfs: MemoryVfs, path: str, inode: Inode, writable: bool) -> None:
+    def __init__(self, vfs: Owner, path: str, inode: Inode, writable: bool) -> None:
         self.path, self._vfs, self._writable = path, vfs, writable
         self._inode: Inode | None = inode
         self._number = inode.number

@@ -22,14 +22,13 @@ import errno
 import itertools
 import threading
 from posixpath import basename, dirname, normpath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tubestore.clock import Clock, SystemClock
-from tubestore.testing.journal import Call, Journal
+from tubestore.testing.calls import Call
+from tubestore.testing.disk import Disk
+from tubestore.testing.journal import Journal
 from tubestore.testing.memory_file import Inode, MemoryFile, os_error
-
-if TYPE_CHECKING:
-    from tubestore.testing.disk import Disk
 
 _boots = itertools.count(1)
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from random import Random
 
+from tubestore.testing.calls import Call
 from tubestore.testing.disk import (
     DIRECTORY,
     SECTOR,
@@ -33,7 +34,6 @@ from tubestore.testing.disk import (
     apply_name,
     reachable,
 )
-from tubestore.testing.journal import Call
 
 
 def power_cut(disk: Disk, random: Random, variant: int, boot_id: str) -> Disk:
