@@ -17,7 +17,7 @@ import tubestore
 from tests.support.tube import columns_of, make_rows
 from tubestore.check import check
 from tubestore.clock import ManualClock
-from tubestore.commit_records import CommitRecords, StagedFile
+from tubestore.commit_records import CommitRecords
 from tubestore.errors import (
     DiskFull,
     InvalidMessage,
@@ -28,6 +28,7 @@ from tubestore.errors import (
     StoreLocked,
     UnknownTopic,
 )
+from tubestore.job_files import StagedFile
 from tubestore.options import StoreOptions
 from tubestore.records import ENTRY_SIZE
 from tubestore.staging import StagedWriter

@@ -13,7 +13,6 @@ import xxhash
 
 from tests.support.tube import columns_of, make_rows
 from tubestore.clock import ManualClock
-from tubestore.commit_records import StagedFile
 from tubestore.errors import (
     DiskFull,
     InvalidMessage,
@@ -23,6 +22,7 @@ from tubestore.errors import (
     StoreFailed,
 )
 from tubestore.formats import DATA_HEADER
+from tubestore.job_files import StagedFile
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.records import ENTRY_SIZE, entries_in, verify_entries
 from tubestore.staging import StagedWriter

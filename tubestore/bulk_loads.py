@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tubestore import publish as publishing
-from tubestore.commit_records import StagedFile
 from tubestore.errors import InvalidMessage
+from tubestore.job_files import StagedFile
 from tubestore.message_store import MessageStore
 from tubestore.open_topics import OpenTopics
 from tubestore.options import TopicOptions

@@ -20,9 +20,10 @@ import logging
 from dataclasses import dataclass
 from os.path import dirname
 
-from tubestore.commit_records import CommitRecord, CommitRecords, Move, staging_directory
+from tubestore.commit_records import CommitRecords
 from tubestore.errors import NotAStore
 from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, join, parse_segment_name
+from tubestore.job_files import CommitRecord, Move, staging_directory
 from tubestore.vfs import Vfs
 
 log = logging.getLogger(__name__)

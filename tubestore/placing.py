@@ -15,10 +15,10 @@ import numpy as np
 import xxhash
 
 from tubestore import kernels
-from tubestore.commit_records import PlacedFile, StagedFile
 from tubestore.errors import InvalidMessage
 from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, join
 from tubestore.formats import DATA_HEADER, PARTITIONS_PER_STORE
+from tubestore.job_files import PlacedFile, StagedFile
 from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in
 from tubestore.vfs import Vfs, VfsFile
 

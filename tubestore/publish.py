@@ -47,14 +47,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tubestore.clock import Clock
-from tubestore.commit_records import (
-    CommitRecord,
-    CommitRecords,
-    PlacedFile,
-    StagedFile,
-    check_job_id,
-    staging_directory,
-)
+from tubestore.commit_records import CommitRecords
 from tubestore.errors import (
     DiskFull,
     InvalidMessage,
@@ -68,6 +61,13 @@ from tubestore.filenames import (
     OWN_DIRECTORY,
     STAGING_DIRECTORY,
     join,
+)
+from tubestore.job_files import (
+    CommitRecord,
+    PlacedFile,
+    StagedFile,
+    check_job_id,
+    staging_directory,
 )
 from tubestore.job_recovery import remove_staging, remove_tree, roll_forward
 from tubestore.message_store import MessageStore

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from os.path import basename
 from typing import Any, NamedTuple
 
-from tubestore.commit_records import CommitRecords, staging_directory
+from tubestore.commit_records import CommitRecords
 from tubestore.errors import NotAStore
 from tubestore.filenames import (
     DATA_SUFFIX,
@@ -27,6 +27,7 @@ from tubestore.filenames import (
     store_key,
 )
 from tubestore.formats import INDEX_ENTRY
+from tubestore.job_files import staging_directory
 from tubestore.vfs import OsVfs, Vfs
 
 #: How often a store is listed until no job was recorded or finished meanwhile.

@@ -35,10 +35,10 @@ import xxhash
 
 from tubestore import ingest
 from tubestore.clock import Clock, SystemClock
-from tubestore.commit_records import StagedFile, check_job_id, staging_directory
 from tubestore.errors import DiskFull, InvalidMessage, InvalidName, StoreClosed, StoreFailed
 from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, check_topic_name, join
 from tubestore.formats import PARTITIONS_PER_STORE
+from tubestore.job_files import StagedFile, check_job_id, staging_directory
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.records import ENTRY_SIZE, EncodedBatch, RecordColumns, encode_columns
 from tubestore.vfs import OsVfs, Vfs, VfsFile

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tubestore.commit_records import CommitRecord, CommitRecords, staging_directory
+from tubestore.commit_records import CommitRecords
 from tubestore.errors import NotAStore
 from tubestore.filenames import (
     JOBS_FILE,
@@ -24,6 +24,7 @@ from tubestore.filenames import (
     TOPICS_FILE,
     join,
 )
+from tubestore.job_files import CommitRecord, staging_directory
 from tubestore.job_recovery import places_of, recover
 from tubestore.quarantine import Action, Quarantine
 from tubestore.state_check import state_trouble

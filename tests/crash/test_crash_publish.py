@@ -22,7 +22,9 @@ from tests.crash.shards import read_shards
 from tubestore import job_recovery, publish
 from tubestore.check import check
 from tubestore.clock import ManualClock
-from tubestore.commit_records import CommitRecords, Horizon, JobIds, StagedFile
+from tubestore.commit_records import CommitRecords, Horizon
+from tubestore.job_files import StagedFile
+from tubestore.job_ids import JobIds
 from tubestore.options import StoreOptions
 from tubestore.staging import StagedWriter
 from tubestore.testing import CrashState, Distinct, Journal, LyingVfs, MemoryVfs, crash_states

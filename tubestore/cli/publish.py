@@ -14,8 +14,8 @@ import tubestore
 from tubestore.cli.arguments import printing
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Column, Format, Output, emit_object, emit_rows
-from tubestore.commit_records import StagedFile
 from tubestore.errors import InvalidMessage, UnknownTopic
+from tubestore.job_files import StagedFile
 from tubestore.message_store import MessageStore
 from tubestore.shard_files import check_root
 from tubestore.staging import StagedWriter

@@ -26,8 +26,9 @@ import pyarrow as pa
 import tubestore
 from tubestore import ingest
 from tubestore import publish as publishing
-from tubestore.commit_records import CommitRecords, StagedFile
+from tubestore.commit_records import CommitRecords
 from tubestore.errors import StoreFailed, StoreLocked
+from tubestore.job_files import StagedFile
 from tubestore.manager import MessageStoreManager
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.publish import PublishResult

@@ -26,8 +26,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tubestore.commit_records import StagedFile
 from tubestore.errors import InvalidOption
+from tubestore.job_files import StagedFile
 from tubestore.spark.loads import Load
 from tubestore.spark.tasks import plain_errors, say
 from tubestore.spark.write_options import WriteOptions

@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tubestore.commit_records import check_job_id
 from tubestore.errors import InvalidName, InvalidOption
 from tubestore.filenames import check_topic_name
+from tubestore.job_files import check_job_id
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.spark.options import Option, boolean, count, local_path, parse, size, text
 

@@ -23,8 +23,8 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tubestore.commit_records import StagedFile
 from tubestore.errors import InvalidMessage, InvalidOption
+from tubestore.job_files import StagedFile
 from tubestore.publish import PublishResult
 from tubestore.spark.jobs.running import Done, Row, Told, run, split_key
 from tubestore.spark.loads import Load
