@@ -124,6 +124,8 @@ class SingleLog:
     name = "rocketcompat"
     threads_ok = True
     structures = frozenset({"consume_queue", "index"})
+    #: False: the log's files are written through maps, as RocketMQ does.
+    write_without_mmap = True
 
     def __init__(self, root: Path, *, topics: int, partitions: int, durability: Durability) -> None:
         try:
@@ -134,6 +136,7 @@ class SingleLog:
             self._message: Any = Message
             config = MessageStoreConfig(
                 layouts=self.structures,
+                write_without_mmap=self.write_without_mmap,
                 flush_disk_type="SYNC_FLUSH" if durability == "fsync" else "ASYNC_FLUSH",
                 max_transfer_count_on_message_in_memory=1 << 20,
                 max_transfer_bytes_on_message_in_memory=1 << 30,
@@ -175,6 +178,16 @@ class SingleLog:
 
     def close(self) -> None:
         self._store.close()
+
+
+class MappedSingleLog(SingleLog):
+    """The same with the log's files written through maps: `--layout bench.layouts:MappedSingleLog`.
+
+    Refused as the default by D10; here to be measured beside it.
+    """
+
+    name = "rocketcompat, mapped"
+    write_without_mmap = False
 
 
 class SingleLogAndShards(SingleLog):

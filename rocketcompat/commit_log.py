@@ -23,6 +23,7 @@ import errno
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from rocketcompat.formats import BLANK, TRANSACTION_PREPARED
 from rocketcompat.mapped_file import LeftOver, MappedFile
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import has_queue_unit
+from rocketcompat.mmap_file import MmapFile, WarmUp, new_mmap_file
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import Prepared
 from rocketcompat.queue_offset_table import QueueKey, QueueOffsetTable
@@ -74,6 +76,10 @@ class CommitLog(ReadableLog):
         if writable and config.uses_transient_pool:
             self._pool = TransientStorePool(config.transient_store_pool_size, self.queue.file_size)
             self.queue.new_file = self._pool.new_file
+        elif writable and not config.write_without_mmap:
+            warm_up = WarmUp.of(config) if config.warm_maped_file_enable else None
+            self.queue.new_file = partial(new_mmap_file, warm_up=warm_up)
+            self.queue.loaded_file = MmapFile
         self._commit_lock = threading.Lock()
         self._last: MappedFile | None = None
         self._syncing = False

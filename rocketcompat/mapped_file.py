@@ -1,8 +1,8 @@
 """One file of a RocketMQ store: full-size from the start, written by position.
 
 RocketMQ maps its files; we do not (D10): a sparse file that is mapped and read ahead fills
-memory with zero pages, and a sync through a map holds the interpreter lock. The names of
-the positions are RocketMQ's (spec §5.2).
+memory with zero pages, and a sync through a map holds the interpreter lock. Its way is an option
+(`mmap_file.py`). The names of the positions are RocketMQ's (spec §5.2).
 
 Always true:
 - `flushed_position <= wrote_position <= file_size`; what is below `wrote_position` may be
@@ -54,7 +54,7 @@ class MappedFile:
             vfs.remove(unborn)
         file = vfs.open(unborn, create=True)
         try:
-            file.truncate(file_size)
+            cls._make_room(file, file_size)
             vfs.rename(unborn, path)
         except OSError:
             with contextlib.suppress(OSError):
@@ -63,6 +63,11 @@ class MappedFile:
         finally:
             file.close()
         return cls(vfs.open(path), file_from_offset, file_size, 0)
+
+    @staticmethod
+    def _make_room(file: VfsFile, file_size: int) -> None:
+        """Give a new file its length, as a hole."""
+        file.truncate(file_size)
 
     @property
     def committed_position(self) -> int:

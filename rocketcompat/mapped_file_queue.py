@@ -46,6 +46,8 @@ class MappedFileQueue:
         self._flush_lock = threading.Lock()
         #: How a file is made: (vfs, path, start offset, file size).
         self.new_file: Callable[[Vfs, str, int, int], MappedFile] = MappedFile.create
+        #: What the files are that are there already.
+        self.loaded_file: type[MappedFile] = MappedFile
         self._files_lock = threading.Lock()
         #: Directories whose entries changed since they were synced, deepest first.
         self._unsynced_directories: list[str] = []
@@ -76,7 +78,7 @@ class MappedFileQueue:
             file = self._vfs.open(paths[start], writable=self._writable)
             if size == 0 and self._writable:
                 file.truncate(self.file_size)
-            files[start] = MappedFile(file, start, self.file_size, self.file_size)
+            files[start] = self.loaded_file(file, start, self.file_size, self.file_size)
         self._files = files
 
     def _rows_of(self, directory: str) -> Iterator[tuple[int, str, int]]:

@@ -54,6 +54,7 @@ _LEAST = {
     "max_message_size": 1,
     "max_topic_length": 1,
     "flush_interval_commit_log": 1,
+    "flush_least_pages_when_warm_maped_file": 1,
     "flush_interval_consume_queue": 1,
     "commit_interval_commit_log": 1,
     "dispatch_batch_bytes_max": 1,
@@ -91,6 +92,11 @@ class MessageStoreConfig:
     flush_consume_queue_least_pages: int = 2
     flush_consume_queue_thorough_interval: int = 60_000
     sync_flush_timeout: int = 5000
+    #: False: RocketMQ's way, the log's files are written through maps (`mmap_file.py`); and whether
+    #: every page of a new one is touched before it is used.
+    write_without_mmap: bool = True
+    warm_maped_file_enable: bool = False
+    flush_least_pages_when_warm_maped_file: int = 4096
     #: Puts go to memory first, and to the page cache in few large writes (`transient_pool.py`).
     transient_store_pool_enable: bool = False
     transient_store_pool_size: int = 5

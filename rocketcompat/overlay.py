@@ -93,6 +93,8 @@ class OverlayFile:
         """Refused, too."""
         raise OSError(f"{self.path}: a planned file is read-only")
 
+    allocate = shared_map = truncate
+
 
 class OverlayVfs:
     """What `inner` would be with `changes` made and `removed` gone. Only what reads is there."""

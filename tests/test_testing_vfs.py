@@ -316,3 +316,33 @@ def test_memory_takes_times_from_its_clock_and_reboots_on_demand() -> None:
     vfs.lock("/lock", kind="flock")
     held.release()
     assert vfs.tree() == {"/a": b"abc", "/lock": b""}
+
+
+def test_what_a_map_writes_is_in_the_file_and_what_the_file_gets_is_in_the_map(
+    place: Place,
+) -> None:
+    vfs, root = place
+    file = vfs.open(f"{root}/a", create=True)
+    file.pwrite(b"0123", 0)
+    file.allocate(10_000)
+    assert file.size() == 10_000
+    mapped = file.shared_map(10_000)
+    mapped.write(b"ab", 4)
+    file.pwrite(b"cd", 6)
+    assert file.pread(10, 0) == mapped.read(10, 0) == b"0123abcd\0\0"
+    mapped.write(memoryview(b"end"), 9_997)
+    mapped.sync(9_997, 10_000)
+    assert vfs.read_file(f"{root}/a")[-3:] == b"end"
+    with pytest.raises(ValueError, match="behind the end"):
+        mapped.write(b"xy", 9_999)
+    file.close()
+    vfs.remove(f"{root}/a")
+    assert mapped.read(2, 4) == b"ab"
+
+
+def test_allocating_shortens_nothing_and_changes_no_byte(place: Place) -> None:
+    vfs, root = place
+    file = vfs.open(f"{root}/a", create=True)
+    file.pwrite(b"x" * 9_000, 0)
+    file.allocate(5_000)
+    assert vfs.read_file(f"{root}/a") == b"x" * 9_000

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import platform
 import resource
@@ -43,6 +44,31 @@ class _Descriptor:
 def _identity_of(fd: int) -> tuple[int, int]:
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
+
+
+class OsMap:
+    """A shared map of a file. Its descriptor is a duplicate, held for as long as the map lives."""
+
+    __slots__ = ("_map",)
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def read(self, size: int, position: int) -> bytes:
+        """Read `size` bytes at `position`."""
+        return self._map[position : position + size]
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Write at `position`."""
+        end = position + len(data)
+        if end > len(self._map):  # Python would say IndexError, of a slice that is too short
+            raise ValueError(f"{end - len(self._map)} bytes behind the end of the map")
+        self._map[position:end] = data
+
+    def sync(self, start: int, end: int) -> None:
+        """Bring a range to stable storage; Python keeps its lock until that is done (D10)."""
+        first = start - start % mmap.PAGESIZE
+        self._map.flush(first, end - first)
 
 
 class OsFile:
@@ -128,6 +154,21 @@ class OsFile:
         if len(view) < size:
             raise ValueError(f"a view of {size} bytes is longer than {self.path}")
         return view
+
+    def allocate(self, size: int) -> None:
+        """Take room on the disk for the first `size` bytes."""
+        held = self._hold()
+        held.dirty = True
+        if not hasattr(os, "posix_fallocate"):  # macOS
+            raise OSError(errno.ENOTSUP, "the system cannot allocate files", self.path)
+        try:
+            os.posix_fallocate(held.fd, 0, size)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from None
+
+    def shared_map(self, size: int) -> OsMap:
+        """Map the first `size` bytes, to read and to write."""
+        return OsMap(self._hold().fd, size)
 
     def next_data(self, position: int) -> int | None:
         """Return the first position >= `position` that may hold data."""

@@ -18,7 +18,20 @@ from typing import Protocol, runtime_checkable
 from tubestore.layout import Buffer
 from tubestore.os_vfs import OsVfs
 
-__all__ = ["OsVfs", "Vfs", "VfsFile", "VfsLock"]
+__all__ = ["OsVfs", "Vfs", "VfsFile", "VfsLock", "VfsMap"]
+
+
+class VfsMap(Protocol):
+    """The first bytes of a file as memory that is shared with it; reads and writes cost no call."""
+
+    def read(self, size: int, position: int) -> bytes:
+        """Read `size` bytes at `position`, both within the map."""
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Write at `position`; a write that would reach over the map's end is a ValueError."""
+
+    def sync(self, start: int, end: int) -> None:
+        """Bring the bytes [start, end) to stable storage (msync); OSError."""
 
 
 class VfsFile(Protocol):
@@ -43,6 +56,16 @@ class VfsFile(Protocol):
 
     def view(self, size: int) -> memoryview:
         """Map the first `size` bytes, which are there; read-only, valid as long as it is held."""
+
+    def allocate(self, size: int) -> None:
+        """Take room on the disk for the first `size` bytes, the least length from then on; OSError.
+
+        What was written stays, what was not reads as zeros. A map of less than that may be
+        written to without the disk running full in the middle, which would kill the process.
+        """
+
+    def shared_map(self, size: int) -> VfsMap:
+        """Map the first `size` bytes, which are allocated, to read and to write."""
 
     def next_data(self, position: int) -> int | None:
         """Return the first position >= `position` that may hold data, None if only holes follow."""

@@ -50,9 +50,9 @@ PUT_TO, CHECKED, THOROUGH = 4, 4, 12
 Store = Any
 
 
-def open_store(vfs: Vfs, clock: ManualClock) -> Store:
+def open_store(vfs: Vfs, clock: ManualClock, config: MessageStoreConfig = CONFIG) -> Store:
     """Open the store without threads."""
-    return rocketcompat.open(ROOT, mode="w", config=CONFIG, vfs=vfs, clock=clock, background=False)
+    return rocketcompat.open(ROOT, mode="w", config=config, vfs=vfs, clock=clock, background=False)
 
 
 def abandon(store: Store) -> None:
@@ -78,9 +78,11 @@ def damages_of(store: Store) -> list[tuple[int, int]]:
 class StackRun(RandomRun):
     """Puts one by one and in columns at both levels, dispatches, flushes, closes and kills."""
 
+    config = CONFIG
+
     def open(self) -> None:
         """Open the store."""
-        self.store = open_store(self.disk, self.clock)
+        self.store = open_store(self.disk, self.clock, self.config)
 
     def stop(self) -> None:
         """End without writing anything."""
@@ -159,6 +161,12 @@ class StackRun(RandomRun):
         self.store.close()
         self.mark(raised(self.promises.values(), "fsync"))
         self.open()
+
+
+class MmapStackRun(StackRun):
+    """The same with the log's files written through maps; what opens them afterwards does not."""
+
+    config = CONFIG.changed(write_without_mmap=False)
 
 
 def keys_of(message: Sent) -> list[str]:

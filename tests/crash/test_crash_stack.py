@@ -18,6 +18,12 @@ def test_log_queues_index_and_shards_agree_in_every_crash_state(
     explore(SUBJECT, part, 0.15, record_property)
 
 
+@pytest.mark.crash
+def test_the_same_holds_for_a_log_that_is_written_through_maps(record_property: Note) -> None:
+    subject = Subject("stack-mmap", stack.MmapStackRun, stack.check_state)
+    explore(subject, 0, 0.1, record_property)
+
+
 @pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.parametrize("part", [2, 3])

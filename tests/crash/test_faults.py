@@ -33,6 +33,8 @@ FAILURES: dict[str, tuple[tuple[int, int | None], ...]] = {
     "sync": ((errno.EIO, None),),
     "sync_directory": ((errno.EIO, None),),
     "truncate": ((errno.EIO, None), (errno.ENOSPC, None)),
+    "allocate": ((errno.ENOSPC, None), (errno.EIO, None)),
+    "shared_map": ((errno.ENOMEM, None),),
     "create": ((errno.ENOSPC, None), (errno.EMFILE, None)),
     "open": ((errno.EIO, None), (errno.EMFILE, None)),
     "make_directories": ((errno.ENOSPC, None),),
@@ -47,6 +49,7 @@ FAILURES: dict[str, tuple[tuple[int, int | None], ...]] = {
 SUBJECTS = {
     "engine": Subject("engine", engine.EngineRun, engine.check_state),
     "stack": Subject("stack", stack.StackRun, stack.check_state),
+    "stack-mmap": Subject("stack-mmap", stack.MmapStackRun, stack.check_state),
 }
 
 

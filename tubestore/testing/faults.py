@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tubestore.layout import Buffer
-from tubestore.vfs import Vfs, VfsFile, VfsLock
+from tubestore.vfs import Vfs, VfsFile, VfsLock, VfsMap
 
 #: What can fail, by the names of the protocol's methods.
 FALLIBLE = (
@@ -27,8 +27,10 @@ FALLIBLE = (
     "pread",
     "pwrite",
     "truncate",
+    "allocate",
     "sync",
     "view",
+    "shared_map",
     "entries",
     "make_directories",
     "rename",
@@ -227,6 +229,21 @@ class FaultyFile:
         self._vfs.ask("view", self.path)
         return self._inner.view(size)
 
+    def allocate(self, size: int) -> None:
+        """Take room; a failure takes none."""
+        self._vfs.ask("allocate", self.path)
+        self._inner.allocate(size)
+
+    def shared_map(self, size: int) -> FaultyMap:
+        """Map the first bytes to write to them."""
+        self._vfs.ask("shared_map", self.path)
+        return FaultyMap(self, self._inner.shared_map(size))
+
+    def sync_map(self, inner: VfsMap, start: int, end: int) -> None:
+        """Sync a range of a map; fails as "sync"."""
+        self._vfs.ask("sync", self.path)
+        inner.sync(start, end)
+
     def next_data(self, position: int) -> int | None:
         """Find data behind a hole; never fails."""
         return self._inner.next_data(position)
@@ -239,6 +256,25 @@ class FaultyFile:
         """Take note of a renaming; never fails."""
         self.path = path
         self._inner.moved_to(path)
+
+
+class FaultyMap:
+    """A map of a `FaultyFile`: what is allocated can always be written to; its syncs can fail."""
+
+    def __init__(self, file: FaultyFile, inner: VfsMap) -> None:
+        self._file, self._inner = file, inner
+
+    def read(self, size: int, position: int) -> bytes:
+        """Read at a position; never fails."""
+        return self._inner.read(size, position)
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Write at a position; never fails."""
+        self._inner.write(data, position)
+
+    def sync(self, start: int, end: int) -> None:
+        """Bring a range to stable storage."""
+        self._file.sync_map(self._inner, start, end)
 
 
 class LyingVfs(FaultyVfs):
@@ -260,4 +296,7 @@ class LyingVfs(FaultyVfs):
 
 class _LyingFile(FaultyFile):
     def sync(self) -> None:
+        self._vfs.ask("sync", self.path)
+
+    def sync_map(self, inner: VfsMap, start: int, end: int) -> None:
         self._vfs.ask("sync", self.path)

@@ -83,6 +83,29 @@ class Owner(Protocol):
         """Have room for `size` bytes."""
 
 
+class MemoryMap:
+    """A shared map of a file in memory: a write is a `pwrite` of the journal, a sync a `sync`."""
+
+    def __init__(self, vfs: Owner, path: str, inode: Inode, size: int) -> None:
+        self._vfs, self._path, self._inode, self._size = vfs, path, inode, size
+
+    def read(self, size: int, position: int) -> bytes:
+        """Read `size` bytes at `position`."""
+        return self._inode.read(min(size, self._size - position), position)
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Write at `position`."""
+        raw = memoryview(data).cast("B")
+        if position + len(raw) > self._size:
+            raise ValueError(f"{position + len(raw) - self._size} bytes behind the end of the map")
+        if len(raw):
+            self._vfs.write(self._inode, self._path, raw, position)
+
+    def sync(self, start: int, end: int) -> None:
+        """Sync the file; a range alone would promise less."""
+        self._vfs.sync(self._inode, self._path)
+
+
 class MemoryFile:
     """A file in memory; made by `MemoryVfs.open`."""
 
@@ -142,6 +165,23 @@ class MemoryFile:
             self._vfs.reserve(inode, max(_VIEW_ROOM, 4 * size))
             inode.viewed = True
         return memoryview(inode.data)[:size].toreadonly()
+
+    def allocate(self, size: int) -> None:
+        """Make the file `size` bytes long at least; memory has room."""
+        inode = self._hold()
+        if not self._writable:
+            raise os_error(errno.EBADF, self.path)
+        if size > inode.size:
+            self._vfs.cut(inode, self.path, size)
+
+    def shared_map(self, size: int) -> MemoryMap:
+        """Map the first `size` bytes, to read and to write."""
+        inode = self._hold()
+        if not self._writable:
+            raise os_error(errno.EACCES, self.path)
+        if not 0 < size <= inode.size:
+            raise ValueError(f"a map of {size} bytes is longer than {self.path}")
+        return MemoryMap(self._vfs, self.path, inode, size)
 
     def next_data(self, position: int) -> int | None:
         """Return the first position >= `position` that may hold data."""
