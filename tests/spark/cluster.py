@@ -1,4 +1,8 @@
-"""A real standalone cluster on loopback addresses: a master and two workers, as processes."""
+"""A real standalone cluster on loopback addresses: a master and two workers, as processes.
+
+What is waited for has a limit, and whoever waits looks whether the process that it waits for is
+still there: a driver that ends too early is a failure with its last words, never a silence.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,12 @@ _MASTER = "org.apache.spark.deploy.master.Master"
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 REPOSITORY = Path(__file__).resolve().parents[2]
+#: Seconds: of a process until it is there, and of a driver until it has ended. A busy machine
+#: with two cores needs a fifth of it.
+START_TIMEOUT = 120.0
+DRIVER_TIMEOUT = 240.0
+#: JVMs that live for half a minute are quicker without the second compiler.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Cluster:
@@ -32,13 +43,15 @@ class Cluster:
         self.url = ""
 
     def start(self) -> None:
-        """Start the master, then the workers; returns when both are registered."""
+        """Start the master, then both workers; returns when they are registered."""
         log = self._launch("master", "127.0.0.1", _MASTER, "--host", "127.0.0.1")
         self.url = self._wait_for(log, r"Starting Spark master at (spark://\S+)")
+        logs = []
         for host in HOSTS:
             where = str(self.home / f"work-{host}")
             arguments = ("--host", host, "--cores", "1", "--memory", "1g", "--work-dir", where)
-            log = self._launch(f"worker-{host}", host, _WORKER, *arguments, self.url)
+            logs.append(self._launch(f"worker-{host}", host, _WORKER, *arguments, self.url))
+        for log in logs:
             self._wait_for(log, r"(Successfully registered with master)")
 
     def _launch(self, name: str, host: str, main: str, *arguments: str) -> Path:
@@ -51,6 +64,7 @@ class Cluster:
             "SPARK_LOCAL_DIRS": str(self.home / "local"),
             "SPARK_CONF_DIR": str(self.home),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
             "SPARK_LOCAL_IP": host,
             "PYTHONPATH": str(REPOSITORY),
         }
@@ -67,12 +81,15 @@ class Cluster:
         return log
 
     def _wait_for(self, log: Path, pattern: str) -> str:
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline:
-            if found := re.search(pattern, log.read_text(errors="replace")):
-                return found[1]
-            time.sleep(0.1)
-        raise TimeoutError(f"{pattern} is not in {log}:\n{log.read_text()[-2000:]}")
+        process = next(process for process, path in self._processes if path == log)
+        found: list[str] = []
+
+        def there() -> bool:
+            found.extend(re.findall(pattern, log.read_text(errors="replace")))
+            return bool(found)
+
+        wait_until(there, process, log, f"{pattern} in {log.name}", START_TIMEOUT)
+        return found[0]
 
     def executors(self) -> list[int]:
         """Return the process ids of the executors."""
@@ -80,42 +97,87 @@ class Cluster:
 
         found = []
         for process, _ in self._processes:
-            for child in psutil.Process(process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):  # it has just ended
-                    if _EXECUTOR in " ".join(child.cmdline()):
-                        found.append(child.pid)
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    with contextlib.suppress(psutil.Error):
+                        if _EXECUTOR in " ".join(child.cmdline()):
+                            found.append(child.pid)
         return found
 
     def stop(self) -> None:
-        """Stop the workers, then the master."""
+        """Stop the workers, then the master; whoever does not end is killed, with its children."""
         for process, _ in reversed(self._processes):
             process.send_signal(signal.SIGTERM)
-            process.wait(30)
+        for process, _ in reversed(self._processes):
+            end(process, 15)
 
 
-def drive(script: str, *arguments: Any, **environment: str) -> subprocess.Popen[str]:
-    """Start a driver: a Python program of its own process group."""
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
-        cwd=REPOSITORY,
-        start_new_session=True,
-    )
+class Driver:
+    """A driver: a Python program in a process group of its own, what it says in files."""
+
+    def __init__(self, home: Path, script: str, *arguments: Any, **environment: str) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        number = len(list(home.iterdir()))
+        self._out, self._err = home / f"{number}.out", home / f"{number}.err"
+        # A pipe that nobody reads would stop a driver that complains a lot.
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", script, *map(str, arguments)],
+                stdout=out,
+                stderr=err,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+                cwd=REPOSITORY,
+                start_new_session=True,
+            )
+
+    def wait_until(self, there: Callable[[], bool], what: str) -> None:
+        """Wait for something that the driver does; AssertionError if it ends, or for too long."""
+        wait_until(there, self.process, self._err, what, START_TIMEOUT)
+
+    def finished(self) -> str:
+        """Wait for the end; returns what it printed."""
+        try:
+            self.process.wait(DRIVER_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"the driver did not end in {DRIVER_TIMEOUT:.0f} s\n{self.said()}"
+            ) from None
+        finally:
+            self.kill()
+        assert self.process.returncode == 0, f"exit code {self.process.returncode}\n{self.said()}"
+        return self._out.read_text()
+
+    def said(self) -> str:
+        """Return the last it said."""
+        return f"{self._out.read_text()}\n{self._err.read_text(errors='replace')[-3000:]}"
+
+    def kill(self) -> None:
+        """Kill it and all that it has started."""
+        end(self.process, 0)
 
 
-def finished(driver: subprocess.Popen[str]) -> str:
-    """Wait for a driver; returns what it printed."""
-    out, err = driver.communicate(timeout=900)
-    assert driver.returncode == 0, err[-3000:]
-    return out
+def end(process: subprocess.Popen[bytes], patience: float) -> None:
+    """Wait so long for the end of a process, then kill its group."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
 
 
-def wait_for(path: Path) -> None:
-    """Wait until somebody has made a file."""
-    deadline = time.monotonic() + 600
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} was not made"
+def wait_until(
+    there: Callable[[], bool],
+    process: subprocess.Popen[bytes],
+    log: Path,
+    what: str,
+    seconds: float,
+) -> None:
+    """Wait until something is there; AssertionError, with the log's end, if that cannot be."""
+    deadline = time.monotonic() + seconds
+    while not there():
+        ended = process.poll() is not None and not there()
+        if ended or time.monotonic() > deadline:
+            why = f"exit code {process.returncode}" if ended else f"not within {seconds:.0f} s"
+            text = log.read_text(errors="replace")[-3000:]
+            raise AssertionError(f"waited for {what}: {why}\n{text}")
         time.sleep(0.05)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.spark.cluster import Cluster, drive, finished, wait_for
-from tests.spark.stores import scanned_rows
+from tests.spark.cluster import JAVA_OPTIONS, Cluster, Driver
+from tests.spark.stores import scanned_rows, write_store
 from tubestore.check import check
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
@@ -20,8 +20,9 @@ COUNT = 8000
 WRITE = """
 import os, sys, time
 from tubestore.spark import session, write
-master, root, marks, job_id, count = *sys.argv[1:5], int(sys.argv[5])
+master, root, marks, java, count, times = *sys.argv[1:5], int(sys.argv[5]), int(sys.argv[6])
 settings = {"spark.executor.memory": "600m", "spark.speculation": "true",
+            "spark.driver.extraJavaOptions": java, "spark.executor.extraJavaOptions": java,
             "spark.speculation.multiplier": "1.5", "spark.speculation.quantile": "0.5",
             "spark.speculation.interval": "200ms", "spark.ui.enabled": "false"}
 spark = session(master, settings)
@@ -32,16 +33,17 @@ def slowly(batches):
     open(f"{marks}/task-{part}-{attempt}-{os.getpid()}", "w").close()
     open(f"{marks}/begun", "w").close()
     for batch in batches:
-        time.sleep(0.4)
+        time.sleep(0.3)
         if part == 7 and len([n for n in os.listdir(marks) if n.startswith("task-7-")]) == 1:
-            time.sleep(12)  # its speculative copy overtakes it
+            time.sleep(8)  # its speculative copy overtakes it
         yield batch
 
 frame = spark.range(0, count, numPartitions=8).selectExpr(
     "if(id % 2 = 0, 'even', 'odd') AS topic", "CAST(id % 5 AS INT) AS partition",
     "CAST(CAST(id AS STRING) AS BINARY) AS body")
-write(frame.mapInArrow(slowly, frame.schema), root, job_id=job_id)
-print("written", flush=True)
+for _ in range(times):
+    write(frame.mapInArrow(slowly, frame.schema), root, job_id="load")
+    print("written", flush=True)
 """
 
 DOCTOR = """
@@ -49,7 +51,8 @@ import sys
 from tubestore.spark import session
 from tubestore.spark.jobs.audit import audit
 from tubestore.spark.jobs.doctor import doctor
-spark = session(sys.argv[1], {"spark.executor.memory": "600m"})
+java = {f"spark.{who}.extraJavaOptions": sys.argv[3] for who in ("driver", "executor")}
+spark = session(sys.argv[1], {"spark.executor.memory": "600m", **java})
 found = doctor(spark, sys.argv[2])
 print(len(found.executors), found.problems)
 print(audit(spark, sys.argv[2]).bad)
@@ -79,41 +82,52 @@ def verify(root: Path) -> None:
     assert list(check(root)) == []
 
 
+@pytest.fixture
+def start_writing(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[int], Driver]]:
+    """Start drivers that write the store so many times; they are gone when the test ends."""
+    (tmp_path / "marks").mkdir()
+    started: list[Driver] = []
+
+    def start(times: int) -> Driver:
+        places = (tmp_path / "store", tmp_path / "marks")
+        driver = Driver(tmp_path / "said", WRITE, cluster.url, *places, JAVA_OPTIONS, COUNT, times)
+        started.append(driver)
+        return driver
+
+    yield start
+    for driver in started:
+        driver.kill()
+
+
 def test_an_executor_is_killed_and_a_slow_task_is_overtaken(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, start_writing: Callable[[int], Driver], tmp_path: Path
 ) -> None:
-    root, marks = tmp_path / "store", tmp_path / "marks"
-    marks.mkdir()
-    driver = drive(WRITE, cluster.url, root, marks, "load", COUNT)
-    wait_for(marks / "begun")
+    marks = tmp_path / "marks"
+    driver = start_writing(1)
+    driver.wait_until((marks / "begun").exists, "the first task")
     os.kill(cluster.executors()[0], signal.SIGKILL)
-    assert finished(driver) == "written\n"
-    verify(root)
+    assert driver.finished() == "written\n"
+    verify(tmp_path / "store")
     attempts = [name for name in os.listdir(marks) if name.startswith("task-")]
     assert len(attempts) > 8  # some were run again, elsewhere
 
 
 def test_a_driver_is_killed_and_its_job_is_submitted_again(
-    cluster: Cluster, tmp_path: Path
+    start_writing: Callable[[int], Driver], tmp_path: Path
 ) -> None:
-    root, marks = tmp_path / "store", tmp_path / "marks"
-    marks.mkdir()
-    driver = drive(WRITE, cluster.url, root, marks, "load", COUNT)
-    wait_for(marks / "begun")
-    os.killpg(driver.pid, signal.SIGKILL)
-    driver.communicate()
+    root = tmp_path / "store"
+    driver = start_writing(1)
+    driver.wait_until((tmp_path / "marks" / "begun").exists, "the first task")
+    driver.kill()
     assert not root.exists() or scanned_rows(root) == []
-    for _ in range(2):
-        assert finished(drive(WRITE, cluster.url, root, marks, "load", COUNT)) == "written\n"
-        verify(root)
+    assert start_writing(2).finished() == "written\nwritten\n"
+    verify(root)
 
 
 def test_the_doctor_sees_both_workers_and_an_audit_runs_on_them(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    from tests.spark.stores import write_store
-
     write_store(tmp_path / "store", {"logs": 500})
-    said = finished(drive(DOCTOR, cluster.url, tmp_path / "store"))
-    assert said == "2 []\n0\n"
+    driver = Driver(tmp_path / "said", DOCTOR, cluster.url, tmp_path / "store", JAVA_OPTIONS)
+    assert driver.finished() == "2 []\n0\n"
     assert not list((tmp_path / "store" / ".tubestore" / "staging").iterdir())

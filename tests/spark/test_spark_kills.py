@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.cluster import drive, finished
+from tests.spark.cluster import JAVA_OPTIONS, REPOSITORY, Driver
 from tests.spark.stores import scanned_rows
 from tubestore.check import check
 
@@ -51,8 +51,8 @@ POINTS = [
 DRIVER = """
 import os, sys
 from tubestore.spark import session, write
-root, kill, count, *points = sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]
-spark = session("local[2]")
+root, kill, java, count, *points = *sys.argv[1:4], int(sys.argv[4]), *sys.argv[5:]
+spark = session("local[2]", {"spark.driver.extraJavaOptions": java})
 spark.sparkContext.setLogLevel("OFF")
 frame = spark.range(0, count, numPartitions=4).selectExpr(
     "if(id % 2 = 0, 'even', 'odd') AS topic", "CAST(id % 5 AS INT) AS partition",
@@ -74,13 +74,12 @@ def test_a_job_whose_commit_was_killed_is_there_once_after_it_was_run_again(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(PATCH)
-    repository = Path(__file__).resolve().parents[2]
-    said = finished(
-        drive(
-            DRIVER, tmp_path / "stores", tmp_path / "kill", COUNT, *POINTS,
-            KILL_FILE=str(tmp_path / "kill"), PYTHONPATH=f"{tmp_path}:{repository}",
-        )
+    kill = tmp_path / "kill"
+    driver = Driver(
+        tmp_path / "said", DRIVER, tmp_path / "stores", kill, JAVA_OPTIONS, COUNT, *POINTS,
+        KILL_FILE=str(kill), PYTHONPATH=f"{tmp_path}:{REPOSITORY}",
     )  # fmt: skip
+    said = driver.finished()
     assert said.splitlines() == ["killed"] * len(POINTS)
     for number in range(len(POINTS)):
         root = tmp_path / "stores" / str(number)
