@@ -103,6 +103,8 @@ class ShardBytes:
 
         Rows that no file holds come as stretches without data.
         """
+        if not len(entries):
+            return
         starts = entries["data_offset"].astype(np.int64)
         sizes = entries["data_size"].astype(np.int64)
         ends = starts + sizes

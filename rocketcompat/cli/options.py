@@ -9,12 +9,10 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +27,7 @@ from tubestore.cli.output import (
     Output,
     SummaryOption,
 )
+from tubestore.cli.shared import REQUIRED, Shared, with_shared
 
 if TYPE_CHECKING:
     from rocketcompat.directory import StoreDirectory
@@ -53,7 +52,7 @@ TheTopic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
 TheQueue = Annotated[int, typer.Option("--queue", "-q", min=0, help="The queue.")]
 
 #: The options behind a command's own: name, annotation, default.
-_SHARED: tuple[tuple[str, Any, Any], ...] = (
+_SHARED: tuple[Shared, ...] = (
     ("format", FormatOption, Format.TEXT),
     ("int64", Int64Option, Int64.NUMBER),
     ("limit", LimitOption, None),
@@ -117,29 +116,15 @@ def store_command(
     Without `limit` there is no --limit; `format_option` may leave `-f` to the command.
     """
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(function, include_extras=True)
-        own = list(inspect.signature(function).parameters.values())[1:]
-        shared = [row for row in _SHARED if limit or row[0] != "limit"]
-        shared[0] = ("format", format_option, Format.TEXT)
+    shared = [row for row in _SHARED if limit or row[0] != "limit"]
+    shared[0] = ("format", format_option, Format.TEXT)
 
-        @functools.wraps(function)
-        def command(root: str, **values: Any) -> None:
-            taken = {name: values.pop(name) for name, _, _ in shared}
-            output = Output(taken["format"], taken["int64"], taken.get("limit"), taken["summary"])
-            function(Given(root, output, taken["option"], taken["conf"]), **values)
+    def given(taken: dict[str, Any]) -> Given:
+        limit = taken.get("limit")
+        output = Output(taken["format"], taken["int64"], limit, taken["summary"])
+        return Given(taken["root"], output, taken["option"], taken["conf"])
 
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters = [
-            inspect.Parameter("root", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Root),
-            *(p.replace(kind=kind, annotation=hints[p.name]) for p in own),
-            *(inspect.Parameter(n, kind, default=d, annotation=a) for n, a, d in shared),
-        ]
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in parameters}
-        return command
-
-    return decorate
+    return lambda function: with_shared(function, shared, given, [("root", Root, REQUIRED)])
 
 
 def _from_pairs(options: list[str] | None) -> dict[str, Any]:

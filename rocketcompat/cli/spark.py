@@ -9,55 +9,27 @@ from typing import Annotated
 import typer
 
 from tubestore.cli.errors import Leave
-from tubestore.cli.output import Format, FormatOption
-from tubestore.cli.spark import (
-    Conf,
-    DryRun,
-    JobId,
-    Master,
-    Memory,
-    Setting,
-    Where,
-    dry_run,
-    pairs,
-    print_published,
-    progress,
-)
+from tubestore.cli.spark_jobs import JobRun, job_command, spark_app
 
-app = typer.Typer(
-    help="Jobs over RocketMQ stores in Spark.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-
-
-@app.callback()
-def _spark() -> None:
-    pass
+app = spark_app("Jobs over RocketMQ stores in Spark.")
+StoreArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The RocketMQ store.")]
 
 
 @app.command()
+@job_command()
 def convert(
-    root: Annotated[str, typer.Argument(metavar="ROOT", help="The RocketMQ store.")],
+    given: JobRun,
+    root: StoreArgument,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The tube root; made if missing.")],
-    option: Where = None,
-    job_id: JobId = None,
-    dry: DryRun = False,
-    master: Master = "local[*]",
-    memory: Memory = "2g",
-    conf: Conf = None,
-    format: FormatOption = Format.TEXT,
 ) -> None:
     """Append a CommitLog's messages to a tube root: all or none, queues become partitions."""
     from rocketcompat.spark import jobs
 
-    if dry:
-        dry_run(jobs.plan_convert(root, out, job_id, pairs(option))[1].describe())
-        return
-    spark = Setting(master, memory, conf).session()
-    found = jobs.convert(spark, root, out, job_id=job_id, told=progress(), **pairs(option))
-    print_published(found, format)
+    options = given.options
+    given.only_said(lambda: jobs.plan_convert(root, out, given.job_id, options)[1].describe())
+    with given.running("convert") as (spark, told):
+        found = jobs.convert(spark, root, out, job_id=given.job_id, told=told, **options)
+    given.published(found)
 
 
 @app.command()

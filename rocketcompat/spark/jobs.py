@@ -26,9 +26,8 @@ from rocketcompat.tube_record import to_tube
 from tubestore.errors import CorruptRecord, InvalidName
 from tubestore.filenames import check_topic_name
 from tubestore.formats import PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
-from tubestore.publish import PublishResult
-from tubestore.spark.jobs.parquet import stage_and_publish
-from tubestore.spark.jobs.running import Row, Told
+from tubestore.spark.jobs.publishing import Published, stage_and_publish
+from tubestore.spark.jobs.running import Row, Told, digest_of, silent
 from tubestore.spark.loads import Load
 from tubestore.spark.write_options import WriteOptions
 from tubestore.staging import StagedWriter
@@ -53,7 +52,8 @@ class ConvertJob:
 
     def arguments(self) -> Mapping[str, Any]:
         """Return what tells this job from another."""
-        return {"root": self.options.path, "out": self.load.options.path, "job_id": self.job_id}
+        options = {"read": digest_of(self.options), "write": digest_of(self.load.options)}
+        return {"job_id": self.job_id, "options": options}
 
     def work(self, number: int, split: LogSplit) -> Row:
         """Stage one split; counts the records that a tube root cannot hold."""
@@ -116,13 +116,13 @@ def convert(
     out: str,
     *,
     job_id: str | None = None,
-    told: Told = lambda _done, _all: None,
+    told: Told = silent,
     **options: str,
-) -> PublishResult:
+) -> Published:
     """Append the messages of a log that `options` (those of `read`) choose to a tube root.
 
     All of them or none, once for ever by `job_id`. Partitions are the queues; a message's id is
     its physical offset. What a broker keeps from consumers (half messages) is left out.
     """
     job, made = plan_convert(root, out, job_id, options)
-    return stage_and_publish(spark, job, made.splits, job.load, told)
+    return stage_and_publish(spark, job, made.splits, job.load, job.job_id, told)

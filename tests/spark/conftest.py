@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from tubestore.spark import java
+from tubestore.spark.jobs import running
 
 #: A small and quickly started JVM; a task that fails is tried again.
 SETTINGS = {
@@ -61,3 +64,22 @@ def spark(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def checkpoints(tmp_path: Path) -> str:
     """A place for a stream's checkpoints."""
     return str(tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def small_waves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """Do the work of waves here; returns the numbers of the splits that were worked on."""
+    worked: list[int] = []
+
+    def wave(spark: Any, job: Any, chosen: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        found = []
+        for number, split in chosen:
+            again, part = pickle.loads(pickle.dumps((job, split)))
+            found.append((number, json.loads(json.dumps(again.work(number, part)))))
+            worked.append(number)
+        return found
+
+    monkeypatch.setattr(running, "_wave", wave)
+    monkeypatch.setattr(running, "parallelism", lambda spark: 2)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return worked

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import random
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tubestore
-from tests.spark.stores import T0, scanned_rows, write_store
+from tests.spark.stores import T0, planned, scanned_rows, write_store
 from tubestore.check import check
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidOption
 from tubestore.formats import DATA_HEADER
@@ -24,6 +24,7 @@ from tubestore.spark.jobs import parquet as parquet_module
 from tubestore.spark.jobs import running
 from tubestore.spark.jobs import stats as stats_module
 
+pytestmark = pytest.mark.usefixtures("small_waves")
 COUNT = 1200
 
 
@@ -40,25 +41,6 @@ def root(template: Path, tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.fixture(autouse=True)
-def small_waves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
-    """Do the work of waves here; returns the numbers of the splits that were worked on."""
-    worked: list[int] = []
-
-    def wave(spark: Any, job: Any, chosen: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
-        found = []
-        for number, split in chosen:
-            again, part = pickle.loads(pickle.dumps((job, split)))
-            found.append((number, json.loads(json.dumps(again.work(number, part)))))
-            worked.append(number)
-        return found
-
-    monkeypatch.setattr(running, "_wave", wave)
-    monkeypatch.setattr(running, "parallelism", lambda spark: 2)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return worked
-
-
 def in_small_splits(monkeypatch: pytest.MonkeyPatch, *modules: Any) -> None:
     """Let jobs plan splits of 20 KB."""
     for module in modules:
@@ -72,6 +54,21 @@ def _with_small_splits(options: Any) -> Any:
     return replace(options, max_split_bytes=20_000)
 
 
+@contextmanager
+def breaking_off(kind: Any, monkeypatch: pytest.MonkeyPatch, *, at: int) -> Iterator[None]:
+    """Let a job be interrupted at a split."""
+    work = kind.work
+
+    def interrupted(self: Any, number: int, split: Any) -> Any:
+        if number == at:
+            raise RuntimeError("interrupted")
+        return work(self, number, split)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "work", interrupted)
+        yield
+
+
 # -- running --------------------------------------------------------------------------------------
 
 
@@ -82,17 +79,11 @@ def test_a_job_that_is_taken_up_again_works_on_what_is_left(
     whole = audit_module.audit(None, str(root))
     total = len(whole.done.rows)
     assert total > 8
-    work = audit_module.AuditJob.work
-
-    def break_off(self: Any, number: int, split: Any) -> Any:
-        if number == 6:
-            raise RuntimeError("interrupted")
-        return work(self, number, split)
-
-    monkeypatch.setattr(audit_module.AuditJob, "work", break_off)
-    with pytest.raises(RuntimeError):
+    with (
+        breaking_off(audit_module.AuditJob, monkeypatch, at=6),
+        pytest.raises(RuntimeError, match="interrupted"),
+    ):
         audit_module.audit(None, str(root), job_id="nightly")
-    monkeypatch.setattr(audit_module.AuditJob, "work", work)
     small_waves.clear()
     seen: list[tuple[int, int]] = []
     again = audit_module.audit(
@@ -130,6 +121,82 @@ def test_an_error_of_a_task_is_one_of_ours_again() -> None:
     assert str(running.plain(RuntimeError(text))) == "DataLoss: t: gone"
     other = RuntimeError("out of memory")
     assert running.plain(other) is other
+
+
+@pytest.mark.parametrize("job", ["compact", "import"])
+def test_a_load_that_was_killed_stages_only_what_is_missing(
+    job: str,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_waves: list[int],
+) -> None:
+    in_small_splits(monkeypatch, compact_module, parquet_module)
+    source, out = tmp_path / "source", tmp_path / "copy"
+    parquet_module.export(None, str(root), str(source))
+
+    def run() -> Any:
+        if job == "compact":
+            return compact_module.compact(None, str(root), str(out), job_id="load")
+        return parquet_module.import_parquet(None, str(source), str(out), job_id="load")
+
+    kind = compact_module.CompactJob if job == "compact" else parquet_module.ImportJob
+    with breaking_off(kind, monkeypatch, at=6), pytest.raises(RuntimeError, match="interrupted"):
+        run()
+    assert not out.exists() or scanned_rows(out) == []
+    small_waves.clear()
+    result = run()
+    assert result.done.resumed >= 4
+    assert len(small_waves) == len(result.done.rows) - result.done.resumed
+    assert scanned_rows(out) == scanned_rows(root)
+    assert list(check(out)) == []
+    small_waves.clear()
+    assert run().replayed
+    assert small_waves == []
+
+
+def test_what_is_gone_of_an_interrupted_load_is_staged_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_waves: list[int]
+) -> None:
+    in_small_splits(monkeypatch, compact_module)
+    out = tmp_path / "copy"
+    with breaking_off(compact_module.CompactJob, monkeypatch, at=6), pytest.raises(RuntimeError):
+        compact_module.compact(None, str(root), str(out), job_id="load")
+    staged = sorted((out / ".tubestore" / "staging").glob("*/*.tube"))
+    staged[0].unlink()
+    staged[1].write_bytes(staged[1].read_bytes()[:-1])
+    small_waves.clear()
+    done = compact_module.compact(None, str(root), str(out), job_id="load").done
+    assert len(small_waves) == len(done.rows) - done.resumed
+    assert scanned_rows(out) == scanned_rows(root)
+
+
+def test_an_interrupted_load_with_other_options_begins_anew(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_small_splits(monkeypatch, compact_module)
+    out = tmp_path / "copy"
+    with breaking_off(compact_module.CompactJob, monkeypatch, at=6), pytest.raises(RuntimeError):
+        compact_module.compact(None, str(root), str(out), job_id="load")
+    since = str(T0 + 100)
+    result = compact_module.compact(
+        None, str(root), str(out), job_id="load", startingTimestamp=since
+    )
+    assert result.done.resumed == 0
+    kept = [r for r in scanned_rows(root) if r["received_time_ms"] >= T0 + 100]
+    assert len(scanned_rows(out)) == len(kept) == result.rows
+
+
+def test_sealed_splits_of_a_store_that_grew_are_the_same(root: Path) -> None:
+    def keys() -> list[str]:
+        splits = planned(root, maxSplitBytes="20000").splits
+        sealed = [s for s in splits if all(p.shard.topic == "logs" for p in s.portions)]
+        return [running.split_key(split) for split in sealed]
+
+    before = keys()
+    write_store(root, {"orders": 5})
+    assert keys() == before
+    assert len(before) > 8
 
 
 # -- audit ----------------------------------------------------------------------------------------
@@ -312,6 +379,12 @@ def test_a_copy_leaves_out_what_is_too_old(root: Path, tmp_path: Path) -> None:
     compact_module.compact(None, str(root), str(out), startingTimestamp=str(T0 + 250))
     kept = [r for r in scanned_rows(root) if r["received_time_ms"] >= T0 + 250]
     assert [r["msg_id"] for r in scanned_rows(out)] == [r["msg_id"] for r in kept]
+
+
+def test_a_part_of_a_split_without_wanted_messages_is_passed_by(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "copy"
+    compact_module.compact(None, str(root), str(out), startingTimestamp=str(T0 + COUNT - 3))
+    assert len(scanned_rows(out)) == 3
 
 
 def test_damage_ends_a_copy_or_is_left_out(root: Path, tmp_path: Path) -> None:

@@ -77,6 +77,12 @@ class Split:
 
     portions: tuple[Portion, ...]
 
+    def identity(self) -> str:
+        """Say which messages these are: the same however far the shards have grown since."""
+        return repr(
+            [(p.shard.directory, p.start, p.end, p.limits, p.others) for p in self.portions]
+        )
+
     @property
     def rows(self) -> int:
         """Entries, before anything is filtered."""

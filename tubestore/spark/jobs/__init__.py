@@ -6,6 +6,7 @@ an id can be taken up again: splits whose rows are in its journal are not worked
 | module | what |
 | --- | --- |
 | `running` | waves of tasks, journals, progress, errors |
+| `publishing` | jobs that stage files and publish them: what was staged is not staged again |
 | `audit` | entries and records against each other, checksums |
 | `stats` | messages, bytes and rates by partition and hour, from the index alone |
 | `parquet` | export to Parquet files, import from them |

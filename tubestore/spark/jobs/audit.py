@@ -18,7 +18,7 @@ from tubestore.decode import Data, columns_for, decode
 from tubestore.messages import STATE_OK
 from tubestore.records import ENTRY_SIZE, verify_entries
 from tubestore.shard_bytes import ShardBytes
-from tubestore.spark.jobs.running import Done, Row, Told, run
+from tubestore.spark.jobs.running import Done, Row, Told, run, silent
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Plan, Portion, Split, plan
 from tubestore.spark.reading import portion_entries
@@ -158,7 +158,7 @@ def audit(
     *,
     check_crc: bool = True,
     job_id: str | None = None,
-    told: Told = lambda _done, _all: None,
+    told: Told = silent,
 ) -> AuditResult:
     """Audit a store in tasks; nothing is changed. NotAStore, InvalidOption."""
     made = plan_audit(root)

@@ -22,11 +22,10 @@ from tubestore import kernels
 from tubestore.errors import CorruptRecord, InvalidOption
 from tubestore.formats import DATA_HEADER
 from tubestore.options import StoreOptions
-from tubestore.publish import PublishResult
 from tubestore.records import HEADER_SIZE, RecordColumns, verify_entries
 from tubestore.shard_bytes import ShardBytes, Window
-from tubestore.spark.jobs.parquet import stage_and_publish
-from tubestore.spark.jobs.running import Row, Told
+from tubestore.spark.jobs.publishing import Published, stage_and_publish
+from tubestore.spark.jobs.running import Row, Told, digest_of, silent
 from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Plan, Portion, Split, plan
@@ -54,7 +53,8 @@ class CompactJob:
 
     def arguments(self) -> Mapping[str, Any]:
         """Return what tells this job from another."""
-        return {"root": self.options.path, "out": self.load.options.path, "job_id": self.job_id}
+        options = {"read": digest_of(self.options), "write": digest_of(self.load.options)}
+        return {"job_id": self.job_id, "options": options}
 
     def work(self, number: int, split: Split) -> Row:
         """Stage one split."""
@@ -134,13 +134,13 @@ def compact(
     out: str,
     *,
     job_id: str | None = None,
-    told: Told = lambda _done, _all: None,
+    told: Told = silent,
     **options: str,
-) -> PublishResult:
+) -> Published:
     """Copy what `options` (those of `read`) choose into another store, all of it or nothing."""
     job, made = plan_compact(root, out, job_id, options)
     _copy_settings(job)
-    return stage_and_publish(spark, job, made.splits, job.load, told)
+    return stage_and_publish(spark, job, made.splits, job.load, job.job_id, told)
 
 
 def _copy_settings(job: CompactJob) -> None:

@@ -24,9 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tubestore.errors import InvalidMessage, InvalidOption
-from tubestore.job_files import StagedFile
-from tubestore.publish import PublishResult
-from tubestore.spark.jobs.running import Done, Row, Told, run, split_key
+from tubestore.spark.jobs.publishing import Published, stage_and_publish
+from tubestore.spark.jobs.running import Done, Row, Told, digest_of, run, silent, split_key
 from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Plan, Split, plan
@@ -138,7 +137,7 @@ def export(
     columns: list[str] | None = None,
     compression: str = "zstd",
     job_id: str | None = None,
-    told: Told = lambda _done, _all: None,
+    told: Told = silent,
     **options: str,
 ) -> ExportResult:
     """Write a store's messages as Parquet files; `options` as those of `read`.
@@ -168,6 +167,8 @@ class ParquetSplit:
     end: int
     topic: str | None
     bytes: int
+    #: When the file was written, ns: another file of its name is another split.
+    modified: int
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class ImportJob:
 
     def arguments(self) -> Mapping[str, Any]:
         """Return what tells this job from another."""
-        return {"root": self.load.options.path, "job_id": self.job_id}
+        return {"job_id": self.job_id, "options": digest_of(self.load.options)}
 
     def work(self, number: int, split: ParquetSplit) -> Row:
         """Stage one split."""
@@ -224,15 +225,21 @@ def plan_import(
     return ImportJob(job_id, load, hive), splits
 
 
+def describe_import(source: str, root: str, job_id: str, given: Mapping[str, str]) -> str:
+    """Say what an import would read."""
+    _, splits = plan_import(source, root, job_id, given)
+    return f"{source}: {len({split.path for split in splits})} files in {len(splits)} splits"
+
+
 def _file_splits(path: str, metadata: Any) -> Iterator[ParquetSplit]:
     """Put row groups of a file together."""
-    name = Path(path).parent.name
+    name, modified = Path(path).parent.name, os.stat(path).st_mtime_ns
     topic = unquote(name.removeprefix(_TOPIC)) if name.startswith(_TOPIC) else None
     first = size = 0
     for group in range(metadata.num_row_groups):
         size += metadata.row_group(group).total_byte_size
         if size >= _SPLIT_BYTES or group == metadata.num_row_groups - 1:
-            yield ParquetSplit(path, first, group + 1, topic, size)
+            yield ParquetSplit(path, first, group + 1, topic, size, modified)
             first, size = group + 1, 0
 
 
@@ -242,23 +249,12 @@ def import_parquet(
     root: str,
     *,
     job_id: str,
-    told: Told = lambda _done, _all: None,
+    told: Told = silent,
     **options: str,
-) -> PublishResult:
+) -> Published:
     """Append the rows of Parquet files to a store, all or none, once for ever by `job_id`.
 
     Columns and `options` as those of `write`.
     """
     job, splits = plan_import(source, root, job_id, options)
-    return stage_and_publish(spark, job, splits, job.load, told)
-
-
-def stage_and_publish(
-    spark: SparkSession, job: Any, splits: Any, load: Load, told: Told
-) -> PublishResult:
-    """Stage splits in tasks and publish what they staged, in the order of the splits."""
-    job_id = job.job_id
-    if load.is_published(job_id):
-        return load.publish(job_id, [])
-    done = run(spark, job, splits, told=told)
-    return load.publish(job_id, [StagedFile.from_json(f) for r in done.rows for f in r["files"]])
+    return stage_and_publish(spark, job, splits, job.load, job_id, told)

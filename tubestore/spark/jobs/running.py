@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 #: Told (splits done, splits in all).
 Told = Callable[[int, int], None]
+
+
+def silent(_done: int, _all: int) -> None:
+    """Tell nobody how far a job is."""
+
+
 _ROW_SCHEMA = "split bigint, row string"
 _AT_ONCE = 2
 _VERSION = 1
@@ -61,8 +67,20 @@ class Done:
 
 
 def split_key(split: Any) -> str:
-    """Name a split by what it reads: the same for the same files and offsets."""
-    return hashlib.sha256(repr(split).encode()).hexdigest()[:32]
+    """Name a split by what it reads: the same for the same offsets of the same files."""
+    identity = getattr(split, "identity", None)
+    text = repr(split) if identity is None else identity()
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def digest_of(value: Any) -> str:
+    """Return a digest of the fields of a dataclass, the same in every process."""
+
+    def plain_value(found: Any) -> Any:
+        return sorted(found, key=str) if isinstance(found, set | frozenset) else str(found)
+
+    text = json.dumps(asdict(value), sort_keys=True, default=plain_value)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def journal_path(job_id: str, environment: Mapping[str, str] | None = None) -> Path:
@@ -77,9 +95,20 @@ def journal_path(job_id: str, environment: Mapping[str, str] | None = None) -> P
 
 
 class Journal:
-    """The rows of the splits that are done, a JSON line each; a torn last line counts as none."""
+    """The rows of the splits that are done, a JSON line each; a torn last line counts as none.
 
-    def __init__(self, path: Path | None, job: Job) -> None:
+    With `anew` the journal of another job is begun again, else it is refused (InvalidOption).
+    A row counts if it still `holds`. Without a path nothing is kept.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        job: Job,
+        *,
+        anew: bool = False,
+        holds: Callable[[Row], bool] = lambda _row: True,
+    ) -> None:
         self.path = path
         self.rows: dict[str, Row] = {}
         head = {"v": _VERSION, "job": job.name, "arguments": dict(job.arguments())}
@@ -89,11 +118,15 @@ class Journal:
         lines = path.read_text().splitlines() if path.exists() else []
         found = [value for line in lines if (value := _parsed(line)) is not None]
         if found and found[0] != head:
-            text = f"{path} belongs to job {found[0].get('job')} of {found[0].get('arguments')}"
-            raise InvalidOption("job id", text)
-        self.rows = {value["split"]: value["row"] for value in found[1:]}
-        text = "".join(json.dumps(v) + "\n" for v in (found or [head]))
-        path.write_text(text)
+            if not anew:
+                text = f"{path} belongs to job {found[0].get('job')} of {found[0].get('arguments')}"
+                raise InvalidOption("job id", text)
+            found = []
+        kept = [value for value in found[1:] if holds(value["row"])]
+        self.rows = {value["split"]: value["row"] for value in kept}
+        draft = path.with_name(f"{path.name}.new")
+        draft.write_text("".join(json.dumps(value) + "\n" for value in (head, *kept)))
+        os.replace(draft, path)
 
     def add(self, key: str, row: Row) -> None:
         """Note that a split is done."""
@@ -117,14 +150,16 @@ def run(
     splits: Sequence[Any],
     *,
     job_id: str | None = None,
-    told: Told = lambda _done, _all: None,
+    journal: Journal | None = None,
+    told: Told = silent,
 ) -> Done:
-    """Work on all splits that are not in the journal of `job_id`, in tasks.
+    """Work on all splits that are not in the journal (by default that of `job_id`), in tasks.
 
     A failure of a split ends the job with its error; what is done stays in the journal.
     """
     began = time.monotonic()
-    journal = Journal(None if job_id is None else journal_path(job_id), job)
+    if journal is None:
+        journal = Journal(None if job_id is None else journal_path(job_id), job)
     keys = [split_key(split) for split in splits]
     left = [number for number, key in enumerate(keys) if key not in journal.rows]
     resumed = len(splits) - len(left)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tubestore.shard_bytes import ShardBytes
-from tubestore.spark.jobs.running import Done, Row, Told, run
+from tubestore.spark.jobs.running import Done, Row, Told, run, silent
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Portion, Split, plan
 from tubestore.spark.reading import portion_entries
@@ -112,7 +112,7 @@ def stats(
     root: str,
     *,
     job_id: str | None = None,
-    told: Told = lambda _done, _all: None,
+    told: Told = silent,
 ) -> StatsResult:
     """Add a store up, without reading its data."""
     made = plan(ReadOptions.parse({"path": root}))

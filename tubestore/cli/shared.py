@@ -1,0 +1,51 @@
+"""Options that many commands share, declared once: a command is made of a function that takes them.
+
+    SHARED = (("format", FormatOption, Format.TEXT),)
+
+    def command(function):
+        return with_shared(function, SHARED, lambda taken: Given(**taken))
+
+    @app.command()
+    @command
+    def stat(given: Given, topic: TopicOption = None) -> None: ...
+
+The command line has the function's own arguments and options, and the shared ones behind them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, get_type_hints
+
+#: Name, annotation and default of a parameter; `REQUIRED` for one without a default.
+Shared = tuple[str, Any, Any]
+REQUIRED = inspect.Parameter.empty
+
+
+def with_shared(
+    function: Callable[..., None],
+    shared: Iterable[Shared],
+    make: Callable[[dict[str, Any]], Any],
+    first: Iterable[Shared] = (),
+) -> Callable[..., None]:
+    """Make a command of a function whose first parameter is what `make` makes of shared values.
+
+    `first` stand in front of the function's own parameters, `shared` behind them.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    own = list(inspect.signature(function).parameters.values())[1:]
+    before, behind = list(first), list(shared)
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        taken = {name: values.pop(name) for name, _, _ in (*before, *behind)}
+        function(make(taken), **values)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    rows = [*before, *((p.name, hints[p.name], p.default) for p in own), *behind]
+    parameters = [inspect.Parameter(n, kind, default=d, annotation=a) for n, a, d in rows]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
