@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.tube import T0, columns_of, encode_row, encode_rows, make_row, make_rows
 from tubestore.attributes import encode_prefix
-from tubestore.formats import DATA_HEADER, INDEX_ENTRY, TOKEN_MESSAGE, address_to_int, key_code_of
+from tubestore.formats import DATA_HEADER, INDEX_ENTRY, address_to_int, key_code_of
 from tubestore.records import (
     ENTRY_SIZE,
     HEADER_SIZE,
@@ -22,7 +22,6 @@ from tubestore.records import (
     encode_columns,
     entries_in,
     entry_of,
-    find_valid,
     inspect,
     verify_entries,
 )
@@ -202,32 +201,3 @@ def test_an_entry_that_differs_in_any_field_is_not_good(field: str) -> None:
         True,
         True,
     ]
-
-
-# -- looking for the next record -------------------------------------------------------------
-
-
-@given(st.binary(max_size=200), st.integers(0, 2))
-def test_the_next_record_is_found_behind_any_garbage(noise: bytes, tokens: int) -> None:
-    noise += TOKEN_MESSAGE.to_bytes(4, "big") * tokens
-    (header, payload), _ = encode_row(make_row(b"hello"), 56, 0)
-    data = noise + header + payload
-    assert find_valid(data, 0, len(data), 28) == len(noise)
-    assert find_valid(data, len(noise) + 1, len(data), 28) is None
-    assert find_valid(data, 0, len(data), 84) is None  # its offset is below
-    assert find_valid(data, 0, len(data) - 1, 28) is None  # it does not end before the end
-
-
-@pytest.mark.parametrize("shift", range(-9, 10))
-def test_a_record_over_the_border_of_a_search_window_is_found(shift: int) -> None:
-    (header, payload), _ = encode_row(make_row(b"hello"), 0, 0)
-    at = (1 << 20) + shift
-    data = bytes(at) + header + payload
-    assert find_valid(data, 0, len(data), 0) == at
-
-
-def test_a_record_whose_own_offset_is_no_multiple_of_an_entry_is_not_ours() -> None:
-    (header, payload), _ = encode_row(make_row(b"hello"), 57, 0)
-    assert find_valid(header + payload, 0, HEADER_SIZE + 5, 0) is None
-    (header, payload), _ = encode_row(make_row(b"hello"), -1, 0)  # TubeMQ 1.2.0 without caches
-    assert find_valid(header + payload, 0, HEADER_SIZE + 5, 0) == 0

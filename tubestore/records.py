@@ -34,9 +34,6 @@ from tubestore.layout import Buffer
 HEADER_SIZE = DATA_HEADER.size
 ENTRY_SIZE = INDEX_ENTRY.size
 _CHECKSUM_AT = DATA_HEADER.position("checksum")
-_TOKEN_BYTES = TOKEN_MESSAGE.to_bytes(4, "big")
-_TOKEN_AT = DATA_HEADER.position("token")
-_SEARCH_WINDOW = 1 << 20
 _PARTITION_ID, _QUEUE_LOGIC_OFFSET, _RECEIVED_TIME, _KEY_CODE = (
     DATA_HEADER.slice(name)
     for name in ("partition_id", "queue_logic_offset", "received_time", "key_code")
@@ -290,33 +287,6 @@ def inspect(data: Buffer, position: int, end: int) -> tuple[Any, str | None]:
     if kernels.crc32(payload) & CHECKSUM_MASK != header.checksum:
         return header, "checksum of the payload differs"
     return header, None
-
-
-def find_valid(data: Buffer, position: int, end: int, index_from: int) -> int | None:
-    """Find the next intact record at or after `position`; None if there is none.
-
-    Intact: token, length and checksum are right and its own index offset is a multiple of
-    an entry's size and not below `index_from`. Decides between a torn tail, which is cut,
-    and damage, which stays (DESIGN.md D7).
-    """
-    view = memoryview(data)
-    at = position + _TOKEN_AT
-    while at < end:
-        block = bytes(view[at : min(end, at + _SEARCH_WINDOW)])
-        found = block.find(_TOKEN_BYTES)
-        if found < 0:
-            at += max(1, len(block) - len(_TOKEN_BYTES) + 1)  # a token may cross the border
-            continue
-        start = at + found - _TOKEN_AT
-        header, reason = inspect(data, start, end)
-        if reason is None:
-            offset = header.queue_logic_offset
-            # -1 is what TubeMQ 1.2.0 writes without caches. The test keeps a record that is
-            # part of somebody's payload from being taken for one of ours.
-            if offset == -1 or (offset >= index_from and offset % ENTRY_SIZE == 0):
-                return start
-        at += found + 1
-    return None
 
 
 def verify_entries(

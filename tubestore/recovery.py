@@ -37,11 +37,11 @@ from tubestore.formats import (
     RECORD_SIZE_MAX,
     TOKEN_MESSAGE,
 )
+from tubestore.record_search import RecordSearch
 from tubestore.records import (
     ENTRY_SIZE,
     entries_in,
     entry_of,
-    find_valid,
     inspect,
     verify_entries,
 )
@@ -212,6 +212,7 @@ class _Reconciler:
         self._pass_expired()
         #: Index segments that were written to in the middle, sealed ones perhaps.
         self._rewritten: set[FileSegment] = set()
+        self._searches: dict[FileSegment, RecordSearch] = {}
 
     def _pass_expired(self) -> None:
         """Leave the entries alone whose data is gone: TubeMQ expires the two streams separately."""
@@ -337,7 +338,8 @@ class _Reconciler:
             if by_entry is not None:
                 stop = min(stop, max(first, by_entry[0] - candidate.start))
             view = candidate.view(candidate.end)
-            while (position := find_valid(view, first, stop, 0)) is not None:
+            search = self._search_of(candidate)
+            while (position := search.find(first, stop, 0)) is not None:
                 offset = int(DATA_HEADER.unpack_from(view, position).queue_logic_offset)
                 fits = self._can_follow(candidate.start + position, offset, by_entry)
                 if fits and (by_entry is not None or not torn):
@@ -351,6 +353,18 @@ class _Reconciler:
                         following = offset if fits else self.index_offset + ENTRY_SIZE
                         return candidate.start + position, following
         return by_entry
+
+    def _search_of(self, segment: FileSegment) -> RecordSearch:
+        """Return what finds intact records in a segment, by their positions in it."""
+        search = self._searches.get(segment)
+        if search is None:
+            view = segment.view(segment.end)
+
+            def read(position: int, size: int) -> memoryview:
+                return view[position : position + size]
+
+            search = self._searches[segment] = RecordSearch(read, 0, segment.size)
+        return search
 
     def _is_torn(self, segment: FileSegment) -> bool:
         """Whether the record at this place says that it goes on behind the end of its file."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import numpy as np
 from tubestore import kernels
 from tubestore.attributes import LENGTH_SIZE
 from tubestore.formats import DATA_HEADER, RECORD_SIZE_MAX, TOKEN_MESSAGE
+from tubestore.record_search import RecordSearch
 from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in, has_attributes, inspect
 from tubestore.shard_files import ShardFiles, StoredFile, chained
 from tubestore.trash import find_moved
@@ -49,6 +51,9 @@ class ShardBytes:
         self._vfs, self.shard = vfs, shard
         self._open: VfsFile | None = None
         self._opened = ""
+        #: Where intact records are looked for, and in which file.
+        self._search: RecordSearch | None = None
+        self._searched: StoredFile | None = None
         #: Files without what overlaps others (a finding of `check`).
         self.index, self.data = chained(shard.index)[0], chained(shard.data)[0]
         self._start_list = [f.start for f in self.data]
@@ -166,24 +171,17 @@ class ShardBytes:
     def find_record(self, low: int, high: int, index_from: int) -> tuple[int, Any] | None:
         """Find the next intact record of [low, high) whose own index offset fits: (offset, header).
 
-        As `records.find_valid`, over all files and some bytes at a time.
+        See `RecordSearch`: what was found last is kept for whoever goes on from there.
         """
-        token = TOKEN_MESSAGE.to_bytes(4, "big")
-        token_at = DATA_HEADER.position("token")
         for file, first, end in self.portions(low, high):
-            at = first + token_at
-            while at < end:
-                block = self._read(file, at, min(end - at, WINDOW_BYTES))
-                found = block.find(token)
-                while found >= 0:
-                    start = at + found - token_at
-                    header, reason = self.record_at(start, high)
-                    if reason is None:
-                        offset = header.queue_logic_offset
-                        if offset == -1 or (offset >= index_from and offset % ENTRY_SIZE == 0):
-                            return start, header
-                    found = block.find(token, found + 1)
-                at += max(1, len(block) - len(token) + 1)  # a token may cross the border
+            if self._search is None or self._searched is not file:
+                self._searched = file
+                self._search = RecordSearch(partial(self._read, file), file.start, file.end)
+            start = self._search.find(first, end, index_from)
+            if start is not None:
+                raw = self._read(file, start, HEADER_SIZE)
+                if len(raw) == HEADER_SIZE:  # it was not cut since
+                    return start, DATA_HEADER.unpack_from(raw)
         return None
 
 
