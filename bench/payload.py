@@ -54,12 +54,12 @@ class Payload:
         """Return tables of `size` rows with `topic`, `partition` and `body`, to be used in turn.
 
         `mixed` draws each row's topic with a fixed seed; otherwise a table is of one topic. There
-        are as many tables as it takes to use the whole text, or to name every topic.
+        are as many tables as it takes to use the whole text, or to name every topic and partition.
         """
         random = np.random.default_rng(SEED)
-        count = max(1, len(self.bodies) // size)
-        if topics > 1:
-            count = max(count, topics if not mixed else -(-topics * partitions // size))
+        count = max(1, len(self.bodies) // size, -(-topics * partitions // size))
+        if not mixed:
+            count = max(count, topics)
         tables = []
         for number in range(count):
             rows = np.arange(number * size, (number + 1) * size)
