@@ -24,6 +24,7 @@ from tubestore.errors import (
     StoreLocked,
 )
 from tubestore.manager import MessageStoreManager
+from tubestore.message_store import MessageStore
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.vfs import OsVfs
 
@@ -276,3 +277,20 @@ def test_a_new_topic_does_not_wait_for_room_that_idle_ones_hold(memory_vfs: Memo
         for number in range(10):
             topic.append(b"x", partition=number * 10_000)
         assert store._pool.used <= 4 * (64 << 10)
+
+
+def test_at_the_bound_the_oldest_and_the_largest_buffers_are_written(
+    memory_vfs: MemoryVfs,
+) -> None:
+    clock = ManualClock()
+    with tubestore.open(
+        "/s", vfs=memory_vfs, clock=clock, background=False, durability="memory"
+    ) as store:
+        topic = store.create_topic("t", stores=30)
+        for number in range(30):  # the older, the smaller
+            topic.append(b"x" * (number + 1), partition=number * 10_000)
+            clock.advance(1)
+        store._pool.relieve()
+        shards = [shard for shard in topic.opened_shards() if isinstance(shard, MessageStore)]
+        waiting = [shard.store_id for shard in shards if shard.dirty_bytes]
+        assert waiting == list(range(8, 22))

@@ -80,6 +80,11 @@ class DoubleBuffer(SyncedShard):
         flushing = self._flushing
         return self._main.size_bytes + (flushing.size_bytes if flushing else 0)
 
+    @property
+    def dirty_since(self) -> float:
+        """When the first of them came (monotonic seconds); means nothing while there are none."""
+        return (self._flushing or self._main).first_time
+
     def _swap(self) -> None:
         """Let the buffers change places; under the append lock, with nothing being flushed."""
         assert self._flushing is None

@@ -8,6 +8,7 @@ Next to read: `tubestore/__init__.py`, then `check.py` and `cli/`.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import logging
 import os
@@ -16,6 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Literal
 
@@ -263,12 +265,14 @@ class MessageStoreManager(BulkLoads):
         return np.arange(first, first + count, dtype=np.int64)
 
     def _relieve_memory(self) -> None:
-        """Write the largest buffers: they hold what the others wait for."""
-        shards = sorted(self.writing_shards(), key=lambda shard: -shard.dirty_bytes)
-        for shard in shards[:RELIEVED_AT_ONCE]:
-            if shard.dirty_bytes:
-                with contextlib.suppress(TubeStoreError):  # it refuses appends itself, and says why
-                    shard.flush()
+        """Write the oldest buffers and the largest: they hold what the others wait for (D8)."""
+        dirty = [shard for shard in self.writing_shards() if shard.dirty_bytes]
+        some = RELIEVED_AT_ONCE // 2
+        oldest = heapq.nsmallest(some, dirty, key=attrgetter("dirty_since"))
+        largest = heapq.nlargest(some, dirty, key=attrgetter("dirty_bytes"))
+        for shard in dict.fromkeys((*oldest, *largest)):
+            with contextlib.suppress(TubeStoreError):  # it refuses appends itself, and says why
+                shard.flush()
 
     def flush(self) -> None:
         """Write all buffers to the files (page cache)."""

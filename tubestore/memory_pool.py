@@ -32,7 +32,7 @@ class MemoryPool:
             return True
 
     def relieve(self) -> None:
-        """Have somebody else's buffers written, the largest first; call it without a lock."""
+        """Have the oldest and the largest buffers written; call it without a lock."""
         if self._relieve is not None:
             self._relieve()
 

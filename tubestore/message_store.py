@@ -215,8 +215,7 @@ class MessageStore(JournalledShard):
             return  # said when it happened
         now = self._clock.monotonic()
         options = self._options
-        first = (self._flushing or self._main).first_time
-        if self.dirty_bytes and (now - first) * 1000 >= options.mem_flush_interval_ms:
+        if self.dirty_bytes and (now - self.dirty_since) * 1000 >= options.mem_flush_interval_ms:
             self.flush()
         behind = self._visible.data_end > self._commits.end
         if behind and (now - self._last_sync) * 1000 >= options.sync_after_ms:
@@ -306,8 +305,8 @@ class MessageStore(JournalledShard):
     def stats(self) -> dict[str, Any]:
         """Return what the shard has done since it was opened, and how it stands."""
         with self._append_lock:
-            main, flushing = self._main, self._flushing
-            first = (flushing or main).first_time if self.dirty_bytes else None
+            main = self._main
+            first = self.dirty_since if self.dirty_bytes else None
             index_opened, data_opened = self._opened_at
             return {
                 "appends": (main.index_end - index_opened) // ENTRY_SIZE,
