@@ -109,7 +109,12 @@ def test_a_page_is_what_a_walk_finds(
     assert (offsets_of(found), found.next_offset, found.truncated) == expected
 
 
-@given(*pages, st.lists(st.integers(0, 60), min_size=PARTITIONS, max_size=PARTITIONS), st.data())
+@given(
+    *pages,
+    st.lists(st.integers(0, 60), min_size=PARTITIONS, max_size=PARTITIONS),
+    filters,
+    st.data(),
+)
 def test_pages_of_many_partitions_are_those_of_each(
     rows: list[Row],
     flushes: set[int],
@@ -117,6 +122,7 @@ def test_pages_of_many_partitions_are_those_of_each(
     limit: int,
     max_bytes: int | None,
     firsts: list[int],
+    wanted: Filter,
     data: st.DataObject,
 ) -> None:
     view = shard_of(rows, flushes).view()
@@ -127,9 +133,10 @@ def test_pages_of_many_partitions_are_those_of_each(
         np.array(starts, np.int64) * ENTRY_SIZE,
         limit=limit,
         max_bytes=max_bytes,
+        wanted=wanted,
     )
     each = [
-        expected_page(rows, p, start, limit, None, EVERYTHING)
+        expected_page(rows, p, start, limit, None, wanted)
         for p, start in zip(partitions, starts, strict=True)
     ]
     everything = sorted(offset for page, _, _ in each for offset in page)

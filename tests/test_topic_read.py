@@ -336,6 +336,25 @@ def test_a_read_of_many_is_that_of_each(filled: Topic) -> None:
     assert pa.table(many) == pa.table(many)
 
 
+def test_a_read_of_many_takes_the_filters_of_a_read(filled: Topic) -> None:
+    chosen: list[dict[str, Any]] = [
+        {"filter_items": ["even"]},
+        {"filter_items": ["odd", "nobody's"], "limit": 3},
+        {"start": T0 + 20, "end": T0 + 95, "limit": 7},
+        {"filter_items": ["even", "odd"], "start": T0 + 50},
+        {"filter_items": []},
+    ]
+    for filters in chosen:
+        many = filled.read_many({0: "earliest", 2: 30 * ENTRY_SIZE}, **filters)
+        for partition, start in ((0, 0), (2, 30 * ENTRY_SIZE)):
+            one = filled.read(partition, start, **filters)
+            assert bodies(many[partition]) == bodies(one)
+            assert many.next_offset[partition] == one.next_offset
+            assert many.truncated[partition] == one.truncated
+    with pytest.raises(TypeError):
+        filled.read_many({0: 0}, filter_items="even")
+
+
 def test_reads_of_many_give_everything_once_whatever_the_limits(filled: Topic) -> None:
     for limit, max_bytes in ((3, None), (1000, 500), (1000, 1), (2, 200)):
         found: list[bytes | None] = []

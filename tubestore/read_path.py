@@ -112,7 +112,13 @@ class ShardView:
         )
 
     def find_many(
-        self, partition_ids: Array, offsets: Array, *, limit: int, max_bytes: int | None
+        self,
+        partition_ids: Array,
+        offsets: Array,
+        *,
+        limit: int,
+        max_bytes: int | None,
+        wanted: Filter = EVERYTHING,
     ) -> FoundMany:
         """As `find` for each of many partitions, but `max_bytes` in all."""
         return find_many(
@@ -121,6 +127,7 @@ class ShardView:
             offsets,
             limit=limit,
             max_bytes=max_bytes,
+            wanted=wanted,
             end=self.index_end,
         )
 

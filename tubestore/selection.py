@@ -17,7 +17,7 @@ import numpy as np
 
 from tubestore.formats import INDEX_ENTRY, PARTITIONS_PER_STORE
 from tubestore.index_lists import IndexLists
-from tubestore.kernels import rows_at
+from tubestore.kernels import ranks, rows_at
 from tubestore.mem_store import Placed
 from tubestore.partition_index import PartitionIndex
 from tubestore.records import ENTRY_SIZE
@@ -272,32 +272,25 @@ def find_many(
     *,
     limit: int,
     max_bytes: int | None,
+    wanted: Filter,
     end: int,
 ) -> FoundMany:
     """As `find` for each of many partitions (ascending int64 ids), but `max_bytes` in all.
 
     The rows are in the order of their offsets, whatever their partition.
     """
-    count = len(partition_ids)
-    available = np.zeros(count, np.int64)
+    #: How many of each partition's entries were found, all that are wanted or more than `limit`.
+    available = np.zeros(len(partition_ids), np.int64)
     parts: list[Rows] = []
     owners: list[Array] = []
     for source in sources:
         firsts = np.maximum(0, -(-(offsets - source.index_start) // ENTRY_SIZE))
-        found: list[Array] = []
-        owning: list[Array] = []
-        total = 0
-        for run, lows, highs in source.partitions.ranges(source.entries, partition_ids, firsts):
-            sizes = np.clip(limit - available, 0, highs - lows)
-            available += highs - lows
-            total += int(sizes.sum())
-            found.append(run.ordinals[_expand(lows, sizes)])
-            owning.append(np.repeat(np.arange(count), sizes))
-        if total:
-            ordinals = np.concatenate(found)
-            order = np.argsort(ordinals)  # they are distinct
-            ordinals = ordinals[order]
-            owners.append(np.concatenate(owning)[order])
+        if wanted.is_empty:
+            found = _of_each(source, partition_ids, firsts, limit, available)
+        else:
+            found = _passing_of_each(source, partition_ids, firsts, limit, available, wanted)
+        for ordinals, owner in found:
+            owners.append(owner)
             parts.append(Rows(source.offsets(ordinals), source.take(ordinals), source.placed))
         if (available > limit).all():
             break
@@ -315,6 +308,61 @@ def find_many(
         next_offsets[left_out] = places[fitting:][::-1]  # the first row of each stays
         truncated[left_out] = True
     return FoundMany(rows, next_offsets, truncated)
+
+
+def _of_each(
+    source: Source, partition_ids: Array, firsts: Array, limit: int, available: Array
+) -> Iterator[tuple[Array, Array]]:
+    """Return (ordinals, which partition's each is), up to `limit` of each; counts `available`."""
+    found: list[Array] = []
+    owning: list[Array] = []
+    for run, lows, highs in source.partitions.ranges(source.entries, partition_ids, firsts):
+        sizes = np.clip(limit - available, 0, highs - lows)
+        available += highs - lows
+        found.append(run.ordinals[_expand(lows, sizes)])
+        owning.append(np.repeat(np.arange(len(partition_ids)), sizes))
+    ordinals = np.concatenate(found) if found else np.empty(0, np.int32)
+    if len(ordinals):
+        order = np.argsort(ordinals)  # they are distinct
+        yield ordinals[order], np.concatenate(owning)[order]
+
+
+def _passing_of_each(
+    source: Source,
+    partition_ids: Array,
+    firsts: Array,
+    limit: int,
+    available: Array,
+    wanted: Filter,
+) -> Iterator[tuple[Array, Array]]:
+    """As `_of_each` for what passes a filter, some at a time."""
+    low, high = source.between(wanted, int(firsts.min(initial=0)))
+    if wanted.key_codes is not None:
+        ordinals = source.with_keys(wanted.key_codes, low)
+    else:
+        lists = [
+            run.ordinals[_expand(lows, highs - lows)]
+            for run, lows, highs in source.partitions.ranges(
+                source.entries, partition_ids, np.maximum(firsts, low)
+            )
+        ]
+        ordinals = np.sort(np.concatenate(lists)) if lists else np.empty(0, np.int32)
+    ordinals = ordinals[: ordinals.searchsorted(ordinals.dtype.type(high))]
+    start, size = 0, _PORTION
+    while start < len(ordinals) and not (available > limit).all():
+        some = ordinals[start : start + size]
+        entries = source.take(some)
+        places = partition_ids.searchsorted(entries["partition_id"])
+        places = np.minimum(places, len(partition_ids) - 1)
+        keep = wanted.mask(entries) & (partition_ids[places] == entries["partition_id"])
+        keep &= some >= firsts[places]
+        some, owner = some[keep], places[keep]
+        if len(some):
+            within = available[owner] + ranks(owner) < limit
+            available += np.bincount(owner, minlength=len(partition_ids))
+            if within.any():
+                yield some[within], owner[within]
+        start, size = start + size, min(size * 4, _PORTION_MAX)
 
 
 def _expand(lows: Array, sizes: Array) -> Array:

@@ -101,6 +101,9 @@ class TopicReader(TopicShards):
         limit: int = 1000,
         max_bytes: int | None = DEFAULT_PAGES_BYTES,
         columns: Sequence[str] | None = None,
+        filter_items: Iterable[str] | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
         verify: bool = False,
         zero_copy: bool = False,
     ) -> PageSet:
@@ -109,10 +112,11 @@ class TopicReader(TopicShards):
         `limit` is for each partition, `max_bytes` for all of them: a shard with several takes its
         part of it, and gives at least one message. Rows come shard by shard in the order of their
         offsets, which is that in which they were appended. `next_offset` of the answer is what the
-        next call takes. All shards are seen at one moment; errors as `read`.
+        next call takes. All shards are seen at one moment; filters and errors as `read`.
         """
         _check_limit(limit)
         chosen = self._columns(columns, verify, zero_copy)
+        wanted = make_filter(filter_items, start, end)
         for partition in offsets:
             if not isinstance(partition, int | np.integer) or not self.options.holds(partition):
                 raise InvalidMessage(f"partition {partition!r} is not one of {self.name!r}'s")
@@ -131,6 +135,7 @@ class TopicReader(TopicShards):
                 np.array(starts, np.int64),
                 limit=limit,
                 max_bytes=share,
+                wanted=wanted,
             )
             batches = [batch for rows in found.rows for batch in view.columns_of(rows, chosen)]
             result.add(partitions, found.next_offsets, found.truncated, view.index_end, batches)
