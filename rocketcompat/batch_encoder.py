@@ -17,6 +17,8 @@ from rocketcompat.formats import (
     INT32_MAX,
     MESSAGE_HEADS,
     MESSAGE_PREFIX,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_CRC,
     PROPERTY_CRC_DIGITS,
     PROPERTY_CRC_SIZE,
     SYS_FLAG_BORN_HOST_V6,
@@ -34,17 +36,21 @@ from tubestore.kernels import (
     bytes_of,
     crc_each,
     fixed_binary,
+    gather,
     interleave,
     offsets_of,
     scatter,
 )
 
-_QUEUE_OFFSET, _PHYSICAL_OFFSET = map(MESSAGE_PREFIX.position, ("queue_offset", "physical_offset"))
+_QUEUE_OFFSET, _PHYSICAL_OFFSET, _SYS_FLAG = map(
+    MESSAGE_PREFIX.position, ("queue_offset", "physical_offset", "sys_flag")
+)
 _BORN_TIMESTAMP = MESSAGE_HEADS[0].position("born_timestamp")
 #: By `hosts_of(sys_flag)`: the born host stands before it.
 _STORE_TIMESTAMPS = np.array([head.position("store_timestamp") for head in MESSAGE_HEADS], np.int64)
 _HEAD_SIZES = np.array([head.size for head in MESSAGE_HEADS], np.int64)
-_INT64 = np.dtype(">i8")
+_INT32, _INT64 = np.dtype(">i4"), np.dtype(">i8")
+_CRC_HEAD = (PROPERTY_CRC + NAME_VALUE_SEPARATOR).encode()
 Column = np.ndarray[Any, Any]
 
 
@@ -58,7 +64,7 @@ class EncodedColumns:
         self.bounds = offsets_of(sizes)
         self.topic_names, self.topic_codes, self.queue_ids = topic_names, topic_codes, queue_ids
         self.sys_flags = sys_flags
-        self._born_missing, self._has_crc = born_missing, has_crc
+        self.born_missing, self._has_crc = born_missing, has_crc
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -78,25 +84,58 @@ class EncodedColumns:
         groups[rows] = inner
         return groups, rows[firsts]
 
-    def place(self, queue_offsets: Int64s, physical_offsets: Int64s, store_timestamp: int) -> None:
+    def place(self, queue_offsets: Int64s, physical_offsets: Int64s, store_timestamp: Any) -> None:
         """Fill in what the log decides; may be done again with other places."""
-        starts = self.bounds[:-1]
-        times = np.full(len(starts), store_timestamp, _INT64)
-        scatter(self.data, starts + _QUEUE_OFFSET, queue_offsets.astype(_INT64))
-        scatter(self.data, starts + _PHYSICAL_OFFSET, physical_offsets.astype(_INT64))
-        scatter(self.data, starts + _STORE_TIMESTAMPS[hosts_of(self.sys_flags)], times)
-        if self._born_missing:
-            scatter(self.data, starts + _BORN_TIMESTAMP, times)
-        if self._has_crc:
-            self._fill_in_crcs(starts)
+        fill_in(
+            self.data, self.bounds, queue_offsets, physical_offsets, store_timestamp,
+            born=self.born_missing, sys_flags=self.sys_flags, has_crcs=self._has_crc,
+        )  # fmt: skip
 
-    def _fill_in_crcs(self, starts: Int64s) -> None:
-        """Write each record's checksum over the zeros at its end (spec §1.5)."""
-        ends = self.bounds[1:] - PROPERTY_CRC_SIZE
-        crcs = crc_each(memoryview(self.data), starts, ends, BODY_CRC_MASK).astype(np.int64)
-        digits = crcs[:, None] // 10 ** np.arange(PROPERTY_CRC_DIGITS) % 10 + ord("0")
-        texts = digits.astype(np.uint8).view(f"V{PROPERTY_CRC_DIGITS}")[:, 0]
-        scatter(self.data, self.bounds[1:] - PROPERTY_CRC_DIGITS - 1, texts)
+
+def fill_in(
+    data: Any, bounds: Int64s, queue_offsets: Int64s, physical_offsets: Int64s, times: Any,
+    *, born: bool, sys_flags: Int64s | None = None, has_crcs: bool | None = None,
+) -> None:  # fmt: skip
+    """Fill in what the log decides into the records between `bounds` of `data` (bytes, writable).
+
+    `times`: the store time, one or a row each, None to keep it; `born`: that is also when they
+    were made. Which records end in a checksum (spec §1.5) is looked up if it is not said.
+    """
+    starts = bounds[:-1]
+    if sys_flags is None:
+        sys_flags = gather(data, starts + _SYS_FLAG, _INT32).astype(np.int64)
+    scatter(data, starts + _QUEUE_OFFSET, queue_offsets.astype(_INT64))
+    scatter(data, starts + _PHYSICAL_OFFSET, physical_offsets.astype(_INT64))
+    if times is not None:
+        stamps = np.full(len(starts), times, _INT64)
+        scatter(data, starts + _STORE_TIMESTAMPS[hosts_of(sys_flags)], stamps)
+        if born:
+            scatter(data, starts + _BORN_TIMESTAMP, stamps)
+    if has_crcs is None:
+        renew_crcs(data, bounds, rows_with_crcs(data, bounds))
+    elif has_crcs:
+        renew_crcs(data, bounds, np.arange(len(starts)))
+
+
+def rows_with_crcs(data: Any, bounds: Int64s) -> Int64s:
+    """Return the records whose properties end in a checksum."""
+    wide = np.flatnonzero(np.diff(bounds) > PROPERTY_CRC_SIZE)
+    ends = bounds[1:][wide]
+    heads = gather(data, ends - PROPERTY_CRC_SIZE, np.dtype(f"V{len(_CRC_HEAD)}"))
+    rows: Int64s = wide[heads == np.frombuffer(_CRC_HEAD, heads.dtype)[0]]
+    return rows
+
+
+def renew_crcs(data: Any, bounds: Int64s, rows: Int64s) -> None:
+    """Write the checksum of records that end in one over what stands there (spec §1.5)."""
+    if not len(rows):
+        return
+    ends = bounds[1:][rows]
+    covered = ends - PROPERTY_CRC_SIZE
+    crcs = crc_each(memoryview(data), bounds[:-1][rows], covered, BODY_CRC_MASK).astype(np.int64)
+    digits = crcs[:, None] // 10 ** np.arange(PROPERTY_CRC_DIGITS) % 10 + ord("0")
+    texts = digits.astype(np.uint8).view(f"V{PROPERTY_CRC_DIGITS}")[:, 0]
+    scatter(data, ends - PROPERTY_CRC_DIGITS - 1, texts)
 
 
 def encode_columns(messages: Any, config: MessageStoreConfig) -> EncodedColumns:

@@ -36,6 +36,7 @@ from rocketcompat.formats import (
 from rocketcompat.index_file import IndexFile
 from rocketcompat.index_geometry import geometry_of
 from rocketcompat.index_items import link_chains
+from rocketcompat.log_jobs import LogRecords, places_of
 from rocketcompat.messages import has_index_items, has_queue_unit
 from rocketcompat.queue_view import UNIT_STATES, QueueView, QueueViews
 from rocketcompat.store_checkpoint import StoreCheckpoint
@@ -72,6 +73,7 @@ REASONS = {
     "ext_missing": "A unit points to an extension that is not there: its filter matches nothing.",
     "shard_surplus": "A shard has a record that the log does not have there.",
     "shard_missing": "Records of the log are not in their shard.",
+    "half_published": "A job is recorded and not finished: a real broker must wait for `recover`.",
     "config": "A configuration file cannot be read.",
 }
 _UNIT_REASONS = {
@@ -97,6 +99,7 @@ def check(
 
 def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     """Yield all findings, by structure: files, log, queues, index, checkpoint."""
+    yield from check_jobs(directory)
     yield from check_files(directory)
     views = QueueViews(directory)
     log = LogKeys(directory)
@@ -119,6 +122,22 @@ def finding(path: str, position: int, reason: str, message: str, severity: str) 
         "message": message,
         "severity": severity,
     }
+
+
+def check_jobs(directory: StoreDirectory) -> Iterator[Finding]:
+    """A job that is recorded and not finished: a writer is at it, or died."""
+    records = LogRecords(directory.vfs, directory.root)
+    record = records.pending()
+    if record is None:
+        return
+    places = places_of(directory.vfs, directory.root, record)
+    if records.pending() is None:
+        return  # it was finished meanwhile
+    staged = sum(place.is_staged for place in places)
+    text = f"job {record.job_id!r}: {staged} of {len(places)} parts are not in the log yet"
+    obstacle = next((place.obstacle for place in places if place.obstacle), None)
+    text += f"; it cannot go on: {obstacle}" if obstacle else "; opening for writing finishes it"
+    yield finding(records.path(record.number), 0, "half_published", text, "error")
 
 
 def check_files(directory: StoreDirectory) -> Iterator[Finding]:

@@ -12,7 +12,8 @@ storage; those who wait share one sync (the first becomes the leader of all who 
 sync before is running).
 
 Guards: `_put_lock` guards the end of the log, the next queue offsets and the list of starts;
-`_sync_condition` guards the group commit. Neither is taken while the other is held.
+`_sync_condition` guards the group commit. The first may be held when the second is taken, never
+the other way round.
 
 Next to read: `dispatch.py`.
 """
@@ -22,7 +23,8 @@ from __future__ import annotations
 import errno
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -293,6 +295,66 @@ class CommitLog(ReadableLog):
         """Give the descriptors back; syncs nothing."""
         self.queue.close()
 
+    # -- records that come ready-made (`bulk_loads.py`)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep everybody from putting; all that was put is on stable storage."""
+        self.flush()  # most of it, before anybody has to wait
+        with self._put_lock:
+            if (stopped := self._failed or self.refusal) is not None:
+                raise stopped
+            self.flush()
+            yield
+
+    @property
+    def end(self) -> int:
+        """Physical offset behind the last record that was put."""
+        return self._end
+
+    @property
+    def uses_pool(self) -> bool:
+        """Whether the live file has a buffer in front of it."""
+        return self._pool is not None
+
+    def next_of(self, key: QueueKey) -> int:
+        """As `next_queue_offset`."""
+        return self._next_queue_offsets.get(key, 0)
+
+    def seal(self) -> None:
+        """Close the last file with a blank, durably: nothing more is put there. While held."""
+        self._close_last()
+        self.commit()
+        self.queue.flush()
+
+    def adopt(
+        self, start: int, end: int, count: int, offsets: Iterable[tuple[QueueKey, int]],
+        timestamp: int,
+    ) -> None:  # fmt: skip
+        """Take in `count` records that were put at [start, end), durably. While held."""
+        self.queue.adopt(start, end)
+        self._last = self.queue.last
+        self._next_queue_offsets.raise_to(offsets)
+        self.put_count += count
+        self._store_timestamp = max(self._store_timestamp, timestamp)
+        with self._sync_condition:
+            self._synced = end
+            self.synced_store_timestamp = max(self.synced_store_timestamp, timestamp)
+        # The dispatcher does not know where they begin: it follows the chain.
+        self._starts, self._starts_complete = [], False
+        self._end = self._visible = end
+
+    def fail(self, reason: str) -> None:
+        """Take nothing any more until the store is opened again. While held."""
+        self._failed = StoreFailed(self.queue.directory, reason)
+
+    def _close_last(self) -> None:
+        """Close the last file with a blank, unless it is full."""
+        last = self._last
+        if last is not None and not last.is_full:
+            room = last.file_size - last.wrote_position
+            last.append(encode_blank(room), claim=room)
+
     def _place(self, size: int) -> tuple[MappedFile | None, int]:
         """Return the file for a record of this size (None: a new one), and its offset."""
         last = self._last
@@ -305,10 +367,7 @@ class CommitLog(ReadableLog):
 
     def _roll(self) -> MappedFile:
         """Close the last file with a blank and create the next (spec §1.6, §1.7)."""
-        last = self._last
-        if last is not None and not last.is_full:
-            room = last.file_size - last.wrote_position
-            last.append(encode_blank(room), claim=room)
+        self._close_last()
         if self._pool is not None and not self._pool.available:
             # The new file would be written directly, before what is in the buffers: a kill
             # would leave a hole. And the full file gives its buffer back.

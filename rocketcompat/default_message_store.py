@@ -22,7 +22,8 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import pyarrow as pa
@@ -48,7 +49,9 @@ from tubestore.errors import (
 from tubestore.vfs import OsVfs, Vfs
 
 if TYPE_CHECKING:
+    from rocketcompat.bulk_loads import LogPublishResult
     from rocketcompat.cleaning import FileVerdict
+    from rocketcompat.log_jobs import StagedPiece
 
 _log = logging.getLogger(__name__)
 
@@ -131,6 +134,30 @@ class DefaultMessageStore(StoreReads):
             record, group, self.config, delay_level=delay_level, times_max=times_max
         )
         return self._puts.put(message, None)
+
+    def publish(
+        self,
+        job_id: str,
+        staged: Iterable[StagedPiece | Mapping[str, Any]],
+        *,
+        threads: int | None = None,
+    ) -> LogPublishResult:
+        """Put staged records behind the log, all or none, at most once for ever (`bulk_loads.py`).
+
+        `staged`: what the `log_staging.StagedLogWriter`s of its tasks described, in the order in
+        which records shall follow each other. `threads` place large jobs (by default one a core).
+        Raises InvalidMessage (a piece is missing or not as described), DiskFull before anything
+        has changed; StoreFailed when it is not known how far it came: open the store again.
+        """
+        self._check_put()
+        result = self._writer.loads.publish(job_id, staged, threads)
+        self.dispatcher.wake()
+        return result
+
+    def clean_staging(self, grace: timedelta = timedelta(days=1)) -> list[str]:
+        """Remove what jobs staged that have written nothing for `grace`; returns their names."""
+        self._check_put()
+        return self._writer.loads.clean(grace)
 
     def deliver_due(self) -> int:
         """Deliver the delayed messages whose time has come; returns how many.

@@ -30,6 +30,7 @@ from rocketcompat.formats import (
     parse_offset_name,
 )
 from rocketcompat.log_end import goes_on, is_left_over, known_damages
+from rocketcompat.log_jobs import LogRecords
 from rocketcompat.log_reads import read_record
 from rocketcompat.log_scan import Damage, find_record, scan
 from rocketcompat.mapped_file import MappedFile
@@ -68,7 +69,8 @@ class Region:
 class LogFiles:
     """The CommitLog's files, read-only; what `log_scan` asks of a queue of files."""
 
-    def __init__(self, vfs: Vfs, directories: Sequence[str], file_size: int) -> None:
+    def __init__(self, vfs: Vfs, root: str, directories: Sequence[str], file_size: int) -> None:
+        self._jobs = LogRecords(vfs, root)
         self.directory, self.directories = directories[0], tuple(directories)
         self.file_size = file_size
         self._vfs = vfs
@@ -77,6 +79,7 @@ class LogFiles:
     def refresh(self) -> None:
         """Look at the directory again: a broker adds files and removes old ones."""
         vfs, file_size = self._vfs, self.file_size
+        finished = self._jobs.finished()
         found = [
             (parse_offset_name(name), os.path.join(directory, name), size)
             for directory in self.directories
@@ -89,6 +92,15 @@ class LogFiles:
             )
             for start, path, size in sorted((o, p, s) for o, p, s in found if o is not None)
         )  # fmt: skip
+        hidden = self._jobs.hidden_from(finished)
+        if hidden is not None:
+            self._hide_from(hidden)
+
+    def _hide_from(self, offset: int) -> None:
+        """Show nothing of a job that is not finished."""
+        self.files = tuple(file for file in self.files if file.file_from_offset < offset)
+        for file in self.files[-1:]:
+            file.wrote_position = min(file.wrote_position, offset - file.file_from_offset)
 
     @property
     def last(self) -> MappedFile | None:
@@ -145,6 +157,7 @@ class StoreDirectory:
         self.config = MessageStoreConfig.from_camel({**self.inferred, **self.options})
         self.log = LogFiles(
             self.vfs,
+            self.root,
             self.config.commit_log_directories(self.root),
             self.config.mapped_file_size_commit_log,
         )
@@ -220,8 +233,12 @@ class StoreDirectory:
         """Raise NotAStore if what a change would be computed from is not all here.
 
         Queues of other kinds (batches, RocksDB) are not built from the log here, and of a log in
-        several directories only one is seen.
+        several directories only one is seen. What a job has put behind it is not seen either.
         """
+        job = LogRecords(self.vfs, self.root).pending()
+        if job is not None:
+            reason = f"job {job.job_id!r} is half published; `rocketcompat recover` finishes it"
+            raise NotAStore(self.root, reason)
         if self.vfs.entries(self.path(BATCH_CONSUME_QUEUE_DIRECTORY)):
             raise NotAStore(self.root, "has batch queues, which are not built or mended yet")
         if self.vfs.exists(self.path(CONSUME_QUEUE_DIRECTORY, ROCKSDB_FILE)):

@@ -14,25 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from rocketcompat.batch_encoder import renew_crcs, rows_with_crcs
 from rocketcompat.formats import (
     BLANK,
-    BODY_CRC_MASK,
     COMMIT_LOG_DIRECTORY,
     MAGIC_BLANK,
     MESSAGE_PREFIX,
-    NAME_VALUE_SEPARATOR,
-    PROPERTY_CRC,
-    PROPERTY_CRC_DIGITS,
-    PROPERTY_CRC_SIZE,
 )
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from tubestore.errors import MessageTooLarge, NotAStore
-from tubestore.kernels import Int64s, bytes_of, crc_each, gather, offsets_of, scatter, slices
+from tubestore.kernels import Int64s, bytes_of, offsets_of, scatter, slices
 from tubestore.vfs import Vfs
 
 _AT = MESSAGE_PREFIX.position("physical_offset")
 _INT64 = np.dtype(">i8")
-_CRC_HEAD = (PROPERTY_CRC + NAME_VALUE_SEPARATOR).encode()
 
 
 class LogWriter:
@@ -68,7 +63,7 @@ class LogWriter:
         bounds = offsets_of(sizes)
         places = self._places(sizes)
         scatter(buffer, bounds[:-1] + _AT, places.astype(_INT64))
-        _renew_crcs(buffer, bounds)
+        renew_crcs(buffer, bounds, rows_with_crcs(buffer, bounds))
         self._write(buffer, bounds, places)
         return places
 
@@ -109,18 +104,3 @@ class LogWriter:
         """Sync, and give the descriptors back."""
         self.sync()
         self._queue.close()
-
-
-def _renew_crcs(buffer: Any, bounds: Int64s) -> None:
-    """Write the checksum of each record that ends in one: its physical offset is another now."""
-    wide = np.flatnonzero(np.diff(bounds) > PROPERTY_CRC_SIZE)
-    ends = bounds[1:][wide]
-    heads = gather(buffer, ends - PROPERTY_CRC_SIZE, np.dtype(f"V{len(_CRC_HEAD)}"))
-    rows = wide[heads == np.frombuffer(_CRC_HEAD, heads.dtype)[0]]
-    if not len(rows):
-        return
-    covered = bounds[1:][rows] - PROPERTY_CRC_SIZE
-    crcs = crc_each(memoryview(buffer), bounds[:-1][rows], covered, BODY_CRC_MASK)
-    digits = crcs.astype(np.int64)[:, None] // 10 ** np.arange(PROPERTY_CRC_DIGITS) % 10 + ord("0")
-    texts = digits.astype(np.uint8).view(f"V{PROPERTY_CRC_DIGITS}")[:, 0]
-    scatter(buffer, bounds[1:][rows] - PROPERTY_CRC_DIGITS - 1, texts)

@@ -155,14 +155,46 @@ class MappedFileQueue:
                 return b""
             raise
 
+    def path_of(self, offset: int) -> str:
+        """Return the file that holds an offset, whether it is there or not."""
+        place = offset // self.file_size
+        directory = self.directories[place % len(self.directories)]
+        return os.path.join(directory, offset_name(place * self.file_size))
+
+    def hide_from(self, offset: int) -> None:
+        """Show nothing from `offset` on, until the next `load`: of a job that is not finished."""
+        with self._files_lock:
+            self._files = SortedDict({s: f for s, f in self._files.items() if s < offset})
+        if self._files:
+            last = self._files.peekitem(-1)[1]
+            last.wrote_position = min(last.wrote_position, offset - last.file_from_offset)
+
+    def adopt(self, start: int, end: int) -> None:
+        """Take in what somebody put behind the written bytes, [start, end), durably.
+
+        Files that begin there are new, also where an empty one was before; an earlier one was
+        gone on with.
+        """
+        with self._files_lock:
+            files = self._files.copy()
+            for directory in self.directories:
+                for begin, name, _ in self._rows_of(directory):
+                    if begin >= start:
+                        opened = self._vfs.open(os.path.join(directory, name))
+                        files[begin] = self.loaded_file(opened, begin, self.file_size, 0)
+            for begin in files.irange(start - self.file_size + 1):
+                file = files[begin]
+                file.wrote_position = file.flushed_position = min(end - begin, self.file_size)
+            self._files = files
+
     def create(self, start: int) -> MappedFile:
         """Create the file that starts at `start`, full-size and empty; OSError without room."""
         if self._files.get(start) is not None:
             raise ValueError(f"{self.directory}: there is a file at {start}")
-        directory = self.directories[start // self.file_size % len(self.directories)]
+        path = self.path_of(start)
+        directory = os.path.dirname(path)
         for parent in make_directory(self._vfs, directory):
             self._note_directory(parent)
-        path = os.path.join(directory, offset_name(start))
         file = self.new_file(self._vfs, path, start, self.file_size)
         self._note_directory(directory)
         with self._files_lock:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rocketcompat.formats import ABORT_FILE
 from rocketcompat.log_end import find_log_end, known_damages
+from rocketcompat.log_jobs import LogRecords
 from rocketcompat.parts import Parts
 from rocketcompat.progress import ProgressFile
 from tubestore.errors import NotAStore
@@ -23,6 +24,7 @@ class Reader:
             if not parts.vfs.exists(directory):
                 raise NotAStore(parts.root, f"has no directory {directory}")
         self._progress_file = ProgressFile(parts.vfs, parts.root)
+        self._jobs = LogRecords(parts.vfs, parts.root)
         known = self._progress_file.read()
         clean_exit = not parts.vfs.exists(parts.path(ABORT_FILE))
         self._find_end(0, known, own=known is not None)
@@ -45,7 +47,11 @@ class Reader:
         `own`: nobody but us has written there, as recovery has it.
         """
         log = self._parts.commit_log
+        finished = self._jobs.finished()
         log.queue.load()
+        hidden = self._jobs.hidden_from(finished)
+        if hidden is not None:
+            log.queue.hide_from(hidden)
         begin = max(start, log.queue.min_offset)
         if known is not None:
             progress, same_boot = known

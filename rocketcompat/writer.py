@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from rocketcompat.bulk_loads import BulkLoads
 from rocketcompat.clean_service import FIRST_RUN_SECONDS, CleanService, Expiring
 from rocketcompat.flush import FlushService
 from rocketcompat.formats import (
@@ -20,6 +21,7 @@ from rocketcompat.formats import (
     CHECKPOINT_FILE,
     CONSUME_QUEUE_DIRECTORY,
 )
+from rocketcompat.log_job_recovery import recover_job
 from rocketcompat.mapped_file_queue import make_directory
 from rocketcompat.parts import Parts
 from rocketcompat.progress import ProgressFile
@@ -65,7 +67,10 @@ class Writer:
         self._vfs.sync_directory(parts.root)
         if known is None:
             self._progress_file.forget()
-        self.recovered = recover_log(log, known, clean_exit=clean_exit)
+        job = recover_job(self._vfs, parts.root)
+        if job is not None:
+            _log.info("%s: job %r is published now", parts.root, job.job_id)
+        self.recovered = recover_log(log, known, clean_exit=clean_exit and job is None)
         parts.make_followers()
         parts.load(known[0].queues if known and self.recovered.clean else None)
         if known and parts.queues is not None and parts.queues.lacks(known[0].queues):
@@ -87,6 +92,7 @@ class Writer:
             parts.path(CONSUME_QUEUE_DIRECTORY),
         )  # fmt: skip
         self.puts = PutPath(log, self.dispatcher)
+        self.loads = BulkLoads(log, parts.root, self._vfs, parts.clock)
         self.schedule = (
             None
             if parts.queues is None

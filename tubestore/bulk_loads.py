@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tubestore import publish as publishing
+from tubestore.commit_records import CommitRecords
 from tubestore.errors import InvalidMessage
 from tubestore.job_files import StagedFile
 from tubestore.message_store import MessageStore
@@ -71,7 +72,8 @@ class BulkLoads(OpenTopics):
         with self._topics.lock:
             self._check_open(writing=True)
             grace_ms = grace // timedelta(milliseconds=1)
-            return publishing.clean_staging(self.vfs, self.root, self.clock.now_ms(), grace_ms)
+            records = CommitRecords(self.vfs, self.root)
+            return publishing.clean_staging(records, self.vfs, self.clock.now_ms(), grace_ms)
 
     def shards_to_publish(
         self, staged: list[StagedFile], *, create: bool

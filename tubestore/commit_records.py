@@ -17,7 +17,8 @@ Reads for anybody, writes for the one writer. Next to read: `publish.py`.
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
 
 from tubestore.errors import NotAStore
 from tubestore.filenames import (
@@ -35,11 +36,29 @@ from tubestore.vfs import Vfs
 RECORDS_KEPT = 256
 
 
-class CommitRecords:
-    """The records of one store, as they stand in its files."""
+class AnyRecord(Protocol):
+    """What every record has, whatever its store is made of."""
 
-    def __init__(self, vfs: Vfs, root: str) -> None:
-        self._vfs, self.root = vfs, root
+    @property
+    def number(self) -> int:
+        """Jobs are numbered in the order in which they were published."""
+
+    @property
+    def job_id(self) -> str:
+        """The name under which it is never published again."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that stands in the file."""
+
+
+R = TypeVar("R", bound=AnyRecord)
+
+
+class JobRecords(Generic[R]):
+    """The records of one store, of one kind, as they stand in its files."""
+
+    def __init__(self, vfs: Vfs, root: str, parse: Callable[[dict[str, Any]], R]) -> None:
+        self._vfs, self.root, self._parse = vfs, root, parse
         self._own = join(root, OWN_DIRECTORY)
         self.directory = join(self._own, COMMITS_DIRECTORY)
 
@@ -52,16 +71,16 @@ class CommitRecords:
         content = self._read(join(self._own, PUBLISHED_FILE))
         return 0 if content is None else int(content["finished"])
 
-    def read(self, number: int) -> CommitRecord | None:
+    def read(self, number: int) -> R | None:
         """Return a job's record, None if there is none or it is not kept any more."""
         path = self.path(number)
         content = self._read(path)
         try:
-            return None if content is None else CommitRecord.from_json(content)
+            return None if content is None else self._parse(content)
         except (KeyError, TypeError, ValueError) as error:
             raise NotAStore(self.root, f"{path} makes no sense: {error!r}") from error
 
-    def pending(self) -> CommitRecord | None:
+    def pending(self) -> R | None:
         """Return the job that is recorded and not finished; there is at most one."""
         return self.read(self.finished() + 1)
 
@@ -70,7 +89,7 @@ class CommitRecords:
         finished = self.finished()
         return finished, self._vfs.exists(self.path(finished + 1))
 
-    def find(self, job_id: str) -> CommitRecord | None:
+    def find(self, job_id: str) -> R | None:
         """Return the record of a job, if it is still kept."""
         for number in range(last := self.finished(), max(0, last - RECORDS_KEPT), -1):
             record = self.read(number)
@@ -107,7 +126,7 @@ class CommitRecords:
             self._vfs.make_directories(self.directory)
         self._vfs.sync_directory(self._own)
 
-    def draft(self, record: CommitRecord) -> None:
+    def draft(self, record: R) -> None:
         """Write a record under a name that nobody reads, durably."""
         temporary = f"{self.path(record.number)}.tmp"
         if self._vfs.exists(temporary):
@@ -117,7 +136,7 @@ class CommitRecords:
         file.sync()
         file.close()
 
-    def commit(self, record: CommitRecord) -> None:
+    def commit(self, record: R) -> None:
         """Give the draft its name: the job is in the store. FileExistsError if that is taken.
 
         After any other error the record may be there, and may not survive a power cut.
@@ -127,7 +146,7 @@ class CommitRecords:
         self._vfs.sync_directory(self.directory)
         self._vfs.remove(f"{path}.tmp")
 
-    def finish(self, record: CommitRecord) -> None:
+    def finish(self, record: R) -> None:
         """Note that all files of the last job are in place, durably; the oldest record goes."""
         ids = self.ids()
         ids.add(record.job_id)
@@ -169,6 +188,13 @@ class CommitRecords:
 
     def _replace(self, name: str, content: dict[str, Any]) -> None:
         self._vfs.replace_file(join(self._own, name), json.dumps(content).encode())
+
+
+class CommitRecords(JobRecords[CommitRecord]):
+    """The records of a store of shards."""
+
+    def __init__(self, vfs: Vfs, root: str) -> None:
+        super().__init__(vfs, root, CommitRecord.from_json)
 
 
 class Horizon:

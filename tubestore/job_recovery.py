@@ -118,6 +118,11 @@ def _move(vfs: Vfs, move: Move) -> None:
     if _size_of(vfs, move.final) == move.size:
         vfs.remove(move.staged)
         return
+    move_file(vfs, move)
+
+
+def move_file(vfs: Vfs, move: Move) -> None:
+    """Bring a staged file to its place, over whatever stands there, on any file system."""
     try:
         vfs.rename(move.staged, move.final)
     except OSError as error:

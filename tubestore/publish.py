@@ -47,7 +47,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tubestore.clock import Clock
-from tubestore.commit_records import CommitRecords
+from tubestore.commit_records import CommitRecords, JobRecords
 from tubestore.errors import (
     DiskFull,
     InvalidMessage,
@@ -318,12 +318,12 @@ def abort(vfs: Vfs, root: str, job_id: str) -> PublishResult | None:
     return known
 
 
-def clean_staging(vfs: Vfs, root: str, now_ms: int, grace_ms: int) -> list[str]:
+def clean_staging(records: JobRecords[Any], vfs: Vfs, now_ms: int, grace_ms: int) -> list[str]:
     """Remove staging directories in which nothing was written for `grace_ms`; returns them.
 
     They are what is left of jobs that were given up, or whose slow tasks went on writing.
     """
-    pending = CommitRecords(vfs, root).pending()
+    root, pending = records.root, records.pending()
     directory = join(root, OWN_DIRECTORY, STAGING_DIRECTORY)
     removed = []
     kept = {staging_directory(root, pending.job_id)} if pending is not None else set()

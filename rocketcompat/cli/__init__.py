@@ -1,8 +1,8 @@
 """`rocketcompat`: look into a RocketMQ store with no broker running. The contract: DESIGN.md §6.
 
 A command reads a directory as it lies, whether it was closed, has crashed or is being written,
-and changes no byte unless its name says so: `rebuild` and `import`, and `repair` and `clean` with
-`--apply`. numpy and pyarrow are loaded inside the commands, so that `--help` is quick.
+and changes no byte unless its name says so: `recover`, `rebuild` and `import`, and `repair` and
+`clean` with `--apply`. numpy and pyarrow are loaded inside the commands, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rocketcompat.cli.cleaning import clean
 from rocketcompat.cli.decoding import decode
 from rocketcompat.cli.listing import cq, dump, queues
 from rocketcompat.cli.looking import checkpoint, index, info, lag
-from rocketcompat.cli.mending import rebuild, repair
+from rocketcompat.cli.mending import rebuild, recover, repair
 from rocketcompat.cli.moving import convert, diff, export, import_
 from rocketcompat.cli.reading import get, offset_by_time, query
 from rocketcompat.cli.spark import app as _spark
@@ -33,7 +33,7 @@ app = typer.Typer(
 )
 _COMMANDS = (
     info, dump, tail, get, query, offset_by_time, queues, cq, index, checkpoint, lag, decode, check,
-    repair, rebuild, clean, export, import_, convert, diff,
+    recover, repair, rebuild, clean, export, import_, convert, diff,
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command(_command.__name__.strip("_").replace("_", "-"))(_command)

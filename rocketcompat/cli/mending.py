@@ -1,4 +1,4 @@
-"""`repair` and `rebuild`: a store mended; structures built anew from the log."""
+"""`recover`, `repair`, `rebuild`: what a crash left; damage; structures built anew."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rocketcompat.cli.options import Given, store_command
 from rocketcompat.cli.progress import bar
 from tubestore.cli.arguments import say
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.output import Column, emit_rows
+from tubestore.cli.output import Column, emit_object, emit_rows
 
 ACTION_COLUMNS = (
     Column("path", "line"),
@@ -19,6 +19,12 @@ ACTION_COLUMNS = (
     Column("position", "int64"),
     Column("bytes", "int64"),
     Column("message", "line"),
+)
+RECOVER_COLUMNS = (
+    Column("job"),
+    Column("log_end", "int64"),
+    Column("cut_bytes", "int64"),
+    Column("damaged_regions", "int64"),
 )
 QuarantineOption = Annotated[
     str | None,
@@ -35,6 +41,30 @@ class StructureName(enum.StrEnum):
     CONSUMEQUEUE = "consumequeue"
     INDEX = "index"
     TUBE = "tube"
+
+
+@store_command(limit=False)
+def recover(given: Given) -> None:
+    """Finish what a crash left: a half-published job, a torn tail, queues and index behind the log.
+
+    As every opening for writing does; a real broker may open the store then.
+    """
+    import rocketcompat
+    from rocketcompat.index_geometry import writing_config
+    from rocketcompat.log_jobs import LogRecords
+
+    directory = given.directory()
+    job = LogRecords(directory.vfs, directory.root).pending()
+    config = writing_config(directory)
+    with rocketcompat.open(directory.root, "w", config, background=False) as store:
+        found = store.recovered
+        row = {
+            "job": job.job_id if job is not None else None,
+            "log_end": found.log_end,
+            "cut_bytes": found.cut_bytes,
+            "damaged_regions": len(found.damages),
+        }
+    emit_object(row, RECOVER_COLUMNS, given.output)
 
 
 @store_command(limit=False)

@@ -1,0 +1,222 @@
+"""Write records for a bulk load, in any process: `store.publish` makes them part of a log.
+
+    # in each task; the process holds no lock and opens no store
+    with StagedLogWriter("store", "load-7", attempt="3-17", config=config) as writer:
+        for batch in batches:
+            writer.write(batch)  # the columns of `put_columns`
+        staged = writer.finish()  # small descriptions: pickle them, or send as_json()
+
+    # in one process, when all tasks are done
+    with rocketcompat.open("store", "w", config) as store:
+        store.publish("load-7", staged_of_all_tasks)
+
+Always true:
+- a writer makes files of its own only (exclusively, with a random part in the name), below
+  `<root>/.tubestore/staging/<job>/`: a task that is run twice, or by two workers at once,
+  disturbs nobody, and what is not published is never seen;
+- files are whole and synced when they are described;
+- a record is complete but for queue offset, physical offset and, unless it brings one, store time.
+
+Next to read: `bulk_loads.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.batch_encoder import EncodedColumns, encode_columns
+from rocketcompat.columns import RecordColumns, queue_columns
+from rocketcompat.formats import BLANK
+from rocketcompat.log_jobs import LOG_SUFFIX, ROW, ROWS_SUFFIX, StagedPiece, digest_of
+from rocketcompat.messages import has_queue_unit
+from rocketcompat.options import MessageStoreConfig
+from rocketcompat.put_path import put_aside
+from rocketcompat.queue_offset_table import QueueKey
+from tubestore.errors import (
+    DiskFull,
+    InvalidMessage,
+    InvalidName,
+    MessageTooLarge,
+    StoreClosed,
+    StoreFailed,
+)
+from tubestore.filenames import join
+from tubestore.job_files import check_job_id, staging_directory
+from tubestore.kernels import Int64s, bytes_of, slices
+from tubestore.vfs import OsVfs, Vfs, VfsFile
+
+#: Records are written, and described, so many bytes at a time; a larger one alone.
+BLOCK_BYTES = 4 << 20
+
+
+class StagedLogWriter:
+    """Writes records into one staged piece of a job.
+
+    `root` is the store's directory as this process sees it, `attempt` names the task's attempt
+    (letters, digits, `_ . -`), `config` the options of the store: its file size bounds a record.
+    Not thread-safe.
+
+    Errors: InvalidMessage, InvalidName and MessageTooLarge (the batch was not taken); DiskFull
+    and StoreFailed when a file cannot be written: the writer is of no use any more then.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        job_id: str,
+        attempt: str,
+        *,
+        config: MessageStoreConfig,
+        vfs: Vfs | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.job_id = check_job_id(job_id)
+        if not attempt or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in attempt):
+            raise InvalidName(attempt, "an attempt is named by letters, digits, _ . and -")
+        self.directory = staging_directory(os.path.abspath(os.fspath(root)), job_id)
+        self._config = config
+        self._vfs: Vfs = vfs or OsVfs()
+        self._name = f"a{attempt}-{token or uuid.uuid4().hex[:12]}"
+        self._files: list[VfsFile] = []
+        self._queues: dict[QueueKey, int] = {}
+        self._blocks: list[tuple[int, int, str]] = []
+        self._rows: list[Any] = []
+        self._kind: tuple[bool, bool] | None = None
+        self._size = 0
+        self._closed = False
+
+    def write(self, messages: Any) -> None:
+        """Take messages as `put_columns` does; they get their store time when published."""
+        self._check_open()
+        encoded = encode_columns(put_aside(messages, self._config), self._config)
+        if len(encoded):
+            self._check_kind(False, not encoded.born_missing)
+            self._add(encoded.data, encoded.bounds, self._codes_of(encoded))
+
+    def write_records(self, records: RecordColumns) -> None:
+        """Take records as they are, with their times; they only get new offsets."""
+        self._check_open()
+        if not len(records):
+            return
+        sizes = records.column("total_size").astype(np.int64)
+        room = self._config.mapped_file_size_commit_log - BLANK.size
+        if int(sizes.max()) > room:
+            raise MessageTooLarge(int(sizes.max()), room, "record")
+        self._check_kind(True, True)
+        raw = slices(records.data, records.starts, sizes)
+        bounds = np.frombuffer(raw.buffers()[1], np.int64)[: len(sizes) + 1]
+        keys, codes = queue_columns(records)
+        own = np.array([self._number_of(key) for key in keys], np.int64)[codes]
+        own = np.where(has_queue_unit(records.column("sys_flag")), own, -1)
+        self._add(bytes_of(raw.buffers()[2]), bounds, own)
+
+    def _codes_of(self, encoded: EncodedColumns) -> Int64s:
+        """Return the number of each row's queue in this piece, -1 if it takes no place in one."""
+        counted = has_queue_unit(encoded.sys_flags)
+        groups, firsts = encoded.queue_groups(counted)
+        numbers = [
+            self._number_of(
+                (encoded.topic_names[encoded.topic_codes[row]], int(encoded.queue_ids[row]))
+            )
+            for row in firsts
+        ]
+        found: Int64s = np.array([*numbers, -1], np.int64)[groups]
+        return found
+
+    def _number_of(self, key: QueueKey) -> int:
+        return self._queues.setdefault(key, len(self._queues))
+
+    def _check_kind(self, has_times: bool, has_born: bool) -> None:
+        kind = (has_times, has_born)
+        if self._kind not in (None, kind):
+            raise InvalidMessage("times: either all batches of a writer have them or none")
+        self._kind = kind
+
+    def _add(self, data: Any, bounds: Int64s, queues: Int64s) -> None:
+        """Write records, some MiB at a time."""
+        try:
+            if not self._files:
+                self._vfs.make_directories(self.directory)
+                for suffix in (LOG_SUFFIX, ROWS_SUFFIX):
+                    path = join(self.directory, self._name + suffix)
+                    self._files.append(self._vfs.open(path, create=True))
+            first = 0
+            while first < len(queues):
+                end = int(np.searchsorted(bounds, bounds[first] + BLOCK_BYTES, "right")) - 1
+                end = max(end, first + 1)
+                block = memoryview(data)[int(bounds[first]) : int(bounds[end])]
+                self._files[0].pwrite(block, self._size)
+                self._blocks.append((end - first, len(block), digest_of(block)))
+                self._size += len(block)
+                first = end
+        except OSError as error:
+            raise self._failed(error) from error
+        rows = np.empty(len(queues), ROW)
+        rows["size"], rows["queue"] = np.diff(bounds), queues
+        self._rows.append(rows)
+
+    def _failed(self, error: OSError) -> DiskFull | StoreFailed:
+        self._closed = True
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return DiskFull(self.directory, str(error))
+        return StoreFailed(self.directory, str(error))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the writer for job {self.job_id!r} is closed")
+
+    def finish(self) -> list[StagedPiece]:
+        """Bring everything to stable storage and describe it; empty if nothing was written."""
+        self._check_open()
+        self._closed = True
+        if self._kind is None:
+            return []
+        rows = np.concatenate(self._rows)
+        try:
+            self._files[1].pwrite(rows.tobytes(), 0)
+            for file in self._files:
+                file.sync()
+                file.close()
+            self._vfs.sync_directory(self.directory)
+        except OSError as error:
+            raise self._failed(error) from error
+        self._files = []
+        return [
+            StagedPiece(
+                name=self._name,
+                rows=len(rows),
+                size=self._size,
+                queues=tuple(self._queues),
+                blocks=tuple(self._blocks),
+                rows_digest=digest_of(rows.tobytes()),
+                has_times=self._kind[0],
+                has_born=self._kind[1],
+            )
+        ]
+
+    def discard(self) -> None:
+        """Remove what this writer made and has not described; harmless when repeated."""
+        self._closed = True
+        files, self._files = self._files, []
+        for file in files:
+            file.close()
+            with suppress(OSError):
+                self._vfs.remove(file.path)
+
+    def __enter__(self) -> StagedLogWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.discard()

@@ -1,0 +1,218 @@
+"""A job that is published into a log is there entirely or not at all, whatever call was the last.
+
+Every call of two published jobs, one that goes on in the live file and one that begins files,
+between puts, is the last one of a kill and of some power cuts; then recoveries are interrupted in
+turn. `CRASH_SEED` repeats a run, `CRASH_STATES` above 10,000 looks at more power cuts of each call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig, bulk_loads, log_job_recovery
+from rocketcompat.check import check_store
+from rocketcompat.columns import RecordColumns
+from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.log_jobs import LogRecords, StagedPiece
+from rocketcompat.log_staging import StagedLogWriter
+from tests.crash.explore import seed_from_environment
+from tests.crash.test_crash_publish import new_states
+from tubestore.clock import ManualClock
+from tubestore.commit_records import JobRecords
+from tubestore.job_ids import JobIds
+from tubestore.testing import CrashState, Distinct, Journal, LyingVfs, MemoryVfs
+
+ROOT = "/store"
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=2048,
+    mapped_file_size_consume_queue=200,
+    max_hash_slot_num=8,
+    max_index_num=16,
+    layouts=frozenset({"consume_queue", "index"}),
+)
+#: Jobs, and their messages a task.
+JOBS = {"load:1": 2, "load:2": 9}
+PUTS = [b"put 0", b"put 1", b"put 2"]
+
+
+def rows_of(job: str) -> list[bytes]:
+    return [f"{job} {task} {n}".encode() for task in "ab" for n in range(JOBS[job])]
+
+
+def open_store(vfs: MemoryVfs, clock: ManualClock, mode: Any = "w") -> DefaultMessageStore:
+    return rocketcompat.open(ROOT, mode, CONFIG, vfs=vfs, clock=clock, background=False)
+
+
+def stage(vfs: MemoryVfs, job: str, attempt: str) -> list[StagedPiece]:
+    staged = []
+    for task in "ab":
+        bodies = [f"{job} {task} {n}".encode() for n in range(JOBS[job])]
+        with StagedLogWriter(
+            ROOT, job, task + attempt, config=CONFIG, vfs=vfs, token="t"
+        ) as writer:
+            writer.write({"topic": ["orders"] * len(bodies), "body": bodies, "keys": bodies})
+            staged += writer.finish()
+    return staged
+
+
+def recorded_run() -> tuple[Journal, int]:
+    """Puts, a job, puts, a job, puts, and the end of the process; all marked."""
+    clock = ManualClock()
+    vfs = MemoryVfs(clock)
+    store = open_store(vfs, clock)
+    journal = vfs.record()
+    for body, job in zip(PUTS, (*JOBS, ""), strict=True):
+        store.put_message(Message("orders", body, keys=["k"]), durability="fsync")
+        vfs.mark(body)
+        if job:
+            store.publish(job, stage(vfs, job, "0"))
+            vfs.mark(job)
+    kill(store)
+    return journal, clock.now_ms()
+
+
+def kill(store: DefaultMessageStore) -> None:
+    store.dispatcher.abandon()
+    store._writer.give_back()
+    store._closed = True
+
+
+def bodies(vfs: MemoryVfs) -> list[bytes]:
+    """What the windows show."""
+    found: list[bytes] = []
+    for piece in StoreDirectory(ROOT, {"mappedFileSizeCommitLog": 2048}, vfs).scan_log():
+        if isinstance(piece, RecordColumns):
+            found += piece.bodies().to_pylist()
+    return found
+
+
+def check_shown(found: list[bytes], marks: list[Any]) -> set[str]:
+    """Raise AssertionError unless each job is there once or not at all; returns those there."""
+    there = set()
+    for job in JOBS:
+        rows = [body for body in found if body.startswith(job.encode())]
+        assert rows in ([], rows_of(job)), f"{job} is there in part, twice or out of order: {rows}"
+        there |= {job} if rows else set()
+    for mark in marks:
+        assert mark in there if isinstance(mark, str) else mark in found, f"lost {mark}"
+    return there
+
+
+def look(state: CrashState, now_ms: int, attempt: str) -> Journal:
+    """Look, recover, publish again, check; returns the journal of the recovery."""
+    clock = ManualClock(now_ms + 1000)
+    vfs = state.vfs(clock)
+    recovery = vfs.record()
+    seen = check_shown(bodies(vfs), [])
+    with open_store(vfs, clock, "r") as reader:
+        assert reader.commit_log.max_offset >= 0
+    store = open_store(vfs, clock)
+    try:
+        there = check_shown(bodies(vfs), state.marks)
+        assert seen <= there, "a window showed a job that recovery took away"
+        for job in JOBS:
+            result = store.publish(job, stage(vfs, job, attempt))
+            assert result.replayed == (job in there)
+            assert result.rows == len(rows_of(job))
+        store.put_message(Message("orders", b"after"))
+        assert check_shown(bodies(vfs), state.marks) == set(JOBS)
+        store.close()
+    finally:
+        if not store._closed:
+            kill(store)
+    options = {"maxHashSlotNum": 8, "maxIndexNum": 16}
+    found = list(check_store(StoreDirectory(ROOT, options, vfs)))
+    assert found == [], found
+    assert LogRecords(vfs, ROOT).pending() is None
+    return recovery
+
+
+def explore(variants: range, every: int) -> tuple[int, int]:
+    """Look at every call's states, and at those of every so manieth recovery; count both."""
+    seed = seed_from_environment()
+    journal, now_ms = recorded_run()
+    distinct, interrupted = Distinct(), Distinct()
+    for number, state in enumerate(new_states(journal, distinct, variants, seed)):
+        try:
+            recovery = look(state, now_ms, "1")
+            if number % every == 0:
+                for again in new_states(recovery, interrupted, range(4), seed):
+                    look(again, now_ms, "2")
+        except Exception as error:
+            raise AssertionError(f"{error!r}: CRASH_SEED={seed}, {state}") from error
+    print(
+        f"log publish: {len(distinct)} distinct states, {len(interrupted)} of recoveries, {seed=}"
+    )
+    return len(distinct), len(interrupted)
+
+
+@pytest.mark.crash
+def test_a_job_is_in_the_log_once_or_not_at_all_after_every_call() -> None:
+    thorough = int(os.environ.get("CRASH_STATES") or 0) > 10_000
+    counts = explore(range(40 if thorough else 6), 5 if thorough else 400)
+    assert min(counts) > 100
+
+
+def unsynced_placing(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = bulk_loads.write_part
+    monkeypatch.setattr(
+        bulk_loads, "write_part", lambda vfs, *rest, **more: write(LyingVfs(vfs), *rest, **more)
+    )
+
+
+def unsynced_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = JobRecords.commit
+
+    def lying(self: Any, record: Any) -> None:
+        vfs = self._vfs
+        self._vfs = mock.Mock(wraps=vfs, sync_directory=lambda path: None)
+        commit(self, record)
+        self._vfs = vfs
+
+    monkeypatch.setattr(JobRecords, "commit", lying)
+
+
+def unsynced_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = bulk_loads.roll_forward
+    monkeypatch.setattr(
+        bulk_loads, "roll_forward", lambda vfs, *rest: forward(LyingVfs(vfs), *rest)
+    )
+
+
+def windows_that_ask_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogRecords, "hidden_from", lambda *rest: None)
+
+
+def forgotten_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JobRecords, "ids", lambda self: JobIds())
+
+
+def unfinished_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_job_recovery, "roll_forward", lambda *rest: None)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    "plant",
+    [
+        unsynced_placing,
+        unsynced_record,
+        unsynced_parts,
+        windows_that_ask_nobody,
+        forgotten_ids,
+        unfinished_recovery,
+    ],
+)
+def test_a_bug_in_publishing_into_a_log_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        explore(range(6), 1 << 30)
