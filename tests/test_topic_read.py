@@ -16,6 +16,7 @@ from tubestore.errors import (
     InvalidMessage,
     OffsetOutOfRange,
 )
+from tubestore.formats import DATA_HEADER
 from tubestore.manager import MessageStoreManager
 from tubestore.records import ENTRY_SIZE
 from tubestore.testing import MemoryVfs
@@ -530,3 +531,22 @@ def test_following_is_woken_by_what_this_process_appends(tmp_path: Any) -> None:
             assert later.result(30).body == b"now"
             topic.append_batch({"body": [b"more"]})
             assert next(following).body == b"more"
+
+
+@pytest.mark.parametrize("field", ["partition_id", "key_code", "received_time"])
+def test_verify_compares_an_entry_with_its_record(field: str) -> None:
+    vfs = MemoryVfs(ManualClock(T0))
+    with tubestore.open("/s", vfs=vfs, clock=ManualClock(T0), background=False) as store:
+        topic = store.create_topic("t", partitions=4)
+        for n in range(3):
+            topic.append(b"message %d" % n, partition=0)
+        file = vfs.open("/s/t-0/00000000000000000000.tube")
+        at = DATA_HEADER.slice(field).stop - 1
+        (byte,) = file.pread(1, at)
+        file.pwrite(bytes([byte ^ 1]), at)
+        states = [m.state for m in topic.read(0, verify=True)]
+        assert states == ["entry_differs", "ok", "ok"]
+        assert [m.state for m in topic.read(0)] == ["ok"] * 3
+    strict = tubestore.open("/s", "r", vfs=vfs, on_damage="raise")
+    with strict, pytest.raises(CorruptRecord, match="entry_differs"):
+        strict["t"].read(0, verify=True)

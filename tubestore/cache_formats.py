@@ -87,6 +87,22 @@ TIMES_HEADER = _header(
     Field("block_entries", "i4", "Entries of a block: 256."),
     Field("block_count", "i4", "Whole blocks; the entries behind them are looked at."),
 )
+DIGESTS_MAGIC = 0x54534431  # "TSD1"
+#: Bytes of a segment that share a digest.
+DIGEST_BLOCK_BYTES = 1 << 20
+DIGESTS_HEADER = Layout(
+    "DigestsHeader",
+    40,
+    (
+        Field("magic", "i4", "`TSD1`."),
+        Field("features", "i4", "0; a reader ignores a file with any other value."),
+        Field("segment_size", "i8", "Bytes of the segment described."),
+        Field("content_digest", "i8", "xxh3 of what follows the header."),
+        Field("block_bytes", "i4", "Bytes of a block: 1,048,576; the last one may be shorter."),
+        Field("block_count", "i4", "Blocks."),
+        Field("reserved", "i8", "0."),
+    ),
+)
 #: How the name of a cache of an index segment ends, what it begins with.
 SEGMENT_CACHES = {
     POSTINGS_SUFFIX: (POSTINGS_HEADER, POSTINGS_MAGIC),

@@ -5,8 +5,8 @@
 
 Verified is everything that files can show: names and lengths, that segments touch, that every
 entry and its record say the same, checksums, that every byte of data has an entry; the files in
-`.tubestore/`, and jobs that are half published. What only a digest could show (a bit of a
-sender's address, say) is not.
+`.tubestore/`, and jobs that are half published. What only a digest can show (a bit of a
+sender's address, say) is found in sealed files that this package has written.
 
 A store that is being written has bytes in flight at its ends. They are told from damage by
 looking again: what has moved or gone after a while is none (DESIGN.md D9).
@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from tubestore.cache_formats import DIGEST_BLOCK_BYTES
+from tubestore.digest_check import check_digests
 from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, segment_name
 from tubestore.findings import REASONS, Finding
 from tubestore.inspection import walk
@@ -121,11 +123,22 @@ def _look(vfs: Vfs, shard: ShardFiles) -> list[Finding]:
         *check_caches(vfs, shard),
     ]
     try:
-        findings += _merged(_findings_of(vfs, shard))
+        walked = list(_merged(_findings_of(vfs, shard)))
+        findings += walked
+        findings += (f for f in check_digests(vfs, shard) if not _is_told(f, walked))
     except OSError as error:
         path = error.filename or shard.directory
         findings.append(Finding(str(path), 0, Reason.UNREADABLE, error.strerror or repr(error)))
     return findings
+
+
+def _is_told(finding: Finding, others: list[Finding]) -> bool:
+    """Whether damage that was found in a block is why its digest differs."""
+    block = finding.position // DIGEST_BLOCK_BYTES
+    return finding.reason is Reason.DIGEST_DIFFERS and any(
+        (f.path, f.position // DIGEST_BLOCK_BYTES, f.severity) == (finding.path, block, "error")
+        for f in others
+    )
 
 
 def _check_names(files: tuple[StoredFile, ...], suffix: str) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ from tubestore.formats import (
     FLAG_HAS_ATTRIBUTES,
     TOKEN_MESSAGE,
 )
-from tubestore.records import HEADER_SIZE, has_attributes
+from tubestore.records import HEADER_SIZE, SHARED_FIELDS, has_attributes
 
 Array = np.ndarray[Any, Any]
 
@@ -63,8 +63,9 @@ _LOW_FLAG_BYTE = DATA_HEADER.position("flag") + 3
 class Columns:
     """What is read of messages: the columns in their order, and how they are looked at.
 
-    `verify`: compare checksums; `strict`: somebody will ask for the state of every row; `views`:
-    bodies of sealed files are not copied, but shown where they are (`binary_view`).
+    `verify`: compare checksums, and entries with records; `strict`: somebody will ask for the
+    state of every row; `views`: bodies of sealed files are not copied, but shown where they are
+    (`binary_view`).
     Made by `columns_for`, which knows those that were asked for before.
     """
 
@@ -226,6 +227,8 @@ def _from_data(
             found[name] = _integers(kind, records.headers[name].astype(dtype))
     marked: list[tuple[Array, str]] = []
     if columns.verify and len(records.starts):
+        said = entries if readable is None else entries[readable]
+        marked.append((_differing(said, records.headers), messages.STATE_ENTRY_DIFFERS))
         checks = kernels.crc_each(data.view, records.starts, records.ends, CHECKSUM_MASK)
         wrong = np.flatnonzero(checks != records.headers["checksum"])
         marked.append((wrong, messages.STATE_BAD_CHECKSUM))
@@ -249,6 +252,14 @@ def _from_data(
         values["state"] = _STATES.take(pa.array(states.astype(np.int32)))
     first = int(np.flatnonzero(states)[0])
     return first, messages.STATES[states[first]]
+
+
+def _differing(entries: Array, headers: Array) -> Array:
+    """Return which rows have an entry that contradicts its record."""
+    differs = np.zeros(len(entries), bool)
+    for name in SHARED_FIELDS:
+        differs |= entries[name] != headers[name]
+    return np.flatnonzero(differs)
 
 
 # -- records -----------------------------------------------------------------------------------

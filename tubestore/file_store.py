@@ -285,8 +285,13 @@ class MsgFileStore:
         """Drop posting lists and times of entries that a writer took back."""
         self.lists.forget_stale(self.index)
 
-    def keep_lists(self) -> None:
-        """Write posting lists and times of sealed segments that somebody has asked for."""
+    def keep_caches(self) -> None:
+        """Write what is to be kept of sealed segments.
+
+        Digests, and posting lists and times that somebody has asked for.
+        """
+        self.data.keep_digests()
+        self.index.keep_digests()
         self.lists.keep(self.index)
 
     def record_bytes(self, segment: FileSegment, end: int) -> memoryview:

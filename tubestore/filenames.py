@@ -34,6 +34,7 @@ PUBLISHED_FILE = "published.json"
 JOBS_FILE = "jobs.json"
 POSTINGS_SUFFIX = ".postings"
 TIMES_SUFFIX = ".times"
+DIGESTS_SUFFIX = ".digests"
 TRASH_DIRECTORY = "trash"
 LEASES_DIRECTORY = "leases"
 

@@ -5,6 +5,7 @@
 | `.tubestore/` of the store | state files: readable, of this version; jobs half published |
 | a shard's directory | names, lengths, that segments touch (also those still staged by a job) |
 | index and data | every entry against its record, checksums, every byte of data |
+| sealed files | whether they are what their digests say |
 | `.tubestore/` of a shard | caches: whether they describe the files that are there |
 
 Next to read: `state_check.py`, `check.py`.
@@ -43,6 +44,10 @@ REASONS: dict[Reason, tuple[str, str]] = {
         "a killed process left messages in the journal: open for writing before a real broker does",
     ),
     Reason.STALE_CACHE: ("warning", "a cache that does not describe the files: it is ignored"),
+    Reason.DIGEST_DIFFERS: (
+        "error",
+        "a sealed file has changed since: bits that only its digests show; nothing mends them",
+    ),
     Reason.TORN: ("error", "bytes behind the last record: an unfinished write; opening cuts them"),
 }
 

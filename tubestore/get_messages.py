@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tubestore.decode import columns_for
-from tubestore.messages import ALL_COLUMNS, STATE_BAD_CHECKSUM, STATE_OK
+from tubestore.messages import ALL_COLUMNS, STATE_BAD_CHECKSUM, STATE_ENTRY_DIFFERS, STATE_OK
 from tubestore.read_path import ShardView
 from tubestore.records import ENTRY_SIZE
 from tubestore.selection import Filter, Rows
@@ -31,7 +31,7 @@ DEFAULT_MAX_BYTES = 524_288
 #: What TubeMQ examines at most, of a filtered topic with many partitions.
 ENTRIES_MAX = 40_500
 _COLUMNS = columns_for(ALL_COLUMNS)
-_READABLE = pa.array([STATE_OK, STATE_BAD_CHECKSUM])
+_READABLE = pa.array([STATE_OK, STATE_BAD_CHECKSUM, STATE_ENTRY_DIFFERS])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,13 @@ from typing import Any
 import numpy as np
 
 from tubestore import index_caches
-from tubestore.filenames import OWN_DIRECTORY, join, segment_name
+from tubestore.filenames import (
+    OWN_DIRECTORY,
+    POSTINGS_SUFFIX,
+    TIMES_SUFFIX,
+    join,
+    segment_name,
+)
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.partition_index import PartitionIndex
 from tubestore.records import ENTRY_SIZE, entries_in
@@ -78,8 +84,9 @@ class IndexLists:
             self._lists.pop(key, None)
             self._kept.discard(key)
         own = join(self._directory, OWN_DIRECTORY)
-        for name, is_directory, _ in self._vfs.entries(own):
-            if not is_directory and name.startswith(segment_name(segment.start, ".")):
+        first = segment_name(segment.start, ".")
+        for name, _, _ in self._vfs.entries(own):
+            if name.endswith((POSTINGS_SUFFIX, TIMES_SUFFIX)) and name.startswith(first):
                 self._vfs.remove(join(own, name))
 
     def clear(self) -> None:

@@ -30,6 +30,7 @@ class NewIndexFile:
     """An index file that differs from what it should be."""
 
     final: str
+    start: int
     old: StoredFile | None
     #: First byte in the file that differs, and how many bytes of it are other or new ones.
     position: int
@@ -106,7 +107,7 @@ class IndexRebuild:
         if not final:
             final = join(self._directory, segment_name(self._start, INDEX_SUFFIX))
         before = self._old_file.size() if self._old_file is not None else 0
-        self._new = NewIndexFile(final, self._old, position, before=before)
+        self._new = NewIndexFile(final, self._start, self._old, position, before=before)
         self.changed.append(self._new)
         if not self._write:
             return

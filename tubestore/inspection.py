@@ -18,6 +18,7 @@ from tubestore.formats import INDEX_ENTRY, RECORD_SIZE_MAX, TOKEN_MESSAGE
 from tubestore.records import (
     ENTRY_SIZE,
     HEADER_SIZE,
+    SHARED_FIELDS,
     entries_in,
     entry_of,
     verify_entries,
@@ -149,7 +150,7 @@ class _Walker:
         reason: str | None = "impossible"
         if possible:
             header, reason = self.bytes.record_at(position)
-        names = ("partition_id", "key_code", "received_time")
+        names = SHARED_FIELDS
         same = reason is None and all(getattr(fields, n) == getattr(header, n) for n in names)
         if same and header.length + 4 == size:
             text = f"the record says that its entry stands at {header.queue_logic_offset}"
@@ -324,7 +325,7 @@ class _Walker:
 
 def _difference(entry: Any, header: Any) -> str:
     """Name the fields in which an entry and an intact record differ."""
-    names = ("partition_id", "key_code", "received_time")
+    names = SHARED_FIELDS
     pairs = [(n, getattr(entry, n), getattr(header, n)) for n in names]
     found = [f"{n} {a}, in the record {b}" for n, a, b in pairs if a != b]
     if entry.data_size != header.length + 4:

@@ -53,7 +53,15 @@ STATE_BAD_RECORD = "bad_record"  # token or length are not a record's, or contra
 STATE_BAD_CHECKSUM = "bad_checksum"  # the payload's CRC differs (only when it was asked for)
 STATE_BAD_ATTRIBUTES = "bad_attributes"  # the attribute length is impossible; the body is null
 STATE_MISSING = "missing"  # no data file holds the bytes
-STATES = (STATE_OK, STATE_BAD_RECORD, STATE_BAD_CHECKSUM, STATE_BAD_ATTRIBUTES, STATE_MISSING)
+STATE_ENTRY_DIFFERS = "entry_differs"  # entry and record contradict each other (when asked for)
+STATES = (
+    STATE_OK,
+    STATE_BAD_RECORD,
+    STATE_BAD_CHECKSUM,
+    STATE_BAD_ATTRIBUTES,
+    STATE_MISSING,
+    STATE_ENTRY_DIFFERS,
+)
 
 
 class Ack(NamedTuple):

@@ -33,6 +33,8 @@ from tubestore.layout import Buffer
 
 HEADER_SIZE = DATA_HEADER.size
 ENTRY_SIZE = INDEX_ENTRY.size
+#: What an entry and its record both say of a message.
+SHARED_FIELDS = ("partition_id", "key_code", "received_time")
 _CHECKSUM_AT = DATA_HEADER.position("checksum")
 _PARTITION_ID, _QUEUE_LOGIC_OFFSET, _RECEIVED_TIME, _KEY_CODE = (
     DATA_HEADER.slice(name)
@@ -215,7 +217,7 @@ def join_records(parts: Sequence[bytes], index_start: int, data_start: int) -> E
     headers = np.frombuffer(b"".join(parts[0::2]), DATA_HEADER.dtype)
     sizes = headers["length"].astype(np.int64) + 4
     entries = np.empty(len(headers), INDEX_ENTRY.dtype)
-    for name in ("partition_id", "key_code", "received_time"):
+    for name in SHARED_FIELDS:
         entries[name] = headers[name]
     entries["data_size"] = sizes
     batch = EncodedBatch(data, entries, kernels.offsets_of(sizes)[:-1])
@@ -317,7 +319,7 @@ def verify_entries(
     positions, sizes, wanted = positions[rows], sizes[rows], entries[rows]
     headers = kernels.gather(kernels.bytes_of(data), positions, DATA_HEADER.dtype)
     same = (headers["token"] == TOKEN_MESSAGE) & (headers["length"] == sizes - 4)
-    for name in ("partition_id", "key_code", "received_time"):
+    for name in SHARED_FIELDS:
         same &= headers[name] == wanted[name]
     if own_offset:
         same &= headers["queue_logic_offset"] == index_start + ENTRY_SIZE * rows

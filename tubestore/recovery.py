@@ -421,7 +421,7 @@ class _Reconciler:
             assert segment is not None
             if segment.end == self.index_offset:
                 segment = index.between(self.index_offset, self.index_offset + 1)[0]
-            segment.file.pwrite(entry, self.index_offset - segment.start)
+            segment.overwrite(entry, self.index_offset)
             self._rewritten.add(segment)
         else:
             index.last.append(entry)

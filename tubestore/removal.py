@@ -34,7 +34,10 @@ def remove_below(
             _move(files, segments, segment, now_ms)
         if gone:
             sync(segments.directory)
+    for segment in data:
+        files.data.discard_digests(segment)
     for segment in index:
+        files.index.discard_digests(segment)
         files.forget(segment)
     return len(data) + len(index)
 

@@ -17,6 +17,7 @@ import contextlib
 
 from tubestore.cache_formats import signed_digest
 from tubestore.layout import Buffer
+from tubestore.segment_digests import digests_path, drop_digests
 from tubestore.trash import find_moved
 from tubestore.vfs import Vfs, VfsFile
 
@@ -60,11 +61,17 @@ class FileSegment:
 
     def restore(self, data: Buffer, offset: int) -> None:
         """Write bytes again that were lost: at the end, or over what is no record (recovery)."""
-        self.file.pwrite(data, offset - self.start)
+        self.overwrite(data, offset)
         self.end = max(self.end, offset + len(data))
         self.synced_end = min(self.synced_end, offset)
         if self.sealed:
             self.file.sync()  # nobody syncs it again
+
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """Write where something stands (recovery); the caller syncs it."""
+        if self.sealed and self._vfs is not None:
+            drop_digests(self._vfs, digests_path(self.path, self.start))
+        self.file.pwrite(data, offset - self.start)
 
     def sync(self) -> int:
         """Bring everything appended so far to stable storage; returns the offset that is safe."""
@@ -125,6 +132,10 @@ class FileSegment:
         except FileNotFoundError as error:
             self._find_again(error)
             return self.file.pread(size, position)
+
+    def read_at(self, position: int, size: int) -> Buffer:
+        """As `read`, at a position in the file."""
+        return self.read(self.start + position, size)
 
     def _find_again(self, error: FileNotFoundError) -> None:
         """Go on where retention has moved the file to; raises `error` if it is gone."""

@@ -12,6 +12,7 @@ Next to read: `file_store.py`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from operator import attrgetter
@@ -19,6 +20,12 @@ from operator import attrgetter
 from tubestore.errors import NotAStore
 from tubestore.filenames import join, parse_segment_name, segment_name
 from tubestore.segment import FileSegment
+from tubestore.segment_digests import (
+    digests_path,
+    discard_digests,
+    drop_digests,
+    keep_digests,
+)
 from tubestore.vfs import Vfs
 
 _start_of = attrgetter("start")
@@ -88,6 +95,8 @@ class FileSegmentList:
         self._vfs, self.directory, self._suffix = vfs, directory, suffix
         self._segment_size_bytes = segment_size_bytes
         self.now = _NONE
+        #: Sealed here and without digests yet.
+        self._newly_sealed: deque[FileSegment] = deque()
 
     @classmethod
     def load(
@@ -186,9 +195,15 @@ class FileSegmentList:
         """Sync and seal the last segment, start the next; returns the sealed one."""
         last = self.last
         last.sync()
+        # It may have been sealed before, and cut or appended to since.
+        drop_digests(self._vfs, digests_path(last.path, last.start))
         self.create(last.end)
-        last.seal()
+        self._seal(last)
         return last
+
+    def _seal(self, segment: FileSegment) -> None:
+        segment.seal()
+        self._newly_sealed.append(segment)
 
     def adopt(self, pieces: list[tuple[int, int]]) -> None:
         """Take over files that now stand behind the end: (start, size) in order, all synced.
@@ -201,12 +216,15 @@ class FileSegmentList:
             segment = FileSegment(file, start, size, sealed=True, vfs=self._vfs)
             segment.synced_end = segment.end
             changed = changed.having(segment)
-        if before is not None:
-            before.seal()
-            if before.start == pieces[0][0]:
-                before.close()
-        assert changed.last is not None
-        changed.last.sealed = False
+        if before is not None and before.start == pieces[0][0]:
+            before.close()
+        first = pieces[0][0] if before is None else before.start
+        for segment in changed.from_on(first):
+            drop_digests(self._vfs, digests_path(segment.path, segment.start))
+            if segment is changed.last:
+                segment.sealed = False
+            else:
+                self._seal(segment)
         self.now = changed
 
     def cut(self, end: int) -> None:
@@ -225,6 +243,7 @@ class FileSegmentList:
         kept = self.now.up_to(end)
         for segment in reversed(list(self.now)[len(kept) :]):
             segment.close()
+            drop_digests(self._vfs, digests_path(segment.path, segment.start))
             self._vfs.remove(segment.path)
         if len(kept) < len(self.now):
             self._vfs.sync_directory(self.directory)
@@ -252,6 +271,22 @@ class FileSegmentList:
         """Sync the last segment; sealed ones were synced when they were sealed."""
         if self.now.last is not None:
             self.now.last.sync()
+
+    def keep_digests(self) -> None:
+        """Write the digests of what was sealed meanwhile; any thread may."""
+        while self._newly_sealed:
+            try:
+                segment = self._newly_sealed.popleft()
+            except IndexError:  # another thread took it
+                return
+            if segment.sealed and self.now.find(segment.start) is segment:
+                path = digests_path(segment.path, segment.start)
+                keep_digests(self._vfs, path, segment.size, segment.read_at)
+
+    def discard_digests(self, segment: FileSegment) -> None:
+        """Remove the digests of a segment that retention has taken away."""
+        name = segment_name(segment.start, self._suffix)
+        discard_digests(self._vfs, digests_path(join(self.directory, name), segment.start))
 
     def close(self) -> None:
         """Give the descriptors back."""

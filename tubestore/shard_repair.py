@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from os.path import dirname
 
+from tubestore.digest_check import check_digests
 from tubestore.filenames import (
     CHECKPOINT_FILE,
     DATA_SUFFIX,
@@ -31,13 +32,15 @@ from tubestore.filenames import (
     join,
     segment_name,
 )
+from tubestore.findings import Finding
 from tubestore.index_rebuild import IndexRebuild, NewIndexFile
 from tubestore.quarantine import Action, Quarantine
 from tubestore.records import ENTRY_SIZE
+from tubestore.segment_digests import digests_path, drop_digests
 from tubestore.shard_files import ShardFiles, StoredFile, chained
 from tubestore.sound_rows import Kept, sound_rows
 from tubestore.state_check import check_caches
-from tubestore.verdicts import Stretch
+from tubestore.verdicts import Reason, Stretch
 from tubestore.vfs import Vfs
 
 _COPY_BYTES = 8 << 20
@@ -61,6 +64,7 @@ class ShardRepair:
         for path, size in (*shard.strays, *((f.path, f.size) for f in (*other_index, *other_data))):
             text = "a name or a place that no other file leaves room for"
             yield self._take_out(path, "quarantine_file", size, text)
+        digests = list(check_digests(vfs, shard))
         misplaced = [f for f in index if (f.start - index[0].start) % ENTRY_SIZE]
         if misplaced:
             text = f"it starts at {misplaced[0].start}, inside an entry; the index stays as it is"
@@ -78,9 +82,14 @@ class ShardRepair:
             *self._rename(shard),
         ]
         yield from done
-        yield from self._remove_caches(changed=bool(done))
+        replaced = {action.path for action in done}
+        digests = [f for f in digests if f.path not in replaced]
+        yield from self._remove_caches(digests, changed=bool(done))
         for stretch in kept.damage:
             yield self._left(shard, stretch)
+        for finding in digests:
+            if finding.reason is Reason.DIGEST_DIFFERS:
+                yield Action(finding.path, "leave", finding.position, 0, finding.message)
 
     # -- what is done ------------------------------------------------------------------------
 
@@ -103,16 +112,21 @@ class ShardRepair:
                 path = join(shard.directory, segment_name(last, DATA_SUFFIX))
                 size = file.start - last
                 if self._quarantine is not None:
-                    self._write_zeros(path, size)
+                    self._write_zeros(path, last, size)
                 yield Action(path, "fill_gap", 0, size, f"no file had the data from {last} on")
             last = file.end
 
-    def _write_zeros(self, path: str, size: int) -> None:
+    def _write_zeros(self, path: str, start: int, size: int) -> None:
         new = self._vfs.open(path + REPAIR_SUFFIX, create=True)
         new.truncate(size)
         new.sync()
         new.close()
-        self._put(path + REPAIR_SUFFIX, path)
+        self._replace(path + REPAIR_SUFFIX, path, start)
+
+    def _replace(self, new: str, path: str, start: int) -> None:
+        """Put a new file into its place; what was known of the old one goes first."""
+        drop_digests(self._vfs, digests_path(path, start))
+        self._put(new, path)
 
     def _put(self, new: str, path: str) -> None:
         self._vfs.rename(new, path)
@@ -129,13 +143,14 @@ class ShardRepair:
                 kept = min(end, file.end) - file.start
                 if self._quarantine is not None:
                     self._quarantine.copy(file.path, kept)
-                    self._shorten(file.path, kept)
+                    self._shorten(file, kept)
                 text = "bytes behind the last intact record"
                 if kept == file.size:
                     text = "bytes that lie over the file that follows"
                 yield Action(file.path, "cut_data", kept, sizes[file.path] - kept, text)
 
-    def _shorten(self, path: str, size: int) -> None:
+    def _shorten(self, file: StoredFile, size: int) -> None:
+        path = file.path
         old = self._vfs.open(path, writable=False)
         new = self._vfs.open(path + REPAIR_SUFFIX, create=True)
         for position in range(0, size, _COPY_BYTES):
@@ -143,7 +158,7 @@ class ShardRepair:
         new.sync()
         new.close()
         old.close()
-        self._put(path + REPAIR_SUFFIX, path)
+        self._replace(path + REPAIR_SUFFIX, path, file.start)
 
     def _replace_index(
         self, changed: list[NewIndexFile], surplus: list[StoredFile], end: int
@@ -156,7 +171,7 @@ class ShardRepair:
             if new.written:
                 if new.old is not None and self._quarantine is not None:
                     self._quarantine.copy(new.final)
-                self._put(new.written, new.final)
+                self._replace(new.written, new.final, new.start)
             before = new.before
             entries = f"{new.changed // ENTRY_SIZE} entries are written anew"
             cut = f"{before - new.size} bytes without records go" if before > new.size else ""
@@ -176,14 +191,15 @@ class ShardRepair:
                     self._put(file.path, target)
                 yield Action(file.path, "rename", 0, file.size, f"to {name}")
 
-    def _remove_caches(self, *, changed: bool) -> Iterator[Action]:
+    def _remove_caches(self, digests: list[Finding], *, changed: bool) -> Iterator[Action]:
         own = join(self._listed.directory, OWN_DIRECTORY)
         stale = {f.path: f.message for f in check_caches(self._vfs, self._listed)}
+        stale |= {f.path: f.message for f in digests if f.reason is Reason.STALE_CACHE}
         checkpoint = join(own, CHECKPOINT_FILE)
         if changed and self._vfs.exists(checkpoint):
             stale.setdefault(checkpoint, "it describes the files as they were")
         for path, message in stale.items():
-            if self._quarantine is not None:
+            if self._quarantine is not None and self._vfs.exists(path):
                 self._vfs.remove(path)
             yield Action(path, "remove_cache", 0, 0, message)
         if stale and self._quarantine is not None:

@@ -126,7 +126,7 @@ class SyncedShard:
         if checkpoint or now - self._last_checkpoint >= _CHECKPOINT_SECONDS:
             self._last_checkpoint = now
             write_checkpoint(self.files, ends.index_end, ends.data_end)
-        self.files.keep_lists()
+        self.files.keep_caches()
 
     def _sync_data(self, data_end: int) -> None:
         """Wait until data below `data_end` is on stable storage; waiters share syncs."""

@@ -69,9 +69,10 @@ class TopicReader(TopicShards):
         """Read up to `limit` messages of a partition from `offset` on; never waits for more.
 
         `max_bytes` counts whole records; the first message comes even if it is larger. `start` and
-        `end`: received at or after, received before. `verify` compares checksums. With
-        `on_damage="raise"` an unreadable message raises CorruptRecord; else it is a row whose
-        `state` is not "ok". OffsetOutOfRange below the first kept offset or beyond the end.
+        `end`: received at or after, received before. `verify` compares checksums, and entries
+        with records. With `on_damage="raise"` an unreadable message raises CorruptRecord; else it
+        is a row whose `state` is not "ok". OffsetOutOfRange below the first kept offset or
+        beyond the end.
 
         `zero_copy`: bodies are a `binary_view` column that shows sealed files where they are mapped
         and copies the others; it stays valid after close and when retention removes the file.

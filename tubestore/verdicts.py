@@ -53,6 +53,7 @@ class Reason(enum.StrEnum):
     UNINDEXED = "unindexed"
     UNREFERENCED = "unreferenced"
     TORN = "torn"
+    DIGEST_DIFFERS = "digest_differs"
 
 
 OK = "ok"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tubestore.decode import Data, columns_for, decode
-from tubestore.messages import STATE_OK
+from tubestore.messages import STATE_ENTRY_DIFFERS, STATE_OK
 from tubestore.records import ENTRY_SIZE, verify_entries
 from tubestore.shard_bytes import ShardBytes
 from tubestore.spark.jobs.running import Done, Row, Told, run, silent
@@ -110,8 +110,8 @@ class AuditJob:
             reason, text = state, "the record is damaged"
             if agrees:
                 reason, text = "own_offset", "the record names another offset than its entry has"
-            elif state == STATE_OK:
-                reason, text = "entry_differs", "entry and record contradict each other"
+            elif state in (STATE_OK, STATE_ENTRY_DIFFERS):
+                reason, text = STATE_ENTRY_DIFFERS, "entry and record contradict each other"
             found.add(portion, at + ENTRY_SIZE * row, entries[row], reason, text)
 
 
