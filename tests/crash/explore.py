@@ -20,6 +20,7 @@ from tubestore.testing import CrashState, Distinct, Journal, MemoryVfs, crash_st
 DEPTH = 3
 Note = Callable[[str, object], None]  #: pytest's `record_property`
 DEFAULT_STATES = 3000
+WHOLE_STATES = 50_000  #: of the whole proof, as CI runs it
 LONG_STATES = 1_000_000  #: of the slow runs
 
 
@@ -74,11 +75,16 @@ class Check(Protocol):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is crashed."""
+    """What is crashed.
+
+    `share` of all states is its part in a process: the subjects' parts are made to take equally
+    long, so that two processes end together whichever parts they draw.
+    """
 
     name: str
     run: Callable[[MemoryVfs, ManualClock, Book, Promises, int], Run]
     check: Check
+    share: float = 0.25
     steps: int = 25  #: things that a first run does
     steps_after: int = 6  #: … and one after a crash
 
@@ -115,16 +121,22 @@ def share_of_states(share: float, *, long: bool = False) -> int:
     return math.ceil(share * int(os.environ.get(name) or default))
 
 
+def is_thorough() -> bool:
+    """Whether more is asked for than the whole proof: then every call is looked at more closely."""
+    return int(os.environ.get("CRASH_STATES") or 0) > WHOLE_STATES
+
+
 def explore(
     subject: Subject,
     part: int,
-    share: float,
     note: Note,
     *,
     long: bool = False,
 ) -> None:
     """Look at a share of all states; their number is printed at the end of the test run."""
-    explorer = Explorer(subject, seed_from_environment(), share_of_states(share, long=long), part)
+    explorer = Explorer(
+        subject, seed_from_environment(), share_of_states(subject.share, long=long), part
+    )
     try:
         explorer.run()
     finally:

@@ -2,12 +2,11 @@
 
 Every call of two published jobs, one that goes on in the live file and one that begins files,
 between puts, is the last one of a kill and of some power cuts; then recoveries are interrupted in
-turn. `CRASH_SEED` repeats a run, `CRASH_STATES` above 10,000 looks at more power cuts of each call.
+turn. `CRASH_SEED` repeats a run, `CRASH_STATES` above 50,000 looks at more power cuts of each call.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -22,7 +21,7 @@ from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.log_jobs import LogRecords, StagedPiece
 from rocketcompat.log_staging import StagedLogWriter
-from tests.crash.explore import seed_from_environment
+from tests.crash.explore import is_thorough, seed_from_environment
 from tests.crash.test_crash_publish import new_states
 from tubestore.clock import ManualClock
 from tubestore.commit_records import JobRecords
@@ -155,7 +154,7 @@ def explore(variants: range, every: int) -> tuple[int, int]:
 
 @pytest.mark.crash
 def test_a_job_is_in_the_log_once_or_not_at_all_after_every_call() -> None:
-    thorough = int(os.environ.get("CRASH_STATES") or 0) > 10_000
+    thorough = is_thorough()
     counts = explore(range(40 if thorough else 6), 5 if thorough else 400)
     assert min(counts) > 100
 

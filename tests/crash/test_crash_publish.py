@@ -2,12 +2,11 @@
 
 Every call of two published jobs, between appends, is the last one of a kill and of some power
 cuts; then recoveries are interrupted in turn. `CRASH_SEED` repeats a run, `CRASH_STATES` above
-10,000 looks at more power cuts of each call.
+50,000 looks at more power cuts of each call.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -17,7 +16,7 @@ import pytest
 import tubestore
 from tests.crash.book import Book
 from tests.crash.engine import ROOT, SETTINGS, open_store
-from tests.crash.explore import seed_from_environment
+from tests.crash.explore import is_thorough, seed_from_environment
 from tests.crash.shards import read_shards
 from tubestore import job_recovery, publish
 from tubestore.check import check
@@ -169,7 +168,7 @@ def new_states(
 
 @pytest.mark.crash
 def test_a_job_is_there_once_or_not_at_all_after_every_call() -> None:
-    thorough = int(os.environ.get("CRASH_STATES") or 0) > 10_000
+    thorough = is_thorough()
     counts = explore(range(40 if thorough else 6), 5 if thorough else 400)
     assert min(counts) > 200
 

@@ -7,7 +7,7 @@ import pytest
 from tests.crash import stack
 from tests.crash.explore import Note, Subject, explore
 
-SUBJECT = Subject("stack", stack.StackRun, stack.check_state)
+SUBJECT = Subject("stack", stack.StackRun, stack.check_state, share=0.09)
 
 
 @pytest.mark.crash
@@ -15,17 +15,17 @@ SUBJECT = Subject("stack", stack.StackRun, stack.check_state)
 def test_log_queues_index_and_shards_agree_in_every_crash_state(
     part: int, record_property: Note
 ) -> None:
-    explore(SUBJECT, part, 0.15, record_property)
+    explore(SUBJECT, part, record_property)
 
 
 @pytest.mark.crash
 def test_the_same_holds_for_a_log_that_is_written_through_maps(record_property: Note) -> None:
-    subject = Subject("stack-mmap", stack.MmapStackRun, stack.check_state)
-    explore(subject, 0, 0.1, record_property)
+    subject = Subject("stack-mmap", stack.MmapStackRun, stack.check_state, share=0.04)
+    explore(subject, 0, record_property)
 
 
 @pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.parametrize("part", [2, 3])
 def test_log_queues_index_and_shards_agree_in_a_long_run(part: int, record_property: Note) -> None:
-    explore(SUBJECT, part, 0.15, record_property, long=True)
+    explore(SUBJECT, part, record_property, long=True)
