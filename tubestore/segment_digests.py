@@ -80,9 +80,22 @@ def keep_digests(vfs: Vfs, path: str, size: int, read: Read) -> None:
         own = dirname(path)
         if not vfs.exists(own):
             vfs.make_directories(own)
-        vfs.replace_file(path, header + content, sync=False)
+        _write_synced(vfs, path, header + content)
     except OSError:
         pass
+
+
+def _write_synced(vfs: Vfs, path: str, data: bytes) -> None:
+    """Write a file that is whole or not there, also after a power cut: nobody makes it again."""
+    temporary = f"{path}.tmp"
+    discard_digests(vfs, temporary)
+    file = vfs.open(temporary, create=True)
+    try:
+        file.pwrite(data, 0)
+        file.sync()
+    finally:
+        file.close()
+    vfs.rename(temporary, path)
 
 
 def parse_digests(data: bytes) -> Digests:
@@ -115,6 +128,6 @@ def drop_digests(vfs: Vfs, path: str) -> None:
 
 
 def discard_digests(vfs: Vfs, path: str) -> None:
-    """Remove digests of a segment that is gone."""
+    """Remove digests that describe nothing any more, if they are there."""
     if vfs.exists(path):
         vfs.remove(path)
