@@ -410,7 +410,7 @@ def test_a_topic_that_fails_does_not_keep_the_others(
         for name in ("a", "b", "c"):
             fill(store.create_topic(name, max_age="1h"), clock, count=12)
         clock.advance(100 * HOUR)
-        faulty.fail("rename", path="/b-0/")
+        faulty.fail("rename", path="/b-0/0")
         with caplog.at_level(logging.WARNING, "tubestore.housekeeping"):
             store.maintain()
         assert [len(numbers(store[name])) for name in ("a", "b", "c")] == [0, 12, 0]

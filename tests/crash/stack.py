@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import rocketcompat
 from rocketcompat.check import check_store
@@ -50,8 +50,9 @@ PUT_TO, CHECKED, THOROUGH = 4, 4, 12
 Store = Any
 
 
-def open_store(vfs: Vfs, clock: ManualClock, config: MessageStoreConfig = CONFIG) -> Store:
-    """Open the store without threads."""
+def open_store(vfs: Vfs, clock: ManualClock, **other: Any) -> Store:
+    """Open the store without threads, with `other` options than all have."""
+    config = CONFIG.changed(**other)
     return rocketcompat.open(ROOT, mode="w", config=config, vfs=vfs, clock=clock, background=False)
 
 
@@ -78,11 +79,11 @@ def damages_of(store: Store) -> list[tuple[int, int]]:
 class StackRun(RandomRun):
     """Puts one by one and in columns at both levels, dispatches, flushes, closes and kills."""
 
-    config = CONFIG
+    options: ClassVar[dict[str, Any]] = {}
 
     def open(self) -> None:
         """Open the store."""
-        self.store = open_store(self.disk, self.clock, self.config)
+        self.store = open_store(self.disk, self.clock, **self.options)
 
     def stop(self) -> None:
         """End without writing anything."""
@@ -166,7 +167,7 @@ class StackRun(RandomRun):
 class MmapStackRun(StackRun):
     """The same with the log's files written through maps; what opens them afterwards does not."""
 
-    config = CONFIG.changed(write_without_mmap=False)
+    options: ClassVar[dict[str, Any]] = {"write_without_mmap": False}
 
 
 def keys_of(message: Sent) -> list[str]:
