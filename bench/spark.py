@@ -1,4 +1,4 @@
-"""Spark beside what bounds it: `python -m bench.spark [--mib 512] [--rounds 3] [--sizes 1,2,4]`.
+"""Spark beside what bounds it: `python -m bench.spark [--mib 512] [--rounds 3] [--only read]`.
 
 Every figure stands beside a bound that is measured in the same run and in turn with it, since the
 machine may be busy: what counts is the ratio.
@@ -8,6 +8,7 @@ machine may be busy: what counts is the ratio.
 | read | Spark's own Parquet source on the same rows; batches from memory through `mapInArrow` |
 | audit without checksums, copy | the same kernels in this process, times the cores |
 | statistics | a full read |
+| rebuild | `rocketcompat.rebuild`, queues and index of a CommitLog in this process |
 | write | a task that throws away what it is given |
 | stream | 0.4 s at the 90th percentile, at 20 MB/s |
 
@@ -25,12 +26,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+import rocketcompat
 import tubestore
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.quarantine import Quarantine
+from rocketcompat.rebuild import rebuild as rebuild_here
+from rocketcompat.spark.rebuilding import STRUCTURES, rebuild
+from tubestore.clock import SystemClock
 from tubestore.spark import read, read_stream, session, write
 from tubestore.spark.jobs.audit import AuditJob, audit
 from tubestore.spark.jobs.compact import compact, plan_compact
@@ -41,6 +49,7 @@ from tubestore.spark.planning import plan
 BODY = 1024
 PARTITIONS = 10
 SPLIT = "32m"
+CASES = ("reads", "jobs", "rebuild", "writes", "stream")
 
 
 def fill(root: Path, mib: int) -> int:
@@ -60,11 +69,33 @@ def fill(root: Path, mib: int) -> int:
     return -(-count // 1000) * 1000
 
 
-def alternate(rounds: int, **work: Callable[[], Any]) -> dict[str, float]:
+def fill_log(root: Path, mib: int) -> int:
+    """Write a CommitLog of so many MiB of bodies, each with two keys; returns the messages."""
+    count = mib << 10
+    body = [os.urandom(BODY) for _ in range(1000)]
+    with rocketcompat.open(root, "w", layouts=set()) as store:
+        for first in range(0, count, 1000):
+            numbers = range(first, first + 1000)
+            store.put_columns(
+                {
+                    "topic": ["orders"] * 1000,
+                    "queue_id": pa.array([n % 8 for n in numbers], pa.int32()),
+                    "body": body,
+                    "tags": ["paid"] * 1000,
+                    "keys": [f"order-{n} user-{n % 5000}" for n in numbers],
+                }
+            )
+    return -(-count // 1000) * 1000
+
+
+def alternate(
+    rounds: int, before: Callable[[], Any] = lambda: None, **work: Callable[[], Any]
+) -> dict[str, float]:
     """Return the median seconds of each, taken in turn after one round that does not count."""
     taken: dict[str, list[float]] = {name: [] for name in work}
     for number in range(rounds + 1):
         for name, run in work.items():
+            before()
             began = time.perf_counter()
             run()
             if number:
@@ -76,7 +107,7 @@ class Bench:
     """One store, one session, and the figures so far."""
 
     def __init__(self, spark: Any, place: Path, mib: int, rounds: int) -> None:
-        self.spark, self.place, self.rounds = spark, place, rounds
+        self.spark, self.place, self.mib, self.rounds = spark, place, mib, rounds
         self.root = str(place / "store")
         self.count = fill(place / "store", mib)
         self.cores = os.cpu_count() or 1
@@ -175,6 +206,28 @@ class Bench:
         )
         self.report("statistics", times["stats"], "a full read", times["full"], "10")
 
+    def rebuild(self) -> None:
+        """Queues and index of a CommitLog of the same size, in Spark and in this process."""
+        store = self.place / "rocket"
+        self.count = fill_log(store, self.mib)
+        directory = StoreDirectory(store)
+
+        def here() -> None:
+            kept = Quarantine(directory.vfs, str(store))
+            list(rebuild_here(directory, STRUCTURES, clock=SystemClock(), quarantine=kept))
+
+        def clean() -> None:
+            shutil.rmtree(store / ".tubestore", ignore_errors=True)
+
+        times = alternate(
+            self.rounds,
+            clean,
+            spark=lambda: rebuild(self.spark, str(store)),
+            here=here,
+        )
+        self.report("rebuild", times["spark"], "one process", times["here"], "1.5")
+        shutil.rmtree(store)
+
     def writes(self) -> None:
         """Rows of the JVM into a store."""
         tasks = max(self.cores, (self.count * BODY) >> 26)
@@ -237,7 +290,7 @@ class Bench:
         for gib in sizes:
             place = fresh(self.place / "grown")
             count = fill(place, gib << 10)
-            times = alternate(1, audit=lambda place=place: audit(self.spark, str(place)))
+            times = alternate(1, audit=partial(audit, self.spark, str(place)))
             rate = round(count / times["audit"])
             self.results.append({"case": "audit", "gib": gib, "messages_per_second": rate})
             print(f"audit of {gib} GiB        {rate:>12,}/s", flush=True)
@@ -260,6 +313,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
     parser.add_argument("--mib", type=int, default=512, help="bodies in the store")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default=",".join(CASES), help="some of %(default)s")
     parser.add_argument("--sizes", default="", metavar="GIB", help="1,2,4,8: how an audit grows")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures too")
     parser.add_argument("--dir", type=Path, help="where to write")
@@ -271,10 +325,9 @@ def main() -> None:
             bench = Bench(spark, Path(place), given.mib, given.rounds)
             load = os.getloadavg()[0]
             print(f"{bench.count:,} messages of {BODY} B, {bench.cores} cores, load {load:.1f}")
-            bench.reads()
-            bench.jobs()
-            bench.writes()
-            bench.stream()
+            for name in CASES:
+                if name in given.only.split(","):
+                    getattr(bench, name)()
             bench.growth([int(size) for size in given.sizes.split(",") if size])
             if given.json:
                 given.json.write_text(json.dumps(bench.results, indent=1) + "\n")

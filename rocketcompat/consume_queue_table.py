@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.consume_queue import ConsumeQueue, LogMinimum, units_of
+from rocketcompat.consume_queue import ConsumeQueue, LogMinimum, Units, units_of
 from rocketcompat.consume_queue_ext import ConsumeQueueExt
 from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT
 from rocketcompat.messages import DispatchBatch
@@ -31,7 +31,7 @@ _ROCKSDB_FILE = "CURRENT"
 _log = logging.getLogger(__name__)
 
 
-def _units_by_queue(batch: DispatchBatch) -> tuple[Any, Any, Any]:
+def units_by_queue(batch: DispatchBatch) -> tuple[Any, Any, Any]:
     """Return row, queue and queue offset of a batch's units, by queue and then as in the log."""
     rows = np.flatnonzero(batch.queue_rows)
     codes, offsets = batch.queue_codes[rows], batch.queue_offsets[rows]
@@ -149,7 +149,7 @@ class ConsumeQueueTable:
 
         Units that are there are passed by, so after an OSError any part may be put again.
         """
-        rows, codes, offsets = _units_by_queue(batch)
+        rows, codes, offsets = units_by_queue(batch)
         if not len(rows):  # prepared and rolled back records only
             self._written = max(self._written, batch.end)
             return
@@ -185,6 +185,23 @@ class ConsumeQueueTable:
             with self._lock:  # after the writes: a sync in between would not have seen them
                 self._dirty.update(touched)
         self._written = max(self._written, batch.end)
+
+    def put_run(
+        self, topic: str, queue_id: int, offsets: Any, units: Units,
+        damaged: tuple[int, int] | None,
+    ) -> None:  # fmt: skip
+        """Write units of one queue, in the order of the log; `damaged` as in `DispatchBatch`."""
+        queue = self._queue_of(topic, queue_id)
+        if queue is None or not len(units):
+            return
+        try:
+            consecutive = int(offsets[-1]) - int(offsets[0]) == len(units) - 1
+            consecutive = consecutive and bool((np.diff(offsets) == 1).all())
+            if not consecutive or not queue.append_units(int(offsets[0]), units.tobytes()):
+                queue.put_rows(offsets, units, damaged)
+        finally:
+            with self._lock:
+                self._dirty.add(queue)
 
     def _queue_of(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue of a record; None for a topic that no directory can be named after."""

@@ -272,7 +272,7 @@ class StoreDirectory:
 
     def scan_log(
         self, start: int | None = None, end: int | None = None, *, since: int | None = None,
-        chained: bool = False,
+        chained: bool = False, exact: bool = False,
     ) -> Iterator[RecordColumns | Region]:  # fmt: skip
         """Yield the log in order: records by the piece, and what lies between them.
 
@@ -282,7 +282,8 @@ class StoreDirectory:
         Without more, the whole log. Else what stands at or behind the physical offset `start`;
         up to the piece that reaches `end`; from the file on that holds the first records
         stored at `since` (ms), with what stands before them in it. With `chained` the chain is
-        known to go through `start`: nothing before it is read.
+        known to go through `start`: nothing before it is read; with `exact` through `end` too:
+        no record behind it is.
         """
         floor = max(self.log.min_offset, start or 0)
         position = floor if chained else self._scan_start(floor, since)
@@ -297,6 +298,7 @@ class StoreDirectory:
                 position = damage.end
                 continue
             fault, stop = None, self._stop_behind(position)
+            stop = min(stop, limit) if exact else stop
             own = position >= self._own_from
             for piece in scan(self.log, position, stop, own=own):  # type: ignore[arg-type]
                 position, fault = piece.end, piece.fault

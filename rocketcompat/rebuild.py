@@ -83,13 +83,28 @@ def rebuild(
         raise InvalidMessage(f"{', '.join(sorted(unknown))}: {', '.join(STRUCTURES)} can be built")
     directory.check_changeable()
     built = build(directory, wanted, clock=clock, told=told)
+    names = [follower.name for follower in built.followers]
+    yield from install(directory, built, wanted, names, quarantine)
+    built.remove(directory.vfs)
+
+
+def install(
+    directory: StoreDirectory,
+    built: Built,
+    structures: Iterable[str],
+    followers: Iterable[str],
+    quarantine: Quarantine,
+) -> Iterator[Row]:
+    """Put structures that were built in the old ones' places, and vouch for them; a row each.
+
+    `followers` are the names under which progress is noted.
+    """
     marks = ProgressFile(directory.vfs, directory.root)
     known = marks.read()
     marks.forget()  # before anything is moved that they vouch for
-    for name in wanted:
+    for name in structures:
         yield put_in_place(directory, built, name, quarantine)
-    write_marks(directory, built, marks, known[0] if known else None)
-    built.remove(directory.vfs)
+    write_marks(directory, built, followers, marks, known[0] if known else None)
 
 
 def build(
@@ -139,7 +154,11 @@ def put_in_place(directory: StoreDirectory, built: Built, name: str, quarantine:
 
 
 def write_marks(
-    directory: StoreDirectory, built: Built, marks: ProgressFile, known: Progress | None
+    directory: StoreDirectory,
+    built: Built,
+    followers: Iterable[str],
+    marks: ProgressFile,
+    known: Progress | None,
 ) -> None:
     """Vouch for what was built, so that an open of ours does not build it once more."""
     log = known.log if known else Mark(built.log_end, built.log_end)
@@ -148,7 +167,7 @@ def write_marks(
             file.sync_always()
     mark = Mark(built.log_end, built.log_end)
     table = known.followers if known else {}
-    table |= {follower.name: mark for follower in built.followers}
+    table |= dict.fromkeys(followers, mark)
     damages = [(r.start, r.end, r.reason) for r in built.regions if r.state not in ENDS]
     progress = Progress(log, table, log_minimum=directory.log.min_offset, damages=damages)
     marks.write(progress, sync=True)

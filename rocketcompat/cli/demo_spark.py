@@ -26,8 +26,7 @@ def run(out: Path, console: Console | None = None) -> bool:
     steps = Steps(console)
     console.print("[bold]Spark: the same stores, split over tasks[/bold]")
     clock = timed()
-    spark = session()
-    spark.sparkContext.setLogLevel("OFF")
+    spark = session(quiet=True)
     steps.done("session", f"{spark.sparkContext.master}, Spark {spark.version}", clock())
     clock = timed()
     audited = audit(spark, str(root.resolve()))
@@ -35,7 +34,7 @@ def run(out: Path, console: Console | None = None) -> bool:
     steps.done("audit", what, clock(), audited.rows)
     clock = timed()
     topics = stats(spark, str(root.resolve())).topics
-    what = f"{len(topics)} topics, from the index alone"
+    what = f"{len(topics)} topic{'' if len(topics) == 1 else 's'}, from the index alone"
     steps.done("statistics", what, clock(), sum(t["messages"] for t in topics))
     for topic in topics:
         console.print(

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from rocketcompat.cli.mending import ACTION_COLUMNS, QuarantineOption
+from tubestore.cli.arguments import printing
 from tubestore.cli.errors import Leave
+from tubestore.cli.output import emit_rows
 from tubestore.cli.spark_jobs import JobRun, job_command, spark_app
 
 app = spark_app("Jobs over RocketMQ stores in Spark.")
+
+
+class StructureName(enum.StrEnum):
+    """What is built in Spark."""
+
+    CONSUMEQUEUE = "consumequeue"
+    INDEX = "index"
+
+
 StoreArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The RocketMQ store.")]
 
 
@@ -30,6 +43,33 @@ def convert(
     with given.running("convert") as (spark, told):
         found = jobs.convert(spark, root, out, job_id=given.job_id, told=told, **options)
     given.published(found)
+
+
+@app.command()
+@job_command()
+def rebuild(
+    given: JobRun,
+    root: StoreArgument,
+    structure: Annotated[
+        list[StructureName] | None, typer.Argument(help="What to build anew; both if not said.")
+    ] = None,
+    quarantine: QuarantineOption = None,
+) -> None:
+    """Build queues and index anew from the log; what was there goes into quarantine.
+
+    Refused while a broker holds the store. Options are the store's, with RocketMQ's names:
+    -o maxHashSlotNum=5000000. An interrupted run is taken up again, without a --job-id too.
+    """
+    from rocketcompat.spark import rebuilding
+
+    names = [name.value for name in structure or StructureName]
+    settings: dict[str, Any] = {"job_id": given.job_id or "rebuild", "options": given.options}
+    given.only_said(lambda: rebuilding.plan_rebuild(root, names, **settings).describe())
+    with given.running("rebuild") as (spark, told):
+        found = rebuilding.rebuild(spark, root, names, quarantine=quarantine, told=told, **settings)
+    given.finished(found.done)
+    with printing(None, given.format) as output:
+        emit_rows(found.rows, ACTION_COLUMNS, output)
 
 
 @app.command()

@@ -16,6 +16,8 @@ is one sequence, and reading one topic reads all of it, from `startingTimestamp`
 | `reading` | what a task does with a split |
 | `log_batches` | what the next batch of a stream has |
 | `source`, `stream` | what Spark calls |
+| `jobs` | conversion to a tube root |
+| `log_parts`, `rebuilding` | queues and index built anew, split by split |
 | `frames` | DataFrames, their options checked where the caller is |
 """
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+import rocketcompat.cli
 import rocketcompat.cli.demo
 import tubestore.cli.demo
 from rocketcompat.cli import demo_spark
 from tests.spark.rocket_stores import dumped, of_dump, write_rocket_store
 from tests.spark.stores import scanned_rows
+from tests.spark.test_rocket_rebuilding import files_of
+from tests.support.command import run_command
 from tubestore.check import check
 from tubestore.cli.errors import UsageMistake
 from tubestore.errors import TubeStoreError
@@ -116,6 +119,24 @@ def test_damage_in_the_log_ends_a_conversion_or_is_left_out(
         convert(spark, str(root), str(tmp_path / "a"))
     done = convert(spark, str(root), str(tmp_path / "b"), failOnCorrupt="false")
     assert done.rows == COUNT - 1
+
+
+def test_queues_and_index_are_rebuilt_by_the_command(
+    spark: Any, root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files_of(root)
+    run = ("spark", "rebuild", root, "-o", "maxHashSlotNum=100", "-o", "maxIndexNum=400")
+    done = run_command(rocketcompat.cli.main, (*run, "--dry-run"), capsys, monkeypatch)
+    assert "planned 1 splits" in done.out
+    assert done.out.endswith("builds consumequeue and index\n")
+    done = run_command(rocketcompat.cli.main, (*run, "--format", "jsonl"), capsys, monkeypatch)
+    assert [(row["action"], row["path"]) for row in done.rows] == [
+        ("rebuild", str(root / "consumequeue")),
+        ("rebuild", str(root / "index")),
+    ]
+    assert files_of(root) == before
+    done = run_command(rocketcompat.cli.main, (*run[:3], "tube"), capsys, monkeypatch)
+    assert done.code == 2
 
 
 def test_the_demos_stores_are_worked_on(

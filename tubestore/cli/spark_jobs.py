@@ -120,8 +120,7 @@ class JobRun:
         from tubestore.spark import session
         from tubestore.spark.jobs.running import silent
 
-        spark = session(self.master, pairs(self.conf), memory=self.memory)
-        spark.sparkContext.setLogLevel("OFF")
+        spark = session(self.master, pairs(self.conf), memory=self.memory, quiet=True)
         with watching(name, True) as told:
             yield spark, told or silent
 

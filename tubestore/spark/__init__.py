@@ -43,13 +43,17 @@ __all__ = ["behind", "read", "read_stream", "register", "session", "write", "wri
 
 
 def session(
-    master: str = "local[*]", settings: Mapping[str, Any] | None = None, *, memory: str = "2g"
+    master: str = "local[*]",
+    settings: Mapping[str, Any] | None = None,
+    *,
+    memory: str = "2g",
+    quiet: bool = False,
 ) -> SparkSession:
     """Return a session on this machine, with the sources registered; see `laptop.py`."""
     need_spark()
     from tubestore.spark.laptop import session as make
 
-    return make(master, settings, memory=memory)
+    return make(master, settings, memory=memory, quiet=quiet)
 
 
 def register(spark: SparkSession) -> None:

@@ -7,9 +7,11 @@ Next to read: `settings.py`.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tubestore.spark import java
@@ -33,11 +35,16 @@ SETTINGS: dict[str, str] = {
 
 
 def session(
-    master: str = "local[*]", settings: Mapping[str, Any] | None = None, *, memory: str = "2g"
+    master: str = "local[*]",
+    settings: Mapping[str, Any] | None = None,
+    *,
+    memory: str = "2g",
+    quiet: bool = False,
 ) -> SparkSession:
     """Return a Spark session on this machine with the sources registered; NoJava without a Java.
 
-    If a session is there already, it is that one, with its settings.
+    If a session is there already, it is that one, with its settings. With `quiet` what Java and
+    the workers have to say, now and later, is not shown: errors come as exceptions all the same.
     """
     from pyspark.sql import SparkSession
 
@@ -53,6 +60,27 @@ def session(
         builder = builder.config("spark.python.unix.domain.socket.dir", "/tmp")
     for name, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(name, str(value))
-    spark: SparkSession = builder.getOrCreate()
+    with unheard() if quiet else contextlib.nullcontext():
+        spark: SparkSession = builder.getOrCreate()
+    if quiet:
+        spark.sparkContext.setLogLevel("OFF")
     register(spark)
     return spark
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """Let processes that are started meanwhile write their errors nowhere, unless it fails."""
+    sys.stderr.flush()
+    heard = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            file.seek(0)
+            os.write(heard, file.read())
+            raise
+        finally:
+            os.dup2(heard, 2)
+            os.close(heard)

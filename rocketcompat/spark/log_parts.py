@@ -1,0 +1,228 @@
+"""What queues and index need of a split of the log, in two small files: a part.
+
+    <work>/parts/<number>-<random>/units.npy    a row a queue unit, by queue, then as in the log
+                                   items.npy    a row a key to be indexed, as in the log
+                                   runs.json    which units are whose, in stretches of the split
+
+A part is some thirty bytes a message; whoever builds a queue or an index file from it reads
+only the rows that are its own. It has its name once it is on stable storage.
+
+A stretch ends at a region that holds no records: from then on, missing queue offsets are given
+units that point to that region. Before the first one it is the last region of earlier splits.
+
+Nothing here imports Spark.
+
+Next to read: `rebuilding.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.consume_queue import units_of
+from rocketcompat.consume_queue_table import units_by_queue
+from rocketcompat.directory import ENDS, Region, StoreDirectory
+from rocketcompat.dispatch_batch import batch_of_records
+from rocketcompat.formats import BLANK, CQ_UNIT, MAGIC_BLANK
+from rocketcompat.messages import DispatchBatch
+
+Array = np.ndarray[Any, Any]
+#: A unit's bytes and where it goes. (As bytes: numpy turns numbers into native ones on its way.)
+UNIT_ROW = np.dtype([("queue_offset", np.int64), ("unit", f"V{CQ_UNIT.size}")])
+ITEM_ROW = np.dtype(
+    [("key_hash", np.int32), ("physical_offset", np.int64), ("store_timestamp", np.int64)]
+)
+_UNITS, _ITEMS, _RUNS = "units.npy", "items.npy", "runs.json"
+#: A region that holds no records: physical offset, bytes.
+Damaged = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Units of one queue: rows [first, first + count) of the part's units."""
+
+    topic: str
+    queue_id: int
+    first: int
+    count: int
+
+
+@dataclass(slots=True)
+class PartSummary:
+    """What the driver has to know of a part."""
+
+    #: Behind the last record, or what stands for one.
+    end: int
+    records: int = 0
+    items: int = 0
+    #: Physical offset of the last record with a key, and of the last record; -1 without one.
+    last_item: int = -1
+    last_record: int = -1
+    regions: list[Region] = field(default_factory=list)
+    #: Whether the log ends in it, whatever bytes follow.
+    ends: bool = False
+
+
+class PartWriter:
+    """Takes the log of a split as batches, in order, and writes its part."""
+
+    def __init__(self, start: int) -> None:
+        self.summary = PartSummary(start)
+        self._items: list[Array] = []
+        self._units: list[Array] = []
+        self._stretches: list[dict[str, Any]] = []
+        self._placed = 0
+        self._begin(None)
+
+    def _begin(self, damaged: Damaged | None) -> None:
+        """Begin a stretch."""
+        self._damaged, self._keys = damaged, dict[tuple[str, int], int]()
+        self._held: list[tuple[Array, Array]] = []
+
+    def add(self, batch: DispatchBatch) -> None:
+        """Take records."""
+        rows, codes, offsets = units_by_queue(batch)
+        units = np.empty(len(rows), UNIT_ROW)
+        units["queue_offset"] = offsets
+        made = units_of(batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows])
+        units["unit"] = made.view(UNIT_ROW["unit"])
+        keys = self._keys
+        numbers = [keys.setdefault(key, len(keys)) for key in batch.queue_keys]
+        self._held.append((np.array(numbers, np.int32)[codes], units))
+        items = np.empty(len(batch.key_rows), ITEM_ROW)
+        items["key_hash"] = batch.key_hashes
+        items["physical_offset"] = batch.physical_offsets[batch.key_rows]
+        items["store_timestamp"] = batch.store_timestamps[batch.key_rows]
+        self._items.append(items)
+        summary = self.summary
+        summary.records += len(batch)
+        summary.items += len(items)
+        summary.end = batch.end
+        summary.last_record = int(batch.physical_offsets[-1])
+        if len(items):
+            summary.last_item = int(items["physical_offset"][-1])
+
+    def add_region(self, region: Region) -> None:
+        """Take a part of the log that holds no records."""
+        self.summary.regions.append(region)
+        if region.state in ENDS:
+            self.summary.ends = True
+            return
+        self.summary.end = region.end
+        self._end_stretch()
+        self._begin((region.start, region.end - region.start))
+
+    def _end_stretch(self) -> None:
+        """Put the units of a stretch together, queue by queue."""
+        codes = np.concatenate([c for c, _ in self._held] or [np.empty(0, np.int32)])
+        units = np.concatenate([u for _, u in self._held] or [np.empty(0, UNIT_ROW)])
+        order = np.argsort(codes, kind="stable")
+        counts = np.bincount(codes, minlength=len(self._keys)).tolist()
+        runs = []
+        for (topic, queue_id), count in zip(self._keys, counts, strict=True):
+            if count:
+                runs.append([topic, queue_id, self._placed, count])
+            self._placed += count
+        self._units.append(units[order])
+        self._stretches.append({"damaged": self._damaged, "runs": runs})
+
+    def write(self, parts: str, number: int) -> str:
+        """Write the part, on stable storage; returns its directory."""
+        self._end_stretch()
+        path = os.path.join(parts, f"{number}-{uuid.uuid4().hex[:12]}")
+        os.makedirs(path)
+        for name, arrays in ((_UNITS, self._units), (_ITEMS, self._items)):
+            kind = UNIT_ROW if name == _UNITS else ITEM_ROW
+            with open(os.path.join(path, name), "xb") as file:
+                np.save(file, np.concatenate(arrays or [np.empty(0, kind)]))
+                _sync(file)
+        with open(os.path.join(path, _RUNS), "x", encoding="utf-8") as text:
+            json.dump(self._stretches, text)
+            _sync(text)
+        return path
+
+
+def _sync(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def write_part(
+    directory: StoreDirectory, start: int, end: int, parts: str, number: int
+) -> tuple[str, PartSummary]:
+    """Write the part of [start, end) of the log, both places of its chain."""
+    writer = PartWriter(start)
+    delays = directory.config.delay_levels_ms
+    for piece in directory.scan_log(start, end, chained=True, exact=True):
+        if isinstance(piece, Region):
+            writer.add_region(piece)
+            continue
+        behind = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+        writer.add(batch_of_records(piece, writer.summary.end, behind, delays))
+    summary = writer.summary
+    summary.ends = summary.ends or (summary.end < end and not _ends_a_file(directory, summary.end))
+    return writer.write(parts, number), summary
+
+
+def _ends_a_file(directory: StoreDirectory, position: int) -> bool:
+    """Whether the chain goes on in the next file: a blank record, or no room for one."""
+    raw = directory.log.read(position, BLANK.size)
+    return len(raw) < BLANK.size or BLANK.unpack_from(raw).magic_code == MAGIC_BLANK
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def runs_of(path: str) -> Iterator[tuple[Damaged | None, list[Run]]]:
+    """Go through the stretches of a part: the region before it, and the runs of its units."""
+    with open(os.path.join(path, _RUNS), encoding="utf-8") as file:
+        stretches = json.load(file)
+    for stretch in stretches:
+        damaged = stretch["damaged"]
+        yield None if damaged is None else tuple(damaged), [Run(*run) for run in stretch["runs"]]
+
+
+def units_in(path: str) -> Array:
+    """Return the units of a part, mapped."""
+    return _loaded(os.path.join(path, _UNITS))
+
+
+def items_in(path: str) -> Array:
+    """Return the items of a part, mapped."""
+    return _loaded(os.path.join(path, _ITEMS))
+
+
+def _loaded(path: str) -> Array:
+    found: Array = np.load(path, mmap_mode="r")
+    return found
+
+
+def counts_of(paths: Iterable[str]) -> dict[tuple[str, int], int]:
+    """Count the units of each queue in parts."""
+    counts: dict[tuple[str, int], int] = {}
+    for path in paths:
+        for _, runs in runs_of(path):
+            for run in runs:
+                key = (run.topic, run.queue_id)
+                counts[key] = counts.get(key, 0) + run.count
+    return counts
+
+
+def shared_out(
+    counts: dict[tuple[str, int], int], groups: int
+) -> Sequence[tuple[tuple[str, int], ...]]:
+    """Share queues out to groups with about the same number of units, none empty."""
+    held: list[list[tuple[str, int]]] = [[] for _ in range(max(1, groups))]
+    sizes = [0] * len(held)
+    for key in sorted(counts, key=lambda key: (-counts[key], key)):
+        least = sizes.index(min(sizes))
+        held[least].append(key)
+        sizes[least] += counts[key]
+    return [tuple(sorted(keys)) for keys in held if keys]

@@ -1,0 +1,231 @@
+"""Queues and index built split by split: the bytes that one process builds, whatever the log is."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rocketcompat
+from rocketcompat import Message
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.quarantine import Quarantine
+from rocketcompat.rebuild import rebuild as rebuild_here
+from rocketcompat.spark import rebuilding
+from rocketcompat.spark.rebuilding import STRUCTURES, plan_rebuild, rebuild
+from tests.spark.rocket_stores import CONFIG, write_rocket_store
+from tests.support.golden import ROCKET_VERSIONS, unpack
+from tubestore.clock import SystemClock
+from tubestore.errors import InvalidMessage, StoreLocked
+
+pytestmark = pytest.mark.usefixtures("small_waves")
+COUNT = 1500
+SPLIT = 30_000
+#: Rolled files, times of delivery, damage, torn ends, queues of which the log says nothing.
+GOLDEN = ["rolled", "delayed", "flip-body-middle", "bad-size-middle", "torn-half", "expired-most"]
+#: What a directory does not say of itself once its index is gone.
+GEOMETRY = {"maxHashSlotNum": 100, "maxIndexNum": 400}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("rebuilding") / "store"
+    write_rocket_store(root, COUNT)
+    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+        for number in range(60):  # delayed, prepared, rolled back, without keys, elsewhere too
+            store.put_message(
+                Message(
+                    f"topic{number % 5}", b"x" * number, sys_flag=(0, 4, 8, 12)[number % 4],
+                    delay_level=3 if number % 8 == 0 else 0, queue_id=number % 3,
+                    keys=["a", "b"] if number % 3 else None,
+                )
+            )  # fmt: skip
+    return root
+
+
+@pytest.fixture
+def store(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "store"))
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    """The structures' files; index files by their number, since their names are times."""
+    found = {}
+    for name in STRUCTURES:
+        paths = [path for path in sorted((root / name).rglob("*")) if path.is_file()]
+        for number, path in enumerate(paths):
+            key = str(number) if name == "index" else str(path.relative_to(root / name))
+            found[f"{name}/{key}"] = written(path)
+    return found
+
+
+def written(path: Path) -> bytes:
+    """A file's length, and its pages that are not zero: index files are large and sparse."""
+    size, parts, place = path.stat().st_size, [], 0
+    with path.open("rb") as file:
+        while place < size:
+            try:
+                place = os.lseek(file.fileno(), place, os.SEEK_DATA) & ~4095
+            except OSError:  # nothing but holes
+                break
+            page = os.pread(file.fileno(), 4096, place)
+            if any(page):
+                parts.append(b"%d:" % place + page)
+            place += 4096
+    return b"%d;" % size + b"".join(parts)
+
+
+def expected(root: Path, options: dict[str, Any] | None = None) -> dict[str, bytes]:
+    """What one process builds of a copy."""
+    copy = root.with_name(f"{root.name}-here")
+    shutil.copytree(root, copy)
+    directory = StoreDirectory(copy, options)
+    list(rebuild_here(directory, STRUCTURES, clock=SystemClock(),
+                      quarantine=Quarantine(directory.vfs, str(copy))))  # fmt: skip
+    found = files_of(copy)
+    shutil.rmtree(copy)
+    return found
+
+
+def run(root: Path, *structures: str, options: Any = None, **given: Any) -> Any:
+    given.setdefault("max_split_bytes", SPLIT)
+    return rebuild(None, str(root), structures or tuple(STRUCTURES), options=options, **given)
+
+
+@pytest.mark.parametrize("structures", [tuple(STRUCTURES), *((name,) for name in STRUCTURES)])
+def test_what_is_built_is_byte_for_byte_what_dispatch_wrote(
+    store: Path, structures: tuple[str, ...]
+) -> None:
+    before = files_of(store)
+    assert len([name for name in before if name.startswith("index/")]) > 3
+    result = run(store, *structures)
+    assert [row["path"] for row in result.rows] == [str(store / name) for name in structures]
+    assert result.records == COUNT + 60
+    assert sum(row.get("records", 0) for row in result.done.rows) == COUNT + 60
+    assert files_of(store) == before
+    kept = {path.name for path in (store / ".tubestore" / "quarantine" / "1").iterdir()}
+    assert kept == set(structures)
+    assert not (store / ".tubestore" / rebuilding.WORK_DIRECTORY / "rebuild").exists()
+
+
+def test_missing_structures_are_built(store: Path) -> None:
+    before = files_of(store)
+    for name in STRUCTURES:
+        shutil.rmtree(store / name)
+    size = {"mappedFileSizeConsumeQueue": CONFIG.mapped_file_size_consume_queue}
+    run(store, options={**GEOMETRY, **size})
+    assert files_of(store) == before
+
+
+def test_the_store_opens_without_building_anything_once_more(store: Path) -> None:
+    end = StoreDirectory(store).log.max_offset
+    run(store)
+    with rocketcompat.open(store, "w", CONFIG, background=False) as opened:
+        assert opened.problems == []
+        assert opened.recovered.verified_from > end - CONFIG.mapped_file_size_commit_log
+        assert opened.query_message("topic1", "k-1").messages
+
+
+@pytest.mark.parametrize("options", [GEOMETRY])
+def test_damage_in_the_log_leaves_the_same_units_as_in_one_process(
+    store: Path, options: dict[str, Any]
+) -> None:
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    for _ in range(3):
+        log = rng.choice(sorted((store / "commitlog").iterdir())[:-1])
+        raw = bytearray(log.read_bytes())
+        start = rng.choice([0, rng.randrange(len(raw))])
+        size = rng.choice([3, 5000, len(raw) - start])
+        raw[start : start + size] = rng.randbytes(len(raw[start : start + size]))
+        log.write_bytes(raw)
+    here = expected(store, options)
+    run(store, options=options, max_split_bytes=rng.choice([2000, SPLIT, 1 << 20]))
+    assert files_of(store) == here, f"seed {seed}"
+
+
+def test_a_missing_file_of_the_log_is_passed_over(store: Path) -> None:
+    sorted((store / "commitlog").iterdir())[2].unlink()
+    here = expected(store)
+    run(store)
+    assert files_of(store) == here
+
+
+@pytest.mark.parametrize("scenario", GOLDEN)
+def test_golden_stores_get_what_one_process_builds(scenario: str, tmp_path: Path) -> None:
+    for version in ROCKET_VERSIONS:
+        store = unpack("rocketmq", version, scenario, tmp_path / version).store
+        here = expected(store)
+        run(store, max_split_bytes=2000)
+        assert files_of(store) == here, version
+
+
+def test_a_rebuild_that_was_killed_does_what_is_missing(
+    store: Path, monkeypatch: pytest.MonkeyPatch, small_waves: list[int]
+) -> None:
+    before = files_of(store)
+    for kind in (rebuilding.ScanJob, rebuilding.BuildJob):
+        work: Callable[..., Any] = kind.work
+
+        def interrupted(self: Any, number: int, split: Any, work: Any = work) -> Any:
+            if number == 3:
+                raise RuntimeError("interrupted")
+            return work(self, number, split)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, "work", interrupted)
+            with pytest.raises(RuntimeError, match="interrupted"):
+                run(store)
+        assert files_of(store) == before
+    small_waves.clear()
+    done = run(store).done
+    assert done.resumed > len(plan_rebuild(str(store), ["index"], max_split_bytes=SPLIT).log.splits)
+    assert len(small_waves) == len(done.rows) - done.resumed
+    assert files_of(store) == before
+
+
+def test_one_that_was_killed_while_it_replaced_begins_anew(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files_of(store)
+
+    def install(*_: Any) -> Any:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rebuilding, "install", install)
+        with pytest.raises(RuntimeError):
+            run(store)
+    assert run(store).done.resumed == 0
+    assert files_of(store) == before
+
+
+def test_a_log_that_changed_since_is_read_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: Any) -> Any:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rebuilding.BuildJob, "work", build)
+        with pytest.raises(RuntimeError):
+            run(store)
+    with rocketcompat.open(store, "w", CONFIG, background=False) as opened:
+        opened.put_message(Message("topic0", b"one more", keys=["more"]))
+    before = files_of(store)
+    done = run(store).done
+    splits = plan_rebuild(str(store), ["index"], max_split_bytes=SPLIT).log.splits
+    assert 0 < done.resumed < len(splits)
+    assert files_of(store) == before
+
+
+def test_a_store_that_is_in_use_and_other_structures_are_refused(store: Path) -> None:
+    with rocketcompat.open(store, "w", CONFIG, background=False), pytest.raises(StoreLocked):
+        run(store)
+    with pytest.raises(InvalidMessage, match="can be built in Spark"):
+        plan_rebuild(str(store), ["tube"])
