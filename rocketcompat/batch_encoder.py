@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from rocketcompat import message_columns as given
+from rocketcompat.columns import RecordColumns
 from rocketcompat.formats import (
     BODY_CRC_MASK,
     HOST_V6_SIZE,
@@ -58,12 +59,13 @@ class EncodedColumns:
     """Records in one buffer, complete but for their places; `place` fills them in."""
 
     def __init__(self, data: Any, sizes: Int64s, topic_names: list[str], topic_codes: Int64s,
-                 queue_ids: Int64s, sys_flags: Int64s, *, born_missing: bool,
+                 queue_ids: Int64s, sys_flags: Int64s, properties: Any, *, born_missing: bool,
                  has_crc: bool) -> None:  # fmt: skip
         self.data, self.sizes = data, sizes
         self.bounds = offsets_of(sizes)
         self.topic_names, self.topic_codes, self.queue_ids = topic_names, topic_codes, queue_ids
         self.sys_flags = sys_flags
+        self._properties = properties
         self.born_missing, self._has_crc = born_missing, has_crc
 
     def __len__(self) -> int:
@@ -90,6 +92,23 @@ class EncodedColumns:
             self.data, self.bounds, queue_offsets, physical_offsets, store_timestamp,
             born=self.born_missing, sys_flags=self.sys_flags, has_crcs=self._has_crc,
         )  # fmt: skip
+
+    def records(self, base: int, queue_offsets: Int64s, store_timestamp: int) -> RecordColumns:
+        """Return the placed records, the first at the physical offset `base`, as columns.
+
+        They stand one behind the other, in one file. Nothing is decoded that was given.
+        """
+        found = RecordColumns(self.data, self.bounds[:-1], base)
+        columns = {
+            "queue_offset": queue_offsets,
+            "total_size": self.sizes.astype(np.int32),
+            "queue_id": self.queue_ids.astype(np.int32),
+            "sys_flag": self.sys_flags.astype(np.int32),
+            "store_timestamp": np.full(len(self), store_timestamp, np.int64),
+        }
+        properties = None if self._has_crc else self._properties  # a checksum came in since
+        found.know(columns, self.topic_names, self.topic_codes, properties)
+        return found
 
 
 def fill_in(
@@ -174,7 +193,7 @@ def encode_columns(messages: Any, config: MessageStoreConfig) -> EncodedColumns:
     buffer = interleave(_heads(fields, hosts), bodies, topics, lengths, properties)
     return EncodedColumns(
         bytes_of(buffer) if count else bytes_of(b""), sizes, names, codes, queue_ids, sys_flags,
-        born_missing=born_missing, has_crc=config.enabled_append_prop_crc,
+        properties, born_missing=born_missing, has_crc=config.enabled_append_prop_crc,
     )  # fmt: skip
 
 

@@ -57,6 +57,22 @@ class RecordColumns:
         self._raw = np.frombuffer(data, np.uint8)
         self._columns: dict[str, Any] = {}
 
+    def know(
+        self, columns: dict[str, Any], topic_names: list[str], topic_codes: Int64s, properties: Any
+    ) -> None:
+        """Take columns over from who wrote the records, so that nobody decodes them.
+
+        `properties` may be None: they are read from the records then.
+        """
+        self._columns |= columns
+        known = {"topic_names": topic_names, "topic_codes": topic_codes, "_properties": properties}
+        self.__dict__.update({n: value for n, value in known.items() if value is not None})
+
+    @property
+    def end(self) -> int:
+        """Physical offset behind the last byte of `data`."""
+        return self.base + len(self._raw)
+
     def __len__(self) -> int:
         return len(self.starts)
 

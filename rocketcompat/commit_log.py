@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ import numpy as np
 
 from rocketcompat.batch_encoder import EncodedColumns
 from rocketcompat.codec import encode_blank, encode_one
+from rocketcompat.columns import RecordColumns
 from rocketcompat.formats import BLANK, TRANSACTION_PREPARED
 from rocketcompat.mapped_file import LeftOver, MappedFile
 from rocketcompat.mapped_file_queue import MappedFileQueue
@@ -48,6 +50,9 @@ from tubestore.vfs import Vfs
 
 #: Above this many the starts are forgotten and the dispatcher follows the chain itself.
 _STARTS_MAX = 1 << 20
+#: Batches that nobody has dispatched are kept up to so many bytes; then the log has to be read.
+_COLUMNS_BYTES_MAX = 16 << 20
+_NONE = np.empty(0, np.int64)
 #: What can pass: the message is refused and the next may fit again.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -70,8 +75,14 @@ class CommitLog(ReadableLog):
         self._next_queue_offsets = QueueOffsetTable(config)
         #: Since when the put that is under way holds the lock, ms; 0 if none does.
         self._held_since = 0
-        self._starts: list[int] = []
+        self._starts = array("q")
         self._starts_complete = True
+        #: Whether the dispatcher gets batches as columns. Shards want more at a time than a put
+        #: brings, with bodies: for them the log is read again.
+        self.keeps_columns = "tube" not in config.layouts and not config.uses_transient_pool
+        #: Batches of records as columns, as far as they are kept for the dispatcher.
+        self._columns: list[RecordColumns] = []
+        self._columns_bytes = 0
         #: Where the next record goes, up to where readers see, and what is on stable storage.
         self._end = self._visible = self._synced = 0
         self._pool: TransientStorePool | None = None
@@ -103,7 +114,7 @@ class CommitLog(ReadableLog):
         self._last = self.queue.last
         self._end = self._visible = end
         self._synced = synced
-        self._starts = []
+        self._starts, self._columns = array("q"), []
 
     @property
     def max_offset(self) -> int:
@@ -173,7 +184,7 @@ class CommitLog(ReadableLog):
             self.put_count += 1
             self._starts.append(physical_offset)
             if len(self._starts) > _STARTS_MAX:
-                self._starts, self._starts_complete = [], False
+                self._starts, self._starts_complete = array("q"), False
         return physical_offset, queue_offset, now
 
     def put_columns(
@@ -223,26 +234,41 @@ class CommitLog(ReadableLog):
                 self._held_since = 0
                 counts = np.bincount(groups[:written], minlength=len(keys) + 1)[: len(keys)]
                 self._next_queue_offsets.count_up(keys, bases, counts)
-                self._starts.extend(physical_offsets[:written].tolist())
+                self._starts.frombytes(physical_offsets[:written].tobytes())
                 self.put_count += written
                 if written:
                     self._store_timestamp = now
                 if len(self._starts) > _STARTS_MAX:
-                    self._starts, self._starts_complete = [], False
+                    self._starts, self._starts_complete = array("q"), False
+            if len(parts) == 1:
+                self._keep_columns(encoded, int(physical_offsets[0]), queue_offsets, now)
         return physical_offsets, queue_offsets, now
 
-    def take_starts(self) -> tuple[list[int], int, bool]:
+    def take_starts(self) -> tuple[Int64s, int, bool, list[RecordColumns]]:
         """Hand over the physical offsets of the records put since the last call, and the end.
 
         For one dispatcher. The third says whether they are all there; there may have been too
-        many to keep.
+        many to keep. The fourth are some of these records as columns, in log order: what of
+        them is not there has to be read.
         """
         with self._put_lock:
             visible = self._visible
             count = len(self._starts) if self._pool is None else bisect_left(self._starts, visible)
             starts, self._starts = self._starts[:count], self._starts[count:]
             complete, self._starts_complete = self._starts_complete, True
-            return (starts if complete else []), visible, complete
+            columns, self._columns = self._columns, []
+            self._columns_bytes = 0
+        found = np.frombuffer(starts, np.int64) if complete and count else _NONE
+        return found, visible, complete, columns
+
+    def _keep_columns(
+        self, encoded: EncodedColumns, base: int, queue_offsets: Int64s, now: int
+    ) -> None:
+        """Keep a batch for the dispatcher, unless many wait."""
+        size = len(encoded.data)
+        if self.keeps_columns and self._columns_bytes + size <= _COLUMNS_BYTES_MAX:
+            self._columns.append(encoded.records(base, queue_offsets, now))
+            self._columns_bytes += size
 
     def commit(self) -> bool:
         """Copy what the transient pool holds to the page cache; False if nothing moved.

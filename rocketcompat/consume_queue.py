@@ -80,7 +80,8 @@ class ConsumeQueue:
     """The units of one queue. Offsets are queue offsets unless a name says physical."""
 
     __slots__ = ("_end", "_files", "_log_minimum", "_min", "_min_for", "_open_lock", "_opened",
-                 "_trusted_end", "_writable", "ext", "queue_id", "refused", "topic")  # fmt: skip
+                 "_tail", "_trusted_end", "_writable", "ext", "queue_id", "refused",
+                 "topic")  # fmt: skip
 
     def __init__(
         self,
@@ -108,6 +109,8 @@ class ConsumeQueue:
         self._trusted_end = trusted_end
         self._opened = False
         self._end = 0
+        #: The file that was written to last: looked up once, not for every few units.
+        self._tail: MappedFile | None = None
         self._min, self._min_for = 0, -1
 
     @property
@@ -228,6 +231,13 @@ class ConsumeQueue:
 
     def append_units(self, first: int, units: Buffer) -> bool:
         """Write units where the queue ends; False, and nothing done, if that is not at `first`."""
+        tail = self._tail
+        if tail is not None and first == self._end:
+            position = first * _SIZE - tail.file_from_offset
+            if position + len(units) <= tail.file_size:
+                tail.write_at(position, units)
+                self._end = first + len(units) // _SIZE
+                return True
         self._open()
         if first != self._end or self._files.last is None:
             return False
@@ -299,6 +309,7 @@ class ConsumeQueue:
     def _write(self, first: int, units: Buffer) -> None:
         self._files.write_at(first * _SIZE, units)
         self._end = first + len(units) // _SIZE
+        self._tail = self._files.last
 
     def _refuse(self, offset: int, count: int, reason: str) -> None:
         if not self.refused:
@@ -313,7 +324,7 @@ class ConsumeQueue:
         """
         with self._open_lock:
             self._files.load()
-            self._opened, self._min_for = True, -1
+            self._opened, self._min_for, self._tail = True, -1, None
             files = self._files.files
             while files and not self._starts_well(files, keep_below):
                 files = files[:-1]
@@ -329,7 +340,7 @@ class ConsumeQueue:
         with self._open_lock:
             self._open()
             self._files.truncate_dirty_files(end * _SIZE)
-            self._end, self._min_for = end, -1
+            self._end, self._min_for, self._tail = end, -1, None
 
     def _starts_well(self, files: tuple[MappedFile, ...], keep_below: int) -> bool:
         """Whether the cut is in the last of these files or behind it."""

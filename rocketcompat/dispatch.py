@@ -21,10 +21,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rocketcompat.columns import RecordColumns
 from rocketcompat.commit_log import CommitLog
-from rocketcompat.dispatch_batch import batch_of
+from rocketcompat.dispatch_batch import batch_of, batch_of_records, merged
 from rocketcompat.follower import Follower
 from rocketcompat.log_feed import LogFeed
 from rocketcompat.log_scan import Piece
@@ -35,6 +36,13 @@ from tubestore.errors import CorruptRecord, TubeStoreError
 _log = logging.getLogger(__name__)
 #: After it was woken the thread lets puts come together this long, unless somebody waits.
 LINGER_SECONDS = 0.02
+#: Batches over many queues are gathered as long as they come so soon, up to this long.
+_QUIET_SECONDS = 0.1
+_GATHER_SECONDS = 0.5
+#: Records a queue from which on a batch is handed over at once, and how much may be gathered.
+_DENSE_ROWS = 16
+_GATHERED_BYTES = 64 << 20
+_GATHERED_ROWS = 1 << 17
 _JOIN_SECONDS = 60.0
 
 
@@ -62,6 +70,9 @@ class ReputMessageService:
         self._source = LogFeed(log, position, begin)
         self._inline_bytes = log.config.dispatch_inline_bytes or 1 << 63
         self._delays = log.config.delay_levels_ms
+        #: Batches over many queues that wait for more, so that a queue is written once for them.
+        self._gathered: list[DispatchBatch] = []
+        self._gathered_since = 0.0
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._urgent = threading.Event()
@@ -90,11 +101,53 @@ class ReputMessageService:
         with self._dispatch_lock:
             return self._drain()
 
-    def _drain(self) -> int:
-        count = 0
-        while (piece := self._source.next_piece()) is not None:
-            count += self._dispatch(piece)
-        return count
+    def _drain(self, *, everything: bool = True) -> int:
+        """Hand over what is in the log.
+
+        Batches that were gathered wait on, unless `everything` that is there now is wanted.
+        """
+        count, target = 0, self._log.max_offset if everything else 0
+        while True:
+            position = self._gathered[-1].end if self._gathered else self._source.position
+            records = self._source.next_columns(position)
+            if records is not None:
+                count += self._take(records)
+            elif self._gathered:
+                if self._source.position >= target and not self._source.holds_more(position):
+                    return count
+                count += self._hand_over_gathered()
+            elif (piece := self._source.next_piece()) is not None:
+                count += self._dispatch(piece)
+            else:
+                return count
+
+    def _take(self, records: RecordColumns) -> int:
+        """Hand records over, or let them wait for more; returns how many were handed over."""
+        batch = batch_of_records(
+            records, records.base, records.end, self._delays, self._source.damaged
+        )
+        if len(batch) >= _DENSE_ROWS * len(batch.queue_keys):
+            count = self._hand_over_gathered()
+            self._hand_over(batch)
+            return count + len(batch)
+        self._gathered.append(replace(batch, records=None))
+        return self._hand_over_gathered() if self._has_enough() else 0
+
+    def _has_enough(self) -> bool:
+        """Whether what was gathered is worth a write for each queue, or has waited long enough."""
+        first, now = self._gathered[0], self._clock.monotonic()
+        if len(self._gathered) == 1:
+            self._gathered_since = now
+        if self._gathered[-1].end - first.start >= _GATHERED_BYTES:
+            return True
+        rows = sum(map(len, self._gathered))
+        return rows >= _GATHERED_ROWS or now - self._gathered_since >= _GATHER_SECONDS
+
+    def _hand_over_gathered(self) -> int:
+        gathered, self._gathered = self._gathered, []
+        if gathered:
+            self._hand_over(merged(gathered))
+        return sum(map(len, gathered))
 
     def wait_dispatched(self, offset: int, timeout: float) -> bool:
         """Wait until everything up to and with the record at `offset` was handed over.
@@ -137,6 +190,20 @@ class ReputMessageService:
                 self._drain()
             finally:
                 self._dispatch_lock.release()
+
+    def help_with_columns(self) -> None:
+        """As `wake`, of many messages put together: their columns are at hand, so use them.
+
+        The thread would have to read and decode them again, and contend for the interpreter.
+        """
+        may_help = self._thread is not None and self._log.keeps_columns
+        if may_help and self._dispatch_lock.acquire(blocking=False):
+            try:
+                self._drain(everything=False)
+            finally:
+                self._dispatch_lock.release()
+        if self.behind:
+            self.wake()
 
     def drop(self, follower: Follower) -> None:
         """Feed a follower no longer."""
@@ -183,11 +250,20 @@ class ReputMessageService:
                 self._wake.wait()
             self._sleeping = False
             if not self._stopping and not self._urgent.is_set():
-                self._urgent.wait(LINGER_SECONDS)
+                self._linger()
             self._urgent.clear()
 
+    def _linger(self) -> None:
+        """Let puts come together; while batches are gathered, until no more of them come."""
+        count = -1
+        while count != len(self._gathered):
+            count = len(self._gathered)
+            seconds = _QUIET_SECONDS if count else LINGER_SECONDS
+            if self._urgent.wait(seconds) or self._stopping:
+                return
+
     def _dispatch(self, piece: Piece) -> int:
-        """Hand a piece over to every follower that is to have it, then move on."""
+        """Decode a piece and hand it over; returns the number of records."""
         count = len(piece.starts)
         if count:
             try:
@@ -197,13 +273,22 @@ class ReputMessageService:
                 self._source.forget_starts()
                 self.problems.append(error)
                 return 0
-            for feed in self._feeds:
-                if feed.failed is None and piece.base >= feed.start:
-                    self._feed(feed, batch)
-        with self._condition:
-            self._source.position = piece.end
-            self._condition.notify_all()
+            self._hand_over(batch)
+        else:
+            self._move_on(piece.end)
         return count
+
+    def _hand_over(self, batch: DispatchBatch) -> None:
+        """Hand a batch over to every follower that is to have it, then move on."""
+        for feed in self._feeds:
+            if feed.failed is None and batch.start >= feed.start:
+                self._feed(feed, batch)
+        self._move_on(batch.end)
+
+    def _move_on(self, position: int) -> None:
+        with self._condition:
+            self._source.position = position
+            self._condition.notify_all()
 
     def _feed(self, feed: _Feed, batch: DispatchBatch) -> None:
         try:

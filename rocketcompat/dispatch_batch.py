@@ -15,7 +15,7 @@ from rocketcompat.log_scan import Piece
 from rocketcompat.messages import DispatchBatch, has_index_items
 from rocketcompat.multi_dispatch import QueueKey, copies_of
 from rocketcompat.topics import PROPERTY_DELAY, SCHEDULE_TOPIC
-from tubestore.kernels import Int64s
+from tubestore.kernels import Int64s, offsets_of
 
 
 def batch_of(
@@ -61,6 +61,52 @@ def batch_of_records(
         copy_offsets=copy_offsets,
         damaged=damaged,
     )
+
+
+def merged(batches: Sequence[DispatchBatch]) -> DispatchBatch:
+    """Return consecutive batches as one, without `records`: their bodies are not kept."""
+    first = batches[0]
+    keys, codes, copy_codes = _joined_queues(batches)
+    before = offsets_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(batch, name) for batch in batches])
+
+    def rows(name: str) -> Any:
+        parts = zip(batches, before, strict=False)
+        return np.concatenate([getattr(batch, name) + count for batch, count in parts])
+
+    return DispatchBatch(
+        start=first.start,
+        end=batches[-1].end,
+        physical_offsets=joined("physical_offsets"),
+        sizes=joined("sizes"),
+        queue_keys=keys,
+        queue_codes=codes,
+        queue_offsets=joined("queue_offsets"),
+        tags_codes=joined("tags_codes"),
+        store_timestamps=joined("store_timestamps"),
+        sys_flags=joined("sys_flags"),
+        key_rows=rows("key_rows"),
+        key_hashes=joined("key_hashes"),
+        records=None,
+        copy_rows=rows("copy_rows"),
+        copy_codes=copy_codes,
+        copy_offsets=joined("copy_offsets"),
+        damaged=first.damaged,
+    )
+
+
+def _joined_queues(batches: Sequence[DispatchBatch]) -> tuple[list[QueueKey], Any, Any]:
+    """Return the queues of all batches, and which of them each row and each copy is."""
+    numbers: dict[QueueKey, int] = {}
+    codes, copy_codes = [], []
+    for batch in batches:
+        places = [numbers.setdefault(key, len(numbers)) for key in batch.queue_keys]
+        table = np.array(places, np.int32)
+        codes.append(table[batch.queue_codes])
+        copy_codes.append(table[batch.copy_codes])
+    return list(numbers), np.concatenate(codes), np.concatenate(copy_codes)
 
 
 def _copies(

@@ -10,10 +10,12 @@ Next to read: `dispatch.py`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
+from rocketcompat.columns import RecordColumns
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.log_scan import Damage, Piece, find_record, scan
 from tubestore.errors import TubeStoreError
@@ -35,21 +37,49 @@ class LogFeed:
         #: Record starts that were handed over and not dispatched, and where they end.
         self._starts: Int64s = np.empty(0, np.int64)
         self._starts_end = position
+        #: Some of these records as columns, in log order.
+        self._columns: deque[RecordColumns] = deque()
 
     def forget_starts(self) -> None:
         """Have the chain followed: what the puts told does not fit what is in the log."""
         self._starts = np.empty(0, np.int64)
 
-    def next_piece(self) -> Piece | None:
-        """Read the next piece of the log, over damage; None when nothing is left."""
-        taken, end, complete = self._log.take_starts()
+    def next_columns(self, position: int) -> RecordColumns | None:
+        """Return the records from `position` on that a put left as columns; None without any.
+
+        Only they are read nowhere: what is in the log before them comes from `next_piece`.
+        """
+        if not self._columns:
+            self._take_told()
+        while self._columns and self._columns[0].base < position:
+            self._columns.popleft()
+        first = self._columns[0] if self._columns else None
+        if first is None or first.base != position or self._next_begin(position) < first.end:
+            return None
+        return self._columns.popleft()
+
+    def holds_more(self, position: int) -> bool:
+        """Whether there are records at or behind `position`."""
+        return self._starts_end > position
+
+    def _take_told(self) -> None:
+        """Take over what the puts told since the last call."""
+        taken, end, complete, columns = self._log.take_starts()
         if not complete:  # some are missing between those that are held and these
             self._starts = np.empty(0, np.int64)
-        elif taken:
-            self._starts = np.append(self._starts, np.array(taken, np.int64))
+        elif len(taken):
+            held = self._starts[np.searchsorted(self._starts, self.position) :]
+            self._starts = np.concatenate((held, taken))
         self._starts_end = end
+        self._columns += columns
+
+    def next_piece(self) -> Piece | None:
+        """Read the next piece of the log, over damage; None when nothing is left."""
+        self._take_told()
+        end = self._starts_end
         if self.position >= end:
             return None
+        self._starts = self._starts[np.searchsorted(self._starts, self.position) :]
         if len(self._starts) and self._starts[0] == self.position:
             return self._told_piece()
         limit = int(self._starts[0]) if len(self._starts) else end

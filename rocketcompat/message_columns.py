@@ -79,15 +79,37 @@ def _texts(table: pa.Table, name: str) -> Any:
 
 def topics_of(table: pa.Table, size_max: int) -> tuple[list[str], Int64s, Any, Int64s]:
     """Return the distinct topics, each row's, its bytes with the length in front, its magic."""
-    column = _texts(table, "topic")
+    column = _column(table, "topic")
+    names, codes = _distinct(column) or _distinct_of_texts(_texts(table, "topic"))
+    pairs = [encode_topic(name, size_max) for name in names]
+    raw = pa.array([raw for _, raw in pairs], pa.large_binary()).take(pa.array(codes))
+    return names, codes, raw, np.array([magic for magic, _ in pairs], np.int64)[codes]
+
+
+def _distinct(column: Any) -> tuple[list[str], Int64s] | None:
+    """Take a dictionary of distinct texts as it is; None for any other column."""
+    if column is None or not pa.types.is_dictionary(column.type) or column.null_count:
+        return None
+    texts, value_type = column.dictionary, column.type.value_type
+    if not (pa.types.is_string(value_type) or pa.types.is_large_string(value_type)):
+        return None
+    names = texts.to_pylist()
+    if texts.null_count or len(set(names)) < len(names):
+        return None
+    codes = column.indices.to_numpy().astype(np.int64)
+    used = np.bincount(codes, minlength=len(names)) > 0
+    if not used.all():  # a name that no row has must not be refused
+        names = [names[code] for code in np.flatnonzero(used).tolist()]
+        codes = (np.cumsum(used) - 1)[codes]
+    return names, codes
+
+
+def _distinct_of_texts(column: Any) -> tuple[list[str], Int64s]:
     if column is None or column.null_count:
         raise InvalidMessage("topic: a row has none")
     encoded = column.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    pairs = [encode_topic(name, size_max) for name in names]
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    raw = pa.array([raw for _, raw in pairs], pa.large_binary()).take(encoded.indices)
-    return names, codes, raw, np.array([magic for magic, _ in pairs], np.int64)[codes]
+    return encoded.dictionary.to_pylist(), codes
 
 
 def bodies_of(table: pa.Table, count: int) -> Any:

@@ -73,7 +73,7 @@ class PutPath:
         """Append many messages given as columns."""
         encoded = encode_columns(put_aside(messages, self._config), self._config)
         physical_offsets, queue_offsets, timestamp = self._log.put_columns(encoded)
-        self._dispatcher.wake()
+        self._dispatcher.help_with_columns()
         if len(encoded) and self._waits(durability):
             self._log.sync_to(int(physical_offsets[-1] + encoded.sizes[-1]))
         elif durability == "page_cache" and self._log.commit():
@@ -93,7 +93,7 @@ class PutPath:
         if size > room:
             raise MessageTooLarge(size, room, "batch")
         physical, queue_offsets, timestamp = self._log.put_columns(encoded, together=True)
-        self._dispatcher.wake()
+        self._dispatcher.help_with_columns()
         status = PutStatus.PUT_OK
         if self._waits(durability):
             status = self._synced(int(physical[-1] + encoded.sizes[-1]))

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig, dispatch
+from rocketcompat.batch_encoder import encode_columns
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.dispatch import ReputMessageService
 from rocketcompat.messages import DispatchBatch
@@ -246,3 +248,125 @@ def test_a_put_that_finds_much_pending_hands_it_over_itself(
         service.wake_or_help(log.max_offset)
     assert service.behind <= 500
     assert len(follower.offsets) > 10
+
+
+MANY = MessageStoreConfig(layouts=frozenset({"consume_queue", "index"}))
+
+
+@pytest.fixture
+def wide_log(memory_vfs: MemoryVfs, clock: ManualClock) -> CommitLog:
+    """A log that keeps the columns of batches: no shards follow it."""
+    log = CommitLog(memory_vfs, "/log", MANY.changed(mapped_file_size_commit_log=1 << 16), clock)
+    log.queue.load()
+    log.start_at(0, 0)
+    return log
+
+
+def put_columns(log: CommitLog, count: int, queues: int, **columns: Any) -> list[int]:
+    numbers = np.arange(count)
+    table = {
+        "topic": [f"T{n % 3}" for n in range(count)],
+        "queue_id": numbers % queues,
+        "body": [b"x" * (n % 50) for n in range(count)],
+        "tags": [f"tag{n % 4}" if n % 5 else None for n in range(count)],
+        "keys": [[f"k{n}", "all"] if n % 2 else [] for n in range(count)],
+    } | columns
+    return list(log.put_columns(encode_columns(table, log.config))[0])
+
+
+def columns_of(batches: list[DispatchBatch]) -> list[tuple[Any, ...]]:
+    """What followers are told, a row a record, in whatever batches it came."""
+    return [
+        (
+            *(int(getattr(b, name)[row]) for name in (
+                "physical_offsets", "sizes", "queue_offsets", "tags_codes", "store_timestamps",
+                "sys_flags")),
+            b.queue_keys[b.queue_codes[row]],
+            b.key_hashes[b.key_rows == row].tolist(),
+            [(b.queue_keys[b.copy_codes[copy]], int(b.copy_offsets[copy]))
+             for copy in np.flatnonzero(b.copy_rows == row)],
+        )
+        for b in batches for row in range(len(b))
+    ]  # fmt: skip
+
+
+COPIES = "INNER_MULTI_DISPATCH\x01%LMQ%a,b\x02INNER_MULTI_QUEUE_OFFSET\x013,4\x02KEYS\x01k é"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {},
+        {"sys_flag": [0, 4, 8, 12] * 60},
+        {"keys": None, "tags": None, "properties": [COPIES] * 240},
+        {"topic": ["SCHEDULE_TOPIC_XXXX", "U"] * 120, "keys": None, "tags": None,
+         "properties": ["DELAY\x013\x02TAGS\x01t"] * 240},
+    ],
+    ids=["tags and keys", "transactions", "copies", "delayed"],
+)  # fmt: skip
+@pytest.mark.parametrize("queues", [2, 40], ids=["at once", "gathered"])
+def test_columns_that_were_put_say_what_the_log_says(
+    wide_log: CommitLog, clock: ManualClock, columns: dict[str, Any], queues: int
+) -> None:
+    given = {n: [None] * 240 if column is None else column for n, column in columns.items()}
+    told, read = Recorder("told"), Recorder("read")
+    first = ReputMessageService(wide_log, [told], clock, position=0)
+    for _ in range(3):  # rolls to the next file now and then: that batch is read
+        put_columns(wide_log, 240, queues, **given)
+        put(wide_log, 2)
+        first.dispatch_pending()
+    ReputMessageService(wide_log, [read], clock, position=0).dispatch_pending()
+    assert first.behind == 0
+    assert columns_of(told.batches) == columns_of(read.batches)
+    assert len(columns_of(read.batches)) == 3 * 242
+
+
+def test_batches_over_many_queues_are_gathered_while_they_come(wide_log: CommitLog) -> None:
+    follower = Recorder("a")
+    service = ReputMessageService(wide_log, [follower], ManualClock(), position=0)
+    service._thread = threading.Thread()  # one that never runs
+    places = []
+    for _ in range(3):
+        places += put_columns(wide_log, 50, 40)
+        service.help_with_columns()
+        assert follower.batches == []
+        assert service.behind == wide_log.max_offset
+    assert service.dispatch_pending() == 150
+    assert follower.offsets == places
+    assert len(follower.batches) == 1
+
+
+def test_a_gathered_batch_has_waited_long_enough_after_half_a_second(wide_log: CommitLog) -> None:
+    follower, clock = Recorder("a"), ManualClock()
+    service = ReputMessageService(wide_log, [follower], clock, position=0)
+    service._thread = threading.Thread()
+    put_columns(wide_log, 50, 40)
+    service.help_with_columns()
+    clock.advance(1000)
+    put_columns(wide_log, 50, 40)
+    service.help_with_columns()
+    assert len(follower.offsets) == 100
+
+
+def test_single_puts_behind_gathered_batches_stay_behind_them(wide_log: CommitLog) -> None:
+    follower = Recorder("a")
+    service = ReputMessageService(wide_log, [follower], ManualClock(), position=0)
+    service._thread = threading.Thread()
+    places = put_columns(wide_log, 50, 40)
+    service.help_with_columns()
+    places += put(wide_log, 2)
+    service.help_with_columns()
+    assert follower.offsets == places
+
+
+def test_columns_that_nobody_takes_are_not_kept_for_ever(
+    wide_log: CommitLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketcompat.commit_log._COLUMNS_BYTES_MAX", 10_000)
+    places = []
+    for _ in range(8):
+        places += put_columns(wide_log, 20, 2)
+    assert 0 < sum(len(records.data) for records in wide_log._columns) <= 10_000
+    follower = Recorder("a")
+    ReputMessageService(wide_log, [follower], clock, position=0).dispatch_pending()
+    assert follower.offsets == places

@@ -23,7 +23,8 @@ from pathlib import Path
 
 from tubestore.layout import Buffer
 
-DESCRIPTORS_MAX = 512
+#: Ten thousand queues that are written to in turn must fit: a smaller pool would open each anew.
+DESCRIPTORS_MAX = 16_384
 LOOKS_MAX = 8
 _DESCRIPTOR_PATH = "/dev/fd/{}" if platform.system() == "Darwin" else "/proc/self/fd/{}"
 
@@ -223,7 +224,7 @@ class OsVfs:
 
     def __init__(self, descriptors_max: int | None = None) -> None:
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._descriptors_max = descriptors_max or max(16, min(DESCRIPTORS_MAX, allowed // 2))
+        self._descriptors_max = descriptors_max or max(16, min(DESCRIPTORS_MAX, allowed * 3 // 4))
         self._lock = threading.Lock()
         self._pool: deque[OsFile] = deque()
 
