@@ -117,17 +117,16 @@ class MappedFile:
         size = min(size, self.wrote_position - position)
         return self._file.pread(size, position) if size > 0 else b""
 
-    def view(self) -> memoryview:
-        """Map the written prefix; valid as long as it is held, also after close and unlink.
+    def view(self, end: int) -> memoryview:
+        """Map the written prefix, of which [0, end) is wanted; valid also after close and unlink.
 
-        The map of a full file is kept and shared.
+        The map is kept, and used again as long as it reaches to `end`; what is not written yet
+        is never read through it (D10).
         """
-        if self._view is not None:
-            return self._view
-        view = self._file.view(min(self.wrote_position, self._file.size()))
-        if self.is_full:
-            self._view = view
-        return view
+        view = self._view
+        if view is None or len(view) < end:
+            view = self._view = self._file.view(min(self.wrote_position, self._file.size()))
+        return view[:end]
 
     def next_data(self, position: int) -> int | None:
         """Return the next position that may hold data, None if only a hole follows."""

@@ -68,13 +68,30 @@ def walk(
     what holds for records that we wrote, with `record_crc` the checksum of the whole record
     instead of the body's (see `first_fault`).
     """
+    chain = follow(data, start, base, file_end)
+    good = chain.starts
+    count, fault = first_fault(data, good, check_crc=check_crc, own=own, record_crc=record_crc)
+    if fault is not None:
+        return Walk(good[:count], int(good[count]), reason=fault)
+    return chain
+
+
+def follow(
+    data: Buffer, start: int, base: int, file_end: int, *, bytes_max: int | None = None
+) -> Walk:
+    """As `walk`, but only what links a record to the next is looked at.
+
+    With `bytes_max` it stops behind the record that reaches so far: then none of `wanted`,
+    `blank` and `reason` is set.
+    """
     starts: list[int] = []
     position, available = start, len(data)
     limit = min(available, file_end)
+    stop = file_end if bytes_max is None else min(file_end, start + bytes_max)
     wanted, blank, reason = 0, False, None
     unpack, add, versions, least = _LINK.unpack_from, starts.append, TOPIC_LENGTH_SIZE, _LEAST
     last = limit - _CHAIN.size
-    while position < file_end:
+    while position < stop:
         # The loop over all records of a log: a whole record on its place is all it looks for.
         if position <= last:
             total, magic, physical = unpack(data, position)
@@ -90,11 +107,7 @@ def walk(
                 continue
         wanted, blank, reason = _judge_end(data, position, base, file_end)
         break
-    good = np.array(starts, np.int64)
-    count, fault = first_fault(data, good, check_crc=check_crc, own=own, record_crc=record_crc)
-    if fault is not None:
-        return Walk(good[:count], starts[count], reason=fault)
-    return Walk(good, position, wanted, blank, reason)
+    return Walk(np.array(starts, np.int64), position, wanted, blank, reason)
 
 
 def _judge_end(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import binascii
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,8 +20,10 @@ from rocketcompat.messages import MessageRecord
 from rocketcompat.store_stats import StoreStats
 from rocketcompat.time_search import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
 from tubestore.clock import Time, time_ms
+from tubestore.errors import InvalidMessage
 
 if TYPE_CHECKING:
+    from rocketcompat.column_reads import QueuePage
     from rocketcompat.commit_log import CommitLog
     from rocketcompat.consume_queue_table import ConsumeQueueTable
     from rocketcompat.index_service import IndexService
@@ -79,6 +82,49 @@ class StoreReads(ABC):
         from rocketcompat.key_reads import query_message
 
         return query_message(self, topic, key, max_count, begin, end)
+
+    def query_messages(self, topic: str, keys: Sequence[str], max_count: int = 32) -> pa.Table:
+        """Find messages by many keys at once: a table of `key` and the records' columns.
+
+        Of each key the newest `max_count`, oldest first, in the order of the keys; other keys
+        of the same hash are left out. Columns as `record_batches.RECORD_SCHEMA` has them.
+        """
+        self._check_open()
+        from rocketcompat.column_reads import query_keys
+
+        if self.index is None:
+            raise InvalidMessage("this store has no index: look for keys by a scan")
+        return query_keys(self.commit_log, self.index, topic, keys, max_count)
+
+    def read_queue(
+        self, topic: str, queue_id: int, offset: int = 0, limit: int = 1000
+    ) -> QueuePage:
+        """Read up to `limit` messages of a queue as one Arrow batch, bodies copied out.
+
+        `page.batch`, and `page.next_offset` to go on from; a page ends where a file of the queue
+        does. What cannot be read is in `page.problems`. An unknown queue is empty.
+        """
+        self._check_open()
+        from rocketcompat.column_reads import QueuePage, read_queue
+        from rocketcompat.record_batches import empty_batch
+
+        queue = self.queues.find(topic, queue_id) if self.queues else None
+        if queue is None:
+            return QueuePage(empty_batch(), 0)
+        return read_queue(self.commit_log, queue, offset, limit)
+
+    def scan(
+        self, start: int | None = None, end: int | None = None, *, verify: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the whole log in order as Arrow batches, or its part [start, end).
+
+        Physical offsets; `start` is where a record begins. `verify` compares the checksums of
+        the bodies. Damage that opening found is passed over; other damage is CorruptRecord.
+        """
+        self._check_open()
+        from rocketcompat.column_reads import scan_log
+
+        return scan_log(self.commit_log, start, end, verify=verify)
 
     def look_message(self, physical_offset: int) -> MessageRecord:
         """Return the record that starts at a physical offset (lookMessageByOffset).

@@ -1,0 +1,179 @@
+"""Reads of many records at once: the same records that one-by-one reads give, as columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.log_scan import Damage
+from rocketcompat.record_batches import RECORD_SCHEMA
+from tubestore.errors import CorruptRecord, InvalidMessage
+
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=20_000, mapped_file_size_consume_queue=400, max_hash_slot_num=64,
+    max_index_num=2000, layouts=frozenset({"consume_queue", "index"}), compat="5.3.3",
+    max_topic_length=255,
+    max_transfer_count_on_message_in_memory=10_000, max_transfer_count_on_message_in_disk=10_000,
+    max_transfer_bytes_on_message_in_memory=1 << 30, max_transfer_bytes_on_message_in_disk=1 << 30,
+)  # fmt: skip
+COUNT = 300
+
+
+def opened(root: Path, **options: Any) -> DefaultMessageStore:
+    return rocketcompat.open(root, mode="w", config=CONFIG.changed(**options), background=False)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    """Plain records, some of version 2, and some with IPv6 hosts; in several files."""
+    with opened(tmp_path) as store:
+        for n in range(COUNT):
+            store.put_message(
+                Message(
+                    "T" if n % 7 else "long" * 40, b"body" * (n % 40), queue_id=n % 3, tags="t",
+                    keys=[f"k{n}", "all", f"m{n % 5}"], flag=n,
+                    born_host="[::1]:5" if n % 11 == 0 else "10.0.0.1:7",
+                    properties={"UNIQ_KEY": f"u{n}"},
+                )
+            )  # fmt: skip
+        store.dispatcher.dispatch_pending()
+        yield store
+
+
+def as_rows(batches: Any) -> list[dict[str, Any]]:
+    return pa.Table.from_batches(batches, RECORD_SCHEMA).to_pylist()
+
+
+def assert_same(store: DefaultMessageStore, row: dict[str, Any]) -> None:
+    """A row says what the record at its place says when it is decoded alone."""
+    record = store.look_message(row["physical_offset"])
+    said = {
+        "total_size": record.size, "queue_id": record.queue_id, "flag": record.flag,
+        "queue_offset": record.queue_offset, "sys_flag": record.sys_flag,
+        "born_timestamp": record.born_timestamp, "store_timestamp": record.store_timestamp,
+        "born_host": record.born_host_bytes, "store_host": record.store_host_bytes,
+        "reconsume_times": record.reconsume_times, "topic": record.topic, "body": record.body,
+        "prepared_transaction_offset": record.prepared_transaction_offset,
+        "body_crc": record.body_crc, "properties": record.properties_text.encode(),
+    }  # fmt: skip
+    assert {name: row[name] for name in said} == said
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_scan_gives_every_record_once_and_whole(store: DefaultMessageStore, verify: bool) -> None:
+    rows = as_rows(store.scan(verify=verify))
+    assert [row["flag"] for row in rows] == list(range(COUNT))
+    assert len(store.commit_log.queue.files) > 2
+    for row in rows:
+        assert_same(store, row)
+
+
+def test_a_scan_of_a_part_has_what_begins_there(store: DefaultMessageStore) -> None:
+    places = [row["physical_offset"] for row in as_rows(store.scan())]
+    rows = as_rows(store.scan(places[10], places[200] + 1))
+    assert [row["physical_offset"] for row in rows] == places[10:201]
+    assert as_rows(store.scan(places[-1])) == as_rows(store.scan())[-1:]
+    assert as_rows(store.scan(places[5], places[5])) == []
+
+
+def test_a_scan_says_where_a_record_is_unsound(store: DefaultMessageStore) -> None:
+    places = [row["physical_offset"] for row in as_rows(store.scan())]
+    body = store.commit_log.read_at(places[3], 200).find(b"body")
+    store.commit_log.queue.files[0].write_at(places[3] + body, b"B")
+    assert len(as_rows(store.scan())) == COUNT
+    with pytest.raises(CorruptRecord, match="checksum") as raised:
+        list(store.scan(verify=True))
+    assert raised.value.position == places[3]
+    store.commit_log.queue.files[0].write_at(places[2] + 4, b"\xff")
+    with pytest.raises(CorruptRecord) as raised:
+        list(store.scan())
+    assert raised.value.position == places[2]
+
+
+def test_a_scan_passes_over_damage_that_is_known(store: DefaultMessageStore) -> None:
+    places = [row["physical_offset"] for row in as_rows(store.scan())]
+    file = store.commit_log.queue.files[0]
+    file.write_at(places[2] + 4, b"\xff")
+    store.commit_log.note_damage(Damage(places[2], places[3], file.path, places[2], "no record"))
+    assert [row["flag"] for row in as_rows(store.scan())] == [0, 1, *range(3, COUNT)]
+    assert next(row["flag"] for row in as_rows(store.scan(places[2]))) == 3
+
+
+def test_a_queue_is_read_page_by_page_to_its_end(store: DefaultMessageStore) -> None:
+    offset, rows, pages = 0, [], 0
+    while offset < store.max_offset_in_queue("T", 1):
+        page = store.read_queue("T", 1, offset, 7)
+        assert page.next_offset > offset
+        assert page.problems == []
+        rows += as_rows([page.batch])
+        offset, pages = page.next_offset, pages + 1
+    pulled = store.get_message("T", 1, 0, 20)
+    assert [row["physical_offset"] for row in rows][:20] == pulled.physical_offsets
+    assert [row["queue_offset"] for row in rows] == list(range(offset))
+    assert pages > offset // 7
+    for row in rows:
+        assert_same(store, row)
+    assert store.read_queue("T", 1, offset).batch.num_rows == 0
+    assert store.read_queue("no such", 1).batch.num_rows == 0
+
+
+def test_what_a_queue_cannot_show_is_named_and_the_rest_is_there(
+    store: DefaultMessageStore,
+) -> None:
+    place = store.get_message("T", 1, 0, 20).physical_offsets[2]
+    store.commit_log.queue.files[0].write_at(place + 28, b"\xff")
+    page = store.read_queue("T", 1, 0, 10)
+    assert page.batch["queue_offset"].to_pylist() == [0, 1, *range(3, 10)]
+    assert page.next_offset == 10
+    assert [problem.position for problem in page.problems] == [place]
+
+
+def test_many_keys_are_answered_as_each_alone(store: DefaultMessageStore) -> None:
+    keys = ["k5", "all", "u9", "none", "m3", "k5", "t"]
+    table = store.query_messages("T", keys, max_count=20)
+    assert table.column_names == ["key", *RECORD_SCHEMA.names]
+    expected = [
+        (key, offset)
+        for key in keys
+        for offset in store.query_message("T", key, 20).physical_offsets
+    ]
+    pairs = zip(table["key"].to_pylist(), table["physical_offset"].to_pylist(), strict=True)
+    assert list(pairs) == expected
+    assert len(expected) > 40
+    for row in table.drop_columns(["key"]).to_pylist():
+        assert_same(store, row)
+    assert store.query_messages("T", []).num_rows == 0
+    assert store.query_messages("other", ["k5"]).num_rows == 0
+
+
+def test_a_key_with_the_hash_of_another_is_not_the_other(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:  # "Aa" and "BB" have one hash in Java
+        store.put_message(Message("T", b"1", keys=["Aa"]))
+        store.put_message(Message("T", b"2", keys=["BB", "Aa", "Aa"]))
+        store.dispatcher.dispatch_pending()
+        table = store.query_messages("T", ["BB", "Aa"])
+        assert table["body"].to_pylist() == [b"2", b"1", b"2"]
+
+
+def test_many_keys_need_an_index(tmp_path: Path) -> None:
+    store = opened(tmp_path, layouts=frozenset({"consume_queue"}))
+    with store, pytest.raises(InvalidMessage, match="no index"):
+        store.query_messages("T", ["k"])
+
+
+def test_batches_of_all_sizes_are_scanned_as_they_were_put(tmp_path: Path) -> None:
+    random = np.random.default_rng(20_261_121)
+    with opened(tmp_path) as store:
+        bodies = [random.bytes(int(size)) for size in random.integers(0, 900, 400)]
+        store.put_columns({"topic": ["T"] * 400, "body": bodies, "queue_id": np.arange(400) % 5})
+        store.dispatcher.dispatch_pending()
+        assert [row["body"] for row in as_rows(store.scan(verify=True))] == bodies
+        page = store.read_queue("T", 3, 0, 20)
+        assert page.batch["body"].to_pylist() == bodies[3:103:5]
