@@ -38,6 +38,10 @@ class Measure:
     calls: int
     seconds: float
     cpu_seconds: float = 0.0
+    #: What single calls took, and anonymous memory of a process of its own; 0: not measured.
+    p50_us: float = 0.0
+    p99_us: float = 0.0
+    memory_mb: int = 0
 
     @classmethod
     def of(cls, messages: int, calls: int, times: Times) -> Measure:
@@ -278,10 +282,10 @@ def opening(*, checkpoint: bool) -> Callable[[Case], Any]:
     return start
 
 
-def child(command: str, root: Path, messages: int, *, expect: int = 0) -> dict[str, Any]:
+def child(command: str, root: Path, *numbers: int, expect: int = 0) -> dict[str, Any]:
     """Run `bench/child.py`, which kills itself at its end: nothing is closed."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench.child", command, str(root), str(messages)],
+        [sys.executable, "-m", "bench.child", command, str(root), *map(str, numbers)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -2,16 +2,23 @@
 
 fill ROOT MESSAGES   append that many messages in batches, then kill -9
 open ROOT 0          open, read the last message, say how long that took, then kill -9
+rocket-fill ROOT MESSAGES QUEUES, rocket-open ROOT 0 0: the same with RocketMQ's layout
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
 from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 import tubestore
 import tubestore.manager  # loaded before the clock starts
@@ -41,10 +48,47 @@ def reopen(root: str) -> None:
     print(json.dumps(found), flush=True)
 
 
+def rocket_layout(root: str, queues: int) -> Any:
+    from bench.layouts import SingleLog
+
+    return SingleLog(Path(root), topics=1, partitions=queues, durability="page_cache")
+
+
+def rocket_fill(root: str, messages: int, queues: int) -> None:
+    layout = rocket_layout(root, queues)
+    tables = standard_library().batches(BATCH, partitions=queues)
+    for number in range(max(1, messages // BATCH)):
+        table = tables[number % len(tables)]
+        places = pa.array((np.arange(BATCH) + number * BATCH) % queues, pa.int32())
+        layout.append_batch(table.set_column(1, "partition", places))
+    layout.flush()
+
+
+def rocket_open(root: str) -> None:
+    import rocketcompat.default_message_store  # noqa: F401  before the clock starts
+
+    start, cpu = time.perf_counter(), time.process_time()
+    layout = rocket_layout(root, 1)
+    layout.flush()
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+    status = Path("/proc/self/status").read_text()
+    anonymous = re.search(r"RssAnon:\s+(\d+)", status)
+    found = {
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "anonymous_kb": int(anonymous[1]) if anonymous else 0,
+    }
+    print(json.dumps(found), flush=True)
+
+
 if __name__ == "__main__":
-    command, where, number = sys.argv[1:]
+    command, where, *numbers = sys.argv[1:]
     if command == "fill":
-        fill(where, int(number))
+        fill(where, int(numbers[0]))
+    elif command == "rocket-fill":
+        rocket_fill(where, int(numbers[0]), int(numbers[1]))
+    elif command == "rocket-open":
+        rocket_open(where)
     else:
         reopen(where)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -63,6 +63,8 @@ class Run:
     cpu_seconds: float
     file_system: str
     rss_mb: int
+    p50_us: float = 0.0
+    p99_us: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -72,7 +74,7 @@ class Run:
     def as_json(self) -> str:
         """Return its line."""
         values = asdict(self)
-        values |= {n: round(values[n], 9) for n in ("seconds", "cpu_seconds")}
+        values |= {n: round(values[n], 9) for n in ("seconds", "cpu_seconds", "p50_us", "p99_us")}
         return json.dumps({"kind": "run", **values}, ensure_ascii=False)
 
 
@@ -111,7 +113,7 @@ def compete(
                     raise Unavailable(f"left out at scale {scale}")
                 runner = stack.enter_context(contestant.start(case))
                 count = case.messages
-                if contestant.role != "real":  # the drivers warm up by themselves
+                if contestant.role != "real" and not workload.whole:  # drivers warm up themselves
                     count = _count_for(runner, case.messages, plan.run_seconds)
                 ready.append((contestant, runner, count))
             except Unavailable as reason:
@@ -148,7 +150,9 @@ def _run(workload: str, who: Contestant, number: int, found: Measure, kind: str)
         found.seconds,
         found.cpu_seconds,
         kind,
-        resident_mb(),
+        found.memory_mb or resident_mb(),
+        found.p50_us,
+        found.p99_us,
     )
 
 

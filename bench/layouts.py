@@ -149,6 +149,11 @@ class SingleLog:
         self._names = [f"topic{n:05d}" for n in range(topics)]
         self._column = pa.array(self._names)
 
+    @property
+    def store(self) -> Any:
+        """The store itself, for calls that only it has."""
+        return self._store
+
     def append(self, topic: int, partition: int, body: bytes) -> None:
         self._store.put_message(self._message(self._names[topic], body, queue_id=partition))
 
@@ -169,12 +174,12 @@ class SingleLog:
     def read(
         self, topic: int, partition: int, position: Position | None, limit: int, *, lean: bool
     ) -> tuple[Sized, Position | None]:
-        found = self._store.get_message(self._names[topic], partition, position or 0, limit)
-        more = found.next_begin_offset < found.max_offset
-        return found.to_arrow(), found.next_begin_offset if more and len(found) else None
+        page = self._store.read_queue(self._names[topic], partition, position or 0, limit)
+        more = page.next_offset < self._store.max_offset_in_queue(self._names[topic], partition)
+        return page.batch, page.next_offset if more else None
 
     def scan(self, *, verify: bool) -> Iterator[Sized]:
-        raise Unavailable("no scan of the whole log yet")
+        return self._store.scan(verify=verify)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         self._store.close()

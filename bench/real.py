@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from bench.cases import Case, Contestant, Measure, Runner
@@ -31,7 +32,8 @@ def _drivers() -> Any:
     return drivers
 
 
-def _driver(kind: str, *arguments: str) -> Any:
+def driver_of(kind: str, *arguments: str) -> Any:
+    """Return a driver of the interop tests; Unavailable without Java or Maven."""
     drivers = _drivers()
     try:
         return getattr(drivers, kind)(*arguments, heap="2g")
@@ -39,10 +41,18 @@ def _driver(kind: str, *arguments: str) -> Any:
         raise Unavailable(str(error)) from error
 
 
+def copied(source: Path, target: Path) -> None:
+    """Copy a store with its holes, for somebody who writes when it opens."""
+    from tests.interop.scratch import copy_tree
+
+    shutil.rmtree(target, ignore_errors=True)
+    copy_tree(source, target)
+
+
 @contextmanager
 def tubemq_append(case: Case) -> Iterator[Runner]:
     """One by one at TubeMQ's only level, memory; its caches flushed at the end."""
-    driver = _driver("TubeDriver")
+    driver = driver_of("TubeDriver")
 
     def run(messages: int) -> Measure:
         root = fresh(case.place / "tubemq")
@@ -56,7 +66,7 @@ def tubemq_append(case: Case) -> Iterator[Runner]:
 @contextmanager
 def tubemq_read(case: Case) -> Iterator[Runner]:
     """Its reads over a copy of the files that we wrote."""
-    driver = _driver("TubeDriver")
+    driver = driver_of("TubeDriver")
     root = case.place / "tubemq"
     shutil.copytree(case.stored(TopicSharded), root)
 
@@ -67,12 +77,14 @@ def tubemq_read(case: Case) -> Iterator[Runner]:
     yield run
 
 
-def rocketmq(version: str, *, batch: int = 1, sync: bool = False) -> Callable[[Case], Any]:
+def rocketmq(
+    version: str, *, batch: int = 1, sync: bool = False, threads: int = 1
+) -> Callable[[Case], Any]:
     """Put until everything is dispatched; `batch` messages a call, encoded beforehand."""
 
     @contextmanager
     def start(case: Case) -> Iterator[Runner]:
-        driver = _driver("RocketDriver", version)
+        driver = driver_of("RocketDriver", version)
         settings = {"flushDiskType": "SYNC_FLUSH"} if sync else None
 
         def run(messages: int) -> Measure:
@@ -84,18 +96,27 @@ def rocketmq(version: str, *, batch: int = 1, sync: bool = False) -> Callable[[C
                 topics=case.topics,
                 queues=case.partitions,
                 batch=batch,
+                threads=threads,
                 settings=settings,
             )
             shutil.rmtree(root)
-            return Measure(row["messages"], row["messages"] // batch, row["dispatchedSeconds"])
+            return Measure(
+                row["messages"],
+                row["messages"] // batch,
+                row["dispatchedSeconds"],
+                row["cpuSeconds"],
+            )
 
         yield run
 
     return start
 
 
-def both_rocketmq(*, batch: int = 1, sync: bool = False) -> tuple[Contestant, ...]:
+def both_rocketmq(
+    *, batch: int = 1, sync: bool = False, threads: int = 1
+) -> tuple[Contestant, ...]:
     """Both versions of RocketMQ."""
     return tuple(
-        Contestant(f"RocketMQ {v}", "real", rocketmq(v, batch=batch, sync=sync)) for v in ROCKETMQ
+        Contestant(f"RocketMQ {v}", "real", rocketmq(v, batch=batch, sync=sync, threads=threads))
+        for v in ROCKETMQ
     )

@@ -73,6 +73,13 @@ def lines(
         if found and judge and who in bars:
             met = verdict(found, bars[who])
             text += f"  {bars[who]:g} {met}"
+        if any(run.p50_us for run in group):
+            p50, p99 = (
+                median(getattr(run, name) for run in group) for name in ("p50_us", "p99_us")
+            )
+            text += f"  p50 {p50:.1f} us, p99 {p99:.1f} us"
+        if workload.shows_memory:
+            text += f"  {median(run.rss_mb for run in group):.0f} MB"
         yield text
     reasons: dict[str, list[str]] = defaultdict(list)
     for one in skipped:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bench import limits, our_reads, real
+from bench import limits, our_reads, real, rocket
 from bench.cases import Case, Contestant, appending, opening, reading, scanning, syncing
 from bench.layouts import Durability, SingleLog, SingleLogAndShards, TopicSharded
 from bench.payload import Payload
@@ -18,7 +18,7 @@ from bench.peers import Lmdb, Rocksdict, Sqlite
 Scale = Literal["full", "quick", "tiny"]
 #: Topics, partitions a topic, and rows a batch, at most.
 LARGEST: dict[Scale, tuple[int, int, int]] = {
-    "full": (1000, 10_000, 100_000),
+    "full": (10_000, 10_000, 100_000),
     "quick": (200, 2000, 20_000),
     "tiny": (5, 20, 50),
 }
@@ -58,6 +58,9 @@ class Workload:
     durability: Durability = "page_cache"
     #: Syncs cost nothing on a tmpfs: such a workload goes to a disk.
     needs_disk: bool = False
+    #: Everybody is given all messages, however long that takes: what happens once is in them.
+    whole: bool = False
+    shows_memory: bool = False
 
     def case(self, scale: Scale, payload: Payload, place: Path) -> Case:
         """Return the workload at one size; the smaller ones have fewer topics and partitions."""
@@ -131,6 +134,15 @@ VIEWS = Contestant("tubestore zero_copy", "ours", our_reads.each(sealed=True, ze
 BY_INDEX = Contestant("tubestore filter_items", "ours", our_reads.filtering(by_index=True))
 BY_SCAN = Contestant("scan with bodies", "limit", our_reads.filtering(by_index=False))
 OFFSET_AT = Contestant("tubestore offset_at", "ours", our_reads.offsets_at)
+
+ONE_TOPIC = Contestant("one topic", "limit", rocket.one_topic(SingleLog))
+
+
+def _real_keys(version: str) -> Any:
+    return rocket.real_reads(
+        version, "query", rocket.TOPIC, lambda case: case.messages, rocket.ASKED, keyed=True
+    )
+
 
 _READERS = (_read(TopicSharded), LEAN, GATHER, _read(Lmdb))
 
@@ -208,6 +220,141 @@ WORKLOADS: tuple[Workload, ...] = (
             *real.both_rocketmq(batch=1000),
         ),
         (Bar("RocketMQ 4.9.8", 1.2), Bar("RocketMQ 5.3.3", 1.2)),
+    ),
+    Workload(
+        "put-columns-tube",
+        "the same with everything on: queues, index, and the shards",
+        Sizes(300_000, 50_000),
+        (_batch(SingleLogAndShards), *real.both_rocketmq(batch=1000)),
+        (Bar("RocketMQ 4.9.8", 0.55), Bar("RocketMQ 5.3.3", 0.55)),
+    ),
+    Workload(
+        "put-mixed-1k",
+        "put batches of 1,000 rows, each of any of 1,000 topics × 10 queues, dispatched",
+        Sizes(1_000_000, 50_000),
+        (_batch(SingleLog), ONE_TOPIC, *real.both_rocketmq(batch=1000)),
+        (Bar(ONE_TOPIC.name, 0.5),),
+        topics=1000,
+        whole=True,
+    ),
+    Workload(
+        "put-10k-topics",
+        "the same over 10,000 topics × 1 queue",
+        Sizes(1_000_000, 50_000),
+        (_batch(SingleLog), ONE_TOPIC),
+        (Bar(ONE_TOPIC.name, 0.35),),
+        topics=10_000,
+        partitions=1,
+        whole=True,
+    ),
+    Workload(
+        "rocket-scan",
+        "read the whole log, all fields, topic, property string and body, as Arrow",
+        Sizes(900_000, 100_000),
+        (
+            Contestant("rocketcompat", "ours", rocket.scan()),
+            *rocket.both(lambda v: rocket.real_reads(v, "scan")),
+        ),
+        (Bar("RocketMQ 4.9.8", 0.5), Bar("RocketMQ 5.3.3", 0.5)),
+    ),
+    Workload(
+        "rocket-scan-crc",
+        "the same with every body's checksum compared (the real store compares none)",
+        Sizes(900_000, 100_000),
+        (
+            Contestant("rocketcompat", "ours", rocket.scan(verify=True)),
+            *rocket.both(lambda v: rocket.real_reads(v, "scan")),
+        ),
+        (Bar("RocketMQ 4.9.8", 0.3), Bar("RocketMQ 5.3.3", 0.3)),
+    ),
+    *(
+        Workload(
+            f"rocket-queue-{queues}",
+            f"read one of {queues:,} queues after the other, 1,000 messages a call, as Arrow",
+            Sizes(900_000, 100_000),
+            (
+                Contestant("rocketcompat", "ours", rocket.queues),
+                *rocket.both(
+                    lambda v: rocket.real_reads(
+                        v, "read", rocket.TOPIC, lambda case: case.partitions
+                    )
+                ),
+            ),
+            (Bar("RocketMQ 4.9.8", 1), Bar("RocketMQ 5.3.3", 1)),
+            partitions=queues,
+        )
+        for queues in (1, 100, 10_000)
+    ),
+    Workload(
+        "rocket-key",
+        "find the message of one of 1 million keys (asked for: p50 below 30, p99 below 150 us)",
+        Sizes(1_000_000, 50_000),
+        (
+            Contestant("rocketcompat", "ours", rocket.keys_one_by_one),
+            *rocket.both(_real_keys),
+        ),
+    ),
+    Workload(
+        "rocket-keys-1000",
+        "find those of 1,000 keys a call (asked for: below 3 us a key)",
+        Sizes(1_000_000, 50_000),
+        (
+            Contestant("rocketcompat", "ours", rocket.keys_together),
+            *rocket.both(_real_keys),
+        ),
+    ),
+    Workload(
+        "rocket-open-kill",
+        "open after a kill with a full file of 1 GiB; everything dispatched",
+        Sizes(930_000, 50_000),
+        (Contestant("rocketcompat", "ours", rocket.opening), *rocket.both(rocket.real_opening)),
+        (Bar("RocketMQ 4.9.8", 2),),
+        whole=True,
+        shows_memory=True,
+    ),
+    Workload(
+        "rocket-open-10k",
+        "the same with 10,000 queues of 10 messages",
+        Sizes(100_000, 20_000),
+        (Contestant("rocketcompat", "ours", rocket.opening), *rocket.both(rocket.real_opening)),
+        (Bar("RocketMQ 4.9.8", 1),),
+        partitions=10_000,
+        whole=True,
+        shows_memory=True,
+    ),
+    Workload(
+        "rocket-rebuild",
+        "build queues and index anew from a log of 1 GiB with a key a message",
+        Sizes(900_000, 50_000),
+        (
+            Contestant("rocketcompat", "ours", rocket.rebuilding),
+            *rocket.both(rocket.real_rebuilding),
+        ),
+        (Bar("RocketMQ 4.9.8", 2), Bar("RocketMQ 5.3.3", 2)),
+        whole=True,
+    ),
+    Workload(
+        "rocket-fsync-16",
+        "put one by one from 16 threads, each on stable storage",
+        Sizes(20_000, 4000, 64),
+        (_sync(SingleLog), *real.both_rocketmq(sync=True, threads=16)),
+        (Bar("RocketMQ 4.9.8", 0.65),),
+        threads=16,
+        durability="fsync",
+        needs_disk=True,
+    ),
+    Workload(
+        "rocket-fsync-100",
+        "put batches of 100, each on stable storage",
+        Sizes(50_000, 4000, 200),
+        (
+            Contestant("rocketcompat", "ours", rocket.sync_batches),
+            *real.both_rocketmq(batch=100, sync=True),
+        ),
+        (Bar("RocketMQ 4.9.8", 1), Bar("RocketMQ 5.3.3", 1)),
+        batch=100,
+        durability="fsync",
+        needs_disk=True,
     ),
     Workload(
         "read-p1",

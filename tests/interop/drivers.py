@@ -314,12 +314,32 @@ class RocketDriver(_Driver):
         topics: int = 1,
         queues: int = 1,
         batch: int = 1,
+        threads: int = 1,
         settings: Settings | None = None,
         timeout: float = BENCH_SECONDS,
     ) -> Row:
         """Put into a new store; return one row: the rates without and with dispatching."""
         operands = (count, body_size, topics, queues, batch)
-        return self._bench("put-bench", root, *operands, settings=settings, timeout=timeout)
+        return self._bench(
+            "put-bench", root, *operands, settings=settings, timeout=timeout, threads=threads
+        )
+
+    def open_bench(self, root: Path, *, settings: Settings | None = None) -> Row:
+        """Load and start in place, then end as if killed; one row: seconds and memory."""
+        return self._run("open-bench", root, settings=settings, timeout=BENCH_SECONDS)[0]
+
+    def rebuild_bench(self, root: Path, *, settings: Settings | None = None) -> Row:
+        """As `open_bench`, with all of the compiler: for a store whose queues were removed."""
+        return self._bench("open-bench", root, settings=settings, timeout=BENCH_SECONDS)
+
+    def read_bench(
+        self, command: str, root: Path, *operands: object, settings: Settings | None = None
+    ) -> Row:
+        """Read a store in place ("scan", "read TOPIC QUEUES", "query TOPIC KEYS N"); one row."""
+        rows = self._run(
+            f"{command}-bench", root, *operands, settings=settings, timeout=BENCH_SECONDS, jvm=()
+        )
+        return of_kind(rows, "bench")[0]
 
 
 def _text(value: object) -> str:

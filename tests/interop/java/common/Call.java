@@ -1,9 +1,11 @@
+import com.sun.management.OperatingSystemMXBean;
 import java.io.BufferedOutputStream;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.io.PrintStream;
+import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -156,6 +158,26 @@ final class Call {
 
     static double seconds(long sinceNanos) {
         return (System.nanoTime() - sinceNanos) / 1e9;
+    }
+
+    /** Processor time of all threads of this process so far. */
+    static double cpuSeconds() {
+        OperatingSystemMXBean system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+        return system.getProcessCpuTime() / 1e9;
+    }
+
+    /** Resident memory of this process that no file stands behind; 0 where the system does not say. */
+    static long residentKb() throws IOException {
+        Path status = Path.of("/proc/self/status");
+        if (!Files.exists(status)) {
+            return 0;
+        }
+        for (String line : Files.readAllLines(status)) {
+            if (line.startsWith("RssAnon:")) {
+                return Long.parseLong(line.replaceAll("[^0-9]", ""));
+            }
+        }
+        return 0;
     }
 
     /** Removes a tree that the driver itself made (the store of a warm-up). */

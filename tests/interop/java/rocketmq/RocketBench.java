@@ -4,6 +4,9 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.atomic.LongAdder;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBatch;
@@ -36,24 +39,58 @@ final class RocketBench {
                 throw new IllegalStateException("the store does not load");
             }
             store.startAndDispatch();
-            long refused = 0;
-            int turn = 0;
+            LongAdder refused = new LongAdder();
+            AtomicInteger turns = new AtomicInteger();
+            int calls = (messages + batch - 1) / batch;
+            int done = calls * batch;
+            double cpu = Call.cpuSeconds();
             long start = System.nanoTime();
-            int done = 0;
-            for (; done < messages; done += batch) {
-                String topic = "bench" + turn % topics;
-                int queueId = turn++ / topics % queues;
-                refused += batch == 1 ? putOne(store, topic, queueId, body) : putBatch(store, topic, queueId, encoded);
-            }
+            inThreads(call.option("threads", 1), () -> {
+                for (int turn = turns.getAndIncrement(); turn < calls; turn = turns.getAndIncrement()) {
+                    String topic = "bench" + turn % topics;
+                    int queueId = turn / topics % queues;
+                    refused.add(batch == 1
+                            ? putOne(store, topic, queueId, body) : putBatch(store, topic, queueId, encoded));
+                }
+            });
             double accepted = Call.seconds(start);
             boolean dispatched = store.dispatched();
             double readable = Call.seconds(start);
             return Json.object(
                     "kind", "bench", "bench", "rocketmq-put", "bodySize", body.length,
                     "topics", topics, "queues", queues, "batch", batch, "messages", done,
-                    "refused", refused, "dispatched", dispatched, "seconds", accepted,
+                    "refused", refused.sum(), "dispatched", dispatched, "seconds", accepted,
+                    "cpuSeconds", Call.cpuSeconds() - cpu,
                     "rate", done / accepted, "dispatchedSeconds", readable,
                     "dispatchedRate", done / readable);
+        }
+    }
+
+    private interface Work {
+        void run() throws Throwable;
+    }
+
+    /** Does the same work in some threads; this one is the first of them. */
+    private static void inThreads(int count, Work work) throws Throwable {
+        AtomicReference<Throwable> failed = new AtomicReference<>();
+        List<Thread> others = new ArrayList<>();
+        for (int i = 1; i < count; i++) {
+            Thread other = new Thread(() -> {
+                try {
+                    work.run();
+                } catch (Throwable problem) {
+                    failed.set(problem);
+                }
+            });
+            other.start();
+            others.add(other);
+        }
+        work.run();
+        for (Thread other : others) {
+            other.join();
+        }
+        if (failed.get() != null) {
+            throw failed.get();
         }
     }
 

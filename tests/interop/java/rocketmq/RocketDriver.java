@@ -25,7 +25,9 @@ import org.apache.rocketmq.store.StoreCheckpoint;
  * append ROOT TOPIC QUEUES N [--close=0]
  * visit ROOT TOPIC QUEUES N [--close=0] [KEYTOPIC KEY]...   dump, query and append in one go
  * load ROOT                          load only
- * put-bench ROOT N BODYSIZE TOPICS QUEUES BATCH
+ * put-bench ROOT N BODYSIZE TOPICS QUEUES BATCH [--threads=N]
+ * open-bench ROOT                    load and start, as a broker does; ends as if killed
+ * scan-bench ROOT, read-bench ROOT TOPIC QUEUES, query-bench ROOT TOPIC KEYS N
  * </pre>
  */
 public final class RocketDriver {
@@ -50,6 +52,10 @@ public final class RocketDriver {
                 case "append" -> withStore(call, root, true, store -> append(call, store));
                 case "load" -> withStore(call, root, false, store -> { });
                 case "put-bench" -> RocketBench.put(call, root);
+                case "open-bench" -> RocketReads.open(call, root);
+                case "scan-bench" -> withStore(call, root, true, store -> RocketReads.scan(call, store));
+                case "read-bench" -> withStore(call, root, true, store -> RocketReads.queues(call, store));
+                case "query-bench" -> withStore(call, root, true, store -> RocketReads.keys(call, store));
                 default -> throw new IllegalArgumentException("no command " + call.command);
             }
         });

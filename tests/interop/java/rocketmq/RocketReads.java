@@ -1,0 +1,145 @@
+import java.nio.ByteBuffer;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.Random;
+import java.util.function.LongSupplier;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.store.GetMessageResult;
+import org.apache.rocketmq.store.QueryMessageResult;
+import org.apache.rocketmq.store.SelectMappedBufferResult;
+
+/** Rates of the real store's reads over a store that is there, warm: the first round is not counted. */
+final class RocketReads {
+    private static final int MAGIC_BLANK = 0xCBD43194;
+    private static final int PAGE = 1000;
+
+    private RocketReads() {
+    }
+
+    /** Decodes every record of the log with its body; the decoder checks no checksum. */
+    static void scan(Call call, RocketStore store) {
+        twice(call, "rocketmq-scan", () -> scanOnce(store));
+    }
+
+    /** Reads and decodes queue after queue of TOPIC through getMessage. */
+    static void queues(Call call, RocketStore store) {
+        String topic = call.operand(1);
+        int queues = call.number(2);
+        twice(call, "rocketmq-read", () -> {
+            long count = 0;
+            for (int queueId = 0; queueId < queues; queueId++) {
+                count += readQueue(store, topic, queueId);
+            }
+            return count;
+        });
+    }
+
+    /** Looks up random keys "kN", N below the operand KEYS, each found once; gives the percentiles, too. */
+    static void keys(Call call, RocketStore store) {
+        String topic = call.operand(1);
+        int keys = call.number(2);
+        int asked = call.number(3);
+        Random random = new Random(1);
+        long[] nanos = new long[asked];
+        Map<String, Object> row = twice(call, "rocketmq-query", () -> {
+            for (int i = 0; i < asked; i++) {
+                String key = "k" + random.nextInt(keys);
+                long start = System.nanoTime();
+                QueryMessageResult result = store.store.queryMessage(topic, key, 32, 0, Long.MAX_VALUE);
+                nanos[i] = System.nanoTime() - start;
+                if (result.getMessageBufferList().isEmpty()) {
+                    throw new IllegalStateException("not found: " + key);
+                }
+                result.release();
+            }
+            return asked;
+        });
+        Arrays.sort(nanos);
+        row.put("p50", nanos[asked / 2] / 1e3);
+        row.put("p99", nanos[(int) (asked * 0.99)] / 1e3);
+        call.row(row);
+    }
+
+    private static Map<String, Object> twice(Call call, String name, LongSupplier work) {
+        work.getAsLong();
+        long start = System.nanoTime();
+        double cpu = Call.cpuSeconds();
+        long count = work.getAsLong();
+        double seconds = Call.seconds(start);
+        Map<String, Object> row = Json.object(
+                "kind", "bench", "bench", name, "messages", count, "seconds", seconds,
+                "cpuSeconds", Call.cpuSeconds() - cpu, "rate", count / seconds);
+        if (!name.endsWith("query")) {
+            call.row(row);
+        }
+        return row;
+    }
+
+    private static long scanOnce(RocketStore store) {
+        long at = store.store.getMinPhyOffset();
+        long end = store.store.getMaxPhyOffset();
+        long count = 0;
+        while (at < end) {
+            SelectMappedBufferResult piece = store.store.getCommitLogData(at);
+            ByteBuffer buffer = piece.getByteBuffer();
+            int start = 0;
+            while (start + 8 <= piece.getSize()) {
+                int size = buffer.getInt(start);
+                if (size <= 0) {
+                    break;
+                }
+                if (buffer.getInt(start + 4) != MAGIC_BLANK) {
+                    buffer.position(start);
+                    if (MessageDecoder.decode(buffer, true, false) == null) {
+                        throw new IllegalStateException("not decodable: " + (at + start));
+                    }
+                    count++;
+                }
+                start += size;
+            }
+            piece.release();
+            if (start == 0) {
+                break;
+            }
+            at += start;
+        }
+        return count;
+    }
+
+    private static long readQueue(RocketStore store, String topic, int queueId) {
+        long at = 0;
+        long count = 0;
+        while (true) {
+            GetMessageResult result = store.store.getMessage("bench", topic, queueId, at, PAGE, null);
+            for (ByteBuffer buffer : result.getMessageBufferList()) {
+                if (MessageDecoder.decode(buffer, true, false) != null) {
+                    count++;
+                }
+            }
+            long next = result.getNextBeginOffset();
+            boolean more = result.getMessageCount() > 0 && next > at && next < result.getMaxOffset();
+            result.release();
+            if (!more) {
+                return count;
+            }
+            at = next;
+        }
+    }
+
+    /** Opens a store with everything that a start does, until all of the log is dispatched. */
+    static void open(Call call, Path root) throws Exception {
+        long start = System.nanoTime();
+        RocketStore store = new RocketStore(root, call.settings);
+        if (!store.store.load()) {
+            throw new IllegalStateException("the store does not load");
+        }
+        double loaded = Call.seconds(start);
+        boolean dispatched = store.startAndDispatch();
+        call.row(Json.object(
+                "kind", "bench", "bench", "rocketmq-open", "loadSeconds", loaded, "dispatched", dispatched,
+                "seconds", Call.seconds(start), "cpuSeconds", Call.cpuSeconds(),
+                "residentKb", Call.residentKb(), "maxPhyOffset", store.store.getMaxPhyOffset()));
+        call.crash();
+    }
+}
