@@ -367,7 +367,7 @@ class CommitLog(ReadableLog):
             self._synced = end
             self.synced_store_timestamp = max(self.synced_store_timestamp, timestamp)
         # The dispatcher does not know where they begin: it follows the chain.
-        self._starts, self._starts_complete = [], False
+        self._starts, self._starts_complete = array("q"), False
         self._end = self._visible = end
 
     def fail(self, reason: str) -> None:
