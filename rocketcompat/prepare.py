@@ -45,6 +45,7 @@ from rocketcompat.topics import (
     PROPERTY_MULTI_OFFSET,
     PROPERTY_WAIT,
 )
+from tubestore.arguments import whole_number
 from tubestore.errors import InvalidMessage, InvalidName, MessageTooLarge
 from tubestore.kernels import crc32
 from tubestore.layout import Buffer
@@ -104,6 +105,8 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
     text = property_text(message, trailing_separator=config.trailing_property_separator)
     if "\0" in text:
         raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
+    if whole_number(message.queue_id) is None:
+        raise InvalidMessage(f"queue_id: {message.queue_id!r} is no whole number")
     if message.queue_id < 0:
         raise InvalidMessage(f"queue_id: {message.queue_id} is negative")
     prepared.has_crc = config.enabled_append_prop_crc

@@ -19,12 +19,14 @@ from rocketcompat.log_reads import store_timestamp_at
 from rocketcompat.messages import MessageRecord
 from rocketcompat.store_stats import StoreStats
 from rocketcompat.time_search import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
+from tubestore.arguments import whole_number
 from tubestore.clock import Time, time_ms
 from tubestore.errors import InvalidMessage
 
 if TYPE_CHECKING:
     from rocketcompat.column_reads import QueuePage
     from rocketcompat.commit_log import CommitLog
+    from rocketcompat.consume_queue import ConsumeQueue
     from rocketcompat.consume_queue_table import ConsumeQueueTable
     from rocketcompat.index_service import IndexService
     from rocketcompat.key_reads import QueryMessageResult
@@ -42,6 +44,13 @@ _QUEUES_SCHEMA = pa.schema(
         pa.field("max_offset", pa.int64(), False),
     ]
 )
+
+
+def _check_whole(**numbers: int) -> None:
+    """Refuse what is no whole number: `True` would be queue 1."""
+    for name, number in numbers.items():
+        if whole_number(number) is None:
+            raise InvalidMessage(f"{name}: {number!r} is no whole number")
 
 
 class StoreReads(ABC):
@@ -68,6 +77,7 @@ class StoreReads(ABC):
         records: `where=lambda m: m.properties.get("region") == "eu"`.
         """
         self._check_open()
+        _check_whole(queue_id=queue_id, offset=offset, max_count=max_count)
         from rocketcompat.reads import get_message
 
         result = get_message(self, topic, queue_id, offset, max_count, tags, where=where)
@@ -156,16 +166,20 @@ class StoreReads(ABC):
         size = self.config.mapped_file_size_commit_log
         return self.commit_log.read_at(physical_offset, size - physical_offset % size)
 
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        _check_whole(queue_id=queue_id)
+        return self.queues.find(topic, queue_id) if self.queues else None
+
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that is kept; 0 for an unknown queue."""
         self._check_open()
-        queue = self.queues.find(topic, queue_id) if self.queues else None
+        queue = self._queue(topic, queue_id)
         return queue.min_offset if queue else 0
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset behind the last dispatched message; 0 for an unknown queue."""
         self._check_open()
-        queue = self.queues.find(topic, queue_id) if self.queues else None
+        queue = self._queue(topic, queue_id)
         return queue.max_offset if queue else 0
 
     def queue_table(self) -> pa.Table:
@@ -185,7 +199,7 @@ class StoreReads(ABC):
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of a queue's message; None if there is none (spec §12)."""
         self._check_open()
-        queue = self.queues.find(topic, queue_id) if self.queues else None
+        queue = self._queue(topic, queue_id)
         unit = queue.unit(offset) if queue else None
         return None if unit is None else store_timestamp_at(self.commit_log, unit.physical_offset)
 
@@ -198,7 +212,7 @@ class StoreReads(ABC):
         `config.compat` does (4.9.8 nearest, 5.3.3 lower). 0 for an unknown queue.
         """
         self._check_open()
-        queue = self.queues.find(topic, queue_id) if self.queues else None
+        queue = self._queue(topic, queue_id)
         if queue is None:
             return 0
 

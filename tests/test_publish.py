@@ -564,6 +564,69 @@ def test_the_janitor_removes_what_nobody_has_written_to_for_a_day(vfs: MemoryVfs
     assert not any("/staging/" in path for path in vfs.tree())
 
 
+def test_the_background_removes_what_was_staged_and_given_up_a_day_ago() -> None:
+    clock = ManualClock()
+    vfs = MemoryVfs(clock)
+    with open_store(vfs, clock=clock) as store:
+        store.create_topic("a", partitions=3, stores=2)
+        stage(vfs, "given up", batch([b"x"]))
+        clock.advance(23 * 3600 * 1000)
+        staged = stage(vfs, "in time", batch([b"y"]))
+        store.maintain()
+        assert job_directories(vfs) == ["job-given%20up", "job-in%20time"]
+        clock.advance(2 * 3600 * 1000)
+        store.maintain()
+        assert job_directories(vfs) == ["job-in%20time"]
+        assert store.publish("in time", staged).rows == 1
+
+
+def test_a_lease_that_holds_everything_holds_what_is_staged_too() -> None:
+    clock = ManualClock()
+    vfs = MemoryVfs(clock)
+    with open_store(vfs, clock=clock, staging_grace_ms=1000) as store:
+        store.create_topic("a", partitions=3, stores=2)
+        stage(vfs, "j", batch([b"x"]))
+        vfs.make_directories(f"{ROOT}/.tubestore/leases")
+        lease = f"{ROOT}/.tubestore/leases/newer.json"
+        clock.advance(3600_000)
+        vfs.replace_file(lease, b"of a newer version")
+        store.maintain()
+        assert job_directories(vfs) == ["job-j"]
+        vfs.remove(lease)
+        clock.advance(3600_000)
+        store.maintain()
+        assert job_directories(vfs) == []
+
+
+def test_the_background_waits_for_a_job_that_is_being_published() -> None:
+    clock = ManualClock()
+    vfs = MemoryVfs(clock)
+    with open_store(vfs, clock=clock) as store:
+        stage(vfs, "j", batch([b"x"]))
+        clock.advance(48 * 3600 * 1000)
+        busy, done = threading.Event(), threading.Event()
+
+        def publish() -> None:
+            with store._topics.lock:
+                busy.set()
+                done.wait(30)
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        busy.wait(30)
+        store.maintain()
+        assert job_directories(vfs) == ["job-j"]
+        done.set()
+        thread.join()
+        clock.advance(3600_000)
+        store.maintain()
+        assert job_directories(vfs) == []
+
+
+def job_directories(vfs: MemoryVfs) -> list[str]:
+    return [name for name, _, _ in vfs.entries(f"{ROOT}/.tubestore/staging")]
+
+
 def test_a_large_job_is_placed_by_several_threads(tmp_path: Any) -> None:
     body = np.random.default_rng(1).bytes(500_000)
     with tubestore.open(tmp_path) as store:

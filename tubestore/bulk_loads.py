@@ -68,12 +68,23 @@ class BulkLoads(OpenTopics):
             return publishing.abort(self.vfs, self.root, job_id)
 
     def clean_staging(self, grace: timedelta = timedelta(days=1)) -> list[str]:
-        """Remove what jobs staged that have written nothing for `grace`; returns their names."""
+        """Remove what jobs staged that have written nothing for `grace`; returns their names.
+
+        The background does so by itself after a day (`staging_grace_ms`).
+        """
         with self._topics.lock:
             self._check_open(writing=True)
             grace_ms = grace // timedelta(milliseconds=1)
             records = CommitRecords(self.vfs, self.root)
             return publishing.clean_staging(records, self.vfs, self.clock.now_ms(), grace_ms)
+
+    def _clean_old_staging(self) -> None:
+        """Do so in the background, unless a job is about to be published: then the next time."""
+        if self._topics.lock.acquire(blocking=False):
+            try:
+                self.clean_staging(timedelta(milliseconds=self.options.staging_grace_ms))
+            finally:
+                self._topics.lock.release()
 
     def shards_to_publish(
         self, staged: list[StagedFile], *, create: bool

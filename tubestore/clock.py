@@ -5,10 +5,11 @@ And times as users give them.
 
 from __future__ import annotations
 
-import operator
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+from tubestore.arguments import whole_number
 
 Time = int | datetime
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -66,10 +67,10 @@ def time_ms(value: Time | None) -> int | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
-        try:
-            return operator.index(value)
-        except TypeError:
-            raise TypeError(f"time {value!r}: an aware datetime, or ms since the epoch") from None
+        number = whole_number(value)
+        if number is None:
+            raise TypeError(f"time {value!r}: an aware datetime, or ms since the epoch")
+        return number
     if value.tzinfo is None:
         raise ValueError(
             f"{value!r} has no time zone; give an aware datetime or ms since the epoch"

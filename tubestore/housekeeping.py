@@ -153,11 +153,16 @@ class Housekeeping:
         """Whether it is time for a pass."""
         return self._clock.monotonic() >= self._due
 
-    def run(self, topics: Iterable[Topic], pause: Callable[[float], bool]) -> None:
+    def run(
+        self,
+        topics: Iterable[Topic],
+        pause: Callable[[float], bool],
+        clean_staging: Callable[[], object],
+    ) -> None:
         """Make a pass over every topic by its own settings; what fails is logged.
 
-        `pause` is called in between with seconds to wait: others want the interpreter too. When
-        it returns True the pass ends.
+        Then over the trashes and what jobs have left. `pause` is called in between with seconds to
+        wait: others want the interpreter too. When it returns True the pass ends.
         """
         self._due = self._clock.monotonic() + self._options.retention_interval_ms / 1000
         topics = list(topics)
@@ -168,6 +173,12 @@ class Housekeeping:
                     return
                 self._try(topic.name, partial(self._tidy, topic, bounds))
         self._try("the trash", partial(self.empty_trashes, topics))
+        self._try("what jobs have staged", partial(self._clean, clean_staging))
+
+    def _clean(self, clean_staging: Callable[[], object]) -> None:
+        leases = live_leases(self._vfs, self._root, self._clock.now_ms())
+        if all(lease.offsets is not None for lease in leases):  # else one holds everything
+            clean_staging()
 
     def _tidy(self, topic: Topic, bounds: Bounds) -> None:
         """Retain one topic, and note when to look again if nobody uses it."""

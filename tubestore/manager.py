@@ -325,9 +325,9 @@ class MessageStoreManager(BulkLoads):
             self.journal.maintain()
 
     def keep_house(self, pause: Callable[[float], bool]) -> None:
-        """Make a pass of retention if it is time for one."""
+        """Make a pass of retention, over trashes and staged files too, if it is time for one."""
         if self._housekeeping.is_due():
-            self._housekeeping.run(self._topics, pause)
+            self._housekeeping.run(self._topics, pause, self._clean_old_staging)
 
     def close(self) -> None:
         """Flush and sync everything and give the directory back; harmless when repeated.

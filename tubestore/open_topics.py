@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
+from tubestore.arguments import whole_number
 from tubestore.clock import Clock
 from tubestore.commit_records import CommitRecords
 from tubestore.errors import InvalidMessage, ReadOnlyStore, StoreClosed, StoreFailed
@@ -310,8 +311,9 @@ class OpenTopics(ABC):
 
 
 def _checked_size(max_bytes: int | None) -> int | None:
-    if max_bytes is not None and max_bytes < 0:
-        raise InvalidMessage(f"max_bytes = {max_bytes}: not negative")
+    number = 0 if max_bytes is None else whole_number(max_bytes)
+    if number is None or number < 0:
+        raise InvalidMessage(f"max_bytes = {max_bytes!r}: a whole number, not negative")
     return max_bytes
 
 

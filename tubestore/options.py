@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from tubestore.arguments import whole_number
 from tubestore.errors import InvalidMessage
 from tubestore.formats import DEFAULT_PAYLOAD_SIZE_MAX, INDEX_ENTRY, PARTITIONS_PER_STORE
 
@@ -62,6 +63,8 @@ class StoreOptions:
     retention_interval_ms: int = 180_000
     #: … and how long what was removed waits in the trash, as between TubeMQ's mark and deletion.
     trash_grace_ms: int = 120_000
+    #: How long nothing is written to what a job has staged before the background removes it.
+    staging_grace_ms: int = 86_400_000
 
     def __post_init__(self) -> None:
         check_durability(self.durability)
@@ -74,8 +77,13 @@ class StoreOptions:
             "trash_grace_ms",
         }
         for each in fields(self):
+            if each.type != "int":
+                continue
             value = getattr(self, each.name)
-            if isinstance(value, int) and value < (0 if each.name in zero_is_off else 1):
+            number = whole_number(value)
+            if number is None:
+                raise TypeError(f"{each.name} = {value!r}: a whole number is needed")
+            if number < (0 if each.name in zero_is_off else 1):
                 raise ValueError(f"{each.name} = {value}: too small")
 
     def with_values(self, **values: Any) -> StoreOptions:
@@ -101,6 +109,10 @@ class TopicOptions:
     id: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
+        for name in ("partitions", "stores", "max_age_ms", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and whole_number(value) is None:
+                raise InvalidMessage(f"{name} = {value!r}: a whole number is needed")
         if not 1 <= self.partitions <= PARTITIONS_PER_STORE:
             text = f"partitions = {self.partitions}: 1 to {PARTITIONS_PER_STORE} a store"
             raise InvalidMessage(text)

@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from datetime import UTC, datetime, timedelta
 
+from tubestore.arguments import whole_number
 from tubestore.errors import InvalidMessage
 
 #: A time span: ms, a timedelta, or a text such as "36h" or TubeMQ's "delete,168h".
@@ -56,10 +56,9 @@ def age_ms(value: Age | None, name: str = "max_age") -> int | None:
         return parse_age(value)
     if isinstance(value, timedelta):
         value = value // timedelta(milliseconds=1)
-    try:
-        found = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} {value!r}: ms, a timedelta, or a text like '7d'") from None
+    found = whole_number(value)
+    if found is None:
+        raise TypeError(f"{name} {value!r}: ms, a timedelta, or a text like '7d'")
     if found < 0:
         raise InvalidMessage(f"{name} = {value}: not negative")
     return found

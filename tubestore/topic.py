@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore import ingest
+from tubestore.arguments import whole_number
 from tubestore.attributes import encode_prefix
 from tubestore.clock import Time, time_ms
 from tubestore.errors import (
@@ -143,9 +144,10 @@ class Topic(TopicReader):
     def _choose(self, key: str | bytes | None, partition: int | None) -> int:
         options = self.options
         if partition is not None:
-            if not isinstance(partition, int | np.integer) or not options.holds(int(partition)):
+            number = whole_number(partition)
+            if number is None or not options.holds(number):
                 raise InvalidMessage(f"partition {partition!r} is not one of {self.name!r}'s")
-            return int(partition)
+            return number
         if key is not None:
             return options.partition_id(ingest.hash_key(key) % options.partition_count)
         self._next = turn = (self._next + 1) % options.partition_count

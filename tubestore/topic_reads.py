@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from tubestore.arguments import whole_number
 from tubestore.clock import Time, time_ms
 from tubestore.decode import Columns, columns_for
-from tubestore.errors import InvalidMessage
 from tubestore.formats import PARTITIONS_PER_STORE, key_code_of
 from tubestore.get_messages import (
     DEFAULT_MAX_BYTES,
@@ -42,9 +42,13 @@ def make_filter(filter_items: Iterable[str] | None, start: Time | None, end: Tim
     return Filter(codes, time_ms(start), time_ms(end))
 
 
-def _check_limit(limit: int | None) -> None:
-    if limit is not None and limit < 0:
-        raise ValueError(f"limit = {limit}: not negative")
+def _check_limits(**limits: int | None) -> None:
+    for name, limit in limits.items():
+        number = 0 if limit is None else whole_number(limit)
+        if number is None:
+            raise TypeError(f"{name} = {limit!r}: a whole number is needed")
+        if number < 0:
+            raise ValueError(f"{name} = {limit}: not negative")
 
 
 class TopicReader(TopicShards):
@@ -77,7 +81,7 @@ class TopicReader(TopicShards):
         `zero_copy`: bodies are a `binary_view` column that shows sealed files where they are mapped
         and copies the others; it stays valid after close and when retention removes the file.
         """
-        _check_limit(limit)
+        _check_limits(limit=limit, max_bytes=max_bytes)
         view = self._view_of(partition)
         chosen = self._columns(columns, verify, zero_copy)
         found = view.find(
@@ -115,14 +119,11 @@ class TopicReader(TopicShards):
         offsets, which is that in which they were appended. `next_offset` of the answer is what the
         next call takes. All shards are seen at one moment; filters and errors as `read`.
         """
-        _check_limit(limit)
+        _check_limits(limit=limit, max_bytes=max_bytes)
         chosen = self._columns(columns, verify, zero_copy)
         wanted = make_filter(filter_items, start, end)
-        for partition in offsets:
-            if not isinstance(partition, int | np.integer) or not self.options.holds(partition):
-                raise InvalidMessage(f"partition {partition!r} is not one of {self.name!r}'s")
         by_store: dict[int, list[int]] = {}
-        for partition in sorted(map(int, offsets)):
+        for partition in sorted(map(self._known, offsets)):
             by_store.setdefault(partition // PARTITIONS_PER_STORE, []).append(partition)
         shards = [self.shard(store_id) for store_id in by_store]
         with self._store.showing():
@@ -294,7 +295,7 @@ class TopicReader(TopicShards):
         read it to its end. `limit` and `max_bytes` (of whole records) end it early; the rest of
         the arguments as `read`.
         """
-        _check_limit(limit)
+        _check_limits(limit=limit, max_bytes=max_bytes)
         chosen = self._columns(columns, verify, zero_copy)
         wanted = make_filter(filter_items, start, end)
         batches = _scanned(self.views(), chosen, wanted, limit, max_bytes)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore import positions
+from tubestore.arguments import whole_number
 from tubestore.clock import Clock, Time, time_ms
 from tubestore.errors import InvalidMessage, OffsetOutOfRange, StoreClosed
 from tubestore.formats import PARTITIONS_PER_STORE
@@ -109,9 +110,14 @@ class TopicShards:
         return list(self._shards.values())
 
     def _view_of(self, partition: int) -> ShardView:
-        if not isinstance(partition, int | np.integer) or not self.options.holds(int(partition)):
+        return self.shard(self._known(partition) // PARTITIONS_PER_STORE).view()
+
+    def _known(self, partition: int) -> int:
+        """Return the id of a partition as users give it; InvalidMessage if there is none such."""
+        number = whole_number(partition)
+        if number is None or not self.options.holds(number):
             raise InvalidMessage(f"partition {partition!r} is not one of topic {self.name!r}'s")
-        return self.shard(int(partition) // PARTITIONS_PER_STORE).view()
+        return number
 
     @property
     def partition_ids(self) -> list[int]:
@@ -133,11 +139,12 @@ class TopicShards:
             return view.index_start
         if offset == "latest":
             return view.index_end
-        if not isinstance(offset, int | np.integer):
+        number = whole_number(offset)
+        if number is None:
             raise TypeError(f"offset {offset!r}: an int, 'earliest' or 'latest'")
-        if not view.index_start <= offset <= view.index_end:
-            raise OffsetOutOfRange(int(offset), view.index_start, view.index_end)
-        return int(offset)
+        if not view.index_start <= number <= view.index_end:
+            raise OffsetOutOfRange(number, view.index_start, view.index_end)
+        return number
 
     # -- places ------------------------------------------------------------------------------
 
