@@ -175,8 +175,11 @@ def encode_columns(messages: Any, config: MessageStoreConfig) -> EncodedColumns:
         fields["born_timestamp"] = given.times_of(table["born_timestamp"])
     hosts = {name: given.hosts_of_rows(table, name, count) for name in ("born_host", "store_host")}
     sys_flags = fields["sys_flag"] & ~(SYS_FLAG_HOSTS_MASK << SYS_FLAG_HOSTS_SHIFT)
-    if config.compat == "5.3.3" and (sys_flags & SYS_FLAG_INNER_BATCH).any():
-        raise InvalidMessage("an inner batch: its topic needs batch queues, which are only read")
+    inner = (sys_flags & SYS_FLAG_INNER_BATCH).astype(bool)
+    if inner.any() and (
+        config.compat == "5.3.3" or not config.batch_topics.isdisjoint(names)
+    ):  # the queue offset stands in its properties, so its size is known when it is put
+        raise InvalidMessage("an inner batch is put by itself: put_inner_batch")
     sys_flags |= np.where(_is_wide(*hosts["born_host"]), SYS_FLAG_BORN_HOST_V6, 0)
     sys_flags |= np.where(_is_wide(*hosts["store_host"]), SYS_FLAG_STORE_HOST_V6, 0)
     body_bounds, property_sizes = given.bounds_of(bodies), np.diff(given.bounds_of(properties))

@@ -18,14 +18,16 @@ from rocketcompat.formats import (
     PROPERTIES_LENGTH_SIZE,
     PROPERTIES_SIZE_MAX,
     PROPERTY_SEPARATOR,
+    SYS_FLAG_INNER_BATCH,
+    SYS_FLAG_NEED_UNWRAP,
     SYS_FLAG_TRANSACTION_MASK,
     encode_properties,
     parse_properties,
 )
-from rocketcompat.messages import BatchItem, MessageBatch
+from rocketcompat.messages import BatchItem, Message, MessageBatch
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import property_text
-from rocketcompat.topics import PROPERTY_DELAY
+from rocketcompat.topics import PROPERTY_DELAY, PROPERTY_INNER_COUNT
 from tubestore.errors import CorruptRecord, InvalidMessage, MessageTooLarge
 from tubestore.layout import Buffer
 
@@ -102,6 +104,24 @@ def columns_of_batch(batch: MessageBatch, config: MessageStoreConfig) -> dict[st
     if batch.born_timestamp is not None:
         columns["born_timestamp"] = [batch.born_timestamp] * count
     return columns
+
+
+def inner_batch(batch: MessageBatch, config: MessageStoreConfig) -> Message:
+    """Return a batch as one message that holds all of its own, for a topic of batches (5.x).
+
+    As 5.x's broker makes it: INNER_NUM is the number of messages, and clients unwrap it.
+    """
+    if not batch.items:
+        raise InvalidMessage("a batch without messages")
+    count = len(batch.items)
+    pairs = parse_properties(_common_text(batch.properties, config))
+    sys_flag = batch.sys_flag | SYS_FLAG_INNER_BATCH | SYS_FLAG_NEED_UNWRAP
+    return Message(
+        batch.topic, encode_items(batch.items, config),
+        properties={**pairs, PROPERTY_INNER_COUNT: str(count)}, queue_id=batch.queue_id,
+        sys_flag=sys_flag, born_timestamp=batch.born_timestamp, born_host=batch.born_host,
+        store_host=batch.store_host, reconsume_times=batch.reconsume_times,
+    )  # fmt: skip
 
 
 def _common_text(given: Mapping[str, str] | str | None, config: MessageStoreConfig) -> str:

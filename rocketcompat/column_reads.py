@@ -160,7 +160,7 @@ def read_queue(log: MappedLog, queue: Any, offset: int, limit: int) -> QueuePage
     """
     offset = max(offset, queue.min_offset)
     end = min(offset + limit, queue.max_offset)
-    units = queue.units_in_file(offset, end - offset) if end > offset else None
+    units, offsets = queue.spans(offset, end - offset) if end > offset else (None, ())
     if units is None or not len(units):
         following = queue.next_file_offset(offset) if end > offset else offset
         return QueuePage(empty_batch(), min(following, max(offset, queue.max_offset)))
@@ -171,7 +171,7 @@ def read_queue(log: MappedLog, queue: Any, offset: int, limit: int) -> QueuePage
         wanted["physical_offset"].astype(np.int64), wanted["size"].astype(np.int64), batch_of_plain
     )
     batches = [batch for batch, _ in made]
-    return QueuePage(_joined(batches), offset + len(units), places.problems)
+    return QueuePage(_joined(batches), offsets[len(units)], places.problems)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

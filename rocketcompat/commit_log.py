@@ -39,7 +39,7 @@ from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.mmap_file import MmapFile, WarmUp, new_mmap_file
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.prepare import Prepared
+from rocketcompat.prepare import Prepared, add_base
 from rocketcompat.queue_offset_table import QueueKey, QueueOffsetTable
 from rocketcompat.readable_log import ReadableLog
 from rocketcompat.transient_pool import BufferedFile, TransientStorePool
@@ -162,8 +162,10 @@ class CommitLog(ReadableLog):
             try:
                 table = self._next_queue_offsets
                 copies = table.offsets_of_copies(prepared) if prepared.copies else ()
-                size = prepared.size
                 queue_offset = table.get(key, 0) if counted else 0
+                if prepared.inner_count:
+                    add_base(prepared, queue_offset, self.config)
+                size = prepared.size
                 file, physical_offset = self._place(size)
                 record = encode_one(prepared, queue_offset, physical_offset, now)
                 if file is None:
@@ -174,7 +176,7 @@ class CommitLog(ReadableLog):
             finally:
                 self._held_since = 0
             if counted:
-                table[key] = queue_offset + 1
+                table[key] = queue_offset + (prepared.inner_count or 1)
             for copy, offset in copies:
                 table.move(copy, offset + 1)
             self._end = physical_offset + size

@@ -24,6 +24,7 @@ import itertools
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,6 +172,11 @@ class ConsumeQueue:
     def units_in_file(self, start: int, count: int) -> Units:
         """Return up to `count` units from `start`, of its file only; none if it is missing."""
         return self.resolved(self.units(start, min(start + count, self.next_file_offset(start))))
+
+    def spans(self, start: int, count: int) -> tuple[Units, Sequence[int]]:
+        """As `units_in_file`, with the queue offset of each, and the one behind the last."""
+        units = self.units_in_file(start, count)
+        return units, range(start, start + len(units) + 1)
 
     def resolved(self, units: Units) -> Units:
         """Return units with the tag hashes that their addresses lead to."""

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from rocketcompat.batch_consume_queue import BatchConsumeQueue
+from rocketcompat.batch_queue_table import BatchQueueTable
 from rocketcompat.consume_queue import ConsumeQueue, LogMinimum, Units, units_of
 from rocketcompat.consume_queue_ext import ConsumeQueueExt
 from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT
@@ -31,9 +33,15 @@ _ROCKSDB_FILE = "CURRENT"
 _log = logging.getLogger(__name__)
 
 
-def units_by_queue(batch: DispatchBatch) -> tuple[Any, Any, Any]:
+def units_by_queue(
+    batch: DispatchBatch, batch_topics: frozenset[str] = frozenset()
+) -> tuple[Any, Any, Any]:
     """Return row, queue and queue offset of a batch's units, by queue and then as in the log."""
-    rows = np.flatnonzero(batch.queue_rows)
+    wanted = batch.queue_rows
+    if batch_topics:
+        others = [topic not in batch_topics for topic, _ in batch.queue_keys]
+        wanted = wanted & np.array(others, bool)[batch.queue_codes]
+    rows = np.flatnonzero(wanted)
     codes, offsets = batch.queue_codes[rows], batch.queue_offsets[rows]
     if len(batch.copy_rows):
         rows = np.concatenate((rows, batch.copy_rows))
@@ -56,9 +64,11 @@ class ConsumeQueueTable:
 
     def __init__(
         self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True,
-        ext_file_size: int | None = None,
+        ext_file_size: int | None = None, batch_topics: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self._vfs, self._directory, self._file_size = vfs, directory, file_size
+        #: Topics that have no queues here.
+        self._batch_topics = batch_topics
         #: Bytes of an extension's file where extensions are written.
         self._ext_file_size = ext_file_size
         self._ext_directory = os.path.join(os.path.dirname(directory), CONSUME_QUEUE_EXT_DIRECTORY)
@@ -71,6 +81,8 @@ class ConsumeQueueTable:
         self._dirty: set[ConsumeQueue] = set()
         self._written = self._synced = 0
         self._refused_topics: set[str] = set()
+        #: The queues of topics of batches, when there are any; found here, and fed by themselves.
+        self.batches: BatchQueueTable | None = None
 
     def load(self, ends: Mapping[tuple[str, int], int] | None = None) -> None:
         """Take in the queues whose directories are there and new; what is no queue is passed by.
@@ -94,11 +106,22 @@ class ConsumeQueueTable:
 
     def lacks(self, ends: Mapping[tuple[str, int], int]) -> bool:
         """Whether a queue that has units by these max offsets has no directory."""
-        return any(end and key not in self._queues for key, end in ends.items())
+        return any(end and self.find(*key) is None for key, end in ends.items())
 
-    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue, None if there is none."""
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
+        """Return a queue of any kind, None if there is none."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None and self.batches is not None:
+            return self.batches.find(topic, queue_id)
+        return queue
+
+    def ordinary(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue of 20-byte units, None if there is none."""
         return self._queues.get((topic, queue_id))
+
+    def all_queues(self) -> list[ConsumeQueue | BatchConsumeQueue]:
+        """Return the queues of all kinds."""
+        return [*self, *(self.batches or ())]
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, new and empty if there is none; its directory comes with a unit."""
@@ -116,7 +139,8 @@ class ConsumeQueueTable:
 
     def max_offsets(self) -> dict[tuple[str, int], int]:
         """Return every queue's next offset (the commit log's topic-queue table, spec §8.1)."""
-        return {key: queue.max_offset for key, queue in list(self._queues.items())}
+        own = {key: queue.max_offset for key, queue in list(self._queues.items())}
+        return own if self.batches is None else {**own, **self.batches.max_offsets()}
 
     def correct_min_offset(self, physical_offset: int) -> None:
         """Say where the log begins now; each queue finds its first unit when it is asked."""
@@ -149,7 +173,7 @@ class ConsumeQueueTable:
 
         Units that are there are passed by, so after an OSError any part may be put again.
         """
-        rows, codes, offsets = units_by_queue(batch)
+        rows, codes, offsets = units_by_queue(batch, self._batch_topics)
         if not len(rows):  # prepared and rolled back records only
             self._written = max(self._written, batch.end)
             return

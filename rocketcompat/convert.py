@@ -21,6 +21,7 @@ import tubestore
 from rocketcompat.columns import RecordColumns
 from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
     BLANK,
     BODY_CRC_MASK,
     BOLTMQ_MAGIC,
@@ -70,6 +71,7 @@ def copy_store(
     config = MessageStoreConfig.from_camel(
         {**source.inferred, **sizes, **source.options, **(options or {})}
     )
+    config = config.changed(batch_topics=config.batch_topics | source.config.batch_topics)
     pieces = _bolt_pieces if is_boltmq(source) else _pieces
     vfs = source.vfs
     state = _State(vfs, source.root, target)
@@ -250,9 +252,13 @@ def build_structures(target: str, config: MessageStoreConfig, vfs: Vfs, clock: C
         "mappedFileSizeConsumeQueue": config.mapped_file_size_consume_queue,
         "maxHashSlotNum": config.max_hash_slot_num,
         "maxIndexNum": config.max_index_num,
+        "batchTopics": config.batch_topics,
+        "mapperFileSizeBatchConsumeQueue": config.mapper_file_size_batch_consume_queue,
     }
     directory = StoreDirectory(target, options, vfs)
     names = [CONSUME_QUEUE_DIRECTORY, *([INDEX_DIRECTORY] if config.message_index_enable else [])]
+    if config.batch_topics:
+        names.append(BATCH_CONSUME_QUEUE_DIRECTORY)
     built = build(directory, names, clock=clock, told=_SILENT)
     for name in names:
         put_in_place(directory, built, name, Quarantine(vfs, target))

@@ -73,11 +73,15 @@ class DefaultMessageStore(StoreReads):
         if mode not in ("r", "w"):
             raise InvalidMessage(f"mode: {mode!r} is neither 'r' nor 'w'")
         self.root, self.mode = os.fspath(root), mode
-        self.config = config or MessageStoreConfig()
         self._pid = os.getpid()
         parts = self._parts = Parts(
-            self.root, self.config, vfs or OsVfs(), clock or SystemClock(), writable=mode == "w"
+            self.root,
+            config or MessageStoreConfig(),
+            vfs or OsVfs(),
+            clock or SystemClock(),
+            writable=mode == "w",
         )
+        self.config = parts.config
         self.commit_log = parts.commit_log
         self._writer: Writer
         self._reader: Reader
@@ -123,6 +127,17 @@ class DefaultMessageStore(StoreReads):
         """
         self._check_put()
         return self._puts.put_batch(batch, durability)
+
+    def put_inner_batch(
+        self, batch: MessageBatch, *, durability: Durability | None = None
+    ) -> PutResult:
+        """Append a batch as one record, in a topic of batches (`inner_batches.py`, 5.x).
+
+        The result's queue offset is the first message's; the topic's next is so many further on.
+        Raises as `put_message` does.
+        """
+        self._check_put()
+        return self._puts.put_inner_batch(batch, durability)
 
     def send_back(
         self, record: MessageRecord, group: str, *, delay_level: int = 0,
@@ -219,7 +234,7 @@ class DefaultMessageStore(StoreReads):
                 "commit_log_percent": disk_used_percent(log.queue.directory),
                 "consume_queue_percent": disk_used_percent(queue_directory),
             },
-            "queues": {"count": len(self.queues) if self.queues is not None else 0},
+            "queues": {"count": len(self.queues.all_queues()) if self.queues is not None else 0},
             "index": dict(self.index.stats()) if self.index is not None else {},
             "deleted_files": dict(self._writer.cleaner.deleted) if self.mode == "w" else {},
         }

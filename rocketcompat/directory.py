@@ -21,6 +21,7 @@ from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BLANK,
     CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
     MAGIC_BLANK,
     MESSAGE_HEADS,
@@ -29,6 +30,7 @@ from rocketcompat.formats import (
     hosts_of,
     parse_offset_name,
 )
+from rocketcompat.inner_batches import with_batch_topics
 from rocketcompat.log_end import goes_on, is_left_over, known_damages
 from rocketcompat.log_jobs import LogRecords
 from rocketcompat.log_reads import read_record
@@ -46,7 +48,12 @@ CLOCK_SLACK_MS = 60_000
 #: A file of RocksDB's, whose queues lie in the same directory in another format (spec §2.10).
 ROCKSDB_FILE = "CURRENT"
 _NOWHERE = 1 << 63
-_FILE_SIZE_OPTIONS = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue")
+#: Options of file sizes, and the directories of queues that tell them.
+_QUEUE_SIZE_OPTIONS = {
+    "mappedFileSizeConsumeQueue": CONSUME_QUEUE_DIRECTORY,
+    "mappedFileSizeConsumeQueueExt": CONSUME_QUEUE_EXT_DIRECTORY,
+    "mapperFileSizeBatchConsumeQueue": BATCH_CONSUME_QUEUE_DIRECTORY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +161,8 @@ class StoreDirectory:
             raise NotAStore(self.root, "has no commitlog directory, so it is no RocketMQ store")
         #: The file sizes that follow from the files, by RocketMQ's names.
         self.inferred = self._inferred_sizes()
-        self.config = MessageStoreConfig.from_camel({**self.inferred, **self.options})
+        given = MessageStoreConfig.from_camel({**self.inferred, **self.options})
+        self.config = with_batch_topics(given, self.vfs, self.root)
         self.log = LogFiles(
             self.vfs,
             self.root,
@@ -207,9 +215,11 @@ class StoreDirectory:
             log = self._size_of(paths)
         else:  # names in one of them are several files apart
             log = next((size for _, d, size in self.vfs.entries(paths[0]) if not d and size), 0)
-        queues = (self.queue_path(*key) for key in self.queue_names())
-        sizes = zip(_FILE_SIZE_OPTIONS, (log, self._size_of(queues)), strict=True)
-        return {name: size for name, size in sizes if size and name not in self.options}
+        sizes = {"mappedFileSizeCommitLog": log}
+        for option, kind in _QUEUE_SIZE_OPTIONS.items():
+            keys = self.queue_names(kind)
+            sizes[option] = self._size_of(self.queue_path(*key, kind) for key in keys)
+        return {name: size for name, size in sizes.items() if size and name not in self.options}
 
     def _size_of(self, directories: Iterable[str]) -> int:
         """Return the size of the files in directories: what most of them have.
@@ -232,15 +242,13 @@ class StoreDirectory:
     def check_changeable(self) -> None:
         """Raise NotAStore if what a change would be computed from is not all here.
 
-        Queues of other kinds (batches, RocksDB) are not built from the log here, and of a log in
-        several directories only one is seen. What a job has put behind it is not seen either.
+        RocksDB's queues are not built from the log here, and of a log in several directories only
+        one may be seen. What a job has put behind it is not seen either.
         """
         job = LogRecords(self.vfs, self.root).pending()
         if job is not None:
             reason = f"job {job.job_id!r} is half published; `rocketcompat recover` finishes it"
             raise NotAStore(self.root, reason)
-        if self.vfs.entries(self.path(BATCH_CONSUME_QUEUE_DIRECTORY)):
-            raise NotAStore(self.root, "has batch queues, which are not built or mended yet")
         if self.vfs.exists(self.path(CONSUME_QUEUE_DIRECTORY, ROCKSDB_FILE)):
             raise NotAStore(self.root, "holds RocksDB queues, which are not supported")
         starts = [file.file_from_offset for file in self.log.files]
@@ -251,18 +259,24 @@ class StoreDirectory:
                 "every file of its log is followed by a hole: is it one of several paths?",
             )
 
-    def queue_names(self) -> Iterator[tuple[str, int]]:
-        """Yield topic and queue id of the queues' directories."""
-        base = self.path(CONSUME_QUEUE_DIRECTORY)
+    def queue_names(self, kind: str = CONSUME_QUEUE_DIRECTORY) -> Iterator[tuple[str, int]]:
+        """Yield topic and queue id of the queues' directories, of one kind of queues."""
+        base = self.path(kind)
         for topic, is_directory, _ in self.vfs.entries(base):
             if is_directory:
                 names = self.vfs.entries(os.path.join(base, topic))
                 ids = [n for n, d, _ in names if d and n.isascii() and n.isdecimal()]
                 yield from ((topic, int(name)) for name in sorted(ids, key=int))
 
-    def queue_path(self, topic: str, queue_id: int) -> str:
+    def queue_path(self, topic: str, queue_id: int, kind: str = CONSUME_QUEUE_DIRECTORY) -> str:
         """Return a queue's directory."""
-        return self.path(CONSUME_QUEUE_DIRECTORY, topic, str(queue_id))
+        return self.path(kind, topic, str(queue_id))
+
+    def misplaced_queues(self) -> list[str]:
+        """Return directories of ordinary queues of topics of batches: 5.x does not start then."""
+        base = self.path(CONSUME_QUEUE_DIRECTORY)
+        topics = (name for name, is_directory, _ in self.vfs.entries(base) if is_directory)
+        return [os.path.join(base, name) for name in topics if name in self.config.batch_topics]
 
     def index_paths(self) -> list[str]:
         """Return the index files, oldest first."""

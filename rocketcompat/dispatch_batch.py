@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.columns import RecordColumns, decode_columns, queue_columns
+from rocketcompat.inner_batches import message_counts
 from rocketcompat.log_scan import Piece
 from rocketcompat.messages import DispatchBatch, has_index_items
 from rocketcompat.multi_dispatch import QueueKey, copies_of
@@ -60,6 +61,7 @@ def batch_of_records(
         copy_codes=copy_codes,
         copy_offsets=copy_offsets,
         damaged=damaged,
+        message_counts=message_counts(records),
     )
 
 

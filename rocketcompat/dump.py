@@ -17,19 +17,20 @@ Reads only; works on a store that will not open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from rocketcompat.batch_queue_view import BatchQueueView
 from rocketcompat.columns import RecordColumns
 from rocketcompat.compression import unpack_bodies
 from rocketcompat.directory import Region, StoreDirectory
-from rocketcompat.formats import MAGIC_V1, decode_host, message_id, parse_properties
+from rocketcompat.formats import BATCH_CQ_UNIT, MAGIC_V1, decode_host, message_id, parse_properties
 from rocketcompat.message_rows import MESSAGE_COLUMNS, STATE_OK, table_of_rows, unreadable_row
 from rocketcompat.message_table import table_of
-from rocketcompat.queue_view import QueueViews
+from rocketcompat.queue_view import QueueView, QueueViews
 from rocketcompat.selection import Selection
 
 Counted = Callable[[int], None]
@@ -130,7 +131,7 @@ def rows_of(records: RecordColumns) -> Iterator[dict[str, Any]]:
         yield {name: found[name] for name in _NAMES}
 
 
-def dump_queues(views: QueueViews) -> Iterator[dict[str, Any]]:
+def dump_queues(views: Iterable[QueueView | BatchQueueView]) -> Iterator[dict[str, Any]]:
     """Yield a row a queue."""
     for view in views:
         yield {
@@ -139,6 +140,27 @@ def dump_queues(views: QueueViews) -> Iterator[dict[str, Any]]:
             "min_offset": view.min_offset,
             "max_offset": view.max_offset,
         }
+
+
+def dump_batch_units(views: Iterable[BatchQueueView], start: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield a row a unit of queues of inner batches that the log still has, as `dump_units` does.
+
+    The queue offset is that of the first message of the record, `messages` how many it holds.
+    """
+    for view in views:
+        for unit, state in zip(view.units.tolist(), view.states.tolist(), strict=False):
+            row = dict(zip(BATCH_CQ_UNIT.dtype.names or (), unit, strict=True))
+            if row["base_offset"] + row["batch_size"] > max(start, view.min_offset):
+                yield {
+                    "topic": view.topic,
+                    "queue_id": view.queue_id,
+                    "queue_offset": row["base_offset"],
+                    "physical_offset": row["physical_offset"],
+                    "size": row["size"],
+                    "tags_code": row["tags_code"],
+                    "state": state,
+                    "messages": row["batch_size"],
+                }
 
 
 def dump_units(views: QueueViews, start: int = 0) -> Iterator[dict[str, Any]]:

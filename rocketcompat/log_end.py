@@ -16,6 +16,7 @@ import numpy as np
 
 from rocketcompat.columns import RecordColumns, decode_columns, queue_columns
 from rocketcompat.formats import BLANK, MAGIC_BLANK
+from rocketcompat.inner_batches import message_counts
 from rocketcompat.log_scan import Damage, Piece, find_record, scan
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import DispatchBatch, has_queue_unit
@@ -28,21 +29,34 @@ class QueueOffsets:
 
     name = "queue_offsets"
 
-    def __init__(self) -> None:
+    def __init__(self, batch_topics: frozenset[str] = frozenset()) -> None:
         self.table: dict[QueueKey, int] = {}
+        self._batch_topics = batch_topics
 
     def put_batch(self, batch: DispatchBatch) -> None:
         """Take in the queue offsets of a batch."""
-        self._put(batch.queue_keys, batch.queue_codes, batch.queue_offsets, batch.queue_rows)
+        last = self._lasts(batch.queue_keys, batch.queue_codes, batch.queue_offsets,
+                           batch.message_counts)  # fmt: skip
+        self._put(batch.queue_keys, batch.queue_codes, last, batch.queue_rows)
         every = np.ones(len(batch.copy_rows), bool)
         self._put(batch.queue_keys, batch.copy_codes, batch.copy_offsets, every)
 
     def put_records(self, records: RecordColumns) -> None:
         """Take in the queue offsets of records."""
         counted = has_queue_unit(records.column("sys_flag"))
-        self._put(*queue_columns(records), records.column("queue_offset"), counted)
+        keys, codes = queue_columns(records)
+        counts = message_counts(records) if self._batch_topics else None
+        lasts = self._lasts(keys, codes, records.column("queue_offset"), counts)
+        self._put(keys, codes, lasts, counted)
         for _, key, offset in copies_of(records):
             self.table[key] = max(self.table.get(key, 0), offset + 1)
+
+    def _lasts(self, keys: list[QueueKey], codes: Any, offsets: Any, counts: Any) -> Any:
+        """Return the queue offset of each record's last message."""
+        if counts is None or not self._batch_topics:
+            return offsets
+        of_batches = np.array([topic in self._batch_topics for topic, _ in keys], bool)[codes]
+        return np.where(of_batches, offsets + counts - 1, offsets)
 
     def _put(self, keys: list[QueueKey], codes: Any, offsets: Any, counted: Any) -> None:
         highest = np.full(len(keys), -1, np.int64)

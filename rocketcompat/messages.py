@@ -262,6 +262,8 @@ class DispatchBatch:
     #: (physical offset, bytes) of the last damaged region before this batch that was skipped;
     #: queue offsets that are missing before a row's are given a unit that points there.
     damaged: tuple[int, int] | None = None
+    #: How many messages each row holds in a topic of batches; None: one each.
+    message_counts: Int64s | None = None
 
     def __len__(self) -> int:
         return len(self.physical_offsets)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_FILE_SIZE,
+    BATCH_CQ_UNIT,
     BLANK,
     COMMIT_LOG_DIRECTORY,
     COMMIT_LOG_FILE_SIZE,
@@ -49,6 +51,7 @@ _LEAST = {
     "mapped_file_size_commit_log": MESSAGE_HEAD.size + BLANK.size,
     "mapped_file_size_consume_queue": 1,
     "mapped_file_size_consume_queue_ext": 64,
+    "mapper_file_size_batch_consume_queue": BATCH_CQ_UNIT.size,
     "max_hash_slot_num": 1,
     "max_index_num": 2,
     "max_message_size": 1,
@@ -81,6 +84,10 @@ class MessageStoreConfig:
     mapped_file_size_consume_queue: int = CONSUME_QUEUE_FILE_SIZE
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: int = CONSUME_QUEUE_EXT_FILE_SIZE
+    #: Ours: topics whose queues are of inner batches, besides those of which the store tells so
+    #: (`inner_batches.py`); and RocketMQ's size of such a queue's files.
+    batch_topics: frozenset[str] = frozenset()
+    mapper_file_size_batch_consume_queue: int = BATCH_CONSUME_QUEUE_FILE_SIZE
     max_hash_slot_num: int = HASH_SLOTS
     max_index_num: int = INDEX_ITEMS
     message_index_enable: bool = True
@@ -161,6 +168,13 @@ class MessageStoreConfig:
         longest = min(self.max_topic_length, TOPIC_SIZE_MAX_V2 if has_v2 else TOPIC_SIZE_MAX)
         object.__setattr__(self, "topic_size_max", longest)
         object.__setattr__(self, "layouts", frozenset(self.layouts))
+        object.__setattr__(self, "batch_topics", frozenset(self.batch_topics))
+        if self.mapper_file_size_batch_consume_queue % BATCH_CQ_UNIT.size:
+            size = self.mapper_file_size_batch_consume_queue
+            raise InvalidMessage(
+                f"mapper_file_size_batch_consume_queue: {size} is no multiple of a unit's"
+                f" {BATCH_CQ_UNIT.size} bytes; no broker could fill the file"
+            )
         unknown = self.layouts - LAYOUTS
         if unknown:
             raise InvalidMessage(f"layouts: unknown {sorted(unknown)}, known {sorted(LAYOUTS)}")

@@ -8,13 +8,19 @@ from __future__ import annotations
 import logging
 import os
 
+from rocketcompat.batch_queue_table import BatchQueueTable
 from rocketcompat.broker_config import BrokerConfig
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.follower import Follower
-from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
+from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    INDEX_DIRECTORY,
+)
 from rocketcompat.index_items import IndexGeometry
 from rocketcompat.index_service import IndexService
+from rocketcompat.inner_batches import with_batch_topics
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.tube_layout import TubeLayout
 from tubestore.clock import Clock
@@ -34,6 +40,7 @@ class Parts:
     def __init__(
         self, root: str, config: MessageStoreConfig, vfs: Vfs, clock: Clock, *, writable: bool
     ) -> None:
+        config = with_batch_topics(config, vfs, root)
         self.root, self.config, self.vfs, self.clock = root, config, vfs, clock
         self.writable = writable
         self.log_directories = config.commit_log_directories(root)
@@ -41,6 +48,7 @@ class Parts:
         self.commit_log = CommitLog(vfs, first, config, clock, writable=writable, more=more)
         self.broker_config = BrokerConfig(vfs, root, compat=config.compat)
         self.queues: ConsumeQueueTable | None = None
+        self.batch_queues: BatchQueueTable | None = None
         self.index: IndexService | None = None
         self.tube: TubeLayout | None = None
 
@@ -59,7 +67,14 @@ class Parts:
                     config.mapped_file_size_consume_queue_ext
                     if config.enable_consume_queue_ext else None
                 ),
+                batch_topics=config.batch_topics,
             )  # fmt: skip
+            if config.batch_topics:
+                self.batch_queues = self.queues.batches = BatchQueueTable(
+                    self.vfs, self.path(BATCH_CONSUME_QUEUE_DIRECTORY),
+                    config.mapper_file_size_batch_consume_queue, config.batch_topics,
+                    writable=self.writable,
+                )  # fmt: skip
         if "index" in layouts and config.message_index_enable:
             geometry = IndexGeometry(config.max_hash_slot_num, config.max_index_num)
             self.index = IndexService(
@@ -71,7 +86,9 @@ class Parts:
     @property
     def followers(self) -> list[Follower]:
         """The structures that there are, in the order in which they are fed."""
-        every: tuple[Follower | None, ...] = (self.queues, self.index, self.tube)  # type: ignore[assignment]
+        every: tuple[Follower | None, ...] = (
+            self.queues, self.batch_queues, self.index, self.tube,
+        )  # type: ignore[assignment]  # fmt: skip
         return [follower for follower in every if follower is not None]
 
     def load(self, ends: dict[tuple[str, int], int] | None) -> None:
@@ -79,6 +96,9 @@ class Parts:
         if self.queues is not None:
             self.queues.load(ends)
             self.queues.correct_min_offset(self.commit_log.min_offset)
+        if self.batch_queues is not None:
+            self.batch_queues.load()
+            self.batch_queues.correct_min_offset(self.commit_log.min_offset)
         if self.index is not None:
             self.index.load()
 

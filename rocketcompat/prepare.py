@@ -28,6 +28,7 @@ from rocketcompat.formats import (
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_INNER_BATCH,
     SYS_FLAG_STORE_HOST_V6,
+    SYS_FLAG_TRANSACTION_MASK,
     TOPIC_SIZE_MAX,
     encode_host,
     encode_properties,
@@ -40,6 +41,7 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.topics import (
     LMQ_PREFIX,
     MULTI_DISPATCH_SEPARATOR,
+    PROPERTY_INNER_BASE,
     PROPERTY_INNER_COUNT,
     PROPERTY_MULTI_DISPATCH,
     PROPERTY_MULTI_OFFSET,
@@ -54,13 +56,16 @@ _HOST_FLAGS = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 _HEAD_SIZES = tuple(head.size for head in MESSAGE_HEADS)
 _PROPERTIES_LENGTH = struct.Struct(">h")
 _NO_CRC = property_crc_text(0)
+#: Most messages of an inner batch: its unit has 16 bits for them.
+INNER_COUNT_MAX = (1 << 15) - 1
 
 
 class Prepared:
     """A message that may be put: checked, its variable parts encoded."""
 
-    __slots__ = ("body", "body_crc", "born_host", "copies", "has_crc", "magic_code", "message",
-                 "pairs", "properties", "size", "store_host", "sys_flag", "topic")  # fmt: skip
+    __slots__ = ("body", "body_crc", "born_host", "copies", "has_crc", "inner_count",
+                 "magic_code", "message", "pairs", "properties", "size", "store_host", "sys_flag",
+                 "topic")  # fmt: skip
 
     message: Message
     body: Buffer
@@ -76,6 +81,8 @@ class Prepared:
     properties: bytes
     size: int
     sys_flag: int
+    #: How many messages an inner batch holds, 0 for a plain message; `add_base` completes it.
+    inner_count: int
     #: Further queues that get a unit (multi-dispatch); `pairs` are the properties then, and
     #: `add_offsets` completes the message when the offsets are known.
     copies: tuple[tuple[str, int], ...]
@@ -111,10 +118,11 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
         raise InvalidMessage(f"queue_id: {message.queue_id} is negative")
     prepared.has_crc = config.enabled_append_prop_crc
     prepared.copies = ()
-    if config.compat == "5.3.3" and (
-        sys_flag & SYS_FLAG_INNER_BATCH or PROPERTY_INNER_COUNT in text
+    prepared.inner_count = 0
+    if (sys_flag & SYS_FLAG_INNER_BATCH or PROPERTY_INNER_COUNT in text) and (
+        config.compat == "5.3.3" or message.topic in config.batch_topics
     ):
-        _refuse_inner_batch(sys_flag, text)
+        _prepare_inner_batch(prepared, text, config)
     if PROPERTY_MULTI_DISPATCH in text:
         _prepare_copies(prepared, text, config)
     _set_properties(prepared, text, config)
@@ -137,12 +145,31 @@ def _set_properties(prepared: Prepared, text: str, config: MessageStoreConfig) -
     prepared.size = size
 
 
-def _refuse_inner_batch(sys_flag: int, text: str) -> None:
-    """As 5.3.3 refuses it for a topic without batch queues, which cannot be written yet."""
-    if sys_flag & SYS_FLAG_INNER_BATCH:
-        raise InvalidMessage("an inner batch: its topic needs batch queues, which are only read")
-    if PROPERTY_INNER_COUNT in parse_properties(text):
-        raise InvalidMessage(f"{PROPERTY_INNER_COUNT}: the message is no inner batch")
+def _prepare_inner_batch(prepared: Prepared, text: str, config: MessageStoreConfig) -> None:
+    """Find out how many messages a record holds (spec §1.11); refused as 5.3.3 refuses it."""
+    pairs = parse_properties(text)
+    if not prepared.sys_flag & SYS_FLAG_INNER_BATCH:
+        if PROPERTY_INNER_COUNT in pairs:
+            raise InvalidMessage(f"{PROPERTY_INNER_COUNT}: the message is no inner batch")
+        return
+    if prepared.message.topic not in config.batch_topics:
+        raise InvalidMessage("an inner batch: its topic has no batch queues (`batch_topics`)")
+    if prepared.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+        raise InvalidMessage("a batch cannot be part of a transaction")
+    if PROPERTY_MULTI_DISPATCH in pairs and config.enable_multi_dispatch:
+        raise InvalidMessage(f"{PROPERTY_MULTI_DISPATCH}: an inner batch has one queue")
+    count = pairs.get(PROPERTY_INNER_COUNT, "1")
+    if not (count.isascii() and count.isdecimal() and 0 < int(count) <= INNER_COUNT_MAX):
+        raise InvalidMessage(f"{PROPERTY_INNER_COUNT}: {count!r} is no number of messages")
+    pairs.pop(PROPERTY_INNER_BASE, None)  # the store gives it
+    prepared.inner_count, prepared.pairs = int(count), pairs
+
+
+def add_base(prepared: Prepared, queue_offset: int, config: MessageStoreConfig) -> None:
+    """Complete an inner batch by the queue offset of its first message."""
+    pairs = {**prepared.pairs, PROPERTY_INNER_BASE: str(queue_offset)}
+    text = encode_properties(pairs, trailing_separator=config.trailing_property_separator)
+    _set_properties(prepared, text, config)
 
 
 def _prepare_copies(prepared: Prepared, text: str, config: MessageStoreConfig) -> None:

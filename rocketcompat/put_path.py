@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.batches import columns_of_batch
+from rocketcompat.batches import columns_of_batch, inner_batch
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.dispatch import ReputMessageService
 from rocketcompat.formats import BLANK, INT32_MAX, encode_host
@@ -101,6 +101,10 @@ class PutPath:
             status, physical.tolist(), encoded.sizes.tolist(), int(queue_offsets[0]), timestamp,
             encode_host(batch.store_host),
         )  # fmt: skip
+
+    def put_inner_batch(self, batch: MessageBatch, durability: Durability | None) -> PutResult:
+        """Append a batch as one record of a topic of batches."""
+        return self.append(inner_batch(batch, self._config), durability)
 
     def _waits(self, durability: Durability | None) -> bool:
         return durability == "fsync" or (self._sync_always and durability is None)

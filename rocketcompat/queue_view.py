@@ -11,7 +11,7 @@ queues' files are read one queue at a time.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from rocketcompat.columns import RecordColumns, queue_columns
 from rocketcompat.consume_queue import GAP_UNITS_MAX, Units, is_fill, is_unit, units_of
 from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.formats import (
+    CONSUME_QUEUE_DIRECTORY,
     CQ_PRE_FILL_SIZE,
     CQ_UNIT,
     INT32_MAX,
@@ -61,10 +62,30 @@ class QueueView:
     states: np.ndarray[Any, Any]
     units_per_file: int
 
+    @property
+    def kind(self) -> str:
+        """The directory of queues of this kind."""
+        return CONSUME_QUEUE_DIRECTORY
+
+    @property
+    def unit_size(self) -> int:
+        """Bytes of a unit."""
+        return CQ_UNIT.size
+
+    @property
+    def first_place(self) -> int:
+        """The number of the first unit in the files, counted from offset 0 on."""
+        return self.min_offset
+
     def units_in_file(self, start: int, count: int) -> Units:
         """Return units of one file, as `ConsumeQueue` does."""
         end = min(start + count, self.next_file_offset(start), self.max_offset)
         return self.units[max(start - self.min_offset, 0) : max(end - self.min_offset, 0)]
+
+    def spans(self, start: int, count: int) -> tuple[Units, Sequence[int]]:
+        """As `units_in_file`, with the queue offset of each, and the one behind the last."""
+        units = self.units_in_file(start, count)
+        return units, range(start, start + len(units) + 1)
 
     def next_file_offset(self, offset: int) -> int:
         """Return the first queue offset of the next file."""
@@ -84,7 +105,8 @@ class QueueViews:
         self.regions: list[Region] = []
         self.log_end = directory.log.max_offset if trust else directory.log.min_offset
         self._computed: dict[QueueKey, tuple[Int64s, Units]] = {}
-        self._on_disk = set(directory.queue_names())
+        self._batch_topics = directory.config.batch_topics  # see `batch_queue_view.py`
+        self._on_disk = {key for key in directory.queue_names() if key[0] not in self._batch_topics}
         if not trust:
             self._scan()
 
@@ -150,7 +172,7 @@ class QueueViews:
         queued = has_queue_unit(records.column("sys_flag")) & (records.column("queue_offset") >= 0)
         tags = records.tags_codes()
         for number, key in enumerate(keys):
-            if not self._wanted(key):
+            if not self._wanted(key) or key[0] in self._batch_topics:
                 continue
             rows = np.flatnonzero((codes == number) & queued)
             sizes = records.column("total_size")[rows]

@@ -7,7 +7,7 @@ Next to read: `reads.py`, `key_reads.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -34,8 +34,11 @@ class QueuePart(Protocol):
     def max_offset(self) -> int:
         """The next unit."""
 
-    def units_in_file(self, start: int, count: int) -> Any:
-        """Units from `start` to the end of their file, `count` at most."""
+    def spans(self, start: int, count: int) -> tuple[Any, Sequence[int]]:
+        """Units from `start` to the end of their file, `count` at most; where each begins.
+
+        And, last of these queue offsets, the one behind the last unit.
+        """
 
     def next_file_offset(self, offset: int) -> int:
         """The first unit of the file after the one of `offset`."""

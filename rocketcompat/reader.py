@@ -37,7 +37,7 @@ class Reader:
         own = self._progress_file.read() is not None
         self._find_end(parts.commit_log.max_offset, None, own=own)
         if parts.queues is not None:
-            for queue in parts.queues:
+            for queue in parts.queues.all_queues():
                 queue.reload()
         parts.load(None)
 

@@ -17,7 +17,7 @@ Next to read: `key_reads.py`, then `store_reads.py`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -68,21 +68,20 @@ def get_message(
     if refusal is not None:
         status, following = refusal
         return GetMessageResult((), [], status, following, low, high)
-    units = queue.units_in_file(offset, max(SCAN_UNITS, max_count))
+    units, offsets = queue.spans(offset, max(SCAN_UNITS, max_count))
     if len(units) == 0:
         following = queue.next_file_offset(offset)
         return GetMessageResult((), [], GetMessageStatus.OFFSET_FOUND_NULL, following, low, high)
     scan = _Scan(store, max_count, tag_codes(tags), where, memory_bytes)
-    scanned = scan.run(units)
-    offsets = [offset + place for place in scan.places]
+    scanned = scan.run(units, offsets)
     return GetMessageResult(
         tuple(scan.entries),
         scan.physical_offsets,
         scan.status,
-        offset + scanned,
+        offsets[scanned],
         low,
         high,
-        offsets,
+        [offsets[place] for place in scan.places],
     )
 
 
@@ -125,12 +124,16 @@ class _Scan:
         self.entries: list[MessageRecord | CorruptRecord] = []
         self.places: list[int] = []
         self.physical_offsets: list[int] = []
-        self._bytes = 0
+        self._bytes = self._count = 0
 
-    def run(self, units: Any) -> int:
-        """Take messages; returns how many units were looked at."""
+    def run(self, units: Any, offsets: Sequence[int]) -> int:
+        """Take messages; returns how many units were looked at.
+
+        A record of several messages, which takes as many queue offsets, counts as so many.
+        """
         for place, (offset, size, code) in enumerate(units.tolist()):
-            if self._is_full(offset, size):
+            messages = offsets[place + 1] - offsets[place]
+            if self._is_full(offset, size, messages):
                 return place
             if self._codes is not None and _int32(code) not in self._codes:
                 if not self.entries:
@@ -150,15 +153,17 @@ class _Scan:
             self.places.append(place)
             self.physical_offsets.append(offset)
             self._bytes += size
+            self._count += messages
         return len(units)
 
-    def _is_full(self, offset: int, size: int) -> bool:
-        """Whether a further message would be too much; the first never is."""
+    def _is_full(self, offset: int, size: int, messages: int) -> bool:
+        """Whether a further record would be too much; the first never is."""
         if not self.entries:
             return False
         bytes_max, count_max = self._limits[offset < self._memory_start]
-        count = len(self.entries)
-        return count >= self._max_count or self._bytes + size > bytes_max or count >= count_max
+        if self._count + messages > self._max_count or self._count >= count_max:
+            return True
+        return self._bytes + size > bytes_max
 
 
 def tag_codes(expression: str | None) -> frozenset[int] | None:

@@ -20,11 +20,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rocketcompat.batch_queue_table import BatchQueueTable
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.dispatch_batch import batch_of_records
 from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
     OWN_DIRECTORY,
     TUBE_DIRECTORY,
@@ -40,13 +43,15 @@ from tubestore.clock import Clock
 from tubestore.errors import InvalidMessage
 from tubestore.vfs import Vfs
 
-STRUCTURES = (CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, TUBE_DIRECTORY)
+STRUCTURES = (
+    CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, TUBE_DIRECTORY,
+)  # fmt: skip
 #: Where structures in the making stand, below `.tubestore`.
 WORK_DIRECTORY = "rebuild"
 #: Bytes of the log between two marks from which an interrupted run is taken up again.
 MARK_BYTES = 4 << 30
 Row = dict[str, Any]
-Structure = ConsumeQueueTable | IndexService | TubeLayout
+Structure = ConsumeQueueTable | BatchQueueTable | IndexService | TubeLayout
 #: Called with (bytes of the log done, bytes in all).
 Told = Callable[[int, int], None]
 
@@ -81,6 +86,8 @@ def rebuild(
     wanted = [name for name in STRUCTURES if name in set(structures)]
     if unknown := set(structures) - set(STRUCTURES):
         raise InvalidMessage(f"{', '.join(sorted(unknown))}: {', '.join(STRUCTURES)} can be built")
+    if BATCH_CONSUME_QUEUE_DIRECTORY in wanted and not directory.config.batch_topics:
+        raise InvalidMessage("no topic is one of batches; say which with the option batchTopics")
     directory.check_changeable()
     built = build(directory, wanted, clock=clock, told=told)
     names = [follower.name for follower in built.followers]
@@ -140,17 +147,33 @@ def put_in_place(directory: StoreDirectory, built: Built, name: str, quarantine:
     new = os.path.join(built.root, name)
     if not vfs.exists(new):
         vfs.make_directories(new)  # nothing in the log calls for one
-    if name == CONSUME_QUEUE_DIRECTORY:
-        _carry_over(directory, new)
+    if name in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY):
+        _carry_over(directory, new, name)
     _sync_tree(vfs, new)
     if vfs.exists(path):
         quarantine.move(path)
     quarantine.sync()
+    if name == CONSUME_QUEUE_DIRECTORY:
+        # While there are no queues: units must never lead into another extension than theirs.
+        _put_extension(directory, built, quarantine)
     vfs.rename(new, path)
     vfs.sync_directory(directory.root)
     files, size = tree_size(vfs, path)
     message = f"{files} files from {built.records} records"
     return {"path": path, "action": "rebuild", "position": 0, "bytes": size, "message": message}
+
+
+def _put_extension(directory: StoreDirectory, built: Built, quarantine: Quarantine) -> None:
+    """Move the extension of new queues to its place, durably; the old one goes in any case."""
+    vfs, path = directory.vfs, directory.path(CONSUME_QUEUE_EXT_DIRECTORY)
+    new = os.path.join(built.root, CONSUME_QUEUE_EXT_DIRECTORY)
+    if vfs.exists(path):
+        quarantine.move(path)
+        quarantine.sync()
+    if vfs.exists(new):
+        _sync_tree(vfs, new)
+        vfs.rename(new, path)
+    vfs.sync_directory(directory.root)
 
 
 def write_marks(
@@ -183,9 +206,20 @@ def tree_size(vfs: Vfs, path: str) -> tuple[int, int]:
 
 
 def _follower(directory: StoreDirectory, root: str, name: str, clock: Clock) -> Structure:
-    vfs, path = directory.vfs, os.path.join(root, name)
+    vfs, path, config = directory.vfs, os.path.join(root, name), directory.config
     if name == CONSUME_QUEUE_DIRECTORY:
-        return ConsumeQueueTable(vfs, path, directory.config.consume_queue_file_size)
+        extended = vfs.exists(directory.path(CONSUME_QUEUE_EXT_DIRECTORY))
+        extended |= config.enable_consume_queue_ext
+        ext_size = config.mapped_file_size_consume_queue_ext if extended else None
+        return ConsumeQueueTable(
+            vfs, path, config.consume_queue_file_size, ext_file_size=ext_size,
+            batch_topics=config.batch_topics,
+        )  # fmt: skip
+    if name == BATCH_CONSUME_QUEUE_DIRECTORY:
+        size = config.mapper_file_size_batch_consume_queue
+        table = BatchQueueTable(vfs, path, size, config.batch_topics)
+        table.correct_min_offset(directory.log.min_offset)
+        return table
     if name == INDEX_DIRECTORY:
         return IndexService(vfs, path, geometry_of(directory, believe=True), clock)
     return TubeLayout(root, vfs=vfs, clock=clock)
@@ -209,7 +243,7 @@ def _recovered(follower: Structure, start: int, minimum: int) -> int:
     if isinstance(follower, ConsumeQueueTable):
         follower.load()
         follower.recover(start)
-    elif isinstance(follower, IndexService):
+    elif isinstance(follower, IndexService | BatchQueueTable):
         follower.load()
         resume = max(minimum, follower.recover(start, start))
     else:
@@ -244,7 +278,7 @@ def _batches(directory: StoreDirectory, start: int, built: Built) -> Iterator[Di
         built.log_end = position = end
 
 
-def _carry_over(directory: StoreDirectory, new: str) -> None:
+def _carry_over(directory: StoreDirectory, new: str, kind: str) -> None:
     """Copy the last file of queues that the log says nothing of: their next offset is in it."""
     vfs = directory.vfs
     there = {
@@ -253,11 +287,15 @@ def _carry_over(directory: StoreDirectory, new: str) -> None:
         if is_directory
         for name, _, _ in vfs.entries(os.path.join(new, topic))
     }
-    for topic, queue_id in directory.queue_names():
-        if (topic, str(queue_id)) in there:
+    config, batches = directory.config, kind == BATCH_CONSUME_QUEUE_DIRECTORY
+    size = config.consume_queue_file_size
+    if batches:
+        size = config.mapper_file_size_batch_consume_queue
+    for topic, queue_id in directory.queue_names(kind):
+        misplaced = not batches and topic in config.batch_topics
+        if (topic, str(queue_id)) in there or misplaced:
             continue
-        old = directory.queue_path(topic, queue_id)
-        size = directory.config.consume_queue_file_size
+        old = directory.queue_path(topic, queue_id, kind)
         names = [n for n, d, length in vfs.entries(old) if not d and length == size]
         if names:
             target = os.path.join(new, topic, str(queue_id))

@@ -120,7 +120,7 @@ def recover_followers(
         _recover_follower(log, follower, marks.get(follower.name), result, lower)
         for follower in followers
     ]
-    offsets = QueueOffsets()
+    offsets = QueueOffsets(log.config.batch_topics)
     queues = _queues_of(followers)
     first = min([*starts, log.max_offset]) if queues is not None else log.min_offset
     service = ReputMessageService(
@@ -199,7 +199,7 @@ def _recover_queues(log: CommitLog, queues: ConsumeQueueTable, start: int, *, kn
     """
     seen: set[QueueKey] | None = None
     if not known and len(queues):
-        offsets = QueueOffsets()
+        offsets = QueueOffsets(log.config.batch_topics)
         for piece in sound_pieces(log, start, log.max_offset):
             offsets.put_records(decode_columns(piece.data, piece.starts, piece.base))
         seen = set(offsets.table)
@@ -265,3 +265,12 @@ def _keep_numbers(
             if len(inside):
                 following = first + int(inside[-1]) + 1
                 log.raise_queue_offsets([((queue.topic, queue.queue_id), following)])
+    for of_batches in () if queues is None else queues.batches or ():
+        stored = of_batches.units()
+        places = stored["physical_offset"].astype(np.int64)
+        for damage in damages:
+            inside = np.flatnonzero((places >= damage.start) & (places < damage.end))
+            if len(inside):
+                unit = stored[inside[-1]]
+                following = int(unit["base_offset"]) + int(unit["batch_size"])
+                log.raise_queue_offsets([((of_batches.topic, of_batches.queue_id), following)])

@@ -22,7 +22,8 @@ from rocketcompat.overlay import FileChange
 from rocketcompat.progress import ProgressFile
 from rocketcompat.quarantine import Quarantine, copy_file
 from rocketcompat.rebuild import Told, rebuild
-from rocketcompat.repair_plan import RepairPlan, plan_repair
+from rocketcompat.repair_actions import RepairPlan
+from rocketcompat.repair_plan import plan_repair
 from tubestore.clock import Clock
 from tubestore.vfs import OsVfs, Vfs, VfsFile
 

@@ -5,6 +5,7 @@ The log comes first, everything else is computed from the log as it will be (`ov
 - names that no store has, and files of a wrong length;
 - damage with sound records behind it: stand-ins and fillers (`log_mending.py`);
 - a torn end, what an earlier recovery cut off and left, and data behind the log's end: zeros;
+- ordinary queues of topics of batches (5.x refuses to start), and queues whose extension is lost;
 - queue files that say something else than the log; files behind a queue's end (R2), stale
   units (R7), lost queues and tails (R5);
 - an index with any fault, or none: built anew; shards that the log does not confirm, too;
@@ -21,14 +22,14 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from rocketcompat.check import LogKeys, check_checkpoint, check_index, check_tube
+from rocketcompat.batch_queue_view import BatchQueueViews
+from rocketcompat.check import check_checkpoint, check_tube
+from rocketcompat.check_index import LogKeys, check_index
 from rocketcompat.config_files import BACKUP_SUFFIX, config_names, read_config
-from rocketcompat.consume_queue import Units, is_unit
 from rocketcompat.decode import decode_record
 from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.formats import (
@@ -37,85 +38,22 @@ from rocketcompat.formats import (
     CHECKPOINT,
     CHECKPOINT_FILE,
     CHECKPOINT_FILE_SIZE,
-    CQ_PRE_FILL_SIZE,
-    CQ_UNIT,
     INDEX_DIRECTORY,
     MESSAGE_PREFIX,
-    OWN_DIRECTORY,
-    PROGRESS_FILE,
     TUBE_DIRECTORY,
-    offset_name,
     parse_offset_name,
 )
 from rocketcompat.index_geometry import geometry_of
 from rocketcompat.log_mending import LostMessage, Mended, Neighbour, mend
-from rocketcompat.overlay import FileChange, OverlayVfs
-from rocketcompat.queue_view import QueueKey, QueueView, QueueViews
+from rocketcompat.overlay import FileChange
+from rocketcompat.queue_mending import plan_queues
+from rocketcompat.queue_view import QueueKey, QueueViews
+from rocketcompat.repair_actions import Action, RepairPlan
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from tubestore.errors import InvalidMessage
 
 #: A hole in a queue's numbers that is larger is not the damage of one region.
 _HOLE_MAX = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One thing to do; `row` is what users see. What it does to bytes is in the plan."""
-
-    path: str
-    action: str
-    position: int
-    bytes: int
-    message: str
-
-    def row(self) -> dict[str, Any]:
-        """Return {"path", "action", "position", "bytes", "message"}."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-@dataclass(slots=True)
-class RepairPlan:
-    """Everything that a repair does, in its order: removals, changes, builds, `last`."""
-
-    actions: list[Action] = field(default_factory=list)
-    changes: dict[str, FileChange] = field(default_factory=dict)
-    removed: list[str] = field(default_factory=list)
-    rebuilds: list[str] = field(default_factory=list)
-    #: Files that are removed when all else is done.
-    last: list[str] = field(default_factory=list)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing that could be done."""
-        return not (self.changes or self.removed or self.rebuilds or self.last)
-
-    def change(self, action: Action, change: FileChange) -> None:
-        """Add a change, over one of the same file."""
-        self.actions.append(action)
-        old = self.changes.get(change.path)
-        if old is not None and not change.fresh:
-            zero = min(
-                (z for z in (old.zero_from, change.zero_from) if z is not None), default=None
-            )
-            change = replace(change, patches=(*old.patches, *change.patches), zero_from=zero,
-                             fresh=old.fresh)  # fmt: skip
-        self.changes[change.path] = change
-
-    def remove(self, path: str, size: int, why: str) -> None:
-        """Add a removal."""
-        self.actions.append(Action(path, "remove", 0, size, why))
-        self.removed.append(path)
-
-    def overlay(self, directory: StoreDirectory, *, marks: bool = False) -> StoreDirectory:
-        """Return the directory as it will be.
-
-        Without our `marks`, which know of damage that will be gone by then; what is torn behind
-        them is to be seen before.
-        """
-        hidden = set() if marks else {directory.path(OWN_DIRECTORY, PROGRESS_FILE)}
-        vfs: Any = OverlayVfs(directory.vfs, self.changes, hidden.union(self.removed))
-        options = {**directory.inferred, **directory.options}
-        return StoreDirectory(directory.root, options, vfs)
 
 
 def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> RepairPlan:
@@ -129,9 +67,7 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
         _plan_names(directory, plan, path, directory.log.file_size)
     _plan_log(plan.overlay(directory, marks=True), plan, keep_bodies=keep_bodies)
     mended = plan.overlay(directory)
-    views = QueueViews(mended)
-    for view in views:
-        _plan_queue(mended, plan, view)
+    plan_queues(mended, plan)
     log = LogKeys(mended)
     _plan_index(mended, plan, log)
     if any(row["severity"] == "error" for row in check_tube(mended)):
@@ -229,6 +165,13 @@ def _lost_messages(
         for number in _missing_numbers(views, (view.topic, view.queue_id), region):
             key = (view.topic, view.queue_id, number)
             found.setdefault(key, LostMessage(*key))
+    for of_batches in BatchQueueViews(directory):
+        for place in np.flatnonzero(of_batches.states == "damaged").tolist():
+            unit = of_batches.units[place]
+            offset, base = int(unit["physical_offset"]), int(unit["base_offset"])
+            key = (of_batches.topic, of_batches.queue_id, base)
+            if region.start <= offset < region.end:
+                found.setdefault(key, LostMessage(*key, offset))
     fresh = {key: message for key, message in found.items() if key not in taken}
     taken |= set(fresh)
     return [fresh[key] for key in sorted(fresh)]
@@ -293,72 +236,6 @@ def _add_mended(
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     plan.change(Action(file.path, "write", position, end - start, f"{reason}: {stand}{more}"),
                 FileChange(file.path, file.file_size, patches))  # fmt: skip
-
-
-def _plan_queue(directory: StoreDirectory, plan: RepairPlan, view: QueueView) -> None:
-    """Make a queue's files say what the log says, and no more."""
-    path = directory.queue_path(view.topic, view.queue_id)
-    size = directory.config.consume_queue_file_size
-    rows = directory.vfs.entries(path)
-    files: dict[int, tuple[str, int]] = {}
-    for name, is_directory, length in rows:
-        start = parse_offset_name(name)
-        if is_directory or start is None:
-            full = os.path.join(path, name)
-            plan.remove(full, length, "no file of a queue: a real broker refuses to start")
-        else:
-            files[start] = (os.path.join(path, name), length)
-    per_file = view.units_per_file
-    first, last = view.min_offset // per_file, (view.max_offset - 1) // per_file
-    needed = set(range(first, last + 1)) if view.max_offset > view.min_offset else set()
-    for number in sorted({start // size for start in files} | needed):
-        start = number * size
-        full, length = files.get(start, (os.path.join(path, offset_name(start)), -1))
-        if number * per_file >= view.max_offset:
-            plan.remove(full, length, "a queue file behind the queue's end")
-        elif length != size or _differs(view, number):
-            _plan_queue_file(directory, plan, view, full, number, length)
-
-
-def _differs(view: QueueView, number: int) -> bool:
-    """Whether a file of a queue may hold something else than it should."""
-    low, high = number * view.units_per_file, (number + 1) * view.units_per_file
-    states = view.states[max(low - view.min_offset, 0) : max(high - view.min_offset, 0)]
-    beyond = len(view.states) > view.max_offset - view.min_offset
-    return bool((states != "ok").any()) or (beyond and high > view.max_offset)
-
-
-def _plan_queue_file(
-    directory: StoreDirectory, plan: RepairPlan, view: QueueView, path: str, number: int,
-    length: int,
-) -> None:  # fmt: skip
-    per_file = view.units_per_file
-    size, low = per_file * CQ_UNIT.size, number * per_file
-    raw = directory.vfs.read_file(path) if length >= 0 else b""
-    there = np.frombuffer(raw[:size].ljust(size, b"\0"), CQ_UNIT.dtype)
-    wanted = there.copy()
-    floor, end = max(view.min_offset - low, 0), min(view.max_offset - low, per_file)
-    _fill(wanted[: min(floor, per_file)])
-    shown = view.units[low + floor - view.min_offset : low + end - view.min_offset]
-    wanted[floor:end] = shown
-    wanted[max(end, 0) :] = np.zeros(1, CQ_UNIT.dtype)
-    content = wanted.tobytes()
-    if length == size and content == raw:
-        return
-    wrong = np.flatnonzero(there != wanted)
-    position = int(wrong[0]) * CQ_UNIT.size if len(wrong) else 0
-    action = "write" if length >= 0 else "create"
-    what = f"units {low + int(wrong[0])} to {low + int(wrong[-1])}" if len(wrong) else "the length"
-    message = f"{view.topic}/{view.queue_id}: {what} as the log says"
-    plan.change(Action(path, action, position, len(wrong) * CQ_UNIT.size, message),
-                FileChange(path, size, ((0, content),), fresh=True))  # fmt: skip
-
-
-def _fill(units: Units) -> None:
-    """Keep what are units; the rest before a queue's first stands for no message."""
-    fill = np.zeros(1, CQ_UNIT.dtype)
-    fill["size"] = CQ_PRE_FILL_SIZE
-    units[~is_unit(units)] = fill
 
 
 def _plan_index(directory: StoreDirectory, plan: RepairPlan, log: LogKeys) -> None:

@@ -24,6 +24,7 @@ from tubestore.clock import Time, time_ms
 from tubestore.errors import InvalidMessage
 
 if TYPE_CHECKING:
+    from rocketcompat.batch_consume_queue import BatchConsumeQueue
     from rocketcompat.column_reads import QueuePage
     from rocketcompat.commit_log import CommitLog
     from rocketcompat.consume_queue import ConsumeQueue
@@ -118,7 +119,7 @@ class StoreReads(ABC):
         from rocketcompat.column_reads import QueuePage, read_queue
         from rocketcompat.record_batches import empty_batch
 
-        queue = self.queues.find(topic, queue_id) if self.queues else None
+        queue = self._queue(topic, queue_id)
         if queue is None:
             return QueuePage(empty_batch(), 0)
         return read_queue(self.commit_log, queue, offset, limit)
@@ -166,9 +167,9 @@ class StoreReads(ABC):
         size = self.config.mapped_file_size_commit_log
         return self.commit_log.read_at(physical_offset, size - physical_offset % size)
 
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
         _check_whole(queue_id=queue_id)
-        return self.queues.find(topic, queue_id) if self.queues else None
+        return self.queues.find(topic, queue_id) if self.queues is not None else None
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that is kept; 0 for an unknown queue."""
@@ -192,7 +193,7 @@ class StoreReads(ABC):
                 "min_offset": queue.min_offset,
                 "max_offset": queue.max_offset,
             }
-            for queue in self.queues or ()
+            for queue in (self.queues.all_queues() if self.queues is not None else ())
         ]
         return pa.Table.from_pylist(rows, _QUEUES_SCHEMA)
 

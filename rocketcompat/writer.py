@@ -17,7 +17,6 @@ from rocketcompat.clean_service import FIRST_RUN_SECONDS, CleanService, Expiring
 from rocketcompat.flush import FlushService
 from rocketcompat.formats import (
     ABORT_FILE,
-    BATCH_CONSUME_QUEUE_DIRECTORY,
     CHECKPOINT_FILE,
     CONSUME_QUEUE_DIRECTORY,
 )
@@ -55,9 +54,13 @@ class Writer:
 
     def _recover(self) -> None:
         parts, log = self._parts, self._parts.commit_log
-        if self._vfs.entries(parts.path(BATCH_CONSUME_QUEUE_DIRECTORY)):
-            # A real broker refuses a topic that has queues of both kinds (spec §2.9).
-            raise NotAStore(parts.root, "has batch queues, which cannot be written yet")
+        for topic in sorted(parts.config.batch_topics):
+            if self._vfs.entries(parts.path(CONSUME_QUEUE_DIRECTORY, topic)):
+                # A real broker refuses a topic that has queues of both kinds, too (spec §2.9).
+                ordinary = f"{CONSUME_QUEUE_DIRECTORY}/{topic}"
+                raise NotAStore(
+                    parts.root, f"{topic!r} is a topic of batches; `repair` removes {ordinary}"
+                )
         clean_exit = not self._vfs.exists(parts.path(ABORT_FILE))
         known = self._progress_file.read()
         if clean_exit:
@@ -75,7 +78,9 @@ class Writer:
         parts.load(known[0].queues if known and self.recovered.clean else None)
         if known and parts.queues is not None and parts.queues.lacks(known[0].queues):
             # Somebody removed queues to have them built again: no mark speaks for them.
-            known[0].followers.pop(parts.queues.name, None)
+            for follower in (parts.queues, parts.batch_queues):
+                if follower is not None:
+                    known[0].followers.pop(follower.name, None)
         self.dispatcher = recover_followers(
             log, parts.followers, known, self.recovered, parts.clock, self._progress_file
         )
@@ -85,7 +90,7 @@ class Writer:
         self.flusher = FlushService(
             log, parts.followers, self.dispatcher, self._progress_file, checkpoint, parts.clock
         )
-        every = (parts.queues, parts.index, parts.tube)
+        every = (parts.queues, parts.batch_queues, parts.index, parts.tube)
         expiring: list[Expiring] = [part for part in every if part is not None]
         self.cleaner = CleanService(
             log, parts.followers, expiring, parts.clock, self._vfs.modified_ms,

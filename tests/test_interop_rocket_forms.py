@@ -158,6 +158,55 @@ def test_a_real_store_reads_our_extensions_and_continues_them(version: str, tmp_
     assert list(check(tmp_path, {**SETTINGS, "mappedFileSizeConsumeQueueExt": 1024})) == []
 
 
+def inner_batches(store: DefaultMessageStore, count: int) -> list[tuple[str, int, int]]:
+    """Put inner batches and plain messages; return queue, queue offset and place of each."""
+    places = []
+    for number in range(count):
+        items = [BatchItem(b"item %d" % n, tags=f"i{n}") for n in range(number % 5 + 1)]
+        batch = MessageBatch(
+            "batches", items, queue_id=number % 2, properties={"TAGS": "b", "KEYS": f"k{number}"},
+            born_timestamp=BORN, store_host=STORE_HOST,
+        )  # fmt: skip
+        places.append((f"batches/{number % 2}", store.put_inner_batch(batch)))
+        if number % 3 == 0:
+            plain = Message("batches", b"plain", queue_id=number % 2, store_host=STORE_HOST)
+            places.append((f"batches/{number % 2}", store.put_message(plain)))
+        beside = Message("orders", b"beside", store_host=STORE_HOST)
+        places.append(("orders/0", store.put_message(beside)))
+    return [(name, put.queue_offset, put.physical_offset) for name, put in places]
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_the_newer_store_reads_our_inner_batches_and_goes_on(crashed: bool, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "mapperFileSizeBatchConsumeQueue": 46 * 20, "batchTopics": "batches"}
+    options: dict[str, Any] = {
+        "mapper_file_size_batch_consume_queue": 46 * 20, "batch_topics": frozenset({"batches"}),
+    }  # fmt: skip
+    with opened(tmp_path, NEW, **options) as store:
+        wanted = inner_batches(store, 100)
+    if crashed:
+        (tmp_path / "abort").touch()
+        (tmp_path / "checkpoint").write_bytes(bytes(4096))
+    rows = rocket(NEW).visit(tmp_path, "batches", 2, 25, settings=settings)
+    shown, name = [], ""
+    for row in rows:
+        if row["kind"] == "queue":
+            name = f"{row['topic']}/{row['queueId']}"
+        elif row["kind"] == "message":
+            shown.append((name, row["queueOffset"], row["physicalOffset"]))
+    assert sorted(shown) == sorted(wanted)
+    assert not of_kind(rows, "stuck") + of_kind(rows, "gap")
+    with opened(tmp_path, NEW, **options) as store:
+        again = inner_batches(store, 20)
+    batches = [place for place in again if place[0] == "batches/0"]
+    assert batches[0][1] > max(place[1] for place in wanted if place[0] == "batches/0")
+    rows = rocket(NEW).dump(tmp_path, settings=settings)
+    assert {(row["queueOffset"], row["physicalOffset"]) for row in of_kind(rows, "message")} >= {
+        place[1:] for place in again
+    }
+    assert list(check(tmp_path, settings)) == []
+
+
 def light_queues(rows: list[Row]) -> dict[str, list[int]]:
     """Physical offsets in each %LMQ% queue as the real store shows them."""
     found: dict[str, list[int]] = {}

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketcompat.check import PER_FILE_MAX, REASONS, check
+from rocketcompat.check import check
+from rocketcompat.findings import PER_FILE_MAX, REASONS
 from rocketcompat.formats import CQ_UNIT, INDEX_HEADER
 from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
 

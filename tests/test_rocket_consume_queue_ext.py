@@ -13,10 +13,14 @@ from rocketcompat import GetMessageStatus, Message, MessageStoreConfig
 from rocketcompat.check import check
 from rocketcompat.consume_queue_ext import ConsumeQueueExt, is_address
 from rocketcompat.default_message_store import DefaultMessageStore
-from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.quarantine import Quarantine
+from rocketcompat.rebuild import rebuild
+from rocketcompat.repair import repair
+from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory
 from tests.support.golden_puts import Again, files_of
 from tests.support.rocket_golden import open_golden
-from tubestore.clock import ManualClock
+from tubestore.clock import ManualClock, SystemClock
 from tubestore.formats import java_hash
 from tubestore.testing import MemoryVfs
 
@@ -79,6 +83,49 @@ def test_queues_and_extensions_are_rebuilt_from_the_log(
         assert store.problems == []
     for name, files in before.items():
         assert files_of(theirs.store, name) == files
+
+
+@pytest.mark.parametrize("version", ROCKET_VERSIONS)
+def test_a_rebuild_makes_queues_and_extensions_that_go_with_each_other(
+    golden: GoldenFactory, version: str
+) -> None:
+    theirs = golden("rocketmq", version, "cq-ext")
+    before = {name: files_of(theirs.store, name) for name in ("consumequeue", "consumequeue_ext")}
+    shutil.rmtree(theirs.store / "consumequeue")
+    for path in (theirs.store / "consumequeue_ext").rglob("0" * 20):
+        path.write_bytes(bytes(path.stat().st_size))
+    directory = StoreDirectory(theirs.store, sizes_of(theirs))
+    kept = Quarantine(directory.vfs, directory.root)
+    (row,) = rebuild(directory, ["consumequeue"], clock=SystemClock(), quarantine=kept)
+    assert row["action"] == "rebuild"
+    for name, files in before.items():
+        assert files_of(theirs.store, name) == files
+    assert list(check(theirs.store, sizes_of(theirs))) == []
+
+
+@pytest.mark.parametrize("version", ROCKET_VERSIONS)
+def test_a_lost_extension_is_found_and_mended(golden: GoldenFactory, version: str) -> None:
+    theirs = golden("rocketmq", version, "cq-ext")
+    before = files_of(theirs.store, "consumequeue_ext")
+    (lost,) = {next(iter(before))}
+    (theirs.store / lost).write_bytes(bytes(len(before[lost])))
+    reasons = {row["reason"] for row in check(theirs.store, sizes_of(theirs))}
+    assert reasons == {"ext_missing"}
+    directory = StoreDirectory(theirs.store, sizes_of(theirs))
+    kept = Quarantine(directory.vfs, directory.root)
+    rows = list(repair(directory, clock=SystemClock(), quarantine=kept))
+    assert [row["action"] for row in rows] == ["rebuild"]
+    assert files_of(theirs.store, "consumequeue_ext") == before
+    assert list(check(theirs.store, sizes_of(theirs))) == []
+    with open_golden(theirs) as store:
+        assert store.problems == []
+
+
+def sizes_of(golden: Golden) -> dict[str, Any]:
+    """The sizes that no file tells."""
+    names = ("maxHashSlotNum", "maxIndexNum", "mappedFileSizeConsumeQueue",
+             "mappedFileSizeConsumeQueueExt")  # fmt: skip
+    return {name: golden.meta["config"][name] for name in names if name in golden.meta["config"]}
 
 
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)

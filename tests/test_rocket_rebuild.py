@@ -15,7 +15,7 @@ from rocketcompat.directory import StoreDirectory
 from rocketcompat.dump import dump_units
 from rocketcompat.quarantine import Quarantine
 from rocketcompat.queue_view import QueueViews
-from rocketcompat.rebuild import STRUCTURES, rebuild
+from rocketcompat.rebuild import rebuild
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_cli import command_fixture  # noqa: F401
@@ -46,6 +46,10 @@ def messages(count: int) -> list[Message]:
 def write(vfs: MemoryVfs, clock: ManualClock, count: int = 120, root: str = ROOT) -> list[int]:
     with rocketcompat.open(root, "w", SMALL, vfs=vfs, clock=clock, background=False) as store:
         return [store.put_message(m).physical_offset for m in messages(count)]
+
+
+#: Those of a store without topics of batches.
+STRUCTURES = ("consumequeue", "index", "tube")
 
 
 def run(vfs: Any, clock: ManualClock, *structures: str, told: Any = lambda *_: None) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from rocketcompat.recovery import sound_pieces
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.testing import Distinct, MemoryVfs, crash_states
-from tubestore.vfs import OsVfs
 
 ROOT = "/store"
 LOG = f"{ROOT}/commitlog"
@@ -476,11 +474,3 @@ def test_a_reader_of_a_crashed_store_changes_nothing(bench: Bench) -> None:
         assert store.look_message(0).body.startswith(b"000")
         assert len([s for p in sound_pieces(store.commit_log, 0, 1 << 62) for s in p.starts]) == 12
     assert bench.vfs.tree() == before
-
-
-def test_a_store_with_batch_queues_is_not_written(tmp_path: Path) -> None:
-    (tmp_path / "batchconsumequeue" / "T").mkdir(parents=True)
-    with pytest.raises(NotAStore, match="batch queues"):
-        rocketcompat.open(tmp_path, "w", CONFIG, vfs=OsVfs(), background=False)
-    with pytest.raises(NotAStore, match="batch queues"):  # the lock was given back
-        rocketcompat.open(tmp_path, "w", CONFIG, vfs=OsVfs(), background=False)

@@ -33,6 +33,7 @@ UNIT_COLUMNS = (
     Column("size", "int32"),
     Column("tags_code", "int64"),
     Column("state"),
+    Column("messages", "int32"),
 )
 
 
@@ -66,11 +67,15 @@ def dump(
 def queues(given: Given, trust_queues: TrustQueues = False) -> None:
     """List the queues with their first and next offsets, as a correct recovery would give them."""
     directory = given.directory()
+    from itertools import chain
+
+    from rocketcompat.batch_queue_view import BatchQueueViews
     from rocketcompat.dump import dump_queues
     from rocketcompat.queue_view import QueueViews
 
+    ordinary = QueueViews(directory, trust=trust_queues)
     emit_rows(
-        dump_queues(QueueViews(directory, trust=trust_queues)),
+        dump_queues(chain(ordinary, BatchQueueViews(directory))),
         QUEUE_COLUMNS,
         given.output,
         position=lambda row: {"topic": row["topic"], "queue_id": row["queue_id"]},
@@ -88,14 +93,22 @@ def cq(
     ] = 0,
     trust_queues: TrustQueues = False,
 ) -> None:
-    """List the ConsumeQueue units, missing ones from the log, surplus ones with a state."""
+    """List the ConsumeQueue units, missing ones from the log, surplus ones with a state.
+
+    A unit of a queue of inner batches says with `messages` how many its record holds.
+    """
     directory = given.directory()
-    from rocketcompat.dump import dump_units
+    from itertools import chain
+
+    from rocketcompat.batch_queue_view import BatchQueueViews
+    from rocketcompat.dump import dump_batch_units, dump_units
     from rocketcompat.queue_view import QueueViews
 
     only = (topic, queue) if topic is not None and queue is not None else None
     views = QueueViews(directory, only=only, topic=topic, trust=trust_queues)
-    rows = (row for row in dump_units(views, start) if queue is None or row["queue_id"] == queue)
+    batches = dump_batch_units(BatchQueueViews(directory, topic=topic), start)
+    every = chain(dump_units(views, start), batches)
+    rows = (row for row in every if queue is None or row["queue_id"] == queue)
     emit_rows(
         rows,
         UNIT_COLUMNS,

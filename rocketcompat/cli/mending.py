@@ -39,6 +39,7 @@ class StructureName(enum.StrEnum):
     """What can be built from the log."""
 
     CONSUMEQUEUE = "consumequeue"
+    BATCHCONSUMEQUEUE = "batchconsumequeue"
     INDEX = "index"
     TUBE = "tube"
 

@@ -53,10 +53,10 @@ def get(
 ) -> None:
     """Pull messages from a queue, with RocketMQ's limits and statuses."""
     directory = given.directory()
-    from rocketcompat.queue_view import QueueViews
+    from rocketcompat.batch_queue_view import views_of
     from rocketcompat.reads import get_message
 
-    views = QueueViews(directory, only=(topic, queue), trust=trust_queues)
+    views = views_of(directory, topic, queue, trust=trust_queues)
     result = get_message(_parts(directory, views), topic, queue, offset, max, tags)
     rows = result.rows()
     for row, queue_offset in zip(rows, result.queue_offsets, strict=True):

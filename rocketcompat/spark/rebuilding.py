@@ -50,7 +50,7 @@ from rocketcompat.spark.log_parts import (
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, plan_range
 from rocketcompat.store_lock import StoreLock
-from tubestore.errors import InvalidMessage
+from tubestore.errors import InvalidMessage, NotAStore
 from tubestore.spark.jobs import running
 from tubestore.spark.jobs.running import (
     Done,
@@ -260,6 +260,8 @@ def plan_rebuild(
         raise InvalidMessage(f"{', '.join(sorted(unknown))}: {names} can be built in Spark")
     directory = StoreDirectory(os.path.abspath(root), options)
     directory.check_changeable()
+    if directory.config.batch_topics:
+        raise NotAStore(directory.root, "has topics of batches: `rebuild` without Spark knows them")
     given = RocketOptions.parse({"path": directory.root, "maxSplitBytes": str(max_split_bytes)})
     # Up to the end of the files: whoever reads the last records finds the log's.
     made = plan_range(directory, given, directory.log.min_offset, directory.log.max_offset)

@@ -61,7 +61,7 @@ final class QueueReader {
             if (count > 0 && max > 1 && next - at != count) {
                 return page(at, 1); // some were passed over; one at a time shows which
             }
-            long index = next - count;
+            long index = next - count; // a record of several messages counts as so many
             if (index > at) {
                 call.row(
                         "kind", "gap", "topic", topic, "queueId", queueId, "from", at, "to", index,

@@ -14,6 +14,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
@@ -22,6 +23,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /** The published DefaultMessageStore without a broker around it. Only this file knows how the versions differ. */
 final class RocketStore implements AutoCloseable {
+    /** A setting of ours, not of MessageStoreConfig. */
+    private static final String BATCH_TOPICS = "batchTopics";
     private static final long DISPATCH_MILLIS = 600_000; // the watchdog is earlier
     private static final Class<?> INNER_MESSAGE = Reflect.classOf(
             "org.apache.rocketmq.common.message.MessageExtBrokerInner", // 5.x
@@ -62,22 +65,36 @@ final class RocketStore implements AutoCloseable {
         config.setStorePathCommitLog(root.resolve("commitlog").toString());
         config.setFileReservedTime(24 * 365 * 100); // what is looked at must not be deleted for its age
         for (Map.Entry<String, String> setting : settings.entrySet()) {
-            Reflect.setProperty(config, setting.getKey(), setting.getValue());
+            if (!setting.getKey().equals(BATCH_TOPICS)) {
+                Reflect.setProperty(config, setting.getKey(), setting.getValue());
+            }
         }
         Files.createDirectories(root);
-        store = construct(config);
+        store = construct(config, settings.getOrDefault(BATCH_TOPICS, ""));
         keepToItself();
     }
 
-    private static DefaultMessageStore construct(MessageStoreConfig config) throws ReflectiveOperationException {
+    private static DefaultMessageStore construct(MessageStoreConfig config, String batchTopics)
+            throws ReflectiveOperationException {
         BrokerConfig broker = new BrokerConfig();
         BrokerStatsManager statistics = new BrokerStatsManager("interop", false);
         Constructor<?> constructor = DefaultMessageStore.class.getConstructors()[0];
         Object[] arguments = {config, statistics, null, broker};
         if (constructor.getParameterCount() == 5) { // 5.x: and the topics' settings
-            arguments = new Object[] {config, statistics, null, broker, new ConcurrentHashMap<>()};
+            arguments = new Object[] {config, statistics, null, broker, ofBatches(batchTopics)};
         }
         return (DefaultMessageStore) constructor.newInstance(arguments);
+    }
+
+    /** Topics, separated by commas, whose queues are of inner batches. */
+    private static Map<String, TopicConfig> ofBatches(String names) throws ReflectiveOperationException {
+        Map<String, TopicConfig> topics = new ConcurrentHashMap<>();
+        for (String name : names.isEmpty() ? new String[0] : names.split(",")) {
+            TopicConfig topic = new TopicConfig(name);
+            TopicConfig.class.getMethod("setAttributes", Map.class).invoke(topic, Map.of("queue.type", "BatchCQ"));
+            topics.put(name, topic);
+        }
+        return topics;
     }
 
     /** No replication port on any outer interface, and no service that writes into a store that is only looked at. */
@@ -126,7 +143,9 @@ final class RocketStore implements AutoCloseable {
 
     /** Queues that have files: 4.9 also keeps some in memory that were never written. */
     boolean onDisk(String topic, int queueId) {
-        return Files.isDirectory(root.resolve("consumequeue").resolve(topic).resolve(Integer.toString(queueId)));
+        Path queue = Path.of(topic).resolve(Integer.toString(queueId));
+        return Files.isDirectory(root.resolve("consumequeue").resolve(queue))
+                || Files.isDirectory(root.resolve("batchconsumequeue").resolve(queue));
     }
 
     static MessageExt newMessage() throws Throwable {

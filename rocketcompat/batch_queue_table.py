@@ -1,0 +1,156 @@
+"""All queues of inner batches of a store; a follower of the dispatcher beside the ordinary queues.
+
+Only topics of batches (`inner_batches.py`) have any; without such topics there is no table.
+
+Guards: `_lock` guards the set of queues that were written since the last sync; the table is only
+added to, by the one thread that puts.
+
+Next to read: `consume_queue_table.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+
+from rocketcompat.batch_consume_queue import BatchConsumeQueue, batch_units
+from rocketcompat.consume_queue import LogMinimum
+from rocketcompat.messages import DispatchBatch
+from tubestore.vfs import Vfs
+
+QueueKey = tuple[str, int]
+
+
+class BatchQueueTable:
+    """The queues of the topics of batches. Offsets are queue offsets unless a name says physical.
+
+    `put_batch` is called by one thread; everything else by any.
+    """
+
+    name = "batch_consume_queue"
+
+    def __init__(
+        self, vfs: Vfs, directory: str, file_size: int, topics: frozenset[str],
+        *, writable: bool = True,
+    ) -> None:  # fmt: skip
+        self._vfs, self._directory, self._file_size = vfs, directory, file_size
+        self._writable = writable
+        #: The topics that have such queues.
+        self.topics = topics
+        self._log_minimum = LogMinimum()
+        self._queues: dict[QueueKey, BatchConsumeQueue] = {}
+        self._lock = threading.Lock()
+        self._dirty: set[BatchConsumeQueue] = set()
+        self._written = self._synced = 0
+
+    def load(self) -> None:
+        """Take in the queues whose directories are there and new."""
+        for key in batch_queue_names(self._vfs, self._directory):
+            if key not in self._queues:
+                self._queues[key] = self._make(*key)
+
+    def find(self, topic: str, queue_id: int) -> BatchConsumeQueue | None:
+        """Return a queue, None if there is none."""
+        return self._queues.get((topic, queue_id))
+
+    def __iter__(self) -> Iterator[BatchConsumeQueue]:
+        return iter([self._queues[key] for key in sorted(self._queues)])
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def max_offsets(self) -> dict[QueueKey, int]:
+        """Return every queue's next offset."""
+        return {key: queue.max_offset for key, queue in list(self._queues.items())}
+
+    def correct_min_offset(self, physical_offset: int) -> None:
+        """Say where the log begins now."""
+        self._log_minimum.value = physical_offset
+
+    def delete_expired(self, log_minimum: int) -> int:
+        """Delete files that only know records below a physical offset; returns how many."""
+        self.correct_min_offset(log_minimum)
+        return sum(queue.delete_expired(log_minimum) for queue in list(self._queues.values()))
+
+    def recover(self, log_end: int, trusted: int | None) -> int:
+        """Cut every queue at the trusted mark; without one keep what the log cannot give again."""
+        keep_below = self._log_minimum.value if trusted is None else min(trusted, log_end)
+        for queue in list(self._queues.values()):
+            queue.recover(keep_below)
+        return keep_below
+
+    def mark(self, written: int, synced: int) -> None:
+        """Say up to which physical offset the files are known to hold everything."""
+        self._written, self._synced = written, synced
+
+    def put_batch(self, batch: DispatchBatch) -> None:
+        """Append the units of a batch's records; those that are there are passed by."""
+        queued = batch.queue_rows & (batch.queue_offsets >= 0)
+        touched = []
+        try:
+            for number, (topic, queue_id) in enumerate(batch.queue_keys):
+                if topic not in self.topics or queue_id < 0:
+                    continue
+                rows = np.flatnonzero((batch.queue_codes == number) & queued)
+                if not len(rows):
+                    continue
+                counts = 1 if batch.message_counts is None else batch.message_counts[rows]
+                units = batch_units(
+                    batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows],
+                    batch.store_timestamps[rows], batch.queue_offsets[rows], counts,
+                )  # fmt: skip
+                queue = self._queues.get((topic, queue_id))
+                if queue is None:
+                    queue = self._queues[topic, queue_id] = self._make(topic, queue_id)
+                touched.append(queue)
+                queue.put_rows(units)
+        finally:
+            with self._lock:  # after the writes: a sync in between would not have seen them
+                self._dirty.update(touched)
+        self._written = max(self._written, batch.end)
+
+    def flush(self, sync: bool) -> None:
+        """With `sync`, bring every queue that was written to stable storage."""
+        if not sync:
+            return
+        with self._lock:
+            written, dirty = self._written, self._dirty
+            self._dirty = set()
+        left = set(dirty)
+        try:
+            for queue in dirty:
+                queue.flush()
+                left.remove(queue)
+        finally:
+            with self._lock:
+                self._dirty |= left
+        self._synced = max(self._synced, written)
+
+    def progress(self) -> tuple[int, int]:
+        """Return (written, synced): everything below is in the files, and on stable storage."""
+        return self._written, self._synced
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for queue in list(self._queues.values()):
+            queue.close()
+
+    def _make(self, topic: str, queue_id: int) -> BatchConsumeQueue:
+        return BatchConsumeQueue(
+            self._vfs, self._directory, topic, queue_id, file_size=self._file_size,
+            log_minimum=self._log_minimum, writable=self._writable,
+        )  # fmt: skip
+
+
+def batch_queue_names(vfs: Vfs, directory: str) -> list[QueueKey]:
+    """Return topic and queue id of the queues below a directory, sorted."""
+    return sorted(
+        (topic, int(name))
+        for topic, is_directory, _ in vfs.entries(directory)
+        if is_directory
+        for name, is_queue, _ in vfs.entries(os.path.join(directory, topic))
+        if is_queue and name.isascii() and name.isdecimal() and str(int(name)) == name
+    )

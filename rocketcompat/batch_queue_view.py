@@ -1,0 +1,193 @@
+"""Queues of inner batches as a correct recovery would show them, beside those on disk.
+
+As `queue_view.py` has it of ordinary queues. Units stand one behind the other, so a unit's place is
+what tells it: where one is missing, all behind it are at wrong places.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.batch_consume_queue import batch_units, end_of
+from rocketcompat.columns import RecordColumns, queue_columns
+from rocketcompat.consume_queue import Units, units_of
+from rocketcompat.directory import ENDS, Region, StoreDirectory
+from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_CQ_UNIT, parse_offset_name
+from rocketcompat.inner_batches import message_counts
+from rocketcompat.messages import has_queue_unit
+from rocketcompat.queue_view import QueueKey, QueueViews
+
+_SIZE = BATCH_CQ_UNIT.size
+
+
+@dataclass(frozen=True, slots=True)
+class BatchQueueView:
+    """One queue: what its files should hold from `first_place` on, and a state a place.
+
+    The states are those of `queue_view.UNIT_STATES`; where there are more states than units the
+    files hold more than they should. It can be pulled from as a queue of a store.
+    """
+
+    topic: str
+    queue_id: int
+    #: The number of the first unit in the files, counted from offset 0 on.
+    first_place: int
+    units: Units
+    states: np.ndarray[Any, Any]
+    #: How many units at the front are those of records that the log has no more.
+    expired: int
+    units_per_file: int
+
+    @property
+    def kind(self) -> str:
+        """The directory of queues of this kind."""
+        return BATCH_CONSUME_QUEUE_DIRECTORY
+
+    @property
+    def unit_size(self) -> int:
+        """Bytes of a unit."""
+        return _SIZE
+
+    @property
+    def min_offset(self) -> int:
+        """Queue offset of the first message that the log still has."""
+        left = self.units[self.expired :]
+        return int(left["base_offset"][0]) if len(left) else self.max_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset behind the last message; 0 without any."""
+        return (
+            end_of(BATCH_CQ_UNIT.unpack_from(self.units[-1:].tobytes())) if len(self.units) else 0
+        )
+
+    def spans(self, start: int, count: int) -> tuple[Units, Sequence[int]]:
+        """Return units of an ordinary queue from the one on that holds the message at `start`."""
+        bases = self.units["base_offset"].astype(np.int64)
+        ends = bases + self.units["batch_size"]
+        place = int(np.searchsorted(ends, start, "right"))
+        found = self.units[place : place + count]
+        if not len(found):
+            return units_of([], [], []), [start]
+        units = units_of(found["physical_offset"], found["size"], found["tags_code"])
+        return units, [*bases[place : place + count].tolist(), int(ends[place + len(found) - 1])]
+
+    def next_file_offset(self, offset: int) -> int:
+        """Return the next offset: nothing is missing between files here."""
+        return offset + 1
+
+
+class BatchQueueViews:
+    """The queues of inner batches of a directory; one scan of the log if it has any."""
+
+    def __init__(self, directory: StoreDirectory, *, topic: str | None = None) -> None:
+        self._directory = directory
+        topics = directory.config.batch_topics
+        self._topics = topics if topic is None else topics & {topic}
+        self._computed: dict[QueueKey, Units] = {}
+        self._regions: list[Region] = []
+        self.log_end = directory.log.min_offset
+        names = directory.queue_names(BATCH_CONSUME_QUEUE_DIRECTORY)
+        self._on_disk = {key for key in names if key[0] in self._topics}
+        if self._topics:
+            self._scan()
+
+    def __iter__(self) -> Iterator[BatchQueueView]:
+        return (self.view(key) for key in sorted({*self._on_disk, *self._computed}))
+
+    def find(self, topic: str, queue_id: int) -> BatchQueueView | None:
+        """Return a queue's view, None if it is neither on disk nor in the log."""
+        key = (topic, queue_id)
+        return self.view(key) if key in self._on_disk or key in self._computed else None
+
+    def view(self, key: QueueKey) -> BatchQueueView:
+        """Compare a queue's files with the log."""
+        first, stored = read_batch_files(self._directory, key)
+        sound = (stored["size"] > 0) & (stored["batch_size"] > 0)
+        places = stored["physical_offset"].astype(np.int64)
+        old = sound & (places < self._directory.log.min_offset)
+        expired = len(old) if old.all() else int(old.argmin())
+        # What stands for damaged records stays: nothing else tells of their numbers.
+        inside = np.zeros(len(stored), bool)
+        for region in self._regions:
+            inside |= (places >= region.start) & (places < region.end)
+        kept = stored[inside & sound]
+        computed = self._computed.get(key, stored[:0])
+        body = np.concatenate((kept, computed)).astype(BATCH_CQ_UNIT.dtype)
+        body = body[np.argsort(body["physical_offset"].astype(np.int64), kind="stable")]
+        wanted = np.concatenate((stored[:expired], body)).astype(BATCH_CQ_UNIT.dtype)
+        states = self._states(stored, wanted)
+        damaged = np.isin(wanted["physical_offset"], kept["physical_offset"])
+        ok = states[: len(wanted)] == "ok"
+        states[: len(wanted)][ok & damaged] = "damaged"
+        per_file = self._directory.config.mapper_file_size_batch_consume_queue // _SIZE
+        return BatchQueueView(*key, first, wanted, states, expired, per_file)
+
+    @staticmethod
+    def _states(stored: Units, wanted: Units) -> np.ndarray[Any, Any]:
+        both = min(len(stored), len(wanted))
+        states = np.full(max(len(stored), len(wanted)), "missing", dtype="U9")
+        states[len(wanted) :] = "surplus"
+        states[:both] = np.where(stored[:both] == wanted[:both], "ok", "wrong")
+        return states
+
+    def _scan(self) -> None:
+        parts: dict[QueueKey, list[Units]] = {}
+        for piece in self._directory.scan_log():
+            if not isinstance(piece, Region):
+                self._collect(piece, parts)
+                self.log_end = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+            elif piece.state not in ENDS:
+                self._regions.append(piece)
+                self.log_end = piece.end
+        for key, pieces in parts.items():
+            raw = b"".join(units.tobytes() for units in pieces)
+            self._computed[key] = np.frombuffer(raw, BATCH_CQ_UNIT.dtype)
+
+    def _collect(self, records: RecordColumns, parts: dict[QueueKey, list[Units]]) -> None:
+        keys, codes = queue_columns(records)
+        queued = has_queue_unit(records.column("sys_flag")) & (records.column("queue_offset") >= 0)
+        counts = message_counts(records)
+        tags = records.tags_codes()
+        for number, key in enumerate(keys):
+            rows = np.flatnonzero((codes == number) & queued)
+            if key[0] in self._topics and len(rows):
+                units = batch_units(
+                    records.starts[rows] + records.base, records.column("total_size")[rows],
+                    tags[rows], records.column("store_timestamp")[rows],
+                    records.column("queue_offset")[rows], 1 if counts is None else counts[rows],
+                )  # fmt: skip
+                parts.setdefault(key, []).append(units)
+
+
+def views_of(
+    directory: StoreDirectory, topic: str, queue_id: int, *, trust: bool = False
+) -> QueueViews | BatchQueueViews:
+    """Return the views in which a queue is, whatever its kind."""
+    if topic in directory.config.batch_topics:
+        return BatchQueueViews(directory, topic=topic)
+    return QueueViews(directory, only=(topic, queue_id), trust=trust)
+
+
+def read_batch_files(directory: StoreDirectory, key: QueueKey) -> tuple[int, Units]:
+    """Return the first place of a queue's files, and all units from there on, without the zeros
+    at the end; missing files are zeros."""  # fmt: skip
+    path = directory.queue_path(*key, BATCH_CONSUME_QUEUE_DIRECTORY)
+    size = directory.config.mapper_file_size_batch_consume_queue
+    rows = [(parse_offset_name(n), n) for n, is_dir, _ in directory.vfs.entries(path) if not is_dir]
+    files = sorted((start, name) for start, name in rows if start is not None)
+    raw = bytearray()
+    first = files[0][0] if files else 0
+    for start, name in files:
+        if start - first > size * len(files):
+            break
+        raw.extend(bytes(max(start - first - len(raw), 0)))
+        raw[start - first :] = directory.vfs.read_file(os.path.join(path, name))[:size]
+    used = -(-len(raw.rstrip(b"\0")) // _SIZE) * _SIZE
+    padded = bytes(raw[:used]).ljust(used, b"\0")
+    return first // _SIZE, np.frombuffer(padded, BATCH_CQ_UNIT.dtype)

@@ -1,0 +1,153 @@
+"""The log from end to end, and the index against its keys.
+
+Next to read: `check.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.columns import RecordColumns
+from rocketcompat.directory import ENDS, Region, StoreDirectory
+from rocketcompat.findings import PER_FILE_MAX, Finding, finding
+from rocketcompat.formats import ABORT_FILE, INDEX_DIRECTORY, INDEX_ITEM
+from rocketcompat.index_file import IndexFile
+from rocketcompat.index_geometry import geometry_of
+from rocketcompat.index_items import link_chains
+from rocketcompat.messages import has_index_items
+from tubestore.errors import CorruptRecord, InvalidMessage
+from tubestore.kernels import Int64s
+
+
+class LogKeys:
+    """One pass over the log: what is wrong in it, and its keys for the index."""
+
+    def __init__(self, directory: StoreDirectory) -> None:
+        self.findings: list[Finding] = []
+        hashes: list[Any] = [np.empty(0, np.int32)]
+        offsets: list[Int64s] = [np.empty(0, np.int64)]
+        self.end = directory.log.min_offset
+        #: Store time of the youngest record, ms.
+        self.last_timestamp = 0
+        for piece in directory.scan_log():
+            if isinstance(piece, Region):
+                self.findings.append(self._of_region(directory, piece))
+                if piece.state not in ENDS:
+                    self.end = piece.end
+                continue
+            youngest = int(piece.column("store_timestamp").max())
+            self.last_timestamp = max(self.last_timestamp, youngest)
+            rows, found = self._keys(piece)
+            hashes.append(found)
+            offsets.append(piece.starts[rows] + piece.base)
+            self.end = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+        #: One entry a key, by physical offset and in the order of the keys.
+        self.hashes, self.offsets = np.concatenate(hashes), np.concatenate(offsets)
+
+    @staticmethod
+    def _keys(piece: RecordColumns) -> tuple[Int64s, Any]:
+        rows, hashes = piece.index_keys()
+        wanted = has_index_items(piece.column("sys_flag"))[rows]
+        return rows[wanted], hashes[wanted]
+
+    @staticmethod
+    def _of_region(directory: StoreDirectory, region: Region) -> Finding:
+        size = region.end - region.start
+        where = f"physical offset {region.start}, {size} bytes: {region.reason}"
+        if region.state == "missing":
+            return finding(region.path, region.start, "file_missing", where, "error")
+        crashed = directory.vfs.exists(directory.path(ABORT_FILE))
+        mended = region.state == "stale" or (region.state == "torn" and crashed)
+        severity = "warning" if mended else "error"
+        return finding(region.path, region.position, region.state, where, severity)
+
+
+def check_index(directory: StoreDirectory, log: LogKeys) -> Iterator[Finding]:
+    """Compare headers, chains and items of the index with each other and with the log's keys."""
+    paths = directory.index_paths()
+    if not paths:
+        if len(log.offsets) and directory.config.message_index_enable:
+            path, first = directory.path(INDEX_DIRECTORY), int(log.offsets[0])
+            message = f"no index: {len(log.offsets)} keys, the first of the record at {first}"
+            yield finding(path, 0, "item_missing", message, "warning")
+        return
+    try:
+        geometry = geometry_of(directory)
+    except InvalidMessage as error:
+        yield finding(paths[0], 0, "index_geometry", str(error), "warning")
+        return
+    seen = np.zeros(len(log.hashes), bool)
+    for path in paths:
+        try:
+            file = IndexFile.load(directory.vfs, path, geometry, writable=False)
+        except CorruptRecord as error:
+            yield finding(path, error.position, "size", error.reason, "error")
+            continue
+        yield from _check_index_file(file, log, seen)
+        file.release()
+    yield from _missing_items(paths, log, seen)
+
+
+def _check_index_file(file: IndexFile, log: LogKeys, seen: Any) -> Iterator[Finding]:
+    """Check one file; marks the keys of the log that its items stand for."""
+    count = file.index_count - 1
+    if count <= 0:
+        return
+    items = file.items()
+    slots = items["key_hash"].astype(np.int64) % file.geometry.slots
+    chains = link_chains(np.zeros(file.geometry.slots, np.int32), slots, 1)
+    offsets = items["physical_offset"].astype(np.int64)
+    header = file.header
+    ends = (header.begin_physical_offset, header.end_physical_offset)
+    if ends != (int(offsets[0]), int(offsets[-1])):
+        message = f"begins and ends at {ends}, its items at {offsets[0]} and {offsets[-1]}"
+        yield finding(file.path, 0, "index_header", message, "error")
+    broken = np.flatnonzero(chains.previous != items["previous"])
+    yield from _listed(file, broken, "index_chain", "item {} has a wrong predecessor", "error")
+    stray = _strays(items["key_hash"].astype(np.int64), offsets, log, seen)
+    yield from _listed(file, stray, "item_surplus", "item {}: no record has this key", "warning")
+
+
+def _strays(hashes: Int64s, offsets: Int64s, log: LogKeys, seen: Any) -> Int64s:
+    """Return the places of items without a record, expired ones aside; marks the keys found."""
+    if len(log.offsets) == 0:
+        return np.flatnonzero(offsets >= log.end)
+    # Both sides as one number a pair: a record's keys are few, and its offset is far below 2^32
+    # times the record size least; equal pairs of one side are equal keys of one message.
+    ours = _pairs(log.hashes.astype(np.int64), log.offsets)
+    theirs = _pairs(hashes, offsets)
+    seen |= np.isin(ours, theirs)
+    return np.flatnonzero(~np.isin(theirs, ours) & (offsets >= int(log.offsets[0])))
+
+
+def _pairs(hashes: Int64s, offsets: Int64s) -> Any:
+    pairs = np.empty(len(hashes), [("offset", np.int64), ("hash", np.int64)])
+    pairs["offset"], pairs["hash"] = offsets, hashes
+    # A mixture with an odd factor: equal only for equal pairs, but for one chance in 2^64.
+    return pairs["offset"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ (
+        pairs["hash"].astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
+    )
+
+
+def _listed(
+    file: IndexFile, places: Int64s, reason: str, text: str, severity: str
+) -> Iterator[Finding]:
+    """Yield a finding for each place (item number - 1), the first of them one by one."""
+    for place in places[:PER_FILE_MAX].tolist():
+        position = file.geometry.item_position(place + 1)
+        yield finding(file.path, position, reason, text.format(place + 1), severity)
+    if len(places) > PER_FILE_MAX:
+        more = f"{len(places) - PER_FILE_MAX} more of these"
+        yield finding(file.path, 0, reason, more, severity)
+
+
+def _missing_items(paths: list[str], log: LogKeys, seen: Any) -> Iterator[Finding]:
+    """One finding for the keys without an item: from the first of them on, how many."""
+    missing = np.flatnonzero(~seen)
+    if len(missing):
+        first = int(log.offsets[missing[0]])
+        message = f"{len(missing)} keys have no item, the first is of the record at {first}"
+        yield finding(paths[-1], INDEX_ITEM.size, "item_missing", message, "warning")

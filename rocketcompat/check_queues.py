@@ -1,0 +1,104 @@
+"""Queues of all kinds against the log, and the extensions that units lead to.
+
+Next to read: `check.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from rocketcompat.batch_queue_view import BatchQueueView
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.findings import PER_FILE_MAX, Finding, finding
+from rocketcompat.formats import (
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    CQ_PRE_FILL_SIZE,
+    INT32_MAX,
+    offset_name,
+    parse_offset_name,
+)
+from rocketcompat.queue_view import UNIT_STATES, QueueView
+
+#: Bytes of an extension's unit without a bitmap.
+EXTENSION_SIZE_LEAST = 20
+_UNIT_REASONS = {
+    "missing": ("unit_missing", "warning"),
+    "wrong": ("unit_wrong", "error"),
+    "surplus": ("unit_surplus", "error"),
+    "damaged": ("unit_damaged", "warning"),
+    "fill": ("unit_fill", "warning"),
+}
+
+
+def check_queue(directory: StoreDirectory, view: QueueView | BatchQueueView) -> Iterator[Finding]:
+    """Compare a queue's units with the log's records, a finding a run of units of one state."""
+    states = view.states
+    if len(states) == 0:
+        return
+    starts = np.flatnonzero(np.concatenate(([True], states[1:] != states[:-1])))
+    ends = np.append(starts[1:], len(states))
+    listed = 0
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        state = str(states[start])
+        if state not in _UNIT_REASONS:
+            continue
+        listed += 1
+        if listed > PER_FILE_MAX:
+            path = directory.queue_path(view.topic, view.queue_id, view.kind)
+            more = "there are more findings in this queue"
+            yield finding(path, 0, "unit_wrong", more, "error")
+            return
+        yield _unit_finding(directory, view, start, end, state)
+
+
+def _unit_finding(
+    directory: StoreDirectory, view: QueueView | BatchQueueView, start: int, end: int, state: str
+) -> Finding:
+    reason, severity = _UNIT_REASONS[state]
+    first, last = view.first_place + start, view.first_place + end - 1
+    name_offset = (first - first % view.units_per_file) * view.unit_size
+    base = directory.queue_path(view.topic, view.queue_id, view.kind)
+    which = f"unit {first}" if first == last else f"units {first} to {last}"
+    position = first % view.units_per_file * view.unit_size
+    path = os.path.join(base, offset_name(name_offset))
+    return finding(path, position, reason, f"{which}: {UNIT_STATES[state]}", severity)
+
+
+def check_kinds(directory: StoreDirectory) -> Iterator[Finding]:
+    """A topic has queues of one kind."""
+    for path in directory.misplaced_queues():
+        what = "ordinary queues of a topic of batches: a real broker refuses to start"
+        yield finding(path, 0, "queue_kind", what, "error")
+
+
+def check_extensions(directory: StoreDirectory, view: QueueView) -> Iterator[Finding]:
+    """Units whose tag field is an address lead to a unit of the extension (spec §2.8)."""
+    real = view.units[: view.max_offset - view.min_offset]
+    codes = real["tags_code"].astype(np.int64)
+    places = np.flatnonzero((codes < -(INT32_MAX + 1)) & (real["size"] != CQ_PRE_FILL_SIZE))
+    if not len(places):
+        return
+    path = directory.path(CONSUME_QUEUE_EXT_DIRECTORY, view.topic, str(view.queue_id))
+    rows = [(parse_offset_name(n), n, s) for n, d, s in directory.vfs.entries(path) if not d]
+    files = sorted((start, name, size) for start, name, size in rows if start is not None)
+    starts = np.array([start for start, _, _ in files], np.int64)
+    addresses = codes[places] - np.iinfo(np.int64).min
+    owners = np.searchsorted(starts, addresses, side="right") - 1
+    for owner in np.unique(owners).tolist():
+        mine = np.flatnonzero(owners == owner)
+        inside = addresses[mine] - (files[owner][0] if owner >= 0 else 0)
+        bad = np.ones(len(mine), bool)
+        if owner >= 0:
+            raw = directory.vfs.read_file(os.path.join(path, files[owner][1]))
+            short = np.frombuffer(raw + b"\0\0", np.uint8)
+            fits = inside + EXTENSION_SIZE_LEAST <= len(raw)
+            at = np.where(fits, inside, 0)
+            sizes = (short[at].astype(np.int64) << 8) | short[at + 1]
+            bad = ~fits | (sizes < EXTENSION_SIZE_LEAST) | (sizes > 0x7FFF)
+        if bad.any():
+            first = view.min_offset + int(places[mine[np.flatnonzero(bad)[0]]])
+            message = f"{int(bad.sum())} units, the first is {first}, have no extension"
+            yield finding(path, 0, "ext_missing", message, "error")

@@ -1,0 +1,197 @@
+"""Queues of inner batches without a store: listed, checked, mended, built anew, copied."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rocketcompat
+from rocketcompat import Message
+from rocketcompat.batch_queue_view import BatchQueueViews
+from rocketcompat.check import check
+from rocketcompat.directory import StoreDirectory
+from tests.support.command import Command
+from tests.support.golden import GoldenFactory
+from tests.support.golden_puts import files_of
+from tests.support.rocket_cli import command_fixture  # noqa: F401
+from tests.test_rocket_batch_consume_queue import CONFIG, batch, opened, put_some
+
+OPTIONS = {"maxHashSlotNum": 5, "maxIndexNum": 50, "mapperFileSizeBatchConsumeQueue": 230}
+GIVEN = [text for name, value in OPTIONS.items() for text in ("-o", f"{name}={value}")]
+UNIT = 46
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A store with several files of everything, closed cleanly."""
+    with opened(tmp_path / "s") as store:
+        for _ in range(3):
+            put_some(store)
+        store.put_inner_batch(batch(3, queue_id=1))
+    return tmp_path / "s"
+
+
+def queue_file(root: Path, start: int = 0) -> Path:
+    return root / "batchconsumequeue" / "B" / "0" / f"{start * UNIT:020d}"
+
+
+def patch(path: Path, position: int, data: bytes) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[position : position + len(data)] = data
+    path.write_bytes(raw)
+
+
+def test_a_sound_store_has_no_findings_and_lists_both_kinds(root: Path, command: Command) -> None:
+    assert list(check(root, OPTIONS)) == []
+    rows = command("queues", root, "--format", "jsonl").rows
+    assert [(r["topic"], r["queue_id"], r["min_offset"], r["max_offset"]) for r in rows] == [
+        ("T", 0, 0, 21), ("B", 0, 0, 69), ("B", 1, 0, 3),
+    ]  # fmt: skip
+    units = command("cq", root, "--topic", "B", "--queue", "0", "--format", "jsonl").rows
+    assert [(r["queue_offset"], r["messages"], r["state"]) for r in units[:4]] == [
+        (0, 3, "ok"), (3, 1, "ok"), (4, 1, "ok"), (5, 5, "ok"),
+    ]  # fmt: skip
+    assert sum(r["messages"] for r in units) == 69
+
+
+def test_the_golden_store_is_sound_and_pulls_from_its_directory_are_the_store_s(
+    golden: GoldenFactory, command: Command
+) -> None:
+    theirs = golden("rocketmq", "5.3.3", "batchcq")
+    config = theirs.meta["config"]
+    options = {name: config[name] for name in ("maxHashSlotNum", "maxIndexNum")}
+    assert list(check(theirs.store, options)) == []
+    for row in theirs.queries(type="get", topic="BcqTopic"):
+        given = ["--topic", "BcqTopic", "--queue", row["queueId"], "--max", row["max"]]
+        tags = ["--tags", row["sub"]] if row["sub"] else []
+        if row["offset"] < 0 or row["max"] > 32:
+            continue
+        done = command("get", theirs.store, *given, "--offset", row["offset"], *tags,
+                       "--format", "jsonl")  # fmt: skip
+        (answer,) = done.rows
+        assert answer["status"] == row["status"]
+        ours, real = answer["queue_offsets"], row["queueOffsets"]
+        assert ours[: len(real)] == real  # a pull of the real one ends with a queue's file
+
+
+def cut_tail(root: Path) -> None:
+    patch(queue_file(root, 20), 0, bytes(4 * UNIT))
+
+
+def wrong_unit(root: Path) -> None:
+    patch(queue_file(root), 2 * UNIT + 8, b"\x7f")
+
+
+def hole(root: Path) -> None:
+    patch(queue_file(root, 5), UNIT, bytes(UNIT))
+
+
+def stale_unit(root: Path) -> None:
+    patch(queue_file(root, 20), 4 * UNIT, queue_file(root).read_bytes()[:UNIT])
+
+
+def no_queue(root: Path) -> None:
+    shutil.rmtree(root / "batchconsumequeue" / "B" / "0")
+
+
+def no_file(root: Path) -> None:
+    queue_file(root, 10).unlink()
+
+
+def file_behind(root: Path) -> None:
+    queue_file(root, 25).write_bytes(b"x" * 230)
+
+
+def short_file(root: Path) -> None:
+    queue_file(root, 5).write_bytes(queue_file(root, 5).read_bytes()[:100])
+
+
+def other_kind(root: Path) -> None:
+    path = root / "consumequeue" / "B" / "0"
+    path.mkdir(parents=True)
+    (path / ("0" * 20)).write_bytes(bytes(200))
+
+
+FAULTS: dict[Callable[[Path], None], str] = {
+    cut_tail: "unit_missing",
+    wrong_unit: "unit_wrong",
+    hole: "unit_wrong",
+    stale_unit: "unit_surplus",
+    no_queue: "unit_missing",
+    no_file: "unit_wrong",
+    file_behind: "unit_surplus",
+    short_file: "size",
+    other_kind: "queue_kind",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
+def test_a_fault_is_found_and_mended(
+    root: Path, command: Command, fault: Callable[[Path], None]
+) -> None:
+    before = files_of(root, "batchconsumequeue")
+    fault(root)
+    reasons = {row["reason"] for row in check(root, OPTIONS)}
+    assert FAULTS[fault] in reasons, reasons
+    assert command("repair", root, *GIVEN).code == 1
+    assert command("repair", root, *GIVEN, "--apply").code == 0
+    assert list(check(root, OPTIONS)) == []
+    assert files_of(root, "batchconsumequeue") == before
+    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+        assert store.max_offset_in_queue("B", 0) == 69
+        assert store.put_inner_batch(batch(2)).queue_offset == 69
+
+
+def test_a_rebuild_makes_the_bytes_that_dispatch_wrote(root: Path, command: Command) -> None:
+    before = {name: files_of(root, name) for name in ("batchconsumequeue", "consumequeue")}
+    wrong_unit(root)
+    done = command("rebuild", root, "batchconsumequeue", "consumequeue", *GIVEN)
+    assert done.code == 0, done.err
+    assert {name: files_of(root, name) for name in before} == before
+    kept = root / ".tubestore" / "quarantine" / "1" / "batchconsumequeue" / "B" / "0"
+    assert len(list(kept.iterdir())) == 5
+    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+        assert store.recovered.verified_from == store.recovered.log_end
+        assert store.max_offset_in_queue("B", 0) == 69
+
+
+def test_without_topics_of_batches_there_is_nothing_to_build(
+    tmp_path: Path, command: Command
+) -> None:
+    with opened(tmp_path, CONFIG.changed(batch_topics=frozenset())) as store:
+        store.put_message(Message("T", b"x"))
+    done = command("rebuild", tmp_path, "batchconsumequeue", *GIVEN)
+    assert (done.code, "batchTopics" in done.err) == (2, True)
+
+
+def test_a_damaged_batch_gets_a_stand_in_and_its_numbers_are_not_given_again(
+    root: Path, command: Command
+) -> None:
+    views = BatchQueueViews(StoreDirectory(root, OPTIONS))
+    units = {view.queue_id: view.units for view in views}[0]
+    lost = units[-1]
+    place, base = int(lost["physical_offset"]), int(lost["base_offset"])
+    patch(root / "commitlog" / f"{place - place % 4096:020d}", place % 4096 + 4, b"\0\0\0\0")
+    reasons = {row["reason"] for row in check(root, OPTIONS)}
+    assert {"damaged", "unit_damaged"} <= reasons
+    assert command("repair", root, *GIVEN, "--apply").code == 0
+    assert list(check(root, OPTIONS)) == []
+    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+        stand_in = store.get_message("B", 0, base).messages[0]
+        assert "TUBESTORE_DAMAGED" in stand_in.properties
+        assert store.put_inner_batch(batch(2)).queue_offset > base
+
+
+def test_a_copy_in_other_files_has_the_same_queues(root: Path, tmp_path: Path, command: Command
+) -> None:  # fmt: skip
+    target = tmp_path / "copy"
+    done = command("convert", root, target, *GIVEN, "-o", "mappedFileSizeCommitLog=8192")
+    assert done.code == 0, done.err
+    rows = command("queues", target, "--format", "jsonl").rows
+    assert [(r["topic"], r["queue_id"], r["max_offset"]) for r in rows] == [
+        ("T", 0, 21), ("B", 0, 69), ("B", 1, 3),
+    ]  # fmt: skip
+    assert [row["reason"] for row in check(target, OPTIONS)] == ["checkpoint"]
