@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -206,7 +207,26 @@ def test_a_shard_that_could_not_be_opened_at_first_still_gets_what_the_journal_h
     """Opened without, it would give the offsets of acknowledged messages again."""
     store = open_store(memory_vfs)
     store.append_batch(mixed(0), durability="fsync")
+    store[TOPICS[5]].flush()
     killed(store, memory_vfs)
+    faulty = FaultyVfs(memory_vfs)
+    faulty.fail("entries", path=f"{TOPICS[5]}-0/index", error=errno.EIO)
+    with tubestore.open("/s", vfs=faulty, clock=ManualClock(), background=False) as again:
+        again.maintain()
+        assert len(again.problems) == 1
+        again[TOPICS[5]].append(b"24", partition=0)
+        assert bodies(again) == list(range(25))
+    assert not memory_vfs.exists(JOURNAL)
+
+
+def test_after_a_reboot_a_shard_that_cannot_be_opened_keeps_the_journal(
+    memory_vfs: MemoryVfs,
+) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0), durability="fsync")
+    store[TOPICS[5]].flush()
+    killed(store, memory_vfs)
+    memory_vfs.reboot()
     faulty = FaultyVfs(memory_vfs)
     faulty.fail("entries", path=f"{TOPICS[5]}-0/index", error=errno.EIO)
     with tubestore.open("/s", vfs=faulty, clock=ManualClock(), background=False) as again:
@@ -214,6 +234,110 @@ def test_a_shard_that_could_not_be_opened_at_first_still_gets_what_the_journal_h
         again[TOPICS[5]].append(b"24", partition=0)
         assert bodies(again) == list(range(25))
     assert memory_vfs.exists(JOURNAL)
+
+
+def opened_shards(store: MessageStoreManager) -> int:
+    return len(list(store.writing_shards()))
+
+
+def test_opening_after_a_kill_opens_no_shard(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    killed(store, memory_vfs)
+    store = open_store(memory_vfs)
+    assert opened_shards(store) == 0
+    assert not memory_vfs.exists(f"/s/{TOPICS[3]}-0")
+    assert store.describe_topic(TOPICS[3]).shards[0].messages == 2
+    assert [m.body for m in store[TOPICS[4]].messages(0)] == [b"4"]
+    assert opened_shards(store) == 2
+    killed(store, memory_vfs)
+    with open_store(memory_vfs) as again:
+        assert bodies(again) == list(range(24))
+
+
+def test_after_a_reboot_all_shards_have_what_the_journal_had(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    killed(store, memory_vfs)
+    memory_vfs.reboot()
+    store = open_store(memory_vfs)
+    assert opened_shards(store) == len(TOPICS)
+    assert not memory_vfs.exists(JOURNAL)
+    killed(store, memory_vfs)
+
+
+def test_kill_after_kill_the_journal_goes_on(memory_vfs: MemoryVfs) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    count = 0
+    for _ in range(8):
+        store = open_store(memory_vfs)
+        for _ in range(chance.randrange(4)):
+            rows = chance.choice((6, 12, 24))  # few rows, few shards: those go past the journal
+            store.append_batch(mixed(count, rows=rows))
+            count += rows
+            if chance.random() < 0.3:
+                store[chance.choice(TOPICS)].flush()
+        if chance.random() < 0.3:
+            store.maintain()
+        killed(store, memory_vfs)
+        if chance.random() < 0.2:
+            memory_vfs.reboot()
+    with open_store(memory_vfs) as store:
+        assert bodies(store) == list(range(count))
+        assert store.problems == []
+    assert not memory_vfs.exists(JOURNAL)
+
+
+def test_the_background_gives_the_shards_what_a_kill_left(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    killed(store, memory_vfs)
+    clock = ManualClock()
+    with tubestore.open("/s", vfs=memory_vfs, clock=clock, background=False) as store:
+        store.maintain()
+        assert opened_shards(store) == len(TOPICS)
+        assert store.stats()["journal_bytes"] > 0
+        clock.advance(store.options.journal_flush_ms)
+        store.maintain()
+        assert store.stats()["journal_bytes"] == 0
+
+
+def test_syncing_the_store_covers_what_a_kill_left(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    killed(store, memory_vfs)
+    counting = FaultyVfs(memory_vfs)
+    with open_store(counting) as again:
+        before = counting.calls["sync"]
+        again.sync()
+        assert counting.calls["sync"] - before == 1
+
+
+def test_a_shard_that_somebody_else_has_written_to_takes_no_part_until_the_next_generation(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """A part of its own that does not fit stands in the journal, before those that would."""
+    foreign = open_store(memory_vfs)
+    foreign[TOPICS[0]].append(b"another one", partition=0)
+    data = memory_vfs.read_file(f"/s/{TOPICS[0]}-0/{0:020d}.tube")
+    foreign.close()
+    vfs = MemoryVfs()
+    store = open_store(vfs)
+    store.append_batch(mixed(0))
+    killed(store, vfs)
+    vfs.make_directories(f"/s/{TOPICS[0]}-0/index")
+    vfs.open(f"/s/{TOPICS[0]}-0/{0:020d}.tube", create=True).pwrite(data, 0)
+    store = open_store(vfs)
+    store.append_batch(mixed(24))
+    assert [str(p) for p in store.problems if "another one" in str(p)]
+    assert [m.body for m in store[TOPICS[0]].messages(0)] == [b"another one", b"24"]
+    assert store[TOPICS[0]].shard(0).stats()["dirty_bytes"] == 0
+    assert store[TOPICS[1]].shard(0).stats()["dirty_bytes"] > 0
+    killed(store, vfs)
+    with open_store(vfs) as again:
+        assert [m.body for m in again[TOPICS[0]].messages(0)] == [b"another one", b"24"]
 
 
 def test_a_journal_that_cannot_be_read_keeps_the_store_shut(memory_vfs: MemoryVfs) -> None:

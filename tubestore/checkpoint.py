@@ -9,7 +9,7 @@ found and kept stands in it, so that later openings and readers know of it witho
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
 
 import xxhash
 
@@ -17,6 +17,8 @@ from tubestore.cache_formats import CHECKPOINT_DIGEST_BYTES, Checkpoint
 from tubestore.file_store import MsgFileStore
 from tubestore.filenames import CHECKPOINT_FILE, OWN_DIRECTORY, join
 from tubestore.segment_list import FileSegmentList
+
+_FIELDS = tuple(each.name for each in fields(Checkpoint))
 
 
 def write_checkpoint(files: MsgFileStore, index_end: int, data_end: int) -> None:
@@ -32,7 +34,8 @@ def write_checkpoint(files: MsgFileStore, index_end: int, data_end: int) -> None
             _digest(files.data, data_end),
             damages=damages,
         )
-        data = json.dumps(asdict(checkpoint)).encode()
+        # Not `asdict`, which copies deeply: a store that is closed writes one a shard.
+        data = json.dumps({name: getattr(checkpoint, name) for name in _FIELDS}).encode()
         if not files.vfs.exists(directory):
             files.vfs.make_directories(directory)
         files.vfs.replace_file(join(directory, CHECKPOINT_FILE), data, sync=False)

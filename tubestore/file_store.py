@@ -63,11 +63,7 @@ class MsgFileStore:
     def __init__(self, vfs: Vfs, directory: str, store_id: int, options: StoreOptions) -> None:
         self.vfs, self.directory, self.store_id = vfs, directory, store_id
         self._options = options
-        index_directory = join(directory, INDEX_DIRECTORY)
-        self.data = FileSegmentList(vfs, directory, DATA_SUFFIX, options.segment_size_bytes)
-        self.index = FileSegmentList(
-            vfs, index_directory, INDEX_SUFFIX, options.index_segment_size_bytes
-        )
+        self.index, self.data = self._empty_lists()
         self.lists = IndexLists(vfs, directory, store_id)
         #: What opening found damaged and kept, in order: rows there are verified when read.
         self.damages: tuple[Damage, ...] = ()
@@ -75,6 +71,15 @@ class MsgFileStore:
         self._first: tuple[FileSegment | None, FileSegment | None, int] = (None, None, 0)
         #: Directories in which something appeared since they were synced.
         self._unsynced_directories: set[str] = set()
+
+    def _empty_lists(self) -> tuple[FileSegmentList, FileSegmentList]:
+        options, index_directory = self._options, join(self.directory, INDEX_DIRECTORY)
+        return (
+            FileSegmentList(
+                self.vfs, index_directory, INDEX_SUFFIX, options.index_segment_size_bytes
+            ),
+            FileSegmentList(self.vfs, self.directory, DATA_SUFFIX, options.segment_size_bytes),
+        )
 
     def load(self, *, writable: bool, limits: Limits | None = None) -> None:
         """Open the files that are there; NotAStore for a gap between them.
@@ -93,6 +98,10 @@ class MsgFileStore:
                     raise
 
     def _load(self, writable: bool, limits: Limits | None) -> None:
+        if writable and not self.vfs.entries(self.directory):
+            self.index, self.data = self._empty_lists()  # one look, where ten thousand are new
+            return
+
         def limit(stream: int) -> int | None:
             found = limits() if limits is not None else None
             return None if found is None else found[stream]
@@ -122,6 +131,7 @@ class MsgFileStore:
         """Make the shard's directories; durable with the first sync."""
         index_directory = join(self.directory, INDEX_DIRECTORY)
         if not self.vfs.exists(index_directory):
+            self.vfs.make_directories(self.directory)  # by itself: one call each, no looking up
             self.vfs.make_directories(index_directory)
             parents = (dirname(self.directory), self.directory, index_directory)
             self._unsynced_directories.update(parents)

@@ -12,7 +12,6 @@ directories without a `-` and every sub-directory of a shard but `index` (D1).
 
 from __future__ import annotations
 
-import posixpath
 import re
 
 from tubestore.errors import InvalidName
@@ -97,5 +96,10 @@ def check_topic_name(topic: str) -> str:
 
 
 def join(directory: str, *names: str) -> str:
-    """Join path parts; text in, text out."""
-    return posixpath.join(directory, *names)
+    """Join path parts; text in, text out.
+
+    >>> join("/", "a"), join("/a", "b", "c"), join("a/", "b")
+    ('/a', '/a/b/c', 'a/b')
+    """
+    # Not posixpath.join, which looks at each part: opening a shard joins a dozen paths.
+    return "/".join((directory.removesuffix("/"), *names))

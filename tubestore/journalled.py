@@ -25,10 +25,11 @@ from tubestore.clock import Clock
 from tubestore.errors import StoreFailed, TubeStoreError
 from tubestore.formats import JOURNAL_PART
 from tubestore.group_commit import GroupCommit
+from tubestore.left_messages import LeftMessages
 from tubestore.message_store import MessageStore
 from tubestore.options import Durability, StoreOptions
 from tubestore.records import ENTRY_SIZE, EncodedBatch
-from tubestore.root_journal import RootJournal
+from tubestore.root_journal import LeftJournal, RootJournal
 from tubestore.vfs import Vfs
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,25 @@ class JournalledAppends:
         self._failed = False
         #: When this generation began (monotonic seconds).
         self._begun = 0.0
+        self._left = LeftMessages()
+
+    def go_on(self, frames: LeftJournal, left: LeftMessages) -> None:
+        """Write behind the frames of a process that was killed; its shards open when used.
+
+        Until all of them were, the generation goes on: what it holds may be in no file yet.
+        """
+        self._journal.go_on(frames)
+        self._left, self._begun = left, self._clock.monotonic()
+        self._promised = True  # nobody knows what the other process promised
+
+    def inherit(self, shard: MessageStore) -> None:
+        """Take note of a shard that was given what an earlier process had in the journal.
+
+        Before it is taken from what is left: `settle` looks there first.
+        """
+        if not shard.has_all_journalled:
+            shard.bar_generation(self._journal.generation)
+        self._dirty[shard] = None
 
     @property
     def size(self) -> int:
@@ -196,6 +216,13 @@ class JournalledAppends:
             else:
                 shard.sync_before_journal()
 
+    def sync(self) -> None:
+        """Bring what an earlier process left in the journal to stable storage."""
+        with self.lock:
+            position = self._base + self._journal.size
+        if self._left:
+            self._commits.reach(position, self._sync_journal)
+
     def _sync_journal(self) -> int:
         end = self._base + self._journal.size
         try:
@@ -211,6 +238,9 @@ class JournalledAppends:
         Not if it fills so fast that it will be emptied soon in any case: another thread beside
         who appends would cost more than it gives.
         """
+        if self._left:
+            self._left.open_some(self._clock)
+            return
         age_ms = (self._clock.monotonic() - self._begun) * 1000
         options = self._options
         if age_ms < options.journal_flush_ms or not self._journal.size:
@@ -233,11 +263,12 @@ class JournalledAppends:
 
         Raises what the shards raise; the journal then stays as it is, and goes on.
         """
+        self._left.open_all()
         for shard in list(self._dirty):
             if not shard.is_over():
                 shard.flush()
                 if self._promised:
-                    shard.sync_data()
+                    shard.sync_written()
             del self._dirty[shard]
         self._base += self._journal.size
         self._commits.reach_without(self._base)
@@ -265,7 +296,7 @@ class JournalledAppends:
 
     def close(self) -> None:
         """Remove the journal, unless a shard could not write what stands in it; after them."""
-        if any(shard.failed or shard.has_journalled() for shard in self._dirty):
+        if self._left or any(shard.failed or shard.has_journalled() for shard in self._dirty):
             self._journal.close()
         else:
             self._journal.remove()

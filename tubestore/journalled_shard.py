@@ -24,6 +24,8 @@ class JournalledShard(AdoptingShard):
         super().__init__(*given, **named)
         self._journal_from = self._journal_to = -1
         self._journal_generation: int | None = None
+        #: A generation that holds something of this shard that is not in its files.
+        self._barred_generation: int | None = None
 
     def buffered_ends(self) -> tuple[int, int]:
         """Return where the next message's entry and record would stand, without any lock."""
@@ -40,6 +42,8 @@ class JournalledShard(AdoptingShard):
         """
         with self._append_lock:
             main = self._main
+            if generation == self._barred_generation:
+                return False
             if main.data_end != data_start or main.index_end != index_start:
                 return False
             in_files = self._visible.data_end
@@ -57,6 +61,10 @@ class JournalledShard(AdoptingShard):
             self._journal_to = data_start + size
             return True
 
+    def bar_generation(self, generation: int) -> None:
+        """Take no part in a generation: its frames of this shard do not follow each other."""
+        self._barred_generation = generation
+
     def leave_journal(self) -> None:
         """Forget that messages were journalled: their frame was not written."""
         with self._append_lock:
@@ -66,6 +74,12 @@ class JournalledShard(AdoptingShard):
         """Sync what stands in the files below the journalled messages, if that was not done."""
         # Asked of the files: what was there at the opening may be in the page cache only.
         if not self.files.is_durable(self._journal_from):
+            self._commits.run(lambda: self._synced(self.files.sync_data, None))
+
+    def sync_written(self) -> None:
+        """Write what is in the buffers, and sync the data, also what an earlier process wrote."""
+        self.flush()
+        if not self.files.is_durable(self._visible.data_end):
             self._commits.run(lambda: self._synced(self.files.sync_data, None))
 
     def has_journalled(self) -> bool:

@@ -36,11 +36,12 @@ from tubestore.file_store import MsgFileStore
 from tubestore.filenames import DATA_SUFFIX, join, parse_store_key, store_key
 from tubestore.housekeeping import Housekeeping
 from tubestore.journalled import JournalledAppends
+from tubestore.left_messages import LeftMessages
 from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
 from tubestore.messages import BatchAck
 from tubestore.options import Durability, StoreOptions, TopicOptions
-from tubestore.root_journal import JournalPart, read_journal
+from tubestore.root_journal import read_journal
 from tubestore.shard_reader import ShardReader
 from tubestore.statistics import total
 from tubestore.store_directory import StoreDirectory
@@ -111,13 +112,13 @@ class MessageStoreManager(BulkLoads):
             self._workers = Workers(self.options.flush_workers, self)
         #: Takes batches over many shards; None if there is none, or an old one has to stay.
         self.journal: JournalledAppends | None = None
-        #: What a killed process left in the journal, by the shard that lacks it.
-        self._journalled: dict[str, list[JournalPart]] = {}
+        #: What a killed process left in the journal.
+        self._left = LeftMessages()
         self._closed = None
         _open_stores.add(self)
         if mode == "w":
             try:
-                self._replay_journal()
+                self._take_over_journal()
             except BaseException:
                 self.close()
                 raise
@@ -142,34 +143,52 @@ class MessageStoreManager(BulkLoads):
 
     # -- the journal -------------------------------------------------------------------------
 
-    def _replay_journal(self) -> None:
-        """Give the shards what a killed process left in the journal, and begin a new one.
+    def _take_over_journal(self) -> None:
+        """See to what a killed process left in the journal.
 
-        A shard that cannot take it is a problem; the journal then stays until it can. OSError if
-        the journal cannot be read: nothing may be appended behind what nobody knows.
+        While the machine runs, what it had written is there: the journal goes on, and each shard
+        gets its part when it is opened. Otherwise files may be torn, and all shards are opened
+        and synced before anything else is done. OSError if the journal cannot be read: nothing
+        may be appended behind what nobody knows.
         """
-        for part in read_journal(self.vfs, self.root):
-            self._journalled.setdefault(part.shard, []).append(part)
-        stays = False
-        for name in list(self._journalled):
-            try:
-                shard = self._shard_of_key(name)
-                if shard is not None:
-                    shard.sync()
-            except (TubeStoreError, OSError) as error:
-                log.error("the journal stays: %s", error)
-                self.problems.append(
-                    error
-                    if isinstance(error, TubeStoreError)
-                    else StoreFailed(self.root, str(error))
-                )
-                stays = True
-        if stays:
-            return
+        frames = read_journal(self.vfs, self.root)
         journal = JournalledAppends(self.vfs, self.root, self.options, self.clock, self.next_msg_id)
+        if frames is not None and frames.parts:
+            self._left = LeftMessages(frames.parts, self._open_left)
+            if frames.boot_id == self.vfs.boot_id() and self.options.journal_size_bytes:
+                journal.go_on(frames, self._left)
+                self.journal = journal
+                return
+            if not self._give_all_shards():
+                return  # the journal stays
         journal.remove_left_over()
         if self.options.journal_size_bytes:
             self.journal = journal
+
+    def _give_all_shards(self) -> bool:
+        """Open and sync every shard that the journal has something of; False if one cannot be."""
+        names, problems = list(self._left), self._left.open_each()
+        for name in names:
+            if name not in self._left and (shard := self._shard_of_key(name)) is not None:
+                try:
+                    shard.sync()
+                except TubeStoreError as error:
+                    problems.append(error)
+        for problem in problems:
+            log.error("the journal stays: %s", problem)
+            self.note_problem(problem)
+        return not problems
+
+    def _open_left(self, name: str) -> MessageStore | None:
+        try:
+            return self._shard_of_key(name)
+        except TubeStoreError as error:
+            self.note_problem(error)
+            raise
+        except OSError as error:
+            failed = StoreFailed(join(self.root, name), str(error))
+            self.note_problem(failed)
+            raise failed from error
 
     def _shard_of_key(self, name: str) -> MessageStore | None:
         """Return a shard by its directory's name; None if there is no such topic any more."""
@@ -195,16 +214,20 @@ class MessageStoreManager(BulkLoads):
             clock=self.clock,
             pool=self._pool,
             background=self._workers,
-            journalled=self._journalled.get(key, ()),
+            journalled=self._left.of(key),
         )
-        # Not before: without them an opening after one that failed would give offsets twice.
-        self._journalled.pop(key, None)
+        if key in self._left:
+            if self.journal is not None:
+                self.journal.inherit(shard)
+            # Not before: without them an opening after one that failed would give offsets twice.
+            self._left.was_given(key)
         self.problems += shard.recovered.problems
         return shard
 
     def shard_exists(self, topic: str, store_id: int) -> bool:
-        """Whether the shard has a directory."""
-        return self.vfs.exists(join(self.root, store_key(topic, store_id)))
+        """Whether the shard has a directory, or messages in the journal."""
+        key = store_key(topic, store_id)
+        return key in self._left or self.vfs.exists(join(self.root, key))
 
     def data_segments(self, topic: str, store_id: int) -> int:
         """Return how many data segments the shard's directory lists; opens nothing."""
@@ -220,7 +243,7 @@ class MessageStoreManager(BulkLoads):
 
     def note_problem(self, problem: TubeStoreError) -> None:
         """Remember a shard that failed where nobody was waiting for it."""
-        if problem not in self.problems:
+        if str(problem) not in map(str, self.problems):
             self.problems.append(problem)
 
     def refresh(self) -> None:
@@ -285,6 +308,8 @@ class MessageStoreManager(BulkLoads):
         self._check_open()
         for shard in list(self.writing_shards()):
             shard.sync()
+        if self.journal is not None:
+            self.journal.sync()
 
     def stats(self) -> dict[str, Any]:
         """Return what the store has done since it was opened, and how it stands.
@@ -338,10 +363,10 @@ class MessageStoreManager(BulkLoads):
         with self._topics.lock:
             if self._closed is not None:
                 return
+            errors = self._left.open_each()  # what only the journal has, a broker would not see
             self._closed = "the store is closed"
         if self._workers is not None:
             self._workers.stop()
-        errors: list[TubeStoreError] = []
         for topic in self._topics:
             for shard in topic.opened_shards():
                 try:

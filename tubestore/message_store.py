@@ -61,6 +61,8 @@ class MessageStore(JournalledShard):
             files, topic=topic, options=options, clock=clock, pool=pool, background=background
         )
         self.recovered = RecoverReport()
+        #: Whether what the root's journal held of it at its opening stands in the files.
+        self.has_all_journalled = True
         self._opened_at = (self._main.index_end, self._main.data_end)
         #: What readers were shown last, if all of it is in the files.
         self._view: ShardView | None = None
@@ -82,13 +84,14 @@ class MessageStore(JournalledShard):
         `journalled`: what the root's journal holds of it, to be put back first.
         """
         files.load(writable=True)
-        foreign = redo(files, journalled)
+        redone = redo(files, journalled)
         report = recover(files)
-        report.problems += foreign
+        report.problems += redone.problems
         shard = cls(
             files, topic=topic, options=options, clock=clock, pool=pool, background=background
         )
         shard.recovered = report
+        shard.has_all_journalled = redone.complete
         return shard
 
     # -- append ------------------------------------------------------------------------------

@@ -285,7 +285,14 @@ class OsVfs:
 
     def make_directories(self, path: str) -> None:
         """Create a directory and its parents."""
-        os.makedirs(path, exist_ok=True)
+        # Not os.makedirs, which looks at every parent before it makes anything.
+        try:
+            os.mkdir(path)
+        except FileNotFoundError:
+            os.makedirs(path, exist_ok=True)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
 
     def rename(self, source: str, target: str) -> None:
         """Move a file over another, atomically."""
@@ -322,10 +329,10 @@ class OsVfs:
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """Write a small file whole or not at all."""
         temporary = f"{path}.tmp"
-        with open(temporary, "wb") as file:
-            file.write(data)
+        with open(temporary, "wb", buffering=0) as file:
+            if file.write(data) < len(data):
+                raise OSError(errno.ENOSPC, "not all of it was written", temporary)
             if sync:
-                file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, path)
         if sync:

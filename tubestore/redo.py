@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,28 +28,33 @@ log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 
 
-def redo(files: MsgFileStore, parts: Sequence[JournalPart]) -> list[CorruptRecord]:
-    """Write what the files of a shard lack of its parts of a journal; returns what did not fit.
+class Redone(NamedTuple):
+    """What did not fit, and whether the files have all of the journal that they should."""
+
+    problems: list[CorruptRecord]
+    complete: bool
+
+
+def redo(files: MsgFileStore, parts: Sequence[JournalPart]) -> Redone:
+    """Write what the files of a shard lack of its parts of a journal.
 
     A part below the first file is passed over: the shard had written it, and retention has removed
     that file since. One behind the end is left out: only a power cut leaves one, and then nobody
     was promised more than what the files have. Sealed files are synced here, the last ones by
     whoever opens.
     """
-    problems: list[CorruptRecord] = []
     for part in _joined(parts, {segment.start for segment in files.data}):
         if len(files.data) and part.data_start < files.data.start:
             continue
         segment = _segment_for(files, part)
         if segment is None:
             log.warning("%s: %d messages behind a gap are left", part.shard, len(part.entries))
-            break
+            return Redone([], False)
         foreign = _redo_data(segment, part)
         if foreign is not None:
-            problems.append(foreign)
-            break
+            return Redone([foreign], False)
         _redo_index(files, part)
-    return problems
+    return Redone([], True)
 
 
 def _joined(parts: Sequence[JournalPart], borders: set[int]) -> list[JournalPart]:

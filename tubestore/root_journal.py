@@ -6,8 +6,9 @@ A frame is one batch: `JOURNAL_FRAME`, a `JOURNAL_PART` for each shard, the shar
 `\\n` in between, all index entries, all records; a part's entries and records follow each other
 in the order of the parts, and are the bytes that the shard's own files will have. A frame counts
 when its digest (xxh3 of everything behind the header) is right and its generation is that of the
-first one. A generation ends when all its messages stand in the shards' files: the next one is
-written over it.
+first one. A generation begins with a frame of no parts, whose names are the boot of the machine
+(the page cache lives as long as it), and ends when all its messages stand in the shards' files:
+the next one is written over it.
 
 It is read once, by the next opening for writing, which gives each shard what it lacks. So a kill
 loses nothing of it, but who only reads sees its messages when they have come to the shards.
@@ -44,7 +45,17 @@ class JournalPart(NamedTuple):
     index_start: int
     data_start: int
     entries: Array
-    data: bytes
+    data: Buffer
+
+
+class LeftJournal(NamedTuple):
+    """What a journal holds: its whole frames, which are all of one generation and boot."""
+
+    generation: int
+    boot_id: str
+    #: Bytes of these frames.
+    size: int
+    parts: list[JournalPart]
 
 
 class RootJournal:
@@ -52,6 +63,7 @@ class RootJournal:
 
     def __init__(self, vfs: Vfs, root: str, generation: int) -> None:
         self._vfs = vfs
+        self._boot_id = vfs.boot_id()
         self._directory = join(root, OWN_DIRECTORY)
         self.path = join(self._directory, JOURNAL_FILE)
         self.generation = generation
@@ -65,23 +77,29 @@ class RootJournal:
         `parts`: a structured array, a row a shard, in the order of `entries` and `data`.
         """
         file = self._opened()
-        head = b"".join((parts.tobytes(), "\n".join(names).encode()))
+        front = self._front(names, parts.tobytes(), entries, data)
+        if self.size == 0:
+            front = self._front((self._boot_id,), b"", b"", b"") + front
+        file.pwrite(data, self.size + len(front))
+        file.pwrite(front, self.size)  # last: it is what makes the frame count
+        self.size += len(front) + len(data)
+
+    def _front(self, names: Sequence[str], parts: bytes, entries: Buffer, data: Buffer) -> bytes:
+        """Return all of a frame but the records."""
+        head = b"".join((parts, "\n".join(names).encode()))
         digest = xxhash.xxh3_64(head)
         digest.update(entries)
         digest.update(data)
         header = JOURNAL_FRAME.pack(
             magic=JOURNAL_MAGIC,
-            parts=len(parts),
-            names_size=len(head) - parts.nbytes,
+            parts=len(parts) // JOURNAL_PART.size,
+            names_size=len(head) - len(parts),
             entries=len(entries) // INDEX_ENTRY.size,
             data_size=len(data),
             generation=self.generation,
             digest=digest.intdigest().to_bytes(8, "big"),
         )
-        front = b"".join((header, head, entries))
-        file.pwrite(data, self.size + len(front))
-        file.pwrite(front, self.size)  # last: it is what makes the frame count
-        self.size += len(front) + len(data)
+        return b"".join((header, head, entries))
 
     def _opened(self) -> VfsFile:
         if self._file is None:
@@ -96,6 +114,13 @@ class RootJournal:
             if not self._named:
                 self._vfs.sync_directory(self._directory)
                 self._named = True
+
+    def go_on(self, left: LeftJournal) -> None:
+        """Write behind the frames of a process that was killed; OSError if that cannot be done."""
+        file = self._opened()
+        if file.size() > left.size:  # part of a frame
+            file.truncate(left.size)
+        self.generation, self.size = left.generation, left.size
 
     def begin_anew(self, generation: int) -> None:
         """Forget all frames: what they hold stands in the shards.
@@ -125,50 +150,51 @@ class RootJournal:
             self._file = None
 
 
-def read_journal(vfs: Vfs, root: str) -> Iterator[JournalPart]:
-    """Return what the frames of a journal hold, in their order; nothing if there is none.
+def read_journal(vfs: Vfs, root: str) -> LeftJournal | None:
+    """Return what the frames of a journal hold, in their order; None if there is none.
 
     Ends at the first frame that is not whole or belongs to an older generation.
     """
     try:
         file = vfs.open(join(root, OWN_DIRECTORY, JOURNAL_FILE), writable=False)
     except FileNotFoundError:
-        return
+        return None
     with contextlib.closing(file):
-        position, generation = 0, None
-        while (frame := _read_frame(file, position)) is not None:
-            if generation not in (None, frame.header.generation):
-                return
-            generation = frame.header.generation
-            yield from frame.split()
+        first = frame = _read_frame(file, 0)
+        if first is None:
+            return None
+        boot_id = "" if first.header.parts else bytes(first.body).decode(errors="replace")
+        position = 0
+        parts: list[JournalPart] = []
+        while frame is not None and frame.header.generation == first.header.generation:
+            parts += frame.split()
             position += frame.size
+            frame = _read_frame(file, position)
+    return LeftJournal(first.header.generation, boot_id, position, parts)
 
 
 class _Frame(NamedTuple):
     header: Any
-    body: bytes
+    body: memoryview
 
     @property
     def size(self) -> int:
         return JOURNAL_FRAME.size + len(self.body)
 
     def split(self) -> Iterator[JournalPart]:
+        """Go through the parts; they share the frame's memory."""
         header, body = self.header, self.body
         parts = np.frombuffer(body, JOURNAL_PART.dtype, header.parts)
         names_at = parts.nbytes
         entries_at = names_at + header.names_size
-        names = body[names_at:entries_at].decode().split("\n")
+        if not header.parts:
+            return
+        names = bytes(body[names_at:entries_at]).decode().split("\n")
         entries = np.frombuffer(body, INDEX_ENTRY.dtype, header.entries, entries_at)
         row, at = 0, entries_at + entries.nbytes
-        for name, part in zip(names, parts, strict=True):
-            count, size = int(part["entries"]), int(part["data_size"])
-            yield JournalPart(
-                name,
-                int(part["index_start"]),
-                int(part["data_start"]),
-                entries[row : row + count],
-                body[at : at + size],
-            )
+        for name, (count, index_start, data_start, size) in zip(names, parts.tolist(), strict=True):
+            mine = entries[row : row + count]
+            yield JournalPart(name, index_start, data_start, mine, body[at : at + size])
             row, at = row + count, at + size
 
 
@@ -187,4 +213,4 @@ def _read_frame(file: VfsFile, position: int) -> _Frame | None:
     body = file.pread(size, position + JOURNAL_FRAME.size)
     if xxhash.xxh3_64_intdigest(body).to_bytes(8, "big") != header.digest:
         return None
-    return _Frame(header, body)
+    return _Frame(header, memoryview(body))

@@ -98,7 +98,8 @@ def _check_journal(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Itera
     ends: dict[str, int] = {}
     lacking: dict[str, int] = {}
     try:
-        for part in read_journal(vfs, root):
+        left = read_journal(vfs, root)
+        for part in left.parts if left is not None else ():
             if part.shard not in ends:
                 ends[part.shard] = _index_end(vfs, join(root, part.shard, INDEX_DIRECTORY))
             end = part.index_start + INDEX_ENTRY.size * len(part.entries)

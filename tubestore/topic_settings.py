@@ -9,7 +9,7 @@ Next to read: `manager.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tubestore.errors import NotAStore, TubeStoreError
@@ -35,10 +35,10 @@ def load_topics(directory: StoreDirectory, options: StoreOptions) -> KnownTopics
     """Return the topics of a store; NotAStore if their file makes no sense."""
     settings, deleted = _saved(directory)
     guessed = set()
-    for name, stores in sorted(shards_on_disk(directory.vfs, directory.root).items()):
-        if name not in settings and name not in deleted:
-            settings[name] = _guess_options(directory, name, stores, options)
-            guessed.add(name)
+    others = shards_on_disk(directory.vfs, directory.root, {*settings, *deleted})
+    for name, stores in sorted(others.items()):
+        settings[name] = _guess_options(directory, name, stores, options)
+        guessed.add(name)
     return KnownTopics(settings, guessed, deleted)
 
 
@@ -70,12 +70,14 @@ def save_topics(
     directory.write_state(TOPICS_FILE, content)
 
 
-def shards_on_disk(vfs: Vfs, root: str) -> dict[str, list[int]]:
-    """Return the store ids of the shards that have a directory, by topic."""
+def shards_on_disk(vfs: Vfs, root: str, known: Container[str] = ()) -> dict[str, list[int]]:
+    """Return the store ids of the shards that have a directory, by topic; without `known` ones."""
     found: dict[str, list[int]] = {}
     for name, is_directory, _ in vfs.entries(root):
         key = parse_store_key(name) if is_directory else None
-        if key is not None and key[1] < PARTITIONS_PER_STORE and _is_shard(vfs, join(root, name)):
+        if key is None or key[0] in known or key[1] >= PARTITIONS_PER_STORE:
+            continue
+        if _is_shard(vfs, join(root, name)):
             found.setdefault(key[0], []).append(key[1])
     return found
 
