@@ -42,6 +42,8 @@ class Measure:
     p50_us: float = 0.0
     p99_us: float = 0.0
     memory_mb: int = 0
+    #: Of that process when it was done.
+    descriptors: int = 0
 
     @classmethod
     def of(cls, messages: int, calls: int, times: Times) -> Measure:
@@ -273,19 +275,27 @@ def opening(*, checkpoint: bool) -> Callable[[Case], Any]:
             for path in root.glob("*/.tubestore/checkpoint*"):
                 path.unlink()
 
-        def run(messages: int) -> Measure:
-            found = child("open", root, 0, expect=-signal.SIGKILL)
-            return Measure(found["messages"], 1, found["seconds"], found["cpu_seconds"])
-
-        yield run
+        yield reopener(root)
 
     return start
 
 
-def child(command: str, root: Path, *numbers: int, expect: int = 0) -> dict[str, Any]:
+def reopener(root: Path) -> Runner:
+    """Return what opens a store in a process of its own, again and again."""
+
+    def run(messages: int) -> Measure:
+        found = child("open", root, 0, expect=-signal.SIGKILL)
+        return Measure(found["messages"], 1, found["seconds"], found["cpu_seconds"])
+
+    return run
+
+
+def child(
+    command: str, root: Path, *numbers: int, expect: int = 0, module: str = "bench.child"
+) -> dict[str, Any]:
     """Run `bench/child.py`, which kills itself at its end: nothing is closed."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench.child", command, str(root), *map(str, numbers)],
+        [sys.executable, "-m", module, command, str(root), *map(str, numbers)],
         cwd=ROOT,
         capture_output=True,
         text=True,

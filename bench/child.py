@@ -28,7 +28,7 @@ BATCH = 1000
 PARTITIONS = 10
 
 
-def fill(root: str, messages: int) -> None:
+def fill(root: str, messages: int) -> tubestore.MessageStoreManager:
     store = tubestore.open(root)
     topic = store.create_topic("topic00000", partitions=PARTITIONS)
     tables = [
@@ -36,6 +36,7 @@ def fill(root: str, messages: int) -> None:
     ]
     for table in islice(cycle(tables), max(1, messages // BATCH)):
         topic.append_batch(table)
+    return store
 
 
 def reopen(root: str) -> None:

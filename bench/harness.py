@@ -65,6 +65,8 @@ class Run:
     rss_mb: int
     p50_us: float = 0.0
     p99_us: float = 0.0
+    #: Of a process of its own; 0 for any other.
+    descriptors: int = 0
 
     @property
     def rate(self) -> float:
@@ -153,6 +155,7 @@ def _run(workload: str, who: Contestant, number: int, found: Measure, kind: str)
         found.memory_mb or resident_mb(),
         found.p50_us,
         found.p99_us,
+        found.descriptors,
     )
 
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from bench.harness import Run, Skipped
-from bench.workloads import WORKLOADS, Workload
+from bench.workloads import WORKLOADS, Within, Workload
 
 _WIDTH = 28
 _HEAD = (
@@ -41,6 +41,19 @@ def verdict(found: list[float], bar: float) -> str:
     if min(found) >= bar:
         return "reached"
     return "MISSED" if max(found) < bar else "unclear"
+
+
+def stay(within: Within, runs: list[Run], *, judge: bool) -> str:
+    """Say the most that a run took of what is bounded, and whether all stayed within that."""
+    seconds = max(run.seconds for run in runs)
+    memory, descriptors = max(r.rss_mb for r in runs), max(r.descriptors for r in runs)
+    text = f"{seconds:.2f} s, {memory} MB, {descriptors} descriptors"
+    if not judge:
+        return text
+    inside = seconds <= within.seconds and memory <= within.resident_mb
+    inside = inside and descriptors <= within.descriptors
+    bounds = f"{within.seconds:g} s, {within.resident_mb} MB, {within.descriptors}"
+    return f"{text} ({bounds}: {'reached' if inside else 'MISSED'})"
 
 
 def lines(
@@ -78,6 +91,8 @@ def lines(
                 median(getattr(run, name) for run in group) for name in ("p50_us", "p99_us")
             )
             text += f"  p50 {p50:.1f} us, p99 {p99:.1f} us"
+        if workload.within is not None and group[0].descriptors:
+            text += f"  {stay(workload.within, group, judge=judge and group[0].role == 'ours')}"
         if workload.shows_memory:
             text += f"  {median(run.rss_mb for run in group):.0f} MB"
         yield text

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from bench import limits, our_reads, real, rocket
 from bench.cases import Case, Contestant, appending, opening, reading, scanning, syncing
 from bench.layouts import Durability, SingleLog, SingleLogAndShards, TopicSharded
+from bench.many_topics import creating, opening_closed, opening_many
 from bench.payload import Payload
 from bench.peers import Lmdb, Rocksdict, Sqlite
 
@@ -42,6 +43,15 @@ class Bar:
 
 
 @dataclass(frozen=True)
+class Within:
+    """What every run of ours is to stay within: seconds (imports apart), memory, descriptors."""
+
+    seconds: float
+    resident_mb: int
+    descriptors: int
+
+
+@dataclass(frozen=True)
 class Workload:
     """One row of the table; the first contestant is the one that all others are compared with."""
 
@@ -50,6 +60,7 @@ class Workload:
     sizes: Sizes
     contestants: tuple[Contestant, ...]
     bars: tuple[Bar, ...] = ()
+    within: Within | None = None
     topics: int = 1
     partitions: int = 10
     batch: int = 1000
@@ -126,6 +137,20 @@ TUBEMQ_APPEND = Contestant(real.TUBEMQ, "real", real.tubemq_append)
 TUBEMQ_READ = Contestant(real.TUBEMQ, "real", real.tubemq_read)
 OPEN_VERIFY = Contestant("tubestore", "ours", opening(checkpoint=False))
 OPEN_CHECKPOINT = Contestant("tubestore, checkpoint", "ours", opening(checkpoint=True))
+OPEN_CLOSED = Contestant("tubestore", "ours", opening_closed())
+OPEN_SMALL = Contestant("1,000 messages", "limit", opening_closed(messages=1000))
+CREATE_EACH = Contestant("tubestore", "ours", creating("each"))
+CREATE_BATCH = Contestant("tubestore, a batch", "ours", creating("batch"))
+CREATE_RAW = Contestant("limit: the files alone", "limit", creating("raw"))
+
+
+def _open_many(*, closed: bool) -> tuple[Contestant, Contestant]:
+    """What one by one has left, and what a batch has: that one stands in the journal, too."""
+    return (
+        Contestant("tubestore", "ours", opening_many("each", closed=closed)),
+        Contestant("tubestore, a batch", "ours", opening_many("batch", closed=closed)),
+    )
+
 
 ONE_BY_ONE = Contestant("a call each", "limit", our_reads.each())
 TOGETHER = Contestant("tubestore read_many", "ours", our_reads.together)
@@ -446,5 +471,35 @@ WORKLOADS: tuple[Workload, ...] = (
         "open a store whose writer was killed and verify every message (1 GB; less when quick)",
         Sizes(980_000, 300_000, 2000),
         (OPEN_VERIFY, OPEN_CHECKPOINT, CHECKSUMS),
+    ),
+    Workload(
+        "open-clean",
+        "open a store that was closed, 1 GB, beside one of 1,000 messages (us/call: the opening)",
+        Sizes(980_000, 300_000, 2000),
+        (OPEN_CLOSED, OPEN_SMALL),
+    ),
+    Workload(
+        "create-many",
+        "create 10,000 topics and append a message to each (us/call: all of them)",
+        Sizes(10_000, 2000),
+        (CREATE_EACH, CREATE_BATCH, CREATE_RAW),
+        within=Within(2.0, 250, 1024),
+        topics=10_000,
+    ),
+    Workload(
+        "open-many-clean",
+        "open a store of 10,000 topics with a message each that was closed",
+        Sizes(10_000, 2000),
+        _open_many(closed=True),
+        within=Within(0.3, 250, 1024),
+        topics=10_000,
+    ),
+    Workload(
+        "open-many-killed",
+        "the same, left by a kill",
+        Sizes(10_000, 2000),
+        _open_many(closed=False),
+        within=Within(1.0, 250, 1024),
+        topics=10_000,
     ),
 )

@@ -304,6 +304,22 @@ def test_the_background_gives_the_shards_what_a_kill_left(memory_vfs: MemoryVfs)
         assert store.stats()["journal_bytes"] == 0
 
 
+def test_retention_plans_with_what_a_kill_left(memory_vfs: MemoryVfs) -> None:
+    settings = {"segment_size_bytes": 100}
+    store = open_store(memory_vfs, **settings)
+    store.append_batch(mixed(0))
+    store.flush()
+    for first in range(24, 120, 24):
+        store.append_batch(mixed(first))
+    killed(store, memory_vfs)
+    with open_store(memory_vfs, **settings) as again:
+        topic = again[TOPICS[0]]
+        going = topic.retain(max_bytes=0, dry_run=True)
+        topic.shard(0)
+        assert going
+        assert topic.retain(max_bytes=0) == going
+
+
 def test_syncing_the_store_covers_what_a_kill_left(memory_vfs: MemoryVfs) -> None:
     store = open_store(memory_vfs)
     store.append_batch(mixed(0))

@@ -229,6 +229,10 @@ class MessageStoreManager(BulkLoads):
         key = store_key(topic, store_id)
         return key in self._left or self.vfs.exists(join(self.root, key))
 
+    def is_in_journal(self, topic: str, store_id: int) -> bool:
+        """Whether a shard gets something of the journal when it is opened."""
+        return store_key(topic, store_id) in self._left
+
     def data_segments(self, topic: str, store_id: int) -> int:
         """Return how many data segments the shard's directory lists; opens nothing."""
         directory = join(self.root, store_key(topic, store_id))

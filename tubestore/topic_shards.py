@@ -40,6 +40,9 @@ class ReadHost(Protocol):
     def shard_exists(self, topic: str, store_id: int) -> bool:
         """Whether a shard has a directory."""
 
+    def is_in_journal(self, topic: str, store_id: int) -> bool:
+        """Whether a shard gets something of the journal when it is opened."""
+
     def refresh_topic(self, topic: TopicShards) -> None:
         """Let a reading store see what was written since."""
 
@@ -102,8 +105,11 @@ class TopicShards:
                 shard.discard(reason)
 
     def opened_shard(self, store_id: int) -> Shard | None:
-        """Return a shard that has been used; None if it has not."""
-        return self._shards.get(store_id)
+        """Return a shard that has been used, or that the journal has more of than its files."""
+        shard = self._shards.get(store_id)
+        if shard is None and self._store.is_in_journal(self.name, store_id):
+            shard = self.shard(store_id)
+        return shard
 
     def opened_shards(self) -> list[Shard]:
         """Return the shards that have been used."""
