@@ -98,12 +98,13 @@ class DoubleBuffer(SyncedShard):
         self._room_end = self._room_count = -1
 
     def _take_room(self, size: int, count: int) -> MsgMemStore:
-        """Wait until main takes this, and return it; under the append lock.
-
-        Notes how far it can be filled before somebody has to look again.
-        """
+        """Wait until main takes this, and return it; under the append lock."""
         if self._refusal is not None or not self._fits(size, count):
             self._stall(size, count)
+        return self._open_room()
+
+    def _open_room(self) -> MsgMemStore:
+        """Note how far main, which has room, can be filled; returns it; under the append lock."""
         options, main = self._options, self._main
         if main.count == 0:
             main.first_time = self._clock.monotonic()

@@ -30,7 +30,7 @@ class JournalledShard(AdoptingShard):
     def buffered_ends(self) -> tuple[int, int]:
         """Return where the next message's entry and record would stand, without any lock."""
         main = self._main
-        return main.index_end, main.data_end
+        return main.index_start + ENTRY_SIZE * main.count, main.data_end
 
     def take_journalled(
         self, entries: bytes, records: bytes, index_start: int, data_start: int, generation: int
@@ -44,21 +44,22 @@ class JournalledShard(AdoptingShard):
             main = self._main
             if generation == self._barred_generation:
                 return False
-            if main.data_end != data_start or main.index_end != index_start:
+            before = main.count
+            if main.data_end != data_start or main.index_start + ENTRY_SIZE * before != index_start:
                 return False
             in_files = self._visible.data_end
             continues = self._journal_to == data_start and self._journal_generation == generation
             if in_files != data_start and not (continues and self._journal_from <= in_files):
                 return False
-            size, count = len(records), len(entries) // ENTRY_SIZE
-            if data_start + size > self._room_end or main.count + count > self._room_count:
-                if self._refusal is not None or not self._fits(size, count):
+            data_end, count = data_start + len(records), len(entries) // ENTRY_SIZE
+            if data_end > self._room_end or before + count > self._room_count:
+                if self._refusal is not None or not self._fits(data_end - data_start, count):
                     return False
-                self._take_room(size, count)
-            main.add_block(entries, records)
+                self._open_room()
+            main.add_block(entries, records, count)
             if not continues:
                 self._journal_from, self._journal_generation = data_start, generation
-            self._journal_to = data_start + size
+            self._journal_to = data_end
             return True
 
     def bar_generation(self, generation: int) -> None:

@@ -135,7 +135,7 @@ class MessageStoreManager(BulkLoads):
         if table.num_rows == 0:
             return append_table(self, table, [], np.empty(0, np.int64), durability)
         names, codes = ingest.split_topics(table)
-        topics = [self.topic(name) for name in names]
+        topics = self._topics.get_all(names)
         return append_table(self, table.drop_columns(["topic"]), topics, codes, durability)
 
     def _make_topic(self, name: str, options: TopicOptions) -> Topic:

@@ -89,14 +89,13 @@ class MsgMemStore:
         self.count += 1
         return offset
 
-    def add_block(self, entries: bytes, records: bytes) -> None:
-        """Take some messages that are encoded for this very place."""
+    def add_block(self, entries: bytes, records: bytes, count: int) -> None:
+        """Take `count` messages that are encoded for this very place."""
         if self.parts:
             self._join()
-        self._blocks.append(entries)
-        self._blocks.append(records)
+        self._blocks += (entries, records)
         self.data_end += len(records)
-        self.count += len(entries) // ENTRY_SIZE
+        self.count += count
 
     def add_batch(self, batch: EncodedBatch) -> int:
         """Take a batch and place it; returns the index offset of its first message."""

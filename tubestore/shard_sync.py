@@ -21,6 +21,7 @@ from tubestore.checkpoint import write_checkpoint
 from tubestore.clock import Clock
 from tubestore.errors import DiskFull, StoreClosed, StoreFailed, TubeStoreError
 from tubestore.file_store import MsgFileStore
+from tubestore.filenames import store_key
 from tubestore.group_commit import GroupCommit
 from tubestore.options import StoreOptions
 from tubestore.statistics import ShardCounters
@@ -38,6 +39,8 @@ class SyncedShard:
         self, files: MsgFileStore, *, topic: str, options: StoreOptions, clock: Clock
     ) -> None:
         self.topic, self.store_id = topic, files.store_id
+        #: `<topic>-<store id>`.
+        self.name = store_key(topic, files.store_id)
         self.files = files
         self._options, self._clock = options, clock
         self._append_lock = threading.Lock()
@@ -51,11 +54,6 @@ class SyncedShard:
         #: Whether a write or sync failed for good: what the files should have they may not have.
         self.failed = False
         self._visible = files.snapshot()
-
-    @property
-    def name(self) -> str:
-        """`<topic>-<store id>`."""
-        return f"{self.topic}-{self.store_id}"
 
     def _close_room(self) -> None:
         """Have the next append look whether it may enter; the buffers know how."""

@@ -92,6 +92,9 @@ class Topic(TopicReader):
 
     def writable(self, store_id: int) -> MessageStore:
         """Return one of the topic's shards for appending; ReadOnlyStore in mode "r"."""
+        shard = self._shards.get(store_id)
+        if type(shard) is MessageStore:
+            return shard
         shard = self.shard(store_id)
         if not isinstance(shard, MessageStore):
             raise ReadOnlyStore(f"{self._store.root} was opened with mode='r'")

@@ -13,7 +13,7 @@ Next to read: `open_topics.py`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tubestore import trash
 from tubestore.errors import InvalidMessage, StoreClosed, TopicExists, UnknownTopic
@@ -59,6 +59,14 @@ class TopicRegistry:
             return self._topics[name]
         except KeyError:
             raise UnknownTopic(name) from None
+
+    def get_all(self, names: Iterable[str]) -> list[Topic]:
+        """As `get` for each of some names."""
+        topics = self._topics
+        try:
+            return [topics[name] for name in names]
+        except KeyError as error:
+            raise UnknownTopic(error.args[0]) from None
 
     # -- creating and changing ---------------------------------------------------------------
 
