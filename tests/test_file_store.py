@@ -103,7 +103,7 @@ def test_entries_are_found_in_the_file_that_holds_their_data(memory_vfs: MemoryV
     segments = list(files.data)
     for some in (segments, segments[1:3], segments[:1]):
         found: dict[int, int] = {}
-        for segment, rows in locate(entries, some):
+        for segment, rows in locate(entries["data_offset"].astype(np.int64), some):
             assert rows.tolist() == sorted(rows.tolist())
             found |= dict.fromkeys(rows.tolist(), segment.start)
         expected = {

@@ -54,6 +54,25 @@ def test_checksums_are_zlib_s(pairs: list[tuple[int, int]]) -> None:
     assert found.tolist() == [zlib.crc32(DATA[a : a + n]) & 0x7FFFFFFF for a, n in pairs]
 
 
+@given(spans())
+def test_checksums_of_slices_over_each_other_are_those_of_each(
+    pairs: list[tuple[int, int]],
+) -> None:
+    starts, sizes = arrays(pairs)
+    found = kernels.crc_overlapping(DATA, starts, starts + sizes)
+    assert found.tolist() == kernels.crc_each(DATA, starts, starts + sizes).tolist()
+
+
+@given(st.lists(st.integers(0, len(DATA) - 9), min_size=1, max_size=20), st.integers(1, 9))
+def test_pieces_of_one_size_are_slices(starts: list[int], size: int) -> None:
+    data = kernels.bytes_of(DATA)
+    found = kernels.even_pieces(data, np.array(starts, np.int64), size)
+    found.validate(full=True)
+    assert found.to_pylist() == [DATA[start : start + size] for start in starts]
+    table = data[: len(DATA) // 32 * 32].reshape(-1, 32)[:, 7 : 7 + size]
+    assert kernels.spaced_pieces(table).to_pylist() == [bytes(row) for row in table]
+
+
 def test_checksums_have_the_values_of_the_specification() -> None:
     data = b"123456789hello"
     found = kernels.crc_each(data, np.array([0, 9]), np.array([9, 14]))

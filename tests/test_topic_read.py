@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tubestore
+from tubestore import read_path
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     CorruptRecord,
@@ -18,7 +19,7 @@ from tubestore.errors import (
 )
 from tubestore.formats import DATA_HEADER
 from tubestore.manager import MessageStoreManager
-from tubestore.records import ENTRY_SIZE
+from tubestore.records import ENTRY_SIZE, HEADER_SIZE
 from tubestore.testing import MemoryVfs
 from tubestore.topic import Topic
 
@@ -507,6 +508,55 @@ def test_views_show_the_same_as_copies_wherever_a_body_stands(
     for table in (page.table, scanned, many):  # after close, too
         assert table.column("body").to_pylist() == bodies_
     assert page.table.column("filter_item") == copies.table.column("filter_item")
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 12, 13, 1000])
+@pytest.mark.parametrize("others", ["none", "like it", "of any size"])
+def test_bodies_of_one_size_are_read_as_others_wherever_they_stand(
+    store: MessageStoreManager, memory_vfs: MemoryVfs, size: int, others: str
+) -> None:
+    topic = store.create_topic("even", partitions=2)
+    mine = [bytes([n]) * size for n in range(20)]
+    for number, body in enumerate(mine):
+        topic.append(body, partition=0)
+        if others != "none":
+            topic.append(b"o" * (size if others == "like it" else 5 + number % 7), partition=1)
+    store.sync()
+    with tubestore.open("/store", mode="r", vfs=memory_vfs) as reader:
+        even = reader["even"]
+        for columns in (["offset", "body"], ["body"], ["body", "msg_id", "flag", "state"]):
+            for zero_copy in (False, True):
+                table = even.read(0, columns=columns, zero_copy=zero_copy, verify=True).table
+                table.validate(full=True)
+                assert table.column("body").to_pylist() == mine
+                assert even.read(0, limit=1, columns=columns, zero_copy=zero_copy).table.equals(
+                    table.slice(0, 1)
+                )
+        whole = even.read(0).table
+    step = HEADER_SIZE + size if others == "none" else 0
+    assert whole.column("msg_id").to_pylist() == sorted(set(whole.column("msg_id").to_pylist()))
+    if step:  # one bad record among equal ones at one distance
+        memory_vfs.open(f"/store/even-0/{0:020d}.tube").pwrite(b"nope", 7 * step + 4)
+        page = topic.read(0, columns=["body", "state"])
+        assert page.table.column("body").to_pylist() == [*mine[:7], None, *mine[8:]]
+        assert page.table.column("state").to_pylist().index("bad_record") == 7
+
+
+def test_a_page_of_many_bytes_is_fetched_in_parts(
+    store: MessageStoreManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.create_topic("long", partitions=1)
+    mine = [b"%d" % n * (1 + n % 50) for n in range(500)]
+    topic.append_batch(pa.table({"body": mine}))
+    whole = topic.read(0).table
+    monkeypatch.setattr(read_path, "_FEW_ROWS", 10)
+    monkeypatch.setattr(read_path, "_FETCHED_BYTES", 3000)
+    parts = topic.read(0).table
+    assert parts.column("body").num_chunks > 10
+    assert parts.combine_chunks() == whole.combine_chunks()
+    assert topic.read(0, columns=["offset"]).table.column("offset").num_chunks == 1
+    monkeypatch.setattr(read_path, "_FETCHED_BYTES", 1)  # less than a record: one at a time
+    assert topic.read(0, limit=20).table.column("body").to_pylist() == mine[:20]
 
 
 def test_an_unreadable_body_is_null_among_views(filled: Topic, memory_vfs: MemoryVfs) -> None:

@@ -50,12 +50,14 @@ _FROM_HEADER = (
 _VIEWED_MAX = 1 << 31
 #: Records no farther apart than this stand in a row for the processor's prefetching.
 _DENSE_BYTES = 4096
-#: The first eight bytes of a header as one number: its length, then the token.
-_HEAD = np.dtype(
-    {"names": ["head"], "formats": [">i8"], "offsets": [0], "itemsize": DATA_HEADER.size}
-)
-#: What the head of a record is when its length has been taken away.
+#: What the first eight bytes of a header, length and token, are as one number when the record's
+#: size has been taken away.
 _HEAD_LESS_SIZE = TOKEN_MESSAGE - (4 << 32)
+_HEAD_TYPE = np.dtype(">i8")
+#: A header and the first bytes of its payload, which a view of the payload repeats.
+_SIZE_WITH_PREFIX = HEADER_SIZE + 4
+_PREFIX_TYPE = np.dtype("<i4")
+_BYTE = np.dtype(np.uint8)
 _LOW_FLAG_BYTE = DATA_HEADER.position("flag") + 3
 
 
@@ -126,6 +128,11 @@ class Data:
         """What a header at each position would be, as raw bytes; nothing is copied."""
         return kernels.windows(self.bytes, HEADER_SIZE)
 
+    @cached_property
+    def prefixed_windows(self) -> Array:
+        """The same with what a view of the payload repeats."""
+        return kernels.windows(self.bytes, _SIZE_WITH_PREFIX)
+
 
 _NO_DATA = Data(memoryview(b""), 0)
 
@@ -133,15 +140,21 @@ _NO_DATA = Data(memoryview(b""), 0)
 class _Records(NamedTuple):
     """Where the payloads of some readable rows stand in the data, and their headers.
 
-    `bounds`: start, end, start, end … if they ascend, as in a log; `payloads`: copies that were
-    made in time.
+    `bounds`: start, end, start, end … if they ascend, as in a log; `size`: of each payload, if
+    they are all of one; `table`: the records as its rows, if they stand at one distance, too;
+    `payloads`: copies that were made in time; `prefixes`: their first bytes.
     """
 
     starts: Array
     ends: Array
     headers: Array
+    #: The low byte of each one's flag.
+    flags: Array
     bounds: Array | None = None
+    size: int = 0
+    table: Array | None = None
     payloads: pa.LargeBinaryArray | None = None
+    prefixes: Array | None = None
 
 
 def decode(
@@ -151,16 +164,18 @@ def decode(
     entries: Array,
     data: Data | None,
     columns: Columns,
+    positions: Array | None = None,
 ) -> tuple[pa.RecordBatch, tuple[int, str] | None]:
     """Build the columns of the messages that `entries` describe; and the first bad row, if any.
 
-    `offsets`: their index offsets; `data`: holds all their records, None when no file does.
+    `offsets`: their index offsets; `data`: holds all their records, None when no file does;
+    `positions`: their data offsets (int64) of somebody who has them.
     A bad row is (its number, its state); None as well when the columns need no data.
     """
     values = _from_index(topic, store_id, offsets, entries, columns.names)
     bad = None
     if columns.needs_data:  # last: what is copied drives everything else out of the caches
-        bad = _from_data(entries, data or _NO_DATA, columns, values)
+        bad = _from_data(entries, positions, data or _NO_DATA, columns, values)
     arrays = [values[name] for name in columns.names]
     return pa.RecordBatch.from_arrays(arrays, schema=columns.schema), bad
 
@@ -173,6 +188,7 @@ def _from_index(
 ) -> dict[str, pa.Array]:
     """Return the columns that the index knows."""
     values: dict[str, pa.Array] = {}
+    times: Array | None = None
     for name in names:
         if name == "offset":
             values[name] = _integers(_INT64, offsets)
@@ -182,10 +198,10 @@ def _from_index(
             values[name] = _constant(store_id, _INT32, len(entries))
         elif name == "partition_id" or name == "key_code":
             values[name] = _integers(_INT32, entries[name].astype(np.int32))
-        elif name == "received_time_ms":
-            values[name] = _integers(_INT64, entries["received_time"].astype(np.int64))
-        elif name == "received_time":
-            values[name] = _times(entries["received_time"].astype(np.int64))
+        elif name == "received_time_ms" or name == "received_time":
+            if times is None:
+                times = entries["received_time"].astype(np.int64)
+            values[name] = _times(times) if name == "received_time" else _integers(_INT64, times)
     return values
 
 
@@ -210,14 +226,20 @@ def _constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _from_data(
-    entries: Array, data: Data, columns: Columns, values: dict[str, pa.Array]
+    entries: Array,
+    positions: Array | None,
+    data: Data,
+    columns: Columns,
+    values: dict[str, pa.Array],
 ) -> tuple[int, str] | None:
     """Add the columns that stand in the data; return the first bad row, if any."""
     count, wanted = len(entries), columns.wanted
     states: Array | None = None
     readable: Array | None = None
     shown = columns.views and data.lasting and data.size < _VIEWED_MAX
-    records = _plain(entries, data, "body" in wanted and not shown)
+    if positions is None:
+        positions = entries["data_offset"].astype(np.int64)
+    records = _plain(entries, positions, data, with_body="body" in wanted, shown=shown)
     if records is None:
         states = np.zeros(count, np.int8)
         records, readable = _readable(entries, data, states)
@@ -265,7 +287,9 @@ def _differing(entries: Array, headers: Array) -> Array:
 # -- records -----------------------------------------------------------------------------------
 
 
-def _plain(entries: Array, data: Data, with_body: bool) -> _Records | None:
+def _plain(
+    entries: Array, positions: Array, data: Data, *, with_body: bool, shown: bool
+) -> _Records | None:
     """Return the records if all are readable and ascend without overlap, as in a log; else None.
 
     Bodies that stand one behind the other are copied first: that brings the headers between
@@ -275,10 +299,9 @@ def _plain(entries: Array, data: Data, with_body: bool) -> _Records | None:
     count = len(entries)
     if not count or data.size < HEADER_SIZE:
         return None
-    positions = entries["data_offset"].astype(np.int64)
     sizes = entries["data_size"].astype(np.int64)
     if data.start:
-        positions -= data.start
+        positions = positions - data.start
     bounds = np.empty((count, 2), np.int64)
     starts, ends = bounds[:, 0], bounds[:, 1]
     np.add(positions, HEADER_SIZE, out=starts)
@@ -291,16 +314,61 @@ def _plain(entries: Array, data: Data, with_body: bool) -> _Records | None:
         or np.count_nonzero(flat[1:] <= flat[:-1])
     ):
         return None
-    with_body = with_body and not data.attributed
+    first = sizes.item(0)
+    size = 0 if np.count_nonzero(sizes != first) else first - HEADER_SIZE
+    table = _table(data, positions, first) if size else None
+    payloads = None
     dense = flat.item(-1) - flat.item(0) < _DENSE_BYTES * count
-    payloads = kernels.pieces(data.view, flat) if with_body and dense else None
-    headers = data.windows[positions].view(DATA_HEADER.dtype)
-    heads = headers.view(_HEAD)["head"].astype(np.int64)
+    if with_body and dense and not shown and not data.attributed:
+        payloads = _bodies(data, starts, flat, size, table)
+    prefixed = shown and positions.item(-1) + _SIZE_WITH_PREFIX <= data.size
+    if table is not None and size >= 4:
+        raw = np.ascontiguousarray(table[:, : _SIZE_WITH_PREFIX if prefixed else HEADER_SIZE])
+    else:
+        raw = (data.prefixed_windows if prefixed else data.windows)[positions]
+    heads = _fields(raw, 0, _HEAD_TYPE).astype(np.int64)
     sizes <<= 32
     heads -= sizes
     if np.count_nonzero(heads != _HEAD_LESS_SIZE):
         return None
-    return _Records(starts, ends, headers, flat, payloads)
+    headers = _fields(raw, 0, DATA_HEADER.dtype)
+    flags = _fields(raw, _LOW_FLAG_BYTE, _BYTE)
+    prefixes = _fields(raw, HEADER_SIZE, _PREFIX_TYPE) if prefixed else None
+    return _Records(starts, ends, headers, flags, flat, size, table, payloads, prefixes)
+
+
+def _fields(raw: Array, position: int, dtype: np.dtype[Any]) -> Array:
+    """Present what stands at a position of each of some raw records.
+
+    Not by `view`, which looks at all fields of a structured type for Python objects first.
+    """
+    return np.ndarray(len(raw), dtype, raw, position, raw.strides[:1])
+
+
+def _table(data: Data, positions: Array, size: int) -> Array | None:
+    """Present records of one size that stand at one distance as rows of a table, without a copy.
+
+    That is what one writer of equal messages leaves. They are known to ascend inside the data.
+    """
+    count, first = len(positions), positions.item(0)
+    span = positions.item(-1) - first
+    step = span // (count - 1) if count > 1 else 0
+    if not size <= step <= _DENSE_BYTES or span != step * (count - 1):
+        return None
+    if step > size and np.count_nonzero(positions[1:] - positions[:-1] != step):
+        return None
+    return np.ndarray((count, size), np.uint8, data.bytes, first, (step, 1))
+
+
+def _bodies(
+    data: Data, starts: Array, bounds: Array, size: int, table: Array | None
+) -> pa.LargeBinaryArray:
+    """Copy payloads that ascend; `size`: of each, 0 if they differ; `table`: of the records."""
+    if table is not None:
+        return kernels.spaced_pieces(table[:, HEADER_SIZE:])
+    if size * len(starts) <= kernels.EVEN_BYTES_MAX and size:
+        return kernels.even_pieces(data.bytes, starts, size)
+    return kernels.pieces(data.view, bounds)
 
 
 def _readable(entries: Array, data: Data, states: Array) -> tuple[_Records, Array]:
@@ -319,7 +387,8 @@ def _readable(entries: Array, data: Data, states: Array) -> tuple[_Records, Arra
         states[rows[~sound]] = messages.STATES.index(messages.STATE_BAD_RECORD)
         rows, headers = rows[sound], headers[sound]
         positions, sizes = positions[sound], sizes[sound]
-    return _Records(positions + HEADER_SIZE, positions + sizes, headers), rows
+    flags = headers["flag"].astype(np.uint8)
+    return _Records(positions + HEADER_SIZE, positions + sizes, headers, flags), rows
 
 
 def _spread(values: dict[str, Any], rows: Array, count: int) -> dict[str, Any]:
@@ -345,10 +414,9 @@ def _payload_columns(
 
     `shown`: bodies are not copied where nothing is wrong with any of them.
     """
-    starts, ends, headers, bounds, payloads = records
+    starts, ends, headers, flags, bounds, size, table, payloads, prefixes = records
     shown = shown and bounds is not None
     count = len(starts)
-    flags = headers.view(np.uint8)[_LOW_FLAG_BYTE::HEADER_SIZE]
     if not np.bitwise_or.reduce(flags) & FLAG_HAS_ATTRIBUTES:
         for name in ("filter_item", "attributes"):
             if name in wanted:
@@ -356,9 +424,9 @@ def _payload_columns(
         if payloads is not None:
             values["body"] = payloads
         elif "body" in wanted and shown:
-            values["body"] = kernels.views(data.view, starts, ends)
+            values["body"] = kernels.views(data.view, starts, ends, prefixes)
         elif "body" in wanted and bounds is not None:
-            values["body"] = kernels.pieces(data.view, bounds)
+            values["body"] = _bodies(data, starts, bounds, size, table)
         elif "body" in wanted:
             values["body"] = kernels.slices(data.view, starts, ends - starts)
         return starts[:0]

@@ -340,19 +340,14 @@ def _expired(segment: FileSegment, count: int, data_start: int) -> int:
     return count if below.all() else int(np.argmin(below))
 
 
-def locate(entries: Array, segments: list[FileSegment]) -> list[tuple[FileSegment, Array]]:
-    """Split entries by the data segment that holds them: (segment, row numbers), in row order.
+def locate(positions: Array, segments: list[FileSegment]) -> list[tuple[FileSegment, Array]]:
+    """Split data offsets by the segment that holds them: (segment, row numbers), in row order.
 
-    Entries that point to no segment (expired, or damage) are in none of the answers.
+    Those that point to no segment (expired, or damage) are in none of the answers.
     """
-    if len(segments) == 1:
-        only = segments[0]
-        offsets = entries["data_offset"]
-        inside = (offsets >= only.start) & (offsets < only.end)
-        return [(only, np.arange(len(entries)) if inside.all() else np.flatnonzero(inside))]
-    starts = np.array([s.start for s in segments], np.int64)
-    ends = np.array([s.end for s in segments], np.int64)
-    offsets = entries["data_offset"].astype(np.int64)
-    place = starts.searchsorted(offsets, side="right") - 1
-    place[(place >= 0) & (offsets >= ends[place])] = -1
-    return [(s, rows) for n, s in enumerate(segments) if len(rows := np.flatnonzero(place == n))]
+    found = []
+    for segment in segments:
+        rows = np.flatnonzero((positions >= segment.start) & (positions < segment.end))
+        if len(rows):
+            found.append((segment, rows))
+    return found

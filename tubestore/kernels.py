@@ -34,6 +34,7 @@ _TAKE = pc.get_function("array_take")
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 #: Up to so many pieces Python's join is done before Arrow's take has started.
 _JOINED_MAX = 32
+EVEN_BYTES_MAX = 128 << 10
 #: Arrow's `binary_view` keeps so many bytes in the view itself.
 _INLINE_MAX = 12
 assert crc32(b"123456789") == zlib.crc32(b"123456789") == 0xCBF43926
@@ -169,11 +170,45 @@ def pieces(data: Buffer | pa.Buffer, bounds: Int64s) -> pa.LargeBinaryArray:
     return _TAKE.call([everything, _evens(count)], options=_UNCHECKED)
 
 
-def views(data: Buffer | pa.Buffer, starts: Int64s, ends: Int64s) -> pa.Array:
+def even_pieces(
+    data: np.ndarray[Any, np.dtype[np.uint8]], starts: Int64s, size: int
+) -> pa.LargeBinaryArray:
+    """As `pieces`, for some pieces of one size that all lie inside: a quarter faster.
+
+    NumPy gives the room; above `EVEN_BYTES_MAX` the C library takes that back from the system
+    page by page, and Arrow's pool does not.
+    """
+    return _even(len(starts), size, pa.py_buffer(windows(data, size)[starts]))
+
+
+def spaced_pieces(table: np.ndarray[Any, Any]) -> pa.LargeBinaryArray:
+    """Copy out pieces of one size at one distance, the rows of a table of bytes: faster still."""
+    count, size = table.shape
+    buffer = pa.allocate_buffer(count * size)
+    np.copyto(np.frombuffer(buffer, np.uint8).reshape(count, size), table)
+    return _even(count, size, buffer)
+
+
+def _even(count: int, size: int, content: pa.Buffer) -> pa.LargeBinaryArray:
+    return pa.Array.from_buffers(_LARGE_BINARY, count, [None, _even_bounds(count, size), content])
+
+
+@lru_cache(maxsize=64)
+def _even_bounds(count: int, size: int) -> pa.Buffer:
+    return pa.py_buffer(np.arange(0, size * (count + 1), size, dtype=np.int64))
+
+
+def views(
+    data: Buffer | pa.Buffer,
+    starts: Int64s,
+    ends: Int64s,
+    prefixes: np.ndarray[Any, np.dtype[np.int32]] | None = None,
+) -> pa.Array:
     """Present pieces of `data` as a `binary_view` column: nothing but 16 bytes a row is made.
 
     The column holds `data`. Pieces of up to 12 bytes stand in the column itself, as the type wants
-    it. OverflowError if the pieces are spread over 2 GiB or more.
+    it. `prefixes`: the first four bytes of each, as they lie, of somebody who has seen them.
+    OverflowError if the pieces are spread over 2 GiB or more.
     """
     count = len(starts)
     if count == 0:
@@ -187,7 +222,7 @@ def views(data: Buffer | pa.Buffer, starts: Int64s, ends: Int64s) -> pa.Array:
     table = np.zeros((count, 4), "<i4")  # length, then: first bytes, buffer, place; or the bytes
     table[:, 0] = sizes
     if int(sizes.min()) > _INLINE_MAX:
-        table[:, 1] = windows(bytes_, 4)[places].view("<i4")
+        table[:, 1] = windows(bytes_, 4)[places].view("<i4") if prefixes is None else prefixes
         table[:, 3] = places
     else:
         _fill_inline(table, bytes_, places, sizes)

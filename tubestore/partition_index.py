@@ -42,14 +42,17 @@ class Run(NamedTuple):
     starts: Array
     ordinals: Array
 
-    def of(self, key: np.generic) -> Array:
-        """Return the ordinals of one key (of the keys' own type), ascending."""
+    def of(self, key: int) -> Array:
+        """Return the ordinals of one key, ascending."""
         keys = self.keys
-        place = keys.searchsorted(key)
-        if place == len(keys) or keys[place] != key:
-            return self.ordinals[:0]
+        place = key  # mostly every partition has messages
+        if not 0 <= place < len(keys) or keys.item(place) != key:
+            # Typed: for a Python number numpy would widen all keys at every look-up.
+            place = int(keys.searchsorted(keys.dtype.type(key)))
+            if place == len(keys) or keys.item(place) != key:
+                return self.ordinals[:0]
         starts = self.starts
-        return self.ordinals[starts[place] : starts[place + 1]]
+        return self.ordinals[starts.item(place) : starts.item(place + 1)]
 
     def bounds_of(self, keys: Array) -> tuple[Array, Array]:
         """Return where the ordinals of each of some keys begin and end (int64)."""
@@ -154,13 +157,11 @@ class PartitionIndex:
         place = key - self._shift
         if self.field == "partition_id" and not 0 <= place < PARTITIONS_PER_STORE:
             return _NOTHING
-        # Typed, here and below: for a Python number numpy would widen all keys at every look-up.
-        typed = self.key_dtype(place)
         found: list[Array] = []
         for run in self.extend(entries):
             if run.end <= first:
                 continue
-            ordinals = run.of(typed)
+            ordinals = run.of(place)
             if run.first < first:
                 ordinals = ordinals[ordinals.searchsorted(np.int32(first)) :]
             if run.end > end:  # another reader has extended the lists beyond our snapshot

@@ -27,7 +27,10 @@ from tubestore.time_index import TimeIndex
 Array = np.ndarray[Any, Any]
 #: Entries that are looked at together where a filter has to be asked of each.
 _PORTION, _PORTION_MAX = 1024, 65_536
+#: A shard has 10,000 partitions at most.
+_OWNER_BITS = 14
 _RAW_ENTRY = np.dtype(f"V{ENTRY_SIZE}")
+_ENTRY_SIZE = np.int64(ENTRY_SIZE)
 
 
 @dataclass(frozen=True)
@@ -97,18 +100,22 @@ class Source:
         """Return the first ordinal at or behind an index offset."""
         return max(0, -(-(offset - self.index_start) // ENTRY_SIZE))
 
-    def offsets(self, ordinals: Array) -> Array:
+    def offsets(self, ordinals: Array, out: Array | None = None) -> Array:
         """Return the index offsets of some of its entries (int64)."""
-        offsets = np.multiply(ordinals, ENTRY_SIZE, dtype=np.int64)
+        offsets = np.multiply(ordinals, _ENTRY_SIZE, out=out)
         offsets += self.index_start
         return offsets
 
     def take(self, ordinals: Array) -> Array:
         """Return some of its entries: as they lie if they stand in a row, else copied."""
-        first, last = int(ordinals[0]), int(ordinals[-1])
+        first, last = ordinals.item(0), ordinals.item(-1)
         if last - first == len(ordinals) - 1:
             return self.entries[first : last + 1]
-        return self._raw.take(ordinals).view(INDEX_ENTRY.dtype)
+        return _as_entries(self._raw.take(ordinals))
+
+    def take_into(self, raw: Array, ordinals: Array) -> None:
+        """Copy some of its entries; they are known to be there."""
+        self._raw.take(ordinals, out=raw, mode="clip")  # else numpy copies them twice
 
     def of_partition(self, partition_id: int, first: int, limit: int | None) -> Array:
         """Return up to `limit` ordinals >= `first` of a partition, ascending."""
@@ -173,24 +180,10 @@ def find(
     `max_bytes` counts whole records; the first entry is found even if its record is larger.
     """
     # One more than is wanted tells whether there are more.
-    missing = limit + 1
-    parts: list[Rows] = []
-    for source in sources:
-        first = source.ordinal(offset)
-        if wanted.is_empty:
-            ordinals = source.of_partition(partition_id, first, missing)
-            if len(ordinals):
-                missing -= len(ordinals)
-                parts.append(Rows(source.offsets(ordinals), source.take(ordinals), source.placed))
-        else:
-            for part in _passing(source, partition_id, first, wanted):
-                parts.append(part.part(0, missing))
-                missing -= len(parts[-1].offsets)
-                if not missing:
-                    break
-        if not missing:
-            break
-    rows = _joined(parts) if len(parts) > 1 else parts
+    if wanted.is_empty:
+        rows, missing = _all_of(sources, partition_id, offset, limit + 1)
+    else:
+        rows, missing = _some_of(sources, partition_id, offset, limit + 1, wanted)
     truncated = not missing
     if truncated:
         rows = _cut(rows, limit)
@@ -201,6 +194,57 @@ def find(
     if not truncated:
         return Found(rows, max(end, offset), False)
     return Found(rows, rows[-1].offsets.item(-1) + ENTRY_SIZE if rows else offset, True)
+
+
+def _all_of(
+    sources: Iterable[Source], partition_id: int, offset: int, missing: int
+) -> tuple[list[Rows], int]:
+    """Return up to `missing` entries of a partition, and how many are still missing."""
+    found: list[tuple[Source, Array]] = []
+    for source in sources:
+        ordinals = source.of_partition(partition_id, source.ordinal(offset), missing)
+        if len(ordinals):
+            found.append((source, ordinals))
+            missing -= len(ordinals)
+            if not missing:
+                break
+    count = sum([source.placed is None for source, _ in found])  # those of the files come first
+    parts = [_gathered(found[:count])] if count > 1 else []
+    for source, ordinals in found[count if count > 1 else 0 :]:
+        parts.append(Rows(source.offsets(ordinals), source.take(ordinals), source.placed))
+    return parts, missing
+
+
+def _gathered(found: list[tuple[Source, Array]]) -> Rows:
+    """Put entries of several stretches of the files behind each other."""
+    total = sum([len(ordinals) for _, ordinals in found])
+    offsets, raw = np.empty(total, np.int64), np.empty(total, _RAW_ENTRY)
+    start = 0
+    for source, ordinals in found:
+        end = start + len(ordinals)
+        source.offsets(ordinals, offsets[start:end])
+        source.take_into(raw[start:end], ordinals)
+        start = end
+    return Rows(offsets, _as_entries(raw))
+
+
+def _as_entries(raw: Array) -> Array:
+    """Present raw entries as structured ones; as `view`, in a third of the time."""
+    return np.ndarray(len(raw), INDEX_ENTRY.dtype, raw)
+
+
+def _some_of(
+    sources: Iterable[Source], partition_id: int, offset: int, missing: int, wanted: Filter
+) -> tuple[list[Rows], int]:
+    """As `_all_of`, of those that pass a filter."""
+    parts: list[Rows] = []
+    for source in sources:
+        for part in _passing(source, partition_id, source.ordinal(offset), wanted):
+            parts.append(part.part(0, missing))
+            missing -= len(parts[-1].offsets)
+            if not missing:
+                return _joined(parts), missing
+    return _joined(parts), missing
 
 
 def _passing(source: Source, partition_id: int, first: int, wanted: Filter) -> Iterator[Rows]:
@@ -321,10 +365,12 @@ def _of_each(
         available += highs - lows
         found.append(run.ordinals[_expand(lows, sizes)])
         owning.append(np.repeat(np.arange(len(partition_ids)), sizes))
-    ordinals = np.concatenate(found) if found else np.empty(0, np.int32)
-    if len(ordinals):
-        order = np.argsort(ordinals)  # they are distinct
-        yield ordinals[order], np.concatenate(owning)[order]
+    if found and len(ordinals := np.concatenate(found)):
+        # Together as one number: numpy sorts values ten times as fast as it finds their order.
+        both = np.left_shift(ordinals, _OWNER_BITS, dtype=np.int64)
+        both |= np.concatenate(owning)
+        both.sort()
+        yield both >> _OWNER_BITS, both & ((1 << _OWNER_BITS) - 1)
 
 
 def _passing_of_each(

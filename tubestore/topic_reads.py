@@ -92,7 +92,7 @@ class TopicReader(TopicShards):
             wanted=make_filter(filter_items, start, end),
         )
         return Page(
-            [batch for rows in found.rows for batch in view.columns_of(rows, chosen)],
+            view.batches_of(found.rows, chosen),
             chosen.schema,
             next_offset=found.next_offset,
             end_offset=view.index_end,
@@ -139,7 +139,7 @@ class TopicReader(TopicShards):
                 max_bytes=share,
                 wanted=wanted,
             )
-            batches = [batch for rows in found.rows for batch in view.columns_of(rows, chosen)]
+            batches = view.batches_of(found.rows, chosen)
             result.add(partitions, found.next_offsets, found.truncated, view.index_end, batches)
         return result
 
@@ -223,7 +223,7 @@ class TopicReader(TopicShards):
             found = view.find(
                 partition, position, limit=1000, max_bytes=DEFAULT_PAGE_BYTES, wanted=wanted
             )
-            batches = [b for rows in found.rows for b in view.columns_of(rows, chosen)]
+            batches = view.batches_of(found.rows, chosen)
             position, more = found.next_offset, found.truncated
             yield from Page(
                 batches, chosen.schema, next_offset=position, end_offset=0, truncated=more
