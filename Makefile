@@ -16,7 +16,8 @@ FREE_KB ?= 1000000
 # make demo SPARK=0 does without Spark, which is a large download.
 SPARK ?= 1
 
-# requirements.lock has one section an extra, "# --- NAME", each complete on top of those before it.
+# requirements.lock has one section an extra, "# --- NAME", each complete on top of the core: what
+# several extras need stands in each of their sections.
 EXTRAS := dev bench spark-local
 
 # Installed sections leave a stamp that is named after what was installed. A .venv that was moved
@@ -93,20 +94,18 @@ lock: ## Write requirements.lock from pyproject.toml, with uv (ARGS=-U takes new
 	resolve --generate-hashes $(EXTRAS:%=--extra %) $(ARGS) --output-file "$$dir/rest"; \
 	cp "$$dir/rest" "$$dir/all"; \
 	exec 3> "$$dir/lock"; \
-	echo "# Written by make lock. Each section is complete on top of those before it." >&3; \
-	extras=; \
+	echo "# Written by make lock. Each section is complete on top of the core." >&3; \
+	: > "$$dir/core"; \
 	for section in core $(EXTRAS); do \
-		[ $$section = core ] || extras="$$extras --extra $$section"; \
-		resolve $$extras --constraint "$$dir/all" --output-file "$$dir/names"; \
-		split='NR == FNR { split($$0, n, "=="); want[n[1]]; next } \
-			/^[^ ]/ { split($$0, n, "=="); on = n[1] in want }'; \
+		extra=; [ $$section = core ] || extra="--extra $$section"; \
+		resolve $$extra --constraint "$$dir/all" --output-file "$$dir/names"; \
 		printf '\n# --- %s\n' $$section >&3; \
-		awk "$$split on" "$$dir/names" "$$dir/rest" >&3; \
-		awk "$$split !on" "$$dir/names" "$$dir/rest" > "$$dir/left"; \
-		mv "$$dir/left" "$$dir/rest"; \
-		rm "$$dir/names"; \
+		awk 'FILENAME == ARGV[1] { split($$0, n, "=="); core[n[1]]; next } \
+			FILENAME == ARGV[2] { split($$0, n, "=="); want[n[1]]; next } \
+			/^[^ ]/ { split($$0, n, "=="); on = n[1] in want && !(n[1] in core) } on' \
+			"$$dir/core" "$$dir/names" "$$dir/rest" >&3; \
+		[ $$section != core ] || mv "$$dir/names" "$$dir/core"; \
 	done; \
-	[ ! -s "$$dir/rest" ] || $(call die,these are in no section: $$(cat "$$dir/rest")); \
 	! grep -n '://' "$$dir/lock" || $(call die,the lock would name hosts); \
 	cat "$$dir/lock" > requirements.lock
 
@@ -122,10 +121,7 @@ distclean: clean ## Remove .venv too
 
 # ---------------------------------------------------------------- setting up
 
-# A section is complete on top of all those before it.
-$(DEV): $(CORE)
-$(BENCH): $(DEV)
-$(SPARK_LOCAL): $(BENCH)
+$(DEV) $(BENCH) $(SPARK_LOCAL): $(CORE)
 $(SPARK_LOCAL): FREE_KB := 3000000
 
 .venv/.%-$(KEY): .venv/bin/python $(if $(MOVED),FORCE)
