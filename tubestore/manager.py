@@ -35,6 +35,7 @@ from tubestore.errors import (
 from tubestore.file_store import MsgFileStore
 from tubestore.filenames import DATA_SUFFIX, join, parse_store_key, store_key
 from tubestore.housekeeping import Housekeeping
+from tubestore.journal_overlay import JournalOverlay
 from tubestore.journalled import JournalledAppends
 from tubestore.left_messages import LeftMessages
 from tubestore.memory_pool import MemoryPool
@@ -114,6 +115,8 @@ class MessageStoreManager(BulkLoads):
         self.journal: JournalledAppends | None = None
         #: What a killed process left in the journal.
         self._left = LeftMessages()
+        #: What a reader sees of it.
+        self._overlay = JournalOverlay(self.vfs, self.root)
         self._closed = None
         _open_stores.add(self)
         if mode == "w":
@@ -205,7 +208,9 @@ class MessageStoreManager(BulkLoads):
         directory = join(self.root, store_key(topic, store_id))
         if self.mode == "r":
             horizon = self._horizons.get(topic, self._horizon)
-            return ShardReader(self.vfs, directory, topic, store_id, self.options, horizon)
+            return ShardReader(
+                self.vfs, directory, topic, store_id, self.options, horizon, self._overlay
+            )
         key = store_key(topic, store_id)
         shard = MessageStore.open(
             MsgFileStore(self.vfs, directory, store_id, self.options),
@@ -227,7 +232,8 @@ class MessageStoreManager(BulkLoads):
     def shard_exists(self, topic: str, store_id: int) -> bool:
         """Whether the shard has a directory, or messages in the journal."""
         key = store_key(topic, store_id)
-        return key in self._left or self.vfs.exists(join(self.root, key))
+        known = self._left if self.mode == "w" else self._overlay
+        return self.vfs.exists(join(self.root, key)) or key in known
 
     def is_in_journal(self, topic: str, store_id: int) -> bool:
         """Whether a shard gets something of the journal when it is opened."""
@@ -257,6 +263,7 @@ class MessageStoreManager(BulkLoads):
             with self._topics.lock, self._showing:
                 self._horizon = Horizon(self.vfs, self.root)
                 self._horizons = {}
+                self._overlay.refresh()
                 for topic in self._topics:
                     self._refresh_shards(topic, self._horizon)
                 self._topics.refresh()
@@ -266,6 +273,7 @@ class MessageStoreManager(BulkLoads):
         if self.mode == "r":
             with self._showing:
                 horizon = self._horizons[topic.name] = Horizon(self.vfs, self.root)
+                self._overlay.refresh()
                 self._refresh_shards(topic, horizon)
 
     @staticmethod

@@ -53,8 +53,9 @@ class StoreOptions:
     #: … which is emptied into the shards when it has this many bytes; 0: there is none.
     journal_size_bytes: int = 128 << 20
     #: How old a message in the journal may be before it is written to its shard, unless the
-    #: journal fills so fast that it is emptied within some seconds in any case.
-    journal_flush_ms: int = 1000
+    #: journal fills so fast that it is emptied within some seconds in any case. Readers of ours
+    #: need not wait for it; `dump` and TubeMQ, which look at a shard's files alone, do.
+    journal_flush_ms: int = 5000
     flush_workers: int = 2
     #: How long an append waits when both buffers are full before it raises StoreBusy.
     append_timeout_ms: int = 5000

@@ -10,8 +10,8 @@ first one. A generation begins with a frame of no parts, whose names are the boo
 (the page cache lives as long as it), and ends when all its messages stand in the shards' files:
 the next one is written over it.
 
-It is read once, by the next opening for writing, which gives each shard what it lacks. So a kill
-loses nothing of it, but who only reads sees its messages when they have come to the shards.
+It is read once by the next opening for writing, which gives each shard what it lacks, so a kill
+loses nothing of it; and by readers beside the writer (`journal_overlay.py`).
 
 Guards: the lock of `JournalledAppends`, held from placing a batch to writing its frame: frames
 stand in the order of offsets.
@@ -150,27 +150,29 @@ class RootJournal:
             self._file = None
 
 
-def read_journal(vfs: Vfs, root: str) -> LeftJournal | None:
+def read_journal(vfs: Vfs, root: str, known: LeftJournal | None = None) -> LeftJournal | None:
     """Return what the frames of a journal hold, in their order; None if there is none.
 
-    Ends at the first frame that is not whole or belongs to an older generation.
+    Ends at the first frame that is not whole or belongs to an older generation. If the
+    generation is that of `known`, which was read before, only with the parts that came since.
     """
     try:
         file = vfs.open(join(root, OWN_DIRECTORY, JOURNAL_FILE), writable=False)
     except FileNotFoundError:
         return None
     with contextlib.closing(file):
-        first = frame = _read_frame(file, 0)
+        first = _read_frame(file, 0)
         if first is None:
             return None
         boot_id = "" if first.header.parts else bytes(first.body).decode(errors="replace")
-        position = 0
+        generation, position = first.header.generation, 0
+        if known is not None and known.generation == generation:
+            position = known.size
         parts: list[JournalPart] = []
-        while frame is not None and frame.header.generation == first.header.generation:
+        while (frame := _read_frame(file, position)) and frame.header.generation == generation:
             parts += frame.split()
             position += frame.size
-            frame = _read_frame(file, position)
-    return LeftJournal(first.header.generation, boot_id, position, parts)
+    return LeftJournal(generation, boot_id, position, parts)
 
 
 class _Frame(NamedTuple):

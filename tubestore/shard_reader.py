@@ -12,6 +12,9 @@ from tubestore.checkpoint import read_checkpoint
 from tubestore.commit_records import Horizon
 from tubestore.errors import StoreClosed
 from tubestore.file_store import Damage, MsgFileStore
+from tubestore.filenames import store_key
+from tubestore.formats import INDEX_ENTRY
+from tubestore.journal_overlay import JournalOverlay, behind
 from tubestore.options import StoreOptions
 from tubestore.read_path import ShardView
 from tubestore.records import ENTRY_SIZE, entries_in, whole_entries
@@ -32,10 +35,12 @@ class ShardReader:
         store_id: int,
         options: StoreOptions,
         horizon: Horizon | None = None,
+        journal: JournalOverlay | None = None,
     ) -> None:
         self.topic, self.store_id, self.directory = topic, store_id, directory
         self.files = MsgFileStore(vfs, directory, store_id, options)
         self._refusal: StoreClosed | None = None
+        self._journal = journal
         self.refresh(horizon)
         # What the writer found when it opened; a reader verifies nothing by itself.
         checkpoint = read_checkpoint(self.files)
@@ -45,29 +50,47 @@ class ShardReader:
     def refresh(self, horizon: Horizon | None = None) -> None:
         """See what has been written since; answers that were given stay valid.
 
+        That is what stands in the files, and behind that what the root's journal has.
+
         Of jobs that were published only those up to `horizon`, all if there is none.
         """
         limits = None
         if horizon is not None:
             limits = partial(horizon.limits, self.topic, self.store_id)
+        # Before the files: what comes to them meanwhile is seen in both, and not in none.
+        key = store_key(self.topic, self.store_id)
+        parts = self._journal.of(key) if self._journal is not None else ()
         self.files.load(writable=False, limits=limits)
         self.files.forget_stale_lists()
         ends = self.files.snapshot()
-        end = self._whole_end()
+        end, last = self._whole_end()
         ends = ends._replace(index_start=min(ends.index_start, end), index_end=end)
-        self._view = ShardView(self.topic, self.store_id, self.files, ends, ())
+        memory = behind(parts, end, self._data_end(last), last) if parts else ()
+        self._view = ShardView(self.topic, self.store_id, self.files, ends, memory)
 
-    def _whole_end(self) -> int:
-        """Return the index offset below which entries have their data: a tail in flight is none."""
+    def _data_end(self, last_entry: bytes) -> int:
+        """Return where the record of the last entry ends; without one, where the first begins."""
+        if last_entry:
+            entry = INDEX_ENTRY.unpack_from(last_entry)
+            return int(entry.data_offset + entry.data_size)
+        return self.files.data.last.start if len(self.files.data) else 0
+
+    def _whole_end(self) -> tuple[int, bytes]:
+        """Return where the entries end that have their data, and the last of them.
+
+        A tail in flight is none.
+        """
         # A file that was rolled just now is empty, and the entry in flight is in the one before.
         filled = [segment for segment in self.files.index if segment.size >= ENTRY_SIZE]
         if not filled:
-            return self.files.index.start
+            return self.files.index.start, b""
         last = filled[-1]
         count = min(_TAIL_ENTRIES, last.size // ENTRY_SIZE)
         whole = last.start + last.size // ENTRY_SIZE * ENTRY_SIZE
         entries = entries_in(last.read(whole - count * ENTRY_SIZE, count * ENTRY_SIZE))
-        return whole - ENTRY_SIZE * (count - whole_entries(entries, self.files.data.end))
+        there = whole_entries(entries, self.files.data.end)
+        last_entry = entries[there - 1].tobytes() if there else b""
+        return whole - ENTRY_SIZE * (count - there), last_entry
 
     def view(self) -> ShardView:
         """Return what is visible."""
