@@ -21,6 +21,7 @@ from rocketcompat.cleaning import (
     FileVerdict,
     LogFile,
     disk_used_percent,
+    least_used,
     occasion,
     plan,
 )
@@ -131,7 +132,10 @@ class CleanService(ServiceThread):
 
     def _disk_use(self) -> DiskUse:
         queues = self._disk_used(self._queue_directory) if self._expiring else 0
-        return DiskUse(self._disk_used(self._log.queue.directory), queues)
+        log, limit = self._log.queue, self._log.config.forcible_ratio
+        used, each = least_used(log.writable_directories, self._disk_used)
+        log.full_directories = frozenset(name for name, use in each.items() if use > limit)
+        return DiskUse(used, queues)
 
     def _refuse_or_take(self, use: DiskUse, *, full: bool) -> None:
         if full and self._log.refusal is None:

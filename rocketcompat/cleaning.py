@@ -18,7 +18,7 @@ Next to read: `clean_service.py`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -82,6 +82,18 @@ def disk_used_percent(path: str) -> int:
         return UNKNOWN_USE
     used, usable = facts.f_blocks - facts.f_bfree, facts.f_bavail
     return -(-used * 100 // (used + usable)) if used + usable else 0
+
+
+def least_used(
+    directories: Sequence[str], disk_used: Callable[[str], int] = disk_used_percent
+) -> tuple[int, dict[str, int]]:
+    """Return how full the least used disk of some directories is, and each one's (spec §9).
+
+    Those that are missing count only when all are: UNKNOWN_USE.
+    """
+    each = {directory: disk_used(directory) for directory in directories}
+    known = [used for used in each.values() if used != UNKNOWN_USE]
+    return min(known, default=UNKNOWN_USE), each
 
 
 def occasion(

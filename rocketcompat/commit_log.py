@@ -63,9 +63,15 @@ class CommitLog(ReadableLog):
     def __init__(
         self, vfs: Vfs, directory: str, config: MessageStoreConfig, clock: Clock,
         *, writable: bool = True, more: Sequence[str] = (),
+        read_only: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.queue = MappedFileQueue(
-            vfs, directory, config.mapped_file_size_commit_log, writable=writable, more=more
+            vfs,
+            directory,
+            config.mapped_file_size_commit_log,
+            writable=writable,
+            more=more,
+            read_only=read_only,
         )
         super().__init__()
         self.config = config

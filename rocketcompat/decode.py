@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from rocketcompat.formats import (
@@ -66,14 +67,17 @@ MESSAGE_FIELDS = (
 )  # fmt: skip
 
 
-def decode_commit_log(path: str | os.PathLike[str], physical_offset: int) -> Row:
+def decode_commit_log(
+    path: str | os.PathLike[str], physical_offset: int, *, logs: Sequence[str] = ()
+) -> Row:
     """Return what stands at a physical offset: `MESSAGE_FIELDS`, path, position, state, reason.
 
-    Fields that cannot be read are None. NotAStore if `path` is neither a log nor a store.
+    Fields that cannot be read are None. `logs` are further directories of the log's files.
+    NotAStore if `path` is neither a log nor a store.
     """
     if physical_offset < 0:
         raise InvalidMessage(f"a physical offset is not negative: {physical_offset}")
-    found = _file_at(_log_of(os.fspath(path)), physical_offset)
+    found = _file_at([*_logs_of(os.fspath(path), logs), *logs], physical_offset)
     if found is None:
         return _message("missing", "no file of the log holds this offset", "", 0)
     file, position = found
@@ -88,15 +92,16 @@ def decode_commit_log(path: str | os.PathLike[str], physical_offset: int) -> Row
 
 
 def decode_queue(
-    root: str | os.PathLike[str], topic: str, queue_id: int, queue_offset: int
-) -> tuple[Row, Row]:
+    root: str | os.PathLike[str], topic: str, queue_id: int, queue_offset: int,
+    *, logs: Sequence[str] = (),
+) -> tuple[Row, Row]:  # fmt: skip
     """Return a unit of a queue, and the message that it leads to (as `decode_commit_log`)."""
     base = os.path.join(os.fspath(root), CONSUME_QUEUE_DIRECTORY, topic, str(queue_id))
     unit = decode_unit(base, queue_offset)
     unit = {"topic": topic, "queue_id": queue_id, **unit}
     if unit["state"] != "ok":
         return unit, _message("missing", "the unit leads to no record", "", 0)
-    message = decode_commit_log(root, unit["physical_offset"])
+    message = decode_commit_log(root, unit["physical_offset"], logs=logs)
     expected = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
     expected["total_size"] = unit["size"]
     for name, value in expected.items():
@@ -118,7 +123,7 @@ def decode_unit(path: str | os.PathLike[str], queue_offset: int) -> Row:
         raise NotAStore(base, "no such queue")
     row: Row = dict.fromkeys(("physical_offset", "size", "tags_code", "path", "position"))
     row = {"queue_offset": queue_offset, **row}
-    found = _file_at(base, queue_offset * CQ_UNIT.size)
+    found = _file_at([base], queue_offset * CQ_UNIT.size)
     raw = _read(*found, CQ_UNIT.size) if found else b""
     if found is None or len(raw) < CQ_UNIT.size:
         return row | {"state": "missing", "reason": "no file of the queue holds this unit"}
@@ -223,26 +228,29 @@ def _message(state: str, reason: str, path: str | None = None, position: int | N
     return row | {"path": path, "position": position, "state": state, "reason": reason}
 
 
-def _log_of(path: str) -> str:
-    """Return the directory or the file of the log that a path means."""
+def _logs_of(path: str, logs: Sequence[str]) -> list[str]:
+    """Return the directory or the file of the log that a path means; none beside other `logs`."""
     inside = os.path.join(path, COMMIT_LOG_DIRECTORY)
     if os.path.isdir(inside):
-        return inside
-    if not os.path.exists(path):
-        raise NotAStore(path, "no such file or directory")
-    return path
+        return [inside]
+    for named in (path, *logs):
+        if not os.path.exists(named):
+            raise NotAStore(named, "no such file or directory")
+    return [] if logs else [path]
 
 
-def _file_at(path: str, offset: int) -> tuple[str, int] | None:
+def _file_at(paths: Sequence[str], offset: int) -> tuple[str, int] | None:
     """Return the file that holds a byte of a stream of files, and the byte's position in it."""
-    if os.path.isfile(path):
-        start = parse_offset_name(os.path.basename(path)) or 0
-        files = [(start, path)]
-    else:
+    files: list[tuple[int, str]] = []
+    for path in paths:
+        if os.path.isfile(path):
+            files.append((parse_offset_name(os.path.basename(path)) or 0, path))
+            continue
         starts = ((parse_offset_name(name), name) for name in os.listdir(path))
-        files = sorted((s, os.path.join(path, name)) for s, name in starts if s is not None)
-        if not files:
-            raise NotAStore(path, "holds no file whose name is an offset")
+        files += [(start, os.path.join(path, name)) for start, name in starts if start is not None]
+    if not files:
+        raise NotAStore(paths[0], "holds no file whose name is an offset")
+    files.sort()
     held = [(start, file) for start, file in files if start <= offset]
     if not held:
         return None

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import pyarrow as pa
 
-from rocketcompat.cleaning import disk_used_percent
+from rocketcompat.cleaning import disk_used_percent, least_used
 from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY
 from rocketcompat.messages import Message, MessageBatch, MessageRecord, PutBatchResult, PutResult
 from rocketcompat.options import MessageStoreConfig
@@ -231,7 +231,7 @@ class DefaultMessageStore(StoreReads):
                 "damaged_regions": len(log.damages),
             },
             "disk": {
-                "commit_log_percent": disk_used_percent(log.queue.directory),
+                "commit_log_percent": least_used(log.queue.writable_directories)[0],
                 "consume_queue_percent": disk_used_percent(queue_directory),
             },
             "queues": {"count": len(self.queues.all_queues()) if self.queues is not None else 0},

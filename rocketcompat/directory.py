@@ -157,8 +157,12 @@ class StoreDirectory:
         if not self.vfs.exists(self.root):
             raise NotAStore(self.root, "no such directory")
         self.options = dict(options or {})
-        if not self.vfs.exists(self._log_paths()[0]):
+        paths = self._log_paths()
+        if not self.vfs.exists(paths[0]):
             raise NotAStore(self.root, "has no commitlog directory, so it is no RocketMQ store")
+        missing = [path for path in paths if not self.vfs.exists(path)]
+        if missing:
+            raise NotAStore(self.root, f"has no directory {missing[0]}")
         #: The file sizes that follow from the files, by RocketMQ's names.
         self.inferred = self._inferred_sizes()
         given = MessageStoreConfig.from_camel({**self.inferred, **self.options})
@@ -166,7 +170,7 @@ class StoreDirectory:
         self.log = LogFiles(
             self.vfs,
             self.root,
-            self.config.commit_log_directories(self.root),
+            paths,
             self.config.mapped_file_size_commit_log,
         )
         self._own_from, self._damages = self._what_recovery_knows()
@@ -204,9 +208,12 @@ class StoreDirectory:
         return frozenset(there)
 
     def _log_paths(self) -> list[str]:
-        """Return the directories of the log's files."""
-        given = self.options.get("storePathCommitLog", "")
-        return MessageStoreConfig(store_path_commit_log=given).commit_log_directories(self.root)
+        """Return the directories of the log's files, the read-only ones last."""
+        names = ("storePathCommitLog", "readOnlyCommitLogStorePaths", "multiPathSplitter")
+        given = {name: self.options[name] for name in names if name in self.options}
+        config = MessageStoreConfig.from_camel(given)
+        read_only = config.read_only_directories(self.root)
+        return [*config.commit_log_directories(self.root), *read_only]
 
     def _inferred_sizes(self) -> dict[str, int]:
         """Return the file sizes that names and lengths say."""

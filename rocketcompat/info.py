@@ -110,7 +110,10 @@ def setting_rows(directory: StoreDirectory) -> Iterator[Row]:
 
 def structure_rows(directory: StoreDirectory) -> Iterator[Row]:
     """Yield a row a directory of the store: files, their length, and what they take on disk."""
-    for name in STRUCTURES:
+    logs = [os.path.relpath(path, directory.root) for path in directory.log.directories]
+    more = [name if not name.startswith(os.pardir) else os.path.abspath(directory.path(name))
+            for name in logs if name != COMMIT_LOG_DIRECTORY]  # fmt: skip
+    for name in (*more, *STRUCTURES):
         path = directory.path(name)
         if not directory.vfs.exists(path):
             continue

@@ -15,6 +15,7 @@ Next to read: `commit_log.py`, `consume_queue.py`.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from rocketcompat.formats import offset_name, parse_offset_name
 from rocketcompat.mapped_file import MappedFile
 from tubestore.errors import NotAStore
 from tubestore.layout import Buffer
-from tubestore.vfs import Vfs
+from tubestore.vfs import Vfs, VfsFile
 
 #: A queue's directory, its topic's, and that of all queues.
 _LEVELS = 3
@@ -36,10 +37,14 @@ class MappedFileQueue:
 
     def __init__(
         self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True,
-        more: Sequence[str] = (),
+        more: Sequence[str] = (), read_only: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        #: The first directory, and all: file n stands in directory n modulo their number.
-        self.directory, self.directories = directory, (directory, *more)
+        #: The first directory; those that get files, file n in directory n modulo their number;
+        #: and all.
+        self.directory, self.writable_directories = directory, (directory, *more)
+        self.directories = (directory, *more, *read_only)
+        #: Those that are so full that new files go elsewhere, while there is one (spec §5.9).
+        self.full_directories: frozenset[str] = frozenset()
         self.file_size = file_size
         self._vfs, self._writable = vfs, writable
         self._files: SortedDict[int, MappedFile] = SortedDict()
@@ -75,11 +80,24 @@ class MappedFileQueue:
                 self._vfs.sync_directory(os.path.dirname(paths[start]))
         files: SortedDict[int, MappedFile] = SortedDict()
         for start, size in found.items():
-            file = self._vfs.open(paths[start], writable=self._writable)
+            file = self._opened(paths[start], is_last=start == max(found))
             if size == 0 and self._writable:
                 file.truncate(self.file_size)
             files[start] = self.loaded_file(file, start, self.file_size, self.file_size)
         self._files = files
+
+    def _opened(self, path: str, *, is_last: bool) -> VfsFile:
+        """Open a file; one of a read-only directory may be on a disk that nobody can write to.
+
+        But for the last one, which is written to wherever it is.
+        """
+        try:
+            return self._vfs.open(path, writable=self._writable)
+        except OSError as error:
+            kept = os.path.dirname(path) not in self.writable_directories
+            if is_last or not kept or error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+            return self._vfs.open(path, writable=False)
 
     def _rows_of(self, directory: str) -> Iterator[tuple[int, str, int]]:
         """Yield start offset, name and length of the files of a directory."""
@@ -158,7 +176,13 @@ class MappedFileQueue:
     def path_of(self, offset: int) -> str:
         """Return the file that holds an offset, whether it is there or not."""
         place = offset // self.file_size
-        directory = self.directories[place % len(self.directories)]
+        there = self._files.get(place * self.file_size)
+        if there is not None:
+            return str(there.path)
+        full = self.full_directories
+        usable = [d for d in self.writable_directories if d not in full]
+        usable = usable or list(self.writable_directories)
+        directory = usable[place % len(usable)]
         return os.path.join(directory, offset_name(place * self.file_size))
 
     def hide_from(self, offset: int) -> None:

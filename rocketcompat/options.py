@@ -81,6 +81,10 @@ class MessageStoreConfig:
     #: relative ones are below the root. A single absolute one is not followed: what is opened is
     #: the root, and a copy of a store must not show the log of the original.
     store_path_commit_log: str = ""
+    #: Directories of the log's files in which no new ones are made, such as full disks.
+    read_only_commit_log_store_paths: str = ""
+    #: What separates the paths; RocketMQ has it as a property of its process.
+    multi_path_splitter: str = ","
     mapped_file_size_consume_queue: int = CONSUME_QUEUE_FILE_SIZE
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: int = CONSUME_QUEUE_EXT_FILE_SIZE
@@ -175,6 +179,8 @@ class MessageStoreConfig:
                 f"mapper_file_size_batch_consume_queue: {size} is no multiple of a unit's"
                 f" {BATCH_CQ_UNIT.size} bytes; no broker could fill the file"
             )
+        if not self.multi_path_splitter:
+            raise InvalidMessage("multi_path_splitter: is empty")
         unknown = self.layouts - LAYOUTS
         if unknown:
             raise InvalidMessage(f"layouts: unknown {sorted(unknown)}, known {sorted(LAYOUTS)}")
@@ -221,11 +227,26 @@ class MessageStoreConfig:
         return replace(self, **options)
 
     def commit_log_directories(self, root: str) -> list[str]:
-        """Return the directories of the log's files for a store at `root`."""
-        names = [name.strip() for name in self.store_path_commit_log.split(",") if name.strip()]
+        """Return the directories in which a store at `root` makes files of the log.
+
+        In the order in which they are used: sorted, as the real store sorts them.
+        """
+        read_only = set(self.read_only_directories(root))
+        names = self._paths(self.store_path_commit_log)
         if len(names) == 1 and os.path.isabs(names[0]):
             names = []
-        return [os.path.join(root, name) for name in names or [COMMIT_LOG_DIRECTORY]]
+        found = {os.path.join(root, name) for name in names or [COMMIT_LOG_DIRECTORY]} - read_only
+        if not found:
+            raise InvalidMessage("store_path_commit_log: every path is a read-only one")
+        return sorted(found)
+
+    def read_only_directories(self, root: str) -> list[str]:
+        """Return the directories that hold files of the log and get none."""
+        return [os.path.join(root, name) for name in self._paths(
+            self.read_only_commit_log_store_paths)]  # fmt: skip
+
+    def _paths(self, text: str) -> list[str]:
+        return [name.strip() for name in text.split(self.multi_path_splitter) if name.strip()]
 
     @property
     def uses_transient_pool(self) -> bool:

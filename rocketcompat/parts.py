@@ -43,9 +43,14 @@ class Parts:
         config = with_batch_topics(config, vfs, root)
         self.root, self.config, self.vfs, self.clock = root, config, vfs, clock
         self.writable = writable
+        #: The directories of the log's files: those that get some, and those that only have some.
         self.log_directories = config.commit_log_directories(root)
+        self.read_only_directories = config.read_only_directories(root)
         first, *more = self.log_directories
-        self.commit_log = CommitLog(vfs, first, config, clock, writable=writable, more=more)
+        self.commit_log = CommitLog(
+            vfs, first, config, clock, writable=writable, more=more,
+            read_only=self.read_only_directories,
+        )  # fmt: skip
         self.broker_config = BrokerConfig(vfs, root, compat=config.compat)
         self.queues: ConsumeQueueTable | None = None
         self.batch_queues: BatchQueueTable | None = None

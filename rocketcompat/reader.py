@@ -20,7 +20,7 @@ class Reader:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        for directory in parts.log_directories:
+        for directory in (*parts.log_directories, *parts.read_only_directories):
             if not parts.vfs.exists(directory):
                 raise NotAStore(parts.root, f"has no directory {directory}")
         self._progress_file = ProgressFile(parts.vfs, parts.root)

@@ -40,6 +40,9 @@ class Writer:
     def __init__(self, parts: Parts) -> None:
         self._parts, self._vfs = parts, parts.vfs
         self._progress_file = ProgressFile(parts.vfs, parts.root)
+        for directory in parts.read_only_directories:
+            if not self._vfs.exists(directory):
+                raise NotAStore(parts.root, f"has no directory {directory}")
         for directory in (*parts.log_directories, parts.path(CONSUME_QUEUE_DIRECTORY)):
             for parent in make_directory(self._vfs, directory):
                 self._vfs.sync_directory(parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,18 @@ import pytest
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check import check
+from rocketcompat.clean_service import CleanService
+from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.directory import StoreDirectory
+from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory
 from tests.support.golden_puts import Again, files_of
+from tests.support.rocket_cli import command_fixture  # noqa: F401
 from tests.support.rocket_golden import expected_units, open_golden, records_of, units_of
 from tubestore.clock import ManualClock
-from tubestore.errors import NotAStore
+from tubestore.errors import DiskFull, InvalidMessage, NotAStore
+from tubestore.os_vfs import OsFile
+from tubestore.vfs import OsVfs
 
 CONFIG = MessageStoreConfig(
     mapped_file_size_commit_log=1000,
@@ -101,3 +108,144 @@ def test_the_golden_store_of_several_paths_opens_and_comes_out_the_same(
     config = theirs.meta["config"]
     options = {k: v for k, v in config.items() if k != "multiCommitLog"}
     assert list(check(theirs.store, {**options, "storePathCommitLog": paths_of(theirs)})) == []
+
+
+def test_the_directories_are_used_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """As the real one sorts them: 4.9.8 with "z,a,m" puts the first file into a."""
+    put_some(tmp_path, 10, CONFIG.changed(store_path_commit_log="z,a,m"))
+    assert [numbers(tmp_path, name) for name in "amz"] == [[0, 3], [1], [2]]
+
+
+def test_another_separator_may_be_given(tmp_path: Path) -> None:
+    config = CONFIG.changed(store_path_commit_log="a:b", multi_path_splitter=":")
+    put_some(tmp_path, 10, config)
+    assert [numbers(tmp_path, name) for name in "ab"] == [[0, 2], [1, 3]]
+    with pytest.raises(InvalidMessage, match="multi_path_splitter"):
+        CONFIG.changed(multi_path_splitter="")
+
+
+def test_read_only_directories_are_read_and_get_no_new_files(tmp_path: Path) -> None:
+    put_some(tmp_path, 10)
+    before = {name: numbers(tmp_path, name) for name in "abc"}
+    config = CONFIG.changed(store_path_commit_log="b,d", read_only_commit_log_store_paths="a,c")
+    with rocketcompat.open(tmp_path, "w", config, background=False) as store:
+        assert store.recovered.clean
+        for number in range(10, 25):
+            store.put_message(Message("T", b"%d" % number + b"x" * 200))
+        assert store.max_offset_in_queue("T", 0) == 10
+        store.dispatcher.dispatch_pending()
+        bodies = [store.get_message("T", 0, n, 1).messages[0].body for n in range(25)]
+        assert [int(body.rstrip(b"x")) for body in bodies] == list(range(25))
+    assert (numbers(tmp_path, "a"), numbers(tmp_path, "c")) == (before["a"], before["c"])
+    assert [*numbers(tmp_path, "b"), *numbers(tmp_path, "d")] == [1, 4, 6, 8, 5, 7]
+    with rocketcompat.open(tmp_path, "r", config) as store:
+        assert store.max_offset_in_queue("T", 0) == 25
+
+
+def test_a_read_only_directory_that_is_missing_is_named_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
+    put_some(tmp_path, 10)
+    config = CONFIG.changed(read_only_commit_log_store_paths="old")
+    for mode in ("r", "w"):
+        with pytest.raises(NotAStore, match="old"):
+            rocketcompat.open(tmp_path, mode, config, background=False)  # type: ignore[arg-type]
+    put_some(tmp_path, 1)
+
+
+def test_a_path_that_is_both_gets_no_new_files(tmp_path: Path) -> None:
+    config = CONFIG.changed(read_only_commit_log_store_paths="a,b")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    put_some(tmp_path, 10, config)
+    assert numbers(tmp_path, "c") == [0, 1, 2, 3]
+    with pytest.raises(InvalidMessage, match="read-only"):
+        put_some(tmp_path, 1, CONFIG.changed(read_only_commit_log_store_paths="a,b,c"))
+
+
+def test_files_of_a_disk_that_nobody_can_write_to_are_read(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    put_some(tmp_path, 9)
+    assert [numbers(tmp_path, name) for name in "abc"] == [[0], [1], [2]]
+
+    class ReadOnlyDisk(OsVfs):
+        def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
+            if writable and path.startswith(f"{tmp_path}/a/"):
+                raise OSError(errno.EROFS, "read-only file system", path)
+            return super().open(path, create=create, writable=writable)
+
+    config = CONFIG.changed(store_path_commit_log="b,c", read_only_commit_log_store_paths="a")
+    vfs = ReadOnlyDisk()
+    with rocketcompat.open(tmp_path, "w", config, vfs=vfs, background=False) as store:
+        store.put_message(Message("T", b"more"))
+        assert store.get_message("T", 0, 0, 1).messages[0].body.startswith(b"0x")
+    with pytest.raises(OSError, match="read-only"):
+        rocketcompat.open(tmp_path, "w", CONFIG, vfs=vfs, background=False)
+
+
+def cleaner_of(store: DefaultMessageStore, used: dict[str, int]) -> CleanService:
+    """The store's cleaner, that is told how full each directory's disk is."""
+    cleaner = store._writer.cleaner
+    cleaner._disk_used = lambda path: used.get(Path(path).name, 10)
+    return cleaner
+
+
+def test_new_files_pass_by_full_disks_until_all_are_full(tmp_path: Path) -> None:
+    config = CONFIG.changed(clean_file_forcibly_enable=False)
+    with rocketcompat.open(tmp_path, "w", config, background=False) as store:
+        cleaner_of(store, {"a": 86, "b": 86}).run()
+        for number in range(10):
+            store.put_message(Message("T", b"%d" % number + b"x" * 200))
+        assert [numbers(tmp_path, name) for name in "abc"] == [[], [], [0, 1, 2, 3]]
+        cleaner_of(store, {"a": 10, "b": 86, "c": 86}).run()
+        for number in range(10, 20):
+            store.put_message(Message("T", b"%d" % number + b"x" * 200))
+        assert numbers(tmp_path, "a") == [4, 5, 6]
+        cleaner_of(store, {"a": 86, "b": 86, "c": 86}).run()
+        for number in range(20, 30):
+            store.put_message(Message("T", b"%d" % number + b"x" * 200))
+        assert [numbers(tmp_path, name) for name in "abc"] == [[4, 5, 6, 9], [7], [0, 1, 2, 3, 8]]
+    put_some(tmp_path, 3)
+
+
+def test_writes_are_refused_when_the_least_used_disk_is_too_full(tmp_path: Path) -> None:
+    with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
+        cleaner = cleaner_of(store, {"a": 99, "b": 95, "c": 89})
+        cleaner.run()
+        store.put_message(Message("T", b"x"))
+        cleaner_of(store, {"a": 99, "b": 95, "c": 91}).run()
+        with pytest.raises(DiskFull):
+            store.put_message(Message("T", b"x"))
+        cleaner_of(store, {"a": 99, "b": 95, "c": 90}).run()
+        store.put_message(Message("T", b"x"))
+
+
+def test_the_tools_see_all_paths(tmp_path: Path, command: Command) -> None:
+    root = tmp_path / "s"
+    put_some(root, 10)
+    config = CONFIG.changed(store_path_commit_log="d", read_only_commit_log_store_paths="a,b,c")
+    put_some(root, 10, config)
+    given = ["-o", "storePathCommitLog=d", "-o", "readOnlyCommitLogStorePaths=a,b,c",
+             "-o", "mappedFileSizeCommitLog=1000"]  # fmt: skip
+    rows = command("dump", root, *given, "--format", "jsonl").rows
+    assert [row["queue_offset"] for row in rows] == list(range(20))
+    (answer,) = command("info", root, *given, "--format", "jsonl").rows
+    names = {row["structure"]: row["files"] for row in answer["structures"]}
+    assert {name: names[name] for name in "abcd"} == {"a": 2, "b": 1, "c": 1, "d": 3}
+    assert command("check", root, *given).code in (0, 1)
+    assert list(check(root, {"storePathCommitLog": "d", "mappedFileSizeCommitLog": 1000,
+                             "readOnlyCommitLogStorePaths": "a,b,c"})) == []  # fmt: skip
+    for row in (rows[3], rows[-1]):
+        logs = [text for name in "abcd" for text in ("--log", root / name)]
+        found = command("decode", root, "--commitlog-offset", row["physical_offset"], *logs,
+                        "--format", "jsonl").rows  # fmt: skip
+        assert (found[0]["state"], found[0]["queue_offset"]) == ("ok", row["queue_offset"])
+        by_queue = command("decode", root, "--topic", "T", "--queue", 0, "--offset",
+                           row["queue_offset"], *logs, "--format", "jsonl")  # fmt: skip
+        assert by_queue.rows[0]["message"]["physical_offset"] == row["physical_offset"]
+    done = command("convert", root, tmp_path / "one", *given)
+    assert done.code == 0, done.err
+    copied = command("dump", tmp_path / "one", "--format", "jsonl").rows
+    assert [row["queue_offset"] for row in copied] == list(range(20))
+    assert command("dump", root, "-o", "storePathCommitLog=a,other").code == 3

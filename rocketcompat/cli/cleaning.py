@@ -55,14 +55,21 @@ def clean(
 
 def _explain(directory: StoreDirectory, *, manual: bool) -> list[FileVerdict]:
     """Judge the files as they lie; nothing is opened for writing."""
-    from rocketcompat.cleaning import DiskUse, LogFile, disk_used_percent, occasion, plan
+    from rocketcompat.cleaning import (
+        DiskUse,
+        LogFile,
+        disk_used_percent,
+        least_used,
+        occasion,
+        plan,
+    )
     from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY
     from tubestore.clock import SystemClock
 
     log, config = directory.log, directory.config
     queues = directory.path(CONSUME_QUEUE_DIRECTORY)
     use = DiskUse(
-        disk_used_percent(log.directory),
+        least_used(config.commit_log_directories(directory.root))[0],
         disk_used_percent(queues) if directory.vfs.exists(queues) else 0,
     )
     now = SystemClock().now_ms()

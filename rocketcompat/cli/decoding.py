@@ -71,6 +71,10 @@ def decode(
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="The topic.")] = None,
     queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="The queue.")] = None,
     offset: Annotated[int | None, typer.Option("--offset", min=0, help="The queue offset.")] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option("--log", metavar="DIR", help="A further directory of the log's files."),
+    ] = None,
     format: FormatOption = Format.TEXT,
     int64: Int64Option = Int64.NUMBER,
     summary: SummaryOption = None,
@@ -86,12 +90,12 @@ def decode(
     columns: tuple[Column, ...]
     answer: dict[str, Any]
     if commitlog_offset is not None and by_queue == (None, None, None):
-        answer = message = decode_commit_log(path, commitlog_offset)
+        answer = message = decode_commit_log(path, commitlog_offset, logs=log or ())
         columns = MESSAGE_COLUMNS
     elif (
         commitlog_offset is None and topic is not None and queue is not None and offset is not None
     ):
-        unit, message = decode_queue(path, topic, queue, offset)
+        unit, message = decode_queue(path, topic, queue, offset, logs=log or ())
         answer = {"unit": unit, "message": message}
         columns = (Column("unit", "row", UNIT_COLUMNS), Column("message", "row", MESSAGE_COLUMNS))
     else:

@@ -60,6 +60,10 @@ def _format_of(path: str) -> Any:
     return found
 
 
+#: Options that say where a source's log is.
+_LOG_PATHS = ("storePathCommitLog", "readOnlyCommitLogStorePaths", "multiPathSplitter")
+
+
 @store_command(limit=False)
 def export(
     given: Given,
@@ -135,7 +139,7 @@ def convert(
         TargetName, typer.Option("--to", help="Which kind of store.")
     ] = TargetName.ROCKETMQ,
 ) -> None:
-    """Copy a store into another form; options are the copy's.
+    """Copy a store into another form; options are the copy's, but those that name log paths.
 
     A RocketMQ store with other file sizes (--option mappedFileSizeCommitLog=N), a BoltMQ store
     to RocketMQ's, a log to tubestore shards, or tubestore shards to a RocketMQ store. A copy
@@ -146,16 +150,17 @@ def convert(
     from rocketcompat.formats import COMMIT_LOG_DIRECTORY
     from tubestore.clock import SystemClock
 
-    is_log = os.path.isdir(os.path.join(given.root, COMMIT_LOG_DIRECTORY))
+    options = given.store_options()
+    paths = {name: options.pop(name) for name in _LOG_PATHS if name in options}
+    is_log = bool(paths) or os.path.isdir(os.path.join(given.root, COMMIT_LOG_DIRECTORY))
     with bar("convert") as told:
         if to is TargetName.TUBESTORE:
             done = to_tubestore(given.directory(), target, clock=SystemClock(), told=told)
         elif is_log:
-            source = StoreDirectory(given.root)
-            options = given.store_options()
+            source = StoreDirectory(given.root, paths)
             done = copy_store(source, target, options, clock=SystemClock(), told=told)
         else:
-            done = from_tubestore(given.root, target, given.store_options(), told=told)
+            done = from_tubestore(given.root, target, options, told=told)
     names = ("records", "bytes", "left_out")
     emit_object(done, tuple(Column(name, "int64") for name in names), given.output)
 
