@@ -54,6 +54,16 @@ def test_checksums_are_zlib_s(pairs: list[tuple[int, int]]) -> None:
     assert found.tolist() == [zlib.crc32(DATA[a : a + n]) & 0x7FFFFFFF for a, n in pairs]
 
 
+@given(st.integers(0, 40), st.integers(0, 12), st.integers(-3, 9), st.integers(1, 30))
+def test_checksums_of_slices_at_one_distance_are_zlib_s(
+    first: int, size: int, gap: int, count: int
+) -> None:
+    starts = first + max(0, size + gap) * np.arange(count)
+    found = kernels.crc_each(DATA, starts, starts + size)
+    expected = [zlib.crc32(DATA[a : a + size]) & 0x7FFFFFFF for a in starts.tolist()]
+    assert found.tolist() == expected
+
+
 @given(spans())
 def test_checksums_of_slices_over_each_other_are_those_of_each(
     pairs: list[tuple[int, int]],
@@ -71,6 +81,15 @@ def test_pieces_of_one_size_are_slices(starts: list[int], size: int) -> None:
     assert found.to_pylist() == [DATA[start : start + size] for start in starts]
     table = data[: len(DATA) // 32 * 32].reshape(-1, 32)[:, 7 : 7 + size]
     assert kernels.spaced_pieces(table).to_pylist() == [bytes(row) for row in table]
+
+
+@given(st.lists(st.none() | st.text(max_size=9), max_size=20), st.integers(0, 20))
+def test_a_widened_column_is_the_same_as_large_binary(texts: list[str | None], skip: int) -> None:
+    column = pa.array(texts, pa.string()).slice(min(skip, len(texts)))
+    for narrow in (column, column.cast(pa.binary())):
+        found = kernels.widened(narrow)
+        found.validate(full=True)
+        assert found.equals(column.cast(pa.large_string()).cast(pa.large_binary()))
 
 
 def test_checksums_have_the_values_of_the_specification() -> None:

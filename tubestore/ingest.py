@@ -31,6 +31,7 @@ import xxhash
 from tubestore.attributes import encode_prefix
 from tubestore.errors import InvalidMessage, MessageTooLarge
 from tubestore.formats import FLAG_HAS_ATTRIBUTES, NO_KEY_CODE, PARTITIONS_PER_STORE, key_code_of
+from tubestore.kernels import widened
 from tubestore.options import TopicOptions
 from tubestore.records import RecordColumns, binary_sizes
 
@@ -48,6 +49,7 @@ _KNOWN = {
     "received_time_ms",
     "report_address",
 }
+_KNOWN_WITH_IDS = _KNOWN | {"msg_id"}
 
 
 def as_table(data: Any, *, with_topic: bool, with_ids: bool = False) -> pa.Table:
@@ -59,20 +61,21 @@ def as_table(data: Any, *, with_topic: bool, with_ids: bool = False) -> pa.Table
         if isinstance(data, Sequence) and not isinstance(data, str | bytes):
             table = _table_of_rows(data)
         else:
-            table = pa.table(data)
+            table = data if isinstance(data, pa.Table) else pa.table(data)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise InvalidMessage(f"not a table of messages: {error}") from error
-    if table.num_rows == 0 and not table.column_names:
+    names = table.column_names
+    if table.num_rows == 0 and not names:
         return table
-    known = _KNOWN | {"msg_id"} if with_ids else _KNOWN
-    unknown = set(table.column_names) - known
+    known = _KNOWN_WITH_IDS if with_ids else _KNOWN
+    unknown = set(names) - known
     if unknown:
         raise InvalidMessage(
             f"columns {', '.join(sorted(unknown))}: unknown; known are {', '.join(sorted(known))}"
         )
-    if "body" not in table.column_names:
+    if "body" not in names:
         raise InvalidMessage("the column body is missing")
-    if ("topic" in table.column_names) != with_topic:
+    if ("topic" in names) != with_topic:
         raise InvalidMessage(
             "a column topic is needed here" if with_topic else "a topic takes no column topic"
         )
@@ -126,7 +129,7 @@ def build_columns(
         raise InvalidMessage(f"row {row}: a message needs a body of at least one byte")
     times = _times(table, count, now_ms)
     prefixes, key_codes, flags = _attributes(table, times, count)
-    total = sizes + (binary_sizes(prefixes) if prefixes is not None else 0)
+    total = sizes if prefixes is None else sizes + binary_sizes(prefixes)
     if count and int(total.max()) > payload_size_max:
         raise MessageTooLarge(
             int(total.max()), payload_size_max, f"row {int(np.argmax(total))}: payload"
@@ -148,15 +151,20 @@ def route(
     table: pa.Table, codes: Array, topics: Sequence[TopicOptions], round_robin: Callable[..., Array]
 ) -> Array:
     """Return each row's partition id; `codes` says which of `topics` a row belongs to."""
-    per_store = np.array([t.partitions for t in topics], np.int64)[codes]
-    stores = np.array([t.stores for t in topics], np.int64)[codes]
+    per_store: Any = np.array([t.partitions for t in topics], np.int64)
+    stores: Any = np.array([t.stores for t in topics], np.int64)
+    if len(topics) > 1:  # else one number is for all rows
+        per_store, stores = per_store[codes], stores[codes]
     given = column(table, "partition")
     if given is None:
         given = column(table, "partition_id")
     if given is not None:
         ids = _integers(given, "partition")
-        store, place = np.divmod(ids, PARTITIONS_PER_STORE)
-        wrong = (ids < 0) | (store >= stores) | (place >= per_store)
+        if len(topics) == 1 and topics[0].stores == 1:
+            wrong = (ids < 0) | (ids >= per_store)
+        else:
+            store, place = np.divmod(ids, PARTITIONS_PER_STORE)
+            wrong = (ids < 0) | (store >= stores) | (place >= per_store)
         if wrong.any():
             row = int(np.argmax(wrong))
             raise InvalidMessage(f"row {row}: partition {ids[row]} is not one of its topic's")
@@ -164,7 +172,7 @@ def route(
     keys = column(table, "key")
     numbers = round_robin(codes) if keys is None else _hash_keys(keys, round_robin, codes)
     numbers = (numbers % (per_store * stores).astype(np.uint64)).astype(np.int64)
-    return numbers // per_store * PARTITIONS_PER_STORE + numbers % per_store
+    return np.asarray(numbers // per_store * PARTITIONS_PER_STORE + numbers % per_store)
 
 
 def hash_key(key: str | bytes) -> int:
@@ -194,11 +202,12 @@ def _hash_keys(keys: pa.Array, round_robin: Callable[..., Array], codes: Array) 
 def _binary(values: pa.Array | None, name: str) -> pa.LargeBinaryArray:
     assert values is not None
     kind = values.type
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        return widened(values)
     if _is_text(kind):
         values = values.cast(pa.large_string())
     elif not (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
+        pa.types.is_large_binary(kind)
         or pa.types.is_binary_view(kind)
         or pa.types.is_fixed_size_binary(kind)
     ):
@@ -209,6 +218,8 @@ def _binary(values: pa.Array | None, name: str) -> pa.LargeBinaryArray:
 def _integers(values: pa.Array, name: str) -> Array:
     if not pa.types.is_integer(values.type) or values.null_count:
         raise InvalidMessage(f"column {name}: integers without null are needed")
+    if not pa.types.is_uint64(values.type):
+        return np.asarray(values.to_numpy().astype(np.int64, copy=False))
     try:
         return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False))
     except pa.ArrowInvalid as error:
@@ -317,8 +328,10 @@ def shard_order(codes: Array, partition_ids: Array) -> tuple[Array | None, Array
 
     A key is topic code * 10,000 + store id; rows of a shard keep their order.
     """
-    keys = codes * PARTITIONS_PER_STORE + partition_ids // PARTITIONS_PER_STORE
     order = None
+    if len(codes) and not codes.any() and int(partition_ids.max()) < PARTITIONS_PER_STORE:
+        return order, np.zeros(1, np.int64), np.zeros(1, np.int64)  # of one shard, as most are
+    keys = codes * PARTITIONS_PER_STORE + partition_ids // PARTITIONS_PER_STORE
     if len(keys) and np.any(keys[1:] < keys[:-1]):
         order = np.argsort(keys, kind="stable")
         keys = keys[order]

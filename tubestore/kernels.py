@@ -13,6 +13,7 @@ All functions are pure and thread-safe. Positions and sizes are int64 arrays.
 from __future__ import annotations
 
 import zlib
+from array import array
 from functools import lru_cache
 from typing import Any
 
@@ -75,6 +76,17 @@ def binary_from(offsets: Int64s, data: Any) -> pa.LargeBinaryArray:
     """Wrap boundaries and bytes as a binary column, without a copy."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(_LARGE_BINARY, len(offsets) - 1, buffers)
+
+
+def widened(column: pa.BinaryArray | pa.StringArray) -> pa.LargeBinaryArray:
+    """Present a column as `large_binary` over the same bytes; as `cast`, at a tenth of its cost."""
+    count = len(column)
+    _, bounds, data = column.buffers()
+    if column.null_count or bounds is None or not count:
+        return column.cast(pa.binary()).cast(_LARGE_BINARY)
+    edges = np.frombuffer(bounds, np.int32)[column.offset : column.offset + count + 1]
+    buffers = [None, pa.py_buffer(edges.astype(np.int64)), data]
+    return pa.Array.from_buffers(_LARGE_BINARY, count, buffers)
 
 
 def interleave(*columns: pa.LargeBinaryArray) -> pa.Buffer:
@@ -270,13 +282,38 @@ def crc_each(
     """Return the masked CRC-32 of each slice.
 
     The one loop over messages in the batch path: nothing in NumPy or Arrow computes a
-    CRC, and a call of isal's takes 0.05 µs for 1 KiB (0.15 µs with the slicing).
+    CRC, and a call of isal's takes 0.05 µs for 1 KiB. To make a slice takes 0.12 µs; half of
+    that if all are of one size and at one distance, rows of a table.
     """
-    view = memoryview(data)
-    check = crc32
-    pairs = zip(starts.tolist(), ends.tolist(), strict=True)
-    values = np.fromiter([check(view[a:b]) for a, b in pairs], np.uint32, len(starts))
+    table = _table_of(data, starts, ends)
+    if table is not None:
+        found = list(map(crc32, table))
+    else:
+        view, check = memoryview(data), crc32
+        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        found = [check(view[a:b]) for a, b in pairs]
+    values = np.frombuffer(array("I", found), np.uint32)
     return (values & np.uint32(mask)).view(np.int32)
+
+
+def _table_of(
+    data: Buffer | pa.Buffer, starts: Int64s, ends: Int64s
+) -> np.ndarray[Any, Any] | None:
+    """Present slices of one size at one distance, behind each other, as rows; else None."""
+    count = len(starts)
+    if count < 2:
+        return None
+    first, size = starts.item(0), ends.item(0) - starts.item(0)
+    step = starts.item(1) - first
+    if step < size or size <= 0 or starts.item(-1) - first != step * (count - 1):
+        return None
+    if np.count_nonzero(starts[1:] - starts[:-1] != step) or np.count_nonzero(
+        ends - starts != size
+    ):
+        return None
+    if first < 0 or ends.item(-1) > len(data):
+        return None
+    return np.ndarray((count, size), np.uint8, data, first, (step, 1))
 
 
 def crc_overlapping(

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MAINTENANCE_INTERVAL_S = 0.5
 #: How long the first of the syncs that are asked for waits for others.
-SYNC_DELAY_S = 0.02
+SYNC_DELAY_S = 0.05
 _FLUSH, _SYNC = 1, 2
 
 
@@ -101,8 +101,9 @@ class Workers:
                     for shard in self._syncs:
                         self._wanted[shard] = self._wanted.get(shard, 0) | _SYNC
                     self._syncs.clear()
-                    self._changed.notify_all()
                     left = None
+                    if len(self._wanted) > 1:  # else nobody else is woken: that costs who appends
+                        self._changed.notify_all()
                 for shard in self._wanted:
                     if shard not in self._busy:
                         self._busy.add(shard)
@@ -118,7 +119,8 @@ class Workers:
             finally:
                 with self._changed:
                     self._busy.discard(shard)
-                    self._changed.notify()
+                    if self._wanted:
+                        self._changed.notify()
 
     @staticmethod
     def _flush_and_sync(shard: DoubleBuffer, what: int) -> None:
