@@ -52,6 +52,14 @@ class StagedPiece:
     #: Whether they bring the time at which they were made; else it is the store time.
     has_born: bool
 
+    @property
+    def files(self) -> tuple[tuple[str, int], ...]:
+        """Names, in the job's staging directory, and bytes of its files."""
+        return (self.name + LOG_SUFFIX, self.size), (
+            self.name + ROWS_SUFFIX,
+            self.rows * ROW.itemsize,
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         return asdict(self)

@@ -71,7 +71,8 @@ RESERVED = (_reserved(54, 8, 8), _reserved(66, 20, 8), _reserved(66, 8, 20), _re
 RESERVED_VERSION = 1
 BIT_RAW_PROPERTIES, BIT_TRAILING_SEPARATOR, BIT_V2 = 1, 2, 4
 
-_ALPHABET = np.frombuffer(
+#: The letters of `$rmq$`, by the six bits that they stand for.
+ALPHABET = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8
 )
 _KEY_BYTES = np.frombuffer(f"{RESERVED_KEY}=".encode(), np.uint8)
@@ -202,7 +203,7 @@ def _with_key(packed: Array) -> Array:
     triples = packed.view(np.uint8).reshape(len(packed), -1, 3).astype(np.uint32)
     words = triples[:, :, 0] << 16 | triples[:, :, 1] << 8 | triples[:, :, 2]
     sextets = np.stack([words >> shift & 63 for shift in (18, 12, 6, 0)], axis=-1)
-    letters = _ALPHABET[sextets.reshape(len(packed), -1)]
+    letters = ALPHABET[sextets.reshape(len(packed), -1)]
     keys = np.broadcast_to(_KEY_BYTES, (len(packed), len(_KEY_BYTES)))
     joined = np.concatenate([keys, letters], axis=1)
     return np.ascontiguousarray(joined).view(f"V{joined.shape[1]}").reshape(-1)

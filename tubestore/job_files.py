@@ -82,6 +82,14 @@ class StagedFile:
         """Bytes of the index file."""
         return self.rows * INDEX_ENTRY.size
 
+    @property
+    def files(self) -> tuple[tuple[str, int], ...]:
+        """Names, in the job's staging directory, and bytes of the pair."""
+        return (self.name + DATA_SUFFIX, self.data_size), (
+            self.name + INDEX_SUFFIX,
+            self.index_size,
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         return _fields_of(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,16 +33,23 @@ StoreArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The RocketMQ
 @job_command()
 def convert(
     given: JobRun,
-    root: StoreArgument,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="The tube root; made if missing.")],
+    root: Annotated[str, typer.Argument(metavar="ROOT", help="A RocketMQ store, or a tube root.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The other; made if missing.")],
 ) -> None:
-    """Append a CommitLog's messages to a tube root: all or none, queues become partitions."""
-    from rocketcompat.spark import jobs
+    """Append a CommitLog's messages to a tube root, or a tube root's to a CommitLog.
 
-    options = given.options
-    given.only_said(lambda: jobs.plan_convert(root, out, given.job_id, options)[1].describe())
+    All or none, once for ever by --job-id; queues become partitions and back. A store that is made
+    takes -o mappedFileSizeCommitLog=… and its like.
+    """
+    from rocketcompat.formats import COMMIT_LOG_DIRECTORY
+    from rocketcompat.spark import jobs, tube_jobs
+
+    options, is_log = given.options, os.path.isdir(os.path.join(root, COMMIT_LOG_DIRECTORY))
+    plan = jobs.plan_convert if is_log else tube_jobs.plan_tube_convert
+    job = jobs.convert if is_log else tube_jobs.convert_tube
+    given.only_said(lambda: plan(root, out, given.job_id, options)[1].describe())
     with given.running("convert") as (spark, told):
-        found = jobs.convert(spark, root, out, job_id=given.job_id, told=told, **options)
+        found = job(spark, root, out, job_id=given.job_id, told=told, **options)
     given.published(found)
 
 

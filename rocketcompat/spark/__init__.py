@@ -1,9 +1,10 @@
-"""RocketMQ stores in Spark: `spark.read.format("rocketmq")`, as a batch and as a stream.
+"""RocketMQ stores in Spark: the format `rocketmq`, batches and streams, read and written.
 
-    from rocketcompat.spark import read
+    from rocketcompat.spark import read, write
     from tubestore.spark import session
 
     df = read(session(), "store", subscribe="orders", tags="paid || sent")
+    write(df, "another", job_id="load-7")
 
 As `tubestore.spark`, whose page says what is promised. **A `where` is not pushed down**: the log
 is one sequence, and reading one topic reads all of it, from `startingTimestamp` on if given.
@@ -15,23 +16,25 @@ is one sequence, and reading one topic reads all of it, from `startingTimestamp`
 | `planning` | the log cut into splits |
 | `reading` | what a task does with a split |
 | `log_batches` | what the next batch of a stream has |
+| `write_options`, `intake`, `loads` | what a sink does |
 | `source`, `stream` | what Spark calls |
-| `jobs` | conversion to a tube root |
+| `jobs`, `tube_jobs`, `id_splits` | a log into a tube root, and back |
 | `log_parts`, `rebuilding` | queues and index built anew, split by split |
 | `frames` | DataFrames, their options checked where the caller is |
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tubestore.spark.java import need_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["read", "read_stream", "register"]
+__all__ = ["read", "read_stream", "register", "write", "write_stream"]
 
 
 def register(spark: SparkSession) -> None:
@@ -60,3 +63,42 @@ def read_stream(
     from rocketcompat.spark.frames import load
 
     return load(spark, spark.readStream, path, columns, options, stream=True)
+
+
+def write(
+    df: DataFrame,
+    path: str,
+    *,
+    job_id: str | None = None,
+    order_by: str | Sequence[str] | None = None,
+    **options: Any,
+) -> None:
+    """Append a DataFrame's rows to a RocketMQ store, all or none; durable when this returns.
+
+    `intake.py` has the columns. A `job_id` that was written before does nothing, so a job may be
+    run again. Rows of a queue keep the order that they have inside one split of the DataFrame;
+    `order_by` sorts each queue by columns, over all splits. The store is made if it is missing;
+    its lock is taken at the end, to publish: no broker may have it open then.
+    """
+    need_spark()
+    from rocketcompat.spark.frames import write_frame
+
+    write_frame(df, path, job_id, order_by, options)
+
+
+def write_stream(
+    df: DataFrame,
+    path: str,
+    *,
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> StreamingQuery:
+    """Start a query that appends to a RocketMQ store, each micro-batch once for ever.
+
+    As `tubestore.spark.write_stream`.
+    """
+    need_spark()
+    from rocketcompat.spark.frames import write_stream_frame
+
+    return write_stream_frame(df, path, checkpoint, trigger, options)

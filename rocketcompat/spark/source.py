@@ -15,18 +15,23 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from rocketcompat.directory import StoreDirectory
+from rocketcompat.spark.loads import RocketLoad
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import check_topics, plan
 from rocketcompat.spark.reading import LogReading
 from rocketcompat.spark.shapes import SHAPES
 from rocketcompat.spark.stream import RocketStreamReader
+from rocketcompat.spark.write_options import RocketWriteOptions
 from tubestore.spark.settings import check_settings
+from tubestore.spark.sink import StoreStreamWriter, StoreWriter, appended_schema
 from tubestore.spark.tasks import plain_errors, read_partition, say
 
 if TYPE_CHECKING:
@@ -58,6 +63,20 @@ class RocketMqSource(DataSource):
         """Return the reader of a batch."""
         with plain_errors():
             return RocketMqReader(RocketOptions.parse(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a DataFrame."""
+        with plain_errors():
+            options = RocketWriteOptions.parse(self.options)
+            load = RocketLoad.prepare(options, appended_schema(schema, overwrite))
+            return StoreWriter(load, options.job_id)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of one micro-batch."""
+        with plain_errors():
+            options = RocketWriteOptions.parse(self.options, stream=True)
+            load = RocketLoad.prepare(options, appended_schema(schema, overwrite))
+            return StoreStreamWriter(load, options.application)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tubestore.spark
+from rocketcompat.spark import write_options as rocket_options
 from tubestore.spark.options import TABLE, markdown
 from tubestore.spark.write_options import WRITE_TABLE
 
@@ -21,7 +22,7 @@ _TABLE = re.compile(r"\| option \| default \| meaning \|\n(?:\|.*\n)+")
 def test_the_table_of_options_is_that_of_the_code() -> None:
     """To write it anew: TUBESTORE_WRITE_PAGES=1."""
     text = PAGE.read_text()
-    tables = [markdown(WRITE_TABLE), markdown(TABLE)]
+    tables = [markdown(t) for t in (WRITE_TABLE, TABLE, rocket_options.WRITE_TABLE)]
     if os.environ.get("TUBESTORE_WRITE_PAGES"):
         left = iter(tables)
         text = _TABLE.sub(lambda _: next(left) + "\n", text)

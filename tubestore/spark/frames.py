@@ -115,13 +115,22 @@ def write_frame(
     given: Mapping[str, Any],
 ) -> None:
     """Append a DataFrame to a store; see `tubestore.spark.write`."""
-    texts = {name: as_text(value) for name, value in given.items()}
-    if job_id is not None:
-        texts["jobId"] = job_id
+    texts = texts_of(given, job_id)
     path, load = _load(df, path, texts, stream=False)
     if order_by is not None:
         df = ordered(df, load, [order_by] if isinstance(order_by, str) else list(order_by))
-    df.write.format("tubestore").mode("append").options(**texts).save(path)
+    append(df, "tubestore", path, texts)
+
+
+def append(df: DataFrame, format: str, path: str, texts: Mapping[str, str]) -> None:
+    """Append a DataFrame by a format whose options were checked."""
+    df.write.format(format).mode("append").options(**texts).save(path)
+
+
+def texts_of(given: Mapping[str, Any], job_id: str | None = None) -> dict[str, str]:
+    """Return options as texts, with the job's id."""
+    named = {} if job_id is None else {"jobId": job_id}
+    return {name: as_text(value) for name, value in {**given, **named}.items()}
 
 
 def write_stream_frame(
@@ -132,9 +141,21 @@ def write_stream_frame(
     given: Mapping[str, Any],
 ) -> StreamingQuery:
     """Start a query that appends to a store; see `tubestore.spark.write_stream`."""
-    texts = {name: as_text(value) for name, value in given.items()}
+    texts = texts_of(given)
     path, _ = _load(df, path, texts, stream=True)
-    writer = df.writeStream.format("tubestore").options(**texts)
+    return start(df, "tubestore", path, texts, checkpoint, trigger)
+
+
+def start(
+    df: DataFrame,
+    format: str,
+    path: str,
+    texts: Mapping[str, str],
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None,
+) -> StreamingQuery:
+    """Start a query that appends by a format whose options were checked."""
+    writer = df.writeStream.format(format).options(**texts)
     writer = writer.option("checkpointLocation", checkpoint)
     if trigger:
         writer = writer.trigger(**trigger)
@@ -143,16 +164,24 @@ def write_stream_frame(
 
 def _load(df: DataFrame, path: str, texts: Mapping[str, str], *, stream: bool) -> tuple[str, Load]:
     """Check what can be checked here: (the path for Spark, the load)."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     from tubestore.spark.source import register
 
     options = WriteOptions.parse({**texts, "path": str(path)}, stream=stream)
-    if on_the_driver(df.sparkSession):
-        path = os.path.abspath(options.path)
+    options = replace(options, path=path_for(df, options.path))
     register(df.sparkSession)
-    schema = to_arrow_schema(df.schema, timezone="UTC")
-    return str(path), Load.prepare(replace(options, path=str(path)), schema)
+    return options.path, Load.prepare(options, arrow_schema(df))
+
+
+def path_for(df: DataFrame, path: str) -> str:
+    """Return a store's path as Spark's processes find it."""
+    return os.path.abspath(path) if on_the_driver(df.sparkSession) else path
+
+
+def arrow_schema(df: DataFrame) -> Any:
+    """Return a DataFrame's schema as the sinks see it."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(df.schema, timezone="UTC")
 
 
 def ordered(df: DataFrame, load: Load, columns: list[str]) -> DataFrame:

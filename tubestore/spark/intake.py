@@ -22,8 +22,8 @@ Next to read: `loads.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,22 +34,24 @@ from tubestore.formats import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
 from tubestore.spark.shapes import HEADERS
 
 _T = pa.types
-_GIVEN_ANEW = {"store_id", "offset", "key_code", "state"}
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type holds text."""
     return bool(_T.is_string(kind) or _T.is_large_string(kind))
 
 
-def _is_bytes(kind: Any) -> bool:
-    return bool(_T.is_binary(kind) or _T.is_large_binary(kind) or _is_text(kind))
+def is_bytes(kind: Any) -> bool:
+    """Whether an Arrow type holds bytes, or text."""
+    return bool(_T.is_binary(kind) or _T.is_large_binary(kind) or is_text(kind))
 
 
-def _is_attributes(kind: Any) -> bool:
-    return bool(_T.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type))
+def is_attributes(kind: Any) -> bool:
+    """Whether an Arrow type holds maps of texts."""
+    return bool(_T.is_map(kind) and is_text(kind.key_type) and is_text(kind.item_type))
 
 
-class _Taken(NamedTuple):
+class Taken(NamedTuple):
     """A column that is taken: the store's name for it, and what its type has to be."""
 
     name: str
@@ -58,24 +60,28 @@ class _Taken(NamedTuple):
 
 
 _TAKEN = {
-    "topic": _Taken("topic", _is_text, "string"),
-    "body": _Taken("body", _is_bytes, "binary or string"),
-    "value": _Taken("body", _is_bytes, "binary or string"),
-    "partition_id": _Taken("partition", _T.is_integer, "int"),
-    "partition": _Taken("partition", _T.is_integer, "int"),
-    "key": _Taken("key", _is_bytes, "binary or string"),
-    "filter_item": _Taken("filter_item", _is_text, "string"),
-    "attributes": _Taken("attributes", _is_attributes, "map<string,string>"),
-    "headers": _Taken("attributes", HEADERS.equals, "array<struct<key:string,value:binary>>"),
-    "received_time_ms": _Taken("received_time_ms", _T.is_integer, "bigint"),
-    "received_time": _Taken("received_time", _T.is_timestamp, "timestamp"),
-    "timestamp": _Taken("received_time", _T.is_timestamp, "timestamp"),
-    "msg_id": _Taken("msg_id", _T.is_integer, "bigint"),
+    "topic": Taken("topic", is_text, "string"),
+    "body": Taken("body", is_bytes, "binary or string"),
+    "value": Taken("body", is_bytes, "binary or string"),
+    "partition_id": Taken("partition", _T.is_integer, "int"),
+    "partition": Taken("partition", _T.is_integer, "int"),
+    "key": Taken("key", is_bytes, "binary or string"),
+    "filter_item": Taken("filter_item", is_text, "string"),
+    "attributes": Taken("attributes", is_attributes, "map<string,string>"),
+    "headers": Taken("attributes", HEADERS.equals, "array<struct<key:string,value:binary>>"),
+    "received_time_ms": Taken("received_time_ms", _T.is_integer, "bigint"),
+    "received_time": Taken("received_time", _T.is_timestamp, "timestamp"),
+    "timestamp": Taken("received_time", _T.is_timestamp, "timestamp"),
+    "msg_id": Taken("msg_id", _T.is_integer, "bigint"),
 }
 
 
-class Intake:
-    """Turns batches of one schema into tables that `StagedWriter.write` takes. Picklable."""
+class TakenColumns:
+    """Which columns of a DataFrame are taken, under which name, by one kind of store. Picklable."""
+
+    #: By the name in a DataFrame; and what such a DataFrame has that is given out anew.
+    taken: ClassVar[Mapping[str, Taken]]
+    given_anew: ClassVar[frozenset[str]]
 
     def __init__(self, schema: pa.Schema, topic: str | None) -> None:
         """Check the columns; InvalidMessage names what cannot be taken."""
@@ -83,23 +89,19 @@ class Intake:
         #: Name in the DataFrame, by the store's name.
         self.columns: dict[str, str] = {}
         for field in schema:
-            if field.name not in _GIVEN_ANEW:
+            if field.name not in self.given_anew:
                 self._take(field)
         if "body" not in self.columns:
             raise InvalidMessage("a column body (or value) is needed")
         if "topic" not in self.columns and topic is None:
             raise InvalidMessage("a column topic is needed, or the option topic")
-        if "partition" in self.columns:
-            self.columns.pop("key", None)
-        if "received_time_ms" in self.columns:
-            self.columns.pop("received_time", None)
         if topic is not None:
             self.columns.pop("topic", None)
 
     def _take(self, field: Any) -> None:
-        taken = _TAKEN.get(field.name)
+        taken = self.taken.get(field.name)
         if taken is None:
-            known = ", ".join([*_TAKEN, *sorted(_GIVEN_ANEW)])
+            known = ", ".join([*self.taken, *sorted(self.given_anew)])
             raise InvalidMessage(f"column {field.name}: not known; known are {known}")
         if not taken.fits(field.type):
             raise InvalidMessage(f"column {field.name}: {taken.wanted} is needed, not {field.type}")
@@ -108,6 +110,27 @@ class Intake:
             raise InvalidMessage(f"columns {both}: one of them")
         self.columns[taken.name] = field.name
 
+    def columns_of(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Return what is taken of a batch, by the store's names, with its topic."""
+        found = {name: batch.column(given) for name, given in self.columns.items()}
+        if self.topic is not None:
+            found["topic"] = pa.repeat(pa.scalar(self.topic), batch.num_rows)
+        return found
+
+
+class Intake(TakenColumns):
+    """Turns batches of one schema into tables that `StagedWriter.write` takes. Picklable."""
+
+    taken = _TAKEN
+    given_anew = frozenset({"store_id", "offset", "key_code", "state"})
+
+    def __init__(self, schema: pa.Schema, topic: str | None) -> None:
+        super().__init__(schema, topic)
+        if "partition" in self.columns:
+            self.columns.pop("key", None)
+        if "received_time_ms" in self.columns:
+            self.columns.pop("received_time", None)
+
     @property
     def has_partitions(self) -> bool:
         """Whether the rows say their partition themselves."""
@@ -115,9 +138,7 @@ class Intake:
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
         """Return the rows as a table of the store's columns."""
-        found = {name: batch.column(given) for name, given in self.columns.items()}
-        if self.topic is not None:
-            found["topic"] = pa.repeat(pa.scalar(self.topic), batch.num_rows)
+        found = self.columns_of(batch)
         attributes = found.pop("attributes", None)
         if attributes is not None:
             own, items = split_system(as_maps(attributes))
@@ -151,14 +172,19 @@ def _offsets_with_nulls(column: Any) -> pa.Array:
 def split_system(maps: pa.MapArray) -> tuple[pa.MapArray, pa.StringArray]:
     """Take TubeMQ's own two items out: (the others, the filter items)."""
     items = pc.map_lookup(maps, pa.scalar(ATTRIBUTE_TYPE), "first")
+    return without(maps, [ATTRIBUTE_TYPE, ATTRIBUTE_TIME]), items
+
+
+def without(maps: pa.MapArray, names: Sequence[str]) -> pa.MapArray:
+    """Return maps without some keys."""
     keys, values = maps.keys, maps.items
-    system = pc.is_in(keys, pa.array([ATTRIBUTE_TYPE, ATTRIBUTE_TIME]))
-    if not pc.any(system).as_py():
-        return maps, items
-    keep = pc.invert(system)
+    unwanted = pc.is_in(keys, pa.array(names, keys.type))
+    if not pc.any(unwanted).as_py():
+        return maps
+    keep = pc.invert(unwanted)
     kept = np.concatenate(([0], np.cumsum(keep.to_numpy(zero_copy_only=False))))
     # The keys are those of the whole array, also of a slice, and so are the offsets.
     bounds = kept[np.asarray(maps.offsets.to_numpy())]
     nulls = np.append(pc.is_null(maps).to_numpy(zero_copy_only=False), False)
     marked = pa.array(bounds, pa.int32(), mask=nulls)
-    return pa.MapArray.from_arrays(marked, keys.filter(keep), values.filter(keep)), items
+    return pa.MapArray.from_arrays(marked, keys.filter(keep), values.filter(keep))

@@ -17,8 +17,9 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +41,7 @@ from tubestore.store_directory import StoreDirectory
 from tubestore.topic_settings import load_topics
 from tubestore.vfs import OsVfs
 
+S = TypeVar("S")
 #: Between two looks whether the lock is free, in seconds: from this to ten times this.
 _PAUSE = 0.02
 
@@ -62,6 +64,15 @@ class Load:
             check_root(options.path, vfs)
             topics = load_topics(StoreDirectory(vfs, options.path, "r"), StoreOptions()).settings
         return cls(options, intake, topics)
+
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+        return self.options.path
+
+    def described(self, given: Mapping[str, Any]) -> StagedFile:
+        """Return what a task staged, from its JSON object."""
+        return StagedFile.from_json(given)
 
     def is_published(self, job_id: str) -> bool:
         """Whether a job of this name is in the store already."""
@@ -121,19 +132,23 @@ class Load:
 @contextlib.contextmanager
 def opened(options: WriteOptions) -> Iterator[MessageStoreManager]:
     """Open the store for writing, waiting for whoever has it open now."""
-    deadline = time.monotonic() + options.lock_timeout_ms / 1000
-    store = None
-    while store is None:
+    size = options.store.segment_size_bytes
+    with waited_for(
+        lambda: tubestore.open(options.path, background=False, segment_size_bytes=size),
+        options.path,
+        options.lock_timeout_ms,
+    ) as store:
+        yield store
+
+
+def waited_for(open_store: Callable[[], S], path: str, timeout_ms: int) -> S:
+    """Open a store when its lock is free; StoreLocked after the timeout."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    while True:
         try:
-            store = tubestore.open(
-                options.path,
-                background=False,
-                segment_size_bytes=options.store.segment_size_bytes,
-            )
+            return open_store()
         except StoreLocked as locked:
             if time.monotonic() >= deadline:
-                holder = f"somebody else for {options.lock_timeout_ms} ms (option lockTimeoutMs)"
-                raise StoreLocked(options.path, holder) from locked
+                holder = f"somebody else for {timeout_ms} ms (option lockTimeoutMs)"
+                raise StoreLocked(path, holder) from locked
             time.sleep(_PAUSE * random.uniform(1, 10))
-    with store:
-        yield store

@@ -1,4 +1,4 @@
-"""The sinks: what Spark calls to write a DataFrame or a stream into a store.
+"""The sinks: what Spark calls to write a DataFrame or a stream into a store, of either kind.
 
 | method | process |
 | --- | --- |
@@ -13,8 +13,9 @@ Next to read: `loads.py`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,10 +28,35 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tubestore.errors import InvalidOption
-from tubestore.job_files import StagedFile
-from tubestore.spark.loads import Load
 from tubestore.spark.tasks import plain_errors, say
-from tubestore.spark.write_options import WriteOptions
+
+
+class Replayable(Protocol):
+    """What became of a publish."""
+
+    @property
+    def replayed(self) -> bool:
+        """It had been published before: nothing was done now."""
+
+
+class AnyLoad(Protocol):
+    """How rows come into a store: staged by tasks, published once. Picklable."""
+
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+
+    def is_published(self, job_id: str) -> bool:
+        """Whether a job of this name is in the store already."""
+
+    def stage(self, job_id: str, attempt: str, batches: Iterable[pa.RecordBatch]) -> list[Any]:
+        """Write rows to files that nobody sees; returns their descriptions."""
+
+    def publish(self, job_id: str, staged: list[Any]) -> Replayable:
+        """Make them part of the store, in this order."""
+
+    def abort(self, job_id: str) -> None:
+        """Remove what a job staged, unless it may be published already."""
 
 
 @dataclass
@@ -38,14 +64,15 @@ class Staged(WriterCommitMessage):
     """What one task has staged."""
 
     job_id: str
-    files: list[StagedFile]
+    files: list[Any]
 
 
-def _load(options: WriteOptions, schema: StructType, overwrite: bool) -> Load:
+def appended_schema(schema: StructType, overwrite: bool) -> pa.Schema:
+    """Return the Arrow schema of what is written; InvalidOption unless it is appended."""
     if overwrite:
         reason = "overwrite (or complete): a log is only appended to; use append"
         raise InvalidOption("mode", reason)
-    return Load.prepare(options, to_arrow_schema(schema, timezone="UTC"))
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def _context() -> TaskContext:
@@ -54,7 +81,7 @@ def _context() -> TaskContext:
     return context
 
 
-def _stage(load: Load, job_id: str, batches: Iterator[pa.RecordBatch]) -> Staged:
+def _stage(load: AnyLoad, job_id: str, batches: Iterator[pa.RecordBatch]) -> Staged:
     with plain_errors():
         if load.is_published(job_id):
             return Staged(job_id, [])
@@ -63,21 +90,21 @@ def _stage(load: Load, job_id: str, batches: Iterator[pa.RecordBatch]) -> Staged
         return Staged(job_id, load.stage(job_id, attempt, batches))
 
 
-def _publish(load: Load, job_id: str, messages: list[WriterCommitMessage | None]) -> None:
+def _publish(load: AnyLoad, job_id: str, messages: list[WriterCommitMessage | None]) -> None:
     """Publish what tasks staged, in the order of the DataFrame's partitions."""
     files = [file for message in messages if isinstance(message, Staged) for file in message.files]
     with plain_errors():
         result = load.publish(job_id, files)
     if result.replayed:
-        say(f"{load.options.path}: job {job_id} was there already; nothing was written")
+        say(f"{load.path}: job {job_id} was there already; nothing was written")
 
 
-class TubeStoreWriter(DataSourceArrowWriter):
+class StoreWriter(DataSourceArrowWriter):
     """Appends a DataFrame, all of it or nothing."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        self.load = _load(options, schema, overwrite)
-        self.job_id = options.job_id or f"spark-{uuid.uuid4()}"
+    def __init__(self, load: AnyLoad, job_id: str | None) -> None:
+        self.load = load
+        self.job_id = job_id or f"spark-{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage one partition's rows."""
@@ -92,12 +119,11 @@ class TubeStoreWriter(DataSourceArrowWriter):
         self.load.abort(self.job_id)
 
 
-class TubeStoreStreamWriter(DataSourceStreamArrowWriter):
+class StoreStreamWriter(DataSourceStreamArrowWriter):
     """Appends micro-batches, each once for ever: a batch is named by its query and its number."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        self.load = _load(options, schema, overwrite)
-        self.application = options.application
+    def __init__(self, load: AnyLoad, application: str | None) -> None:
+        self.load, self.application = load, application
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage one partition's rows of a batch."""

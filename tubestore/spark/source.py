@@ -35,11 +35,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import choose_shards, plan
 from tubestore.spark.settings import check_settings
 from tubestore.spark.shapes import SHAPES
-from tubestore.spark.sink import TubeStoreStreamWriter, TubeStoreWriter
+from tubestore.spark.sink import StoreStreamWriter, StoreWriter, appended_schema
 from tubestore.spark.stream import TubeStoreStreamReader
 from tubestore.spark.tasks import plain_errors, read_partition, reading_of, say
 from tubestore.spark.write_options import WriteOptions
@@ -78,13 +79,16 @@ class TubeStoreSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a DataFrame."""
         with plain_errors():
-            return TubeStoreWriter(WriteOptions.parse(self.options), schema, overwrite)
+            options = WriteOptions.parse(self.options)
+            load = Load.prepare(options, appended_schema(schema, overwrite))
+            return StoreWriter(load, options.job_id)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of one micro-batch."""
         with plain_errors():
             options = WriteOptions.parse(self.options, stream=True)
-            return TubeStoreStreamWriter(options, schema, overwrite)
+            load = Load.prepare(options, appended_schema(schema, overwrite))
+            return StoreStreamWriter(load, options.application)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""

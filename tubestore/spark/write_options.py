@@ -8,8 +8,9 @@ Next to read: `intake.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tubestore.errors import InvalidName, InvalidOption
 from tubestore.filenames import check_topic_name
@@ -39,9 +40,9 @@ def _topic(value: str) -> str:
         raise ValueError(error.reason) from None
 
 
-WRITE_TABLE = (
+#: What every sink knows.
+SHARED = (
     Option("path", text, None, "Directory of the store, the same on every node."),
-    Option("topic", _topic, None, "Topic of all rows; else the column `topic` says it."),
     Option("jobId", _job, None, "Names a batch's job: one that is there already does nothing."),
     Option(
         "txnAppId",
@@ -50,13 +51,29 @@ WRITE_TABLE = (
         "Names a query: each of its batches is there once, whatever checkpoint it has.",
         "stream",
     ),
+    Option("lockTimeoutMs", count, 60_000, "How long a commit waits for another writer."),
+)
+WRITE_TABLE = (
+    *SHARED,
+    Option("topic", _topic, None, "Topic of all rows; else the column `topic` says it."),
     Option("createTopics", boolean, True, "Make topics that are missing."),
     Option("numPartitions", count, 1, "Partitions (a shard) of a topic that is made, at least."),
     Option("numStores", count, 1, "Shards of a topic that is made, at least."),
-    Option("lockTimeoutMs", count, 60_000, "How long a commit waits for another writer."),
     Option("segmentBytes", size, 1 << 30, "A data file is full at this size."),
     Option("maxMessageBytes", size, 1_058_816, "Largest message, its attributes included."),
 )
+
+
+def parse_write(
+    given: Mapping[str, str], table: Sequence[Option], *, stream: bool
+) -> dict[str, Any]:
+    """Read the options of a DataFrame's or a stream's writer; InvalidOption."""
+    # The stream's own, which Spark hands on.
+    texts = {k: v for k, v in given.items() if k.lower() != "checkpointlocation"}
+    found = parse(texts, table, stream=stream)
+    if stream and found["jobId"] is not None:
+        raise InvalidOption("jobId", "a stream has txnAppId")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +92,7 @@ class WriteOptions:
     @classmethod
     def parse(cls, given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
         """Read the options of a DataFrame's or a stream's writer; InvalidOption."""
-        # The stream's own, which Spark hands on.
-        texts = {k: v for k, v in given.items() if k.lower() != "checkpointlocation"}
-        found = parse(texts, WRITE_TABLE, stream=stream)
-        if stream and found["jobId"] is not None:
-            raise InvalidOption("jobId", "a stream has txnAppId")
+        found = parse_write(given, WRITE_TABLE, stream=stream)
         try:
             new_topics = TopicOptions(found["numPartitions"], found["numStores"])
         except ValueError as error:

@@ -62,7 +62,7 @@ class CompactJob:
         out = self.load.options
         with StagedWriter(out.path, self.job_id, f"{number}", options=out.store) as writer:
             for portion in split.portions:
-                for columns, bad in self._columns(portion):
+                for columns, bad in sound_columns(portion, self.options):
                     left_out += bad
                     writer.write_columns(portion.shard.topic, columns)
             staged = writer.finish()
@@ -70,22 +70,23 @@ class CompactJob:
         files = [file.as_json() for file in staged]
         return {"split": number, "rows": rows, "left_out": left_out, "files": files}
 
-    def _columns(self, portion: Portion) -> Iterator[tuple[RecordColumns, int]]:
-        """Go through the sound messages that are wanted: (columns, how many were damaged)."""
-        bytes_ = ShardBytes(OsVfs(), portion.shard)
-        try:
-            for _, entries in portion_entries(bytes_, portion):
-                wanted = entries[self.options.filter.mask(entries)]
-                for window in bytes_.windows(wanted):
-                    part = wanted[window.first : window.end]
-                    good = _sound(part, window)
-                    if not good.all() and self.options.fail_on_corrupt:
-                        place = int(part["data_offset"][int(np.argmin(good))])
-                        reason = "a damaged message (failOnCorrupt=false leaves it out)"
-                        raise CorruptRecord(portion.shard.directory, place, reason)
-                    yield columns_of(part[good], window), int((~good).sum())
-        finally:
-            bytes_.close()
+
+def sound_columns(portion: Portion, options: ReadOptions) -> Iterator[tuple[RecordColumns, int]]:
+    """Go through the sound messages that are wanted: (columns, how many were damaged)."""
+    bytes_ = ShardBytes(OsVfs(), portion.shard)
+    try:
+        for _, entries in portion_entries(bytes_, portion):
+            wanted = entries[options.filter.mask(entries)]
+            for window in bytes_.windows(wanted):
+                part = wanted[window.first : window.end]
+                good = _sound(part, window)
+                if not good.all() and options.fail_on_corrupt:
+                    place = int(part["data_offset"][int(np.argmin(good))])
+                    reason = "a damaged message (failOnCorrupt=false leaves it out)"
+                    raise CorruptRecord(portion.shard.directory, place, reason)
+                yield columns_of(part[good], window), int((~good).sum())
+    finally:
+        bytes_.close()
 
 
 def _sound(entries: Any, window: Window) -> Any:

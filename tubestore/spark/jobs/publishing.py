@@ -10,15 +10,13 @@ Next to read: `running.py`, `../loads.py`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX
-from tubestore.job_files import StagedFile, staging_directory
+from tubestore.job_files import staging_directory
 from tubestore.spark.jobs.running import Done, Job, Journal, Row, Told, run, silent
-from tubestore.spark.loads import Load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,30 +37,47 @@ class Published:
     done: Done
 
 
+class StagesFiles(Protocol):
+    """What tasks stage for, and what their files are published by."""
+
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+
+    def is_published(self, job_id: str) -> bool:
+        """Whether a job of this name is in the store already."""
+
+    def described(self, given: Mapping[str, Any]) -> Any:
+        """Return what a task staged, from its JSON object; it has `files`: names and bytes."""
+
+    def publish(self, job_id: str, staged: list[Any]) -> Any:
+        """Make files part of the store; the result has `rows` and `replayed`."""
+
+
 def stage_and_publish(
-    spark: SparkSession, job: Job, splits: Sequence[Any], load: Load, job_id: str,
+    spark: SparkSession, job: Job, splits: Sequence[Any], load: StagesFiles, job_id: str,
     told: Told = silent,
 ) -> Published:  # fmt: skip
     """Stage splits in tasks and publish what they staged, in the order of the splits."""
     if load.is_published(job_id):
         known = load.publish(job_id, [])
         return Published(job_id, known.rows, known.replayed, Done([], 0, 0.0))
-    directory = staging_directory(os.path.abspath(load.options.path), job_id)
+    directory = staging_directory(os.path.abspath(load.path), job_id)
     journal = Journal(
-        Path(directory, _JOURNAL), job, anew=True, holds=lambda row: _is_there(directory, row)
+        Path(directory, _JOURNAL), job, anew=True, holds=lambda row: _is_there(load, directory, row)
     )
     done = run(spark, job, splits, journal=journal, told=told)
-    files = [StagedFile.from_json(file) for row in done.rows for file in row["files"]]
+    files = [load.described(file) for row in done.rows for file in row["files"]]
     result = load.publish(job_id, files)
     return Published(job_id, result.rows, result.replayed, done)
 
 
-def _is_there(directory: str, row: Row) -> bool:
+def _is_there(load: StagesFiles, directory: str, row: Row) -> bool:
     """Whether the files that a row describes are whole."""
-    for file in map(StagedFile.from_json, row["files"]):
-        for suffix, size in ((DATA_SUFFIX, file.data_size), (INDEX_SUFFIX, file.index_size)):
+    for staged in map(load.described, row["files"]):
+        for name, size in staged.files:
             try:
-                if os.path.getsize(os.path.join(directory, file.name + suffix)) != size:
+                if os.path.getsize(os.path.join(directory, name)) != size:
                     return False
             except OSError:
                 return False

@@ -1,0 +1,90 @@
+"""A load into a log: rows staged by tasks, and published by one process in one step.
+
+As `tubestore.spark.loads`, whose promises hold.
+
+Nothing here imports Spark.
+
+Next to read: `source.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+import rocketcompat
+from rocketcompat import bulk_loads
+from rocketcompat.bulk_loads import LogPublishResult
+from rocketcompat.log_jobs import LogRecords, StagedPiece
+from rocketcompat.log_staging import StagedLogWriter
+from rocketcompat.options import MessageStoreConfig
+from rocketcompat.spark.intake import RocketIntake
+from rocketcompat.spark.write_options import RocketWriteOptions
+from tubestore.spark.loads import waited_for
+from tubestore.vfs import OsVfs
+
+
+@dataclass(frozen=True)
+class RocketLoad:
+    """Where rows go, and how; the same in all tasks and on the driver. Picklable."""
+
+    options: RocketWriteOptions
+    config: MessageStoreConfig
+    intake: RocketIntake | None = None
+
+    @classmethod
+    def prepare(cls, options: RocketWriteOptions, schema: pa.Schema | None) -> RocketLoad:
+        """Check columns (none for a job that has its own) and the store, before anything else."""
+        intake = None
+        if schema is not None:
+            intake = RocketIntake(schema, options.topic, options.queues)
+        return cls(options, options.config(), intake)
+
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+        return self.options.path
+
+    def described(self, given: Mapping[str, Any]) -> StagedPiece:
+        """Return what a task staged, from its JSON object."""
+        return StagedPiece.from_json(given)
+
+    def is_published(self, job_id: str) -> bool:
+        """Whether a job of this name is in the store already."""
+        return job_id in LogRecords(OsVfs(), self.path).ids()
+
+    def writer(self, job_id: str, attempt: str) -> StagedLogWriter:
+        """Return what a task stages records with."""
+        return StagedLogWriter(self.path, job_id, attempt, config=self.config)
+
+    def stage(
+        self, job_id: str, attempt: str, batches: Iterable[pa.RecordBatch]
+    ) -> list[StagedPiece]:
+        """Write rows to files that nobody sees; they are synced when this returns."""
+        assert self.intake is not None
+        rows = 0
+        with self.writer(job_id, attempt) as writer:
+            for batch in batches:
+                if batch.num_rows:
+                    writer.write(self.intake.table(batch, rows))
+                    rows += batch.num_rows
+            return writer.finish()
+
+    def publish(self, job_id: str, staged: list[StagedPiece]) -> LogPublishResult:
+        """Make the pieces part of the log, in this order; StoreLocked after the timeout.
+
+        Queues and index have them, synced, when this returns: a real broker may open the store.
+        """
+        open_store = partial(rocketcompat.open, self.path, "w", self.config, background=False)
+        with waited_for(open_store, self.path, self.options.lock_timeout_ms) as store:
+            result = store.publish(job_id, staged)
+            store.clean_staging()  # what others left that gave up days ago
+            return result
+
+    def abort(self, job_id: str) -> None:
+        """Remove what a job staged, unless it may be published already."""
+        bulk_loads.abort(OsVfs(), self.path, job_id)

@@ -1,0 +1,130 @@
+"""Jobs from tube roots to RocketMQ stores: shards, ours or TubeMQ's, as the end of a CommitLog.
+
+A task takes a range of message ids of all shards, makes log records of them in the order of their
+ids and stages those; the driver publishes all of them, in the order of the ranges. Records that
+came from a log are what they were, byte for byte, but for their offsets, which the log gives: a
+log that was converted to shards and back is the same.
+
+Next to read: `id_splits.py`, `../tube_to_log.py`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from rocketcompat.columns import RecordColumns
+from rocketcompat.log_staging import BLOCK_BYTES, StagedLogWriter
+from rocketcompat.spark.id_splits import by_ids
+from rocketcompat.spark.loads import RocketLoad
+from rocketcompat.spark.write_options import STORE_TABLE, RocketWriteOptions
+from rocketcompat.tube_to_log import to_log
+from tubestore.errors import InvalidOption
+from tubestore.kernels import bytes_of
+from tubestore.spark.jobs.compact import sound_columns
+from tubestore.spark.jobs.publishing import Published, stage_and_publish
+from tubestore.spark.jobs.running import Row, Told, digest_of, silent
+from tubestore.spark.options import ReadOptions
+from tubestore.spark.planning import Plan, Split, plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: A task holds its split a few times over.
+_SPLIT_BYTES = 64 << 20
+_STORE_OPTIONS = {option.name.lower() for option in STORE_TABLE}
+
+
+@dataclass(frozen=True)
+class TubeConvertJob:
+    """Stages splits of shards as log records."""
+
+    job_id: str
+    load: RocketLoad
+    options: ReadOptions
+    name: str = "convert-tube"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return what tells this job from another."""
+        options = {"read": digest_of(self.options), "write": digest_of(self.load.options)}
+        return {"job_id": self.job_id, "options": options}
+
+    def work(self, number: int, split: Split) -> Row:
+        """Stage one split."""
+        records, keys, left_out = [], [np.empty(0, np.int64)], 0
+        for portion in split.portions:
+            highest = np.iinfo(np.int64).min
+            for tube, bad in sound_columns(portion, self.options):
+                left_out += bad
+                if len(tube):
+                    records.append(to_log(portion.shard.topic, tube, self.load.config))
+                    # What is not in the order of the ids keeps that of its shard.
+                    ids = np.maximum.accumulate(np.append(highest, tube.msg_ids))
+                    keys.append(ids[1:])
+                    highest = ids[-1]
+        with self.load.writer(self.job_id, f"{number}") as writer:
+            if records:
+                _write(writer, pa.concat_arrays(records), np.concatenate(keys))
+            staged = writer.finish()
+        rows = sum(piece.rows for piece in staged)
+        files = [piece.as_json() for piece in staged]
+        return {"split": number, "rows": rows, "left_out": left_out, "files": files}
+
+
+def _write(writer: StagedLogWriter, records: Any, ids: Any) -> None:
+    """Stage records in the order of their ids, some MiB at a time."""
+    if (np.diff(ids) < 0).any():
+        records = records.take(pa.array(np.argsort(ids, kind="stable")))
+    buffers = records.buffers()
+    bounds = np.frombuffer(buffers[1], np.int64)[: len(records) + 1]
+    data, first = bytes_of(buffers[2]), 0
+    while first < len(records):
+        end = int(np.searchsorted(bounds, bounds[first] + BLOCK_BYTES, "right")) - 1
+        end = max(end, first + 1)
+        piece = data[bounds[first] : bounds[end]]
+        writer.write_records(RecordColumns(piece.data, bounds[first:end] - bounds[first], 0))
+        first = end
+
+
+def plan_tube_convert(
+    root: str, out: str, job_id: str | None, given: Mapping[str, str]
+) -> tuple[TubeConvertJob, Plan]:
+    """Plan a conversion; the RocketMQ store may be there, or is made.
+
+    `given`: options of `tubestore.spark.read`, and those of a store that is made.
+    """
+    store = {name: text for name, text in given.items() if name.lower() in _STORE_OPTIONS}
+    texts = {name: text for name, text in given.items() if name not in store}
+    texts = {"maxSplitBytes": str(_SPLIT_BYTES), "path": root, **texts}
+    options = ReadOptions.parse(texts)
+    name = job_id or f"convert-{uuid.uuid4()}"
+    load = RocketLoad.prepare(RocketWriteOptions.parse({"path": out, "jobId": name, **store}), None)
+    made = plan(options)
+    portions = [portion for split in made.splits for portion in split.portions]
+    if any(portion.limits or not portion.others for portion in portions):
+        raise InvalidOption("partitions", "a conversion has whole topics, from begin to end")
+    splits = by_ids(portions, options.max_split_bytes)
+    return TubeConvertJob(name, load, options), replace(made, splits=splits)
+
+
+def convert_tube(
+    spark: SparkSession,
+    root: str,
+    out: str,
+    *,
+    job_id: str | None = None,
+    told: Told = silent,
+    **options: str,
+) -> Published:
+    """Append the messages of a tube root to a RocketMQ store: all of them or none.
+
+    Once for ever by `job_id`. Queues are the partitions; queue offsets are given anew, in order;
+    store times are the received times.
+    """
+    job, made = plan_tube_convert(root, out, job_id, options)
+    return stage_and_publish(spark, job, made.splits, job.load, job.job_id, told)

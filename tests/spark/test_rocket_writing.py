@@ -1,0 +1,193 @@
+"""Rows become messages of a RocketMQ store, staged by tasks and published once."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+import rocketcompat
+from rocketcompat.check import check
+from rocketcompat.spark.loads import RocketLoad
+from rocketcompat.spark.shapes import ROCKETMQ_SCHEMA
+from rocketcompat.spark.write_options import RocketWriteOptions
+from tests.spark.rocket_stores import CONFIG, dumped, planned, read_log, write_rocket_store
+from tubestore.errors import InvalidMessage, InvalidOption, StoreFailed, StoreLocked
+
+#: Of the stores that are made here; checking them needs the index's geometry.
+SMALL = {
+    "mappedFileSizeCommitLog": str(64 << 10),
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+}
+GEOMETRY = {"maxHashSlotNum": 100, "maxIndexNum": 400}
+
+
+def load_of(root: Path, schema: pa.Schema, **options: str) -> RocketLoad:
+    parsed = RocketWriteOptions.parse({"path": str(root), **SMALL, **options})
+    again: RocketLoad = pickle.loads(pickle.dumps(RocketLoad.prepare(parsed, schema)))
+    return again
+
+
+def run(root: Path, batches: list[pa.RecordBatch], job_id: str = "j", **options: str) -> Any:
+    """Do what Spark does: a task a batch, then a commit."""
+    load = load_of(root, batches[0].schema, **options)
+    staged = [load.stage(job_id, f"{n}-{n}", iter([one])) for n, one in enumerate(batches)]
+    return load.publish(job_id, [piece for pieces in staged for piece in pieces])
+
+
+def batch(first: int, count: int, **columns: Any) -> pa.RecordBatch:
+    rows = {
+        "topic": ["orders"] * count,
+        "body": [b"%d" % n for n in range(first, first + count)],
+        **columns,
+    }
+    return pa.RecordBatch.from_pydict(rows)
+
+
+def bodies(root: Path) -> list[bytes]:
+    return [row["body"] for row in dumped(root)]
+
+
+def sound(root: Path) -> bool:
+    return list(check(root, GEOMETRY)) == []
+
+
+def test_rows_of_all_tasks_are_there_in_their_order(tmp_path: Path) -> None:
+    result = run(tmp_path, [batch(0, 10), batch(10, 5), batch(15, 3000)])
+    assert (result.rows, result.replayed) == (3015, False)
+    assert bodies(tmp_path) == [b"%d" % n for n in range(3015)]
+    assert sound(tmp_path)
+    assert load_of(tmp_path, batch(0, 1).schema).is_published("j")
+    assert run(tmp_path, [batch(0, 10)]).replayed
+    assert len(bodies(tmp_path)) == 3015
+
+
+def test_a_store_that_is_there_is_written_with_its_own_sizes(tmp_path: Path) -> None:
+    write_rocket_store(tmp_path, 300)
+    before = bodies(tmp_path)
+    run(tmp_path, [batch(0, 1000)])
+    assert bodies(tmp_path) == [*before, *(b"%d" % n for n in range(1000))]
+    assert sound(tmp_path)
+    with pytest.raises(InvalidOption, match=f"the store has {64 << 10}"):
+        load_of(tmp_path, batch(0, 1).schema, mappedFileSizeCommitLog="1m")
+    with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
+        assert store.max_offset_in_queue("orders", 0) == 1000
+        with pytest.raises(StoreLocked, match="lockTimeoutMs"):
+            run(tmp_path, [batch(0, 1)], "k", lockTimeoutMs="1")
+
+
+def test_a_dataframe_over_a_store_gives_the_same_messages(tmp_path: Path) -> None:
+    write_rocket_store(tmp_path / "one", 200)
+    for number, shape in enumerate(("rocketmq", "kafka")):
+        rows = read_log(tmp_path / "one", planned(tmp_path / "one"), schema=shape)
+        schema = ROCKETMQ_SCHEMA if shape == "rocketmq" else None
+        copy = tmp_path / f"copy{number}"
+        batches = [pa.RecordBatch.from_pylist(rows, schema)] if schema else kafka_batches(rows)
+        run(copy, batches)
+        given_anew = {"physical_offset", "store_timestamp", "msg_id"}
+        if shape == "kafka":  # which knows no such fields; its key is a property
+            given_anew |= {"born_timestamp", "born_host", "store_host"}
+        for old, new in zip(dumped(tmp_path / "one"), dumped(copy), strict=True):
+            for name in old.keys() - given_anew:
+                if name == "properties":
+                    assert dict(old[name]) == dict(new[name])
+                elif name != "store_size":
+                    assert old[name] == new[name], name
+        assert sound(copy)
+
+
+def kafka_batches(rows: list[dict[str, Any]]) -> list[pa.RecordBatch]:
+    from rocketcompat.spark.shapes import KAFKA
+
+    return [pa.RecordBatch.from_pylist(rows, KAFKA.schema)]
+
+
+def test_rows_without_a_queue_take_turns(tmp_path: Path) -> None:
+    rows = batch(0, 6).drop_columns(["topic"])
+    run(tmp_path, [rows], topic="logs", numQueues="3")
+    found = [(row["topic"], row["queue_id"], row["body"]) for row in dumped(tmp_path)]
+    assert found == [("logs", n % 3, b"%d" % n) for n in range(6)]
+
+
+def test_tags_and_keys_count_before_the_properties(tmp_path: Path) -> None:
+    maps = pa.array([[("KEYS", "old"), ("a", "b")]], pa.map_(pa.string(), pa.string()))
+    run(tmp_path, [batch(0, 1, properties=maps, keys=["new"], tags=["t"], flag=[7])])
+    (row,) = dumped(tmp_path)
+    assert dict(row["properties"]) == {"KEYS": "new", "TAGS": "t", "a": "b"}
+    assert row["flag"] == 7
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"colour": ["red"]}, "column colour: not known"),
+        ({"queue_id": ["a"]}, "column queue_id: int is needed"),
+        ({"value": [b"x"]}, "columns body and value: one of them"),
+    ],
+)
+def test_columns_that_cannot_be_taken_are_named(
+    columns: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidMessage, match=reason):
+        load_of(tmp_path / "new", batch(0, 1, **columns).schema)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"state": ["torn"]}, "column state"),
+        ({"body": pa.array([None], pa.binary())}, "column body"),
+        ({"born_timestamp": pa.array([None], pa.int64())}, "column born_timestamp"),
+        ({"key": [b"\xff"]}, "no UTF-8"),
+        ({"queue_id": [-1]}, "queue_id"),
+    ],
+)
+def test_rows_that_cannot_be_taken_leave_nothing(
+    columns: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidMessage, match=reason):
+        run(tmp_path, [batch(0, 1, **columns)])
+    assert not list((tmp_path / ".tubestore" / "staging").glob("*/*"))
+
+
+def test_a_driver_that_dies_behind_the_record_has_published(tmp_path: Path) -> None:
+    write_rocket_store(tmp_path, 10)
+    dies = mock.patch("rocketcompat.bulk_loads.roll_forward", side_effect=OSError("killed"))
+    with dies, pytest.raises(StoreFailed):
+        run(tmp_path, [batch(0, 2000)])
+    load_of(tmp_path, batch(0, 1).schema).abort("j")  # as Spark does: it must not help
+    assert len(bodies(tmp_path)) == 10
+    assert "half_published" in [found["reason"] for found in check(tmp_path, GEOMETRY)]
+    assert run(tmp_path, [batch(0, 2000)]).replayed
+    assert len(bodies(tmp_path)) == 2010
+    assert sound(tmp_path)
+
+
+def test_a_job_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    load = load_of(tmp_path, batch(0, 1).schema)
+    load.stage("j", "0-0", iter([batch(0, 5)]))
+    load.abort("j")
+    assert not list((tmp_path / ".tubestore" / "staging").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"jobid": "a", "stream": "1"}, "a stream has txnAppId"),
+        ({"numQueues": "0"}, "above 0"),
+        ({"compat": "3.0"}, "4.9.8"),
+        ({"maxIndexNum": "0"}, "above 0"),
+        ({"numPartitions": "3"}, "numPartitions"),
+    ],
+)
+def test_options_that_cannot_be_used_are_named(given: dict[str, str], reason: str) -> None:
+    stream = given.pop("stream", None) is not None
+    with pytest.raises(InvalidOption, match=reason):
+        RocketWriteOptions.parse({"path": "/x", **given}, stream=stream)
