@@ -33,7 +33,7 @@ import numpy as np
 
 from rocketcompat.batch_encoder import EncodedColumns, encode_columns
 from rocketcompat.columns import RecordColumns, queue_columns
-from rocketcompat.formats import BLANK
+from rocketcompat.formats import BLANK, SYS_FLAG_INNER_BATCH
 from rocketcompat.log_jobs import LOG_SUFFIX, ROW, ROWS_SUFFIX, StagedPiece, digest_of
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.options import MessageStoreConfig
@@ -109,6 +109,10 @@ class StagedLogWriter:
         room = self._config.mapped_file_size_commit_log - BLANK.size
         if int(sizes.max()) > room:
             raise MessageTooLarge(int(sizes.max()), room, "record")
+        if (records.column("sys_flag") & SYS_FLAG_INNER_BATCH).any() and (
+            self._config.compat == "5.3.3" or self._config.batch_topics
+        ):
+            raise InvalidMessage("an inner batch: its queue offsets are given out by put only")
         self._check_kind(True, True)
         raw = slices(records.data, records.starts, sizes)
         bounds = np.frombuffer(raw.buffers()[1], np.int64)[: len(sizes) + 1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -16,7 +17,10 @@ from rich.console import Console
 import rocketcompat
 from rocketcompat.check import check
 from rocketcompat.cli import demo
+from rocketcompat.columns import RecordColumns
 from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.log_staging import StagedLogWriter
 from rocketcompat.messages import Message
 from tests.interop.conftest import tube as tube
 from tests.interop.drivers import (
@@ -39,8 +43,16 @@ from tests.interop.rocket_book import (
     row_of_message,
     rows_of,
 )
-from tests.interop.rocket_messages import BORN, SETTINGS, STORE_HOST, config, message_of
+from tests.interop.rocket_messages import (
+    BORN,
+    SETTINGS,
+    STORE_HOST,
+    columns_of,
+    config,
+    message_of,
+)
 from tubestore.cli.demo_parts import TOPIC, kill_in_the_middle, load_lines
+from tubestore.errors import StoreFailed
 
 pytestmark = pytest.mark.interop
 
@@ -118,7 +130,69 @@ def fill_file(store: DefaultMessageStore, book: Book, left: int = 0) -> None:
     assert store.max_physical_offset % FILE_SIZE == FILE_SIZE - BLANK_SIZE - left
 
 
+def publish(store: DefaultMessageStore, book: Book, job: str, numbers: range) -> None:
+    """Stage messages in two tasks, publish them, and note them."""
+    staged = []
+    for task in (0, 1):
+        messages = [message_of(n) for n in numbers[task::2]]
+        with StagedLogWriter(store.root, job, f"{task}", config=store.config) as writer:
+            writer.write(columns_of(messages))
+            staged += writer.finish()
+    result = store.publish(job, staged)
+    told = iter([message_of(n) for task in (0, 1) for n in numbers[task::2]])
+    for piece in StoreDirectory(store.root, SETTINGS).scan_log(result.start, result.end):
+        assert isinstance(piece, RecordColumns)
+        places = {
+            "physicalOffset": piece.starts + piece.base,
+            "queueOffset": piece.column("queue_offset"),
+            "storeSize": piece.column("total_size"),
+            "storeTimestamp": piece.column("store_timestamp"),
+        }
+        for row in range(len(piece)):
+            place = {name: int(column[row]) for name, column in places.items()}
+            book.rows.append(row_of_message(next(told)) | place)
+    assert next(told, None) is None
+
+
 class TestTurns:
+    @pytest.mark.parametrize("version", ROCKETMQ_VERSIONS)
+    def test_a_real_store_goes_on_behind_what_was_published(
+        self, version: str, tmp_path: Path
+    ) -> None:
+        book = Book()
+        with opened(tmp_path, version) as store:
+            put_many(store, book, 30)
+            publish(store, book, "small", range(1000, 1006))
+            publish(store, book, "large", range(2000, 2600))
+            assert book.end > FILE_SIZE
+            put_many(store, book, 10)
+            store.wait_dispatched(book.rows[-1]["physicalOffset"])
+            check_store(store, book)
+        check_files(tmp_path, book)
+        visit(version, tmp_path, book)
+        with opened(tmp_path, version) as store:
+            publish(store, book, "behind theirs", range(3000, 3600))
+        visit(version, tmp_path, book)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("version", ROCKETMQ_VERSIONS)
+    def test_a_real_store_opens_a_log_in_which_a_killed_publish_was_finished(
+        self, version: str, tmp_path: Path
+    ) -> None:
+        book = Book()
+        with opened(tmp_path, version) as store:
+            put_many(store, book, 30)
+        dies = mock.patch("rocketcompat.bulk_loads.roll_forward", side_effect=OSError("killed"))
+        store = opened(tmp_path, version)
+        with dies, pytest.raises(StoreFailed):
+            publish(store, book, "killed", range(1000, 1600))
+        with pytest.raises(StoreFailed):
+            store.close()
+        with opened(tmp_path, version) as store:
+            publish(store, book, "killed", range(1000, 1600))
+        check_files(tmp_path, book)
+        visit(version, tmp_path, book)
+
     @pytest.mark.slow
     @pytest.mark.parametrize("version", ROCKETMQ_VERSIONS)
     def test_ours_takes_over_what_a_real_store_began(self, version: str, tmp_path: Path) -> None:
