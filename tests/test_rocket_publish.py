@@ -127,6 +127,28 @@ def test_a_small_job_goes_on_in_the_live_file_and_a_large_one_begins_files(vfs: 
         assert store.recovered.clean
 
 
+@pytest.mark.parametrize(
+    "change", [{"write_without_mmap": False}, {"transient_store_pool_enable": True}]
+)
+def test_a_job_comes_behind_what_stands_in_maps_and_buffers(
+    vfs: MemoryVfs, change: dict[str, bool]
+) -> None:
+    config = CONFIG.changed(**change)
+    wanted = []
+    with opened(vfs, config=config) as store:
+        for name, count in (("s", 3), ("l", 60), ("t", 4)):
+            store.put_message(Message("orders", b"before " + name.encode()))
+            store.publish(name, stage(vfs, name, batch(numbered(name, count)), config=config))
+            put = store.put_message(Message("orders", b"after " + name.encode()))
+            before, after = (b"%s %s" % (word, name.encode()) for word in (b"before", b"after"))
+            wanted += [before, *numbered(name, count), after]
+        store.flush()
+        assert store.look_message(put.physical_offset).body == b"after t"
+        assert counted(pulled(store)) == len(wanted)
+    assert bodies(vfs) == wanted
+    assert findings(vfs) == []
+
+
 def test_pieces_follow_each_other_in_the_order_given(vfs: MemoryVfs) -> None:
     parts = [stage(vfs, "j", batch(numbered(name, 25)), attempt=name) for name in "abc"]
     with opened(vfs) as store:
