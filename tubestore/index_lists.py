@@ -1,4 +1,4 @@
-"""What is known of a shard's index segments: posting lists and times, live in memory or kept.
+"""What is known of a shard's index segments: posting lists, times and totals, live or kept.
 
 Everything here can be found out again from the index; a sealed segment's is kept in a cache
 file once somebody has asked for it.
@@ -25,6 +25,7 @@ from tubestore.filenames import (
 )
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.partition_index import PartitionIndex
+from tubestore.partition_totals import PartitionTotals
 from tubestore.records import ENTRY_SIZE, entries_in
 from tubestore.segment import FileSegment
 from tubestore.segment_list import FileSegmentList
@@ -33,6 +34,7 @@ from tubestore.vfs import Vfs
 
 Array = np.ndarray[Any, Any]
 _TIMES = "received_time"
+_TOTALS = "totals"
 _Key = tuple[int, str]
 
 
@@ -42,7 +44,7 @@ class IndexLists:
     def __init__(self, vfs: Vfs, directory: str, store_id: int) -> None:
         self._vfs, self._directory = vfs, directory
         self._first_partition_id = store_id * PARTITIONS_PER_STORE
-        self._lists: dict[_Key, PartitionIndex | TimeIndex] = {}
+        self._lists: dict[_Key, PartitionIndex | TimeIndex | PartitionTotals] = {}
         self._kept: set[_Key] = set()
 
     def postings(self, segment: FileSegment, field: str) -> PartitionIndex:
@@ -77,6 +79,16 @@ class IndexLists:
             times = self._lists.setdefault(key, times)
         assert isinstance(times, TimeIndex)
         return times
+
+    def totals(self, segment: FileSegment) -> PartitionTotals:
+        """Return what each partition has in an index segment."""
+        key = (segment.start, _TOTALS)
+        totals = self._lists.get(key)
+        if totals is None:
+            totals = PartitionTotals(segment.start, self._first_partition_id)
+            totals = self._lists.setdefault(key, totals)
+        assert isinstance(totals, PartitionTotals)
+        return totals
 
     def forget(self, segment: FileSegment) -> None:
         """Drop what is known of a segment that is gone, in memory and in cache files."""
@@ -114,7 +126,7 @@ class IndexLists:
         by_start = {segment.start: segment for segment in index if segment.sealed}
         for key, lists in list(self._lists.items()):
             segment = by_start.get(key[0])
-            if segment is None or key in self._kept:
+            if segment is None or key in self._kept or isinstance(lists, PartitionTotals):
                 continue
             self._kept.add(key)
             entries = entries_in(segment.view(segment.end))

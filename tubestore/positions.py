@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore.formats import PARTITIONS_PER_STORE
-from tubestore.records import ENTRY_SIZE
+from tubestore.partition_totals import NOTHING, Totals
 from tubestore.selection import Source
 
 Array = np.ndarray[Any, Any]
@@ -114,39 +114,9 @@ def back(
     return None
 
 
-class Summary(NamedTuple):
-    """What each partition of a shard has, by its place there (int64, 10,000 of each).
-
-    `first` and `last`: offsets, -1 without messages; `bytes`: of the records; `oldest`: ms.
-    """
-
-    messages: Array
-    first: Array
-    last: Array
-    bytes: Array
-    oldest: Array
-
-
-def summarize(sources: Iterable[Source], store_id: int, start: int) -> Summary:
-    """Go through a shard's entries from `start` on once; entries of other shards are left out."""
-    size = PARTITIONS_PER_STORE
-    counts, totals = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    first, last = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
-    oldest = np.full(size, _LATEST, np.int64)
+def summarize(sources: Iterable[Source], store_id: int, start: int) -> Totals:
+    """Return what each of a shard's 10,000 partitions has from `start` on."""
+    totals = NOTHING
     for source in sources:
-        ordinals = np.arange(source.ordinal(start), len(source.entries))
-        entries = source.entries[len(source.entries) - len(ordinals) :]
-        places = entries["partition_id"].astype(np.int64) - store_id * size
-        known = (places >= 0) & (places < size)
-        if not known.all():
-            places, ordinals, entries = places[known], ordinals[known], entries[known]
-        offsets = source.index_start + ENTRY_SIZE * ordinals
-        counts += np.bincount(places, minlength=size)
-        sizes = entries["data_size"].astype(np.int64)
-        totals += np.bincount(places, weights=sizes, minlength=size).astype(np.int64)
-        np.minimum.at(oldest, places, entries["received_time"].astype(np.int64))
-        last[places] = offsets  # the last assignment stays
-        here = np.full(size, -1, np.int64)
-        here[places[::-1]] = offsets[::-1]
-        first = np.where(first < 0, here, first)
-    return Summary(counts, first, last, totals, oldest)
+        totals = totals.and_then(source.totals(store_id, start))
+    return totals.up_to(PARTITIONS_PER_STORE)

@@ -20,6 +20,7 @@ from tubestore.index_lists import IndexLists
 from tubestore.kernels import ranks, rows_at
 from tubestore.mem_store import Placed
 from tubestore.partition_index import PartitionIndex
+from tubestore.partition_totals import Totals, totals_of
 from tubestore.records import ENTRY_SIZE
 from tubestore.segment import FileSegment
 from tubestore.time_index import TimeIndex
@@ -95,6 +96,14 @@ class Source:
             first = int(self.entries["partition_id"][0]) // PARTITIONS_PER_STORE
             return PartitionIndex(field, first * PARTITIONS_PER_STORE)
         return self._lists.postings(self._segment, field)
+
+    def totals(self, store_id: int, start: int) -> Totals:
+        """Return what each partition has from the offset `start` on; remembered of a segment."""
+        first = self.ordinal(start)
+        if first == 0 and self._segment is not None and self._lists is not None:
+            return self._lists.totals(self._segment).of(self.entries)
+        offset = self.index_start + ENTRY_SIZE * first
+        return totals_of(self.entries[first:], offset, store_id * PARTITIONS_PER_STORE)
 
     def ordinal(self, offset: int) -> int:
         """Return the first ordinal at or behind an index offset."""

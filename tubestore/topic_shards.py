@@ -216,7 +216,8 @@ class TopicShards:
 
         `first`: the offset of its first message, `next` if it has none; `next`: where its shard
         ends; `bytes`: of its records, headers included; `oldest`: when the one that was received
-        first was received. One pass over the index, one moment for all shards.
+        first was received. One moment for all shards; the index is gone through once, and by later
+        calls from there on.
         """
         views = {view.store_id: view for view in self.views()}
         names = ("partition", "first", "next", "count", "bytes", "oldest")
