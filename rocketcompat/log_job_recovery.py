@@ -11,6 +11,7 @@ Next to read: `bulk_loads.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os.path import dirname
 
 from rocketcompat.log_jobs import WINDOW_BYTES, LogRecord, LogRecords, places_of
@@ -37,13 +38,30 @@ def recover_job(vfs: Vfs, root: str) -> LogRecord | None:
     return record
 
 
+def give_up(vfs: Vfs, root: str, take_away: Callable[[str], object]) -> LogRecord | None:
+    """Let a job that cannot go on be as far as it came; returns it. For a store that is locked.
+
+    What it has staged is taken away, what it has in the log stays, and its id counts. None, and
+    nothing is done, if there is no such job.
+    """
+    records = LogRecords(vfs, root)
+    record = records.pending()
+    if record is None or not any(place.obstacle for place in places_of(vfs, root, record)):
+        return None
+    staging = staging_directory(root, record.job_id)
+    if vfs.exists(staging):
+        take_away(staging)
+    records.finish(record)
+    return record
+
+
 def roll_forward(vfs: Vfs, root: str, record: LogRecord) -> None:
     """Bring every part of a recorded job to its place, durably; harmless when repeated."""
     places = places_of(vfs, root, record)
     for place in places:
         if place.obstacle is not None:
             text = f"job {record.job_id!r} is recorded and cannot go on: {place.obstacle}"
-            raise NotAStore(root, text)
+            raise NotAStore(root, f"{text}; see `rocketcompat recover --give-up`")
     staging = staging_directory(root, record.job_id)
     for place in places:
         if not place.is_staged:

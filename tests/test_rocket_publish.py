@@ -448,6 +448,38 @@ def test_the_command_recover_finishes_a_job_and_until_then_nothing_is_mended(
     assert row["job"] is None
 
 
+def test_a_job_that_cannot_go_on_is_given_up_when_that_is_asked_for(
+    tmp_path: Path, command: Command
+) -> None:
+    root = str(tmp_path)
+    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+        store.put_message(Message("orders", b"before"))
+    store = rocketcompat.open(root, "w", CONFIG, background=False)
+    with StagedLogWriter(root, "j", "0", config=CONFIG) as writer:
+        writer.write(batch(numbered("a", 60)))
+        pieces = writer.finish()
+    with (
+        mock.patch("rocketcompat.bulk_loads.roll_forward", side_effect=OSError("killed")),
+        pytest.raises(StoreFailed),
+    ):
+        store.publish("j", pieces)
+    with pytest.raises(StoreFailed):
+        store.close()
+    theirs = tmp_path / "commitlog" / f"{4096:020d}"
+    theirs.write_bytes(b"a real broker was here".ljust(4096, b"\0"))
+    sizes = ("-o", "maxHashSlotNum=16", "-o", "maxIndexNum=40")
+    assert "recover --give-up" in command("recover", root, *sizes).err
+    kept = tmp_path / "kept"
+    given_up = command("recover", root, "--give-up", "--quarantine", kept, *sizes)
+    assert given_up.code == 0
+    assert "job 'j' was given up" in given_up.err
+    assert list(kept.rglob("at-*"))
+    assert command("check", root, *sizes).code == 0
+    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+        assert store.publish("j", pieces).replayed
+        assert pulled(store) == [[b"before"], [], []]
+
+
 def test_a_job_whose_staged_files_are_gone_is_named(vfs: MemoryVfs) -> None:
     inner, _ = half_published(60)
     staging = f"{ROOT}/.tubestore/staging/job-j"

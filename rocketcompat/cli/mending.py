@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from rocketcompat.cli.progress import bar
 from tubestore.cli.arguments import say
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.output import Column, emit_object, emit_rows
+
+if TYPE_CHECKING:
+    from rocketcompat.directory import StoreDirectory
 
 ACTION_COLUMNS = (
     Column("path", "line"),
@@ -45,10 +48,18 @@ class StructureName(enum.StrEnum):
 
 
 @store_command(limit=False)
-def recover(given: Given) -> None:
+def recover(
+    given: Given,
+    give_up: Annotated[
+        bool,
+        typer.Option("--give-up", help="Leave a job that cannot go on as far as it came."),
+    ] = False,
+    quarantine: QuarantineOption = None,
+) -> None:
     """Finish what a crash left: a half-published job, a torn tail, queues and index behind the log.
 
-    As every opening for writing does; a real broker may open the store then.
+    As every opening for writing does; a real broker may open the store then. With --give-up what a
+    job that cannot go on has staged goes into quarantine.
     """
     import rocketcompat
     from rocketcompat.index_geometry import writing_config
@@ -56,6 +67,8 @@ def recover(given: Given) -> None:
 
     directory = given.directory()
     job = LogRecords(directory.vfs, directory.root).pending()
+    if give_up:
+        _give_up(directory, quarantine)
     config = writing_config(directory)
     with rocketcompat.open(directory.root, "w", config, background=False) as store:
         found = store.recovered
@@ -66,6 +79,23 @@ def recover(given: Given) -> None:
             "damaged_regions": len(found.damages),
         }
     emit_object(row, RECOVER_COLUMNS, given.output)
+
+
+def _give_up(directory: StoreDirectory, place: str | None) -> None:
+    """Give up the job that cannot go on, if there is one."""
+    from rocketcompat.log_job_recovery import give_up
+    from rocketcompat.quarantine import Quarantine
+    from rocketcompat.store_lock import StoreLock
+
+    lock = StoreLock(directory.vfs, directory.root)
+    try:
+        kept = Quarantine(directory.vfs, directory.root, place)
+        job = give_up(directory.vfs, directory.root, kept.move)
+        kept.sync()
+        if job is not None:
+            say(f"job {job.job_id!r} was given up; what it had staged is in {kept.path}")
+    finally:
+        lock.release()
 
 
 @store_command(limit=False)
