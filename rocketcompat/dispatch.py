@@ -23,7 +23,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rocketcompat.columns import RecordColumns
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.dispatch_batch import batch_of, batch_of_records, merged
 from rocketcompat.follower import Follower
@@ -68,6 +67,7 @@ class ReputMessageService:
         self._dispatch_lock = threading.Lock()
         self._condition = threading.Condition()
         self._source = LogFeed(log, position, begin)
+        self._position = position
         self._inline_bytes = log.config.dispatch_inline_bytes or 1 << 63
         self._delays = log.config.delay_levels_ms
         #: Batches over many queues that wait for more, so that a queue is written once for them.
@@ -84,12 +84,12 @@ class ReputMessageService:
     @property
     def position(self) -> int:
         """Everything below this physical offset has been handed over."""
-        return self._source.position
+        return self._position
 
     @property
     def behind(self) -> int:
         """Bytes of the log that have not been handed over (RocketMQ's dispatchBehindBytes)."""
-        return max(0, self._log.max_offset - self._source.position)
+        return max(0, self._log.max_offset - self._position)
 
     @property
     def failed(self) -> dict[str, Exception]:
@@ -107,31 +107,35 @@ class ReputMessageService:
         Batches that were gathered wait on, unless `everything` that is there now is wanted.
         """
         count, target = 0, self._log.max_offset if everything else 0
+        source, damaged = self._source, self._source.damaged
         while True:
-            position = self._gathered[-1].end if self._gathered else self._source.position
-            records = self._source.next_columns(position)
-            if records is not None:
-                count += self._take(records)
-            elif self._gathered:
-                if self._source.position >= target and not self._source.holds_more(position):
-                    return count
-                count += self._hand_over_gathered()
-            elif (piece := self._source.next_piece()) is not None:
+            if (records := source.next_columns()) is not None:
+                first, end = records.base, records.end
+                count += self._take(batch_of_records(records, first, end, self._delays, damaged))
+            elif (piece := source.next_piece()) is not None:
+                if source.damaged != damaged:  # a batch knows of one region before it
+                    count += self._hand_over_gathered()
+                    damaged = source.damaged
                 count += self._dispatch(piece)
+            elif self._gathered and self._position < target:
+                count += self._hand_over_gathered()
             else:
                 return count
 
-    def _take(self, records: RecordColumns) -> int:
-        """Hand records over, or let them wait for more; returns how many were handed over."""
-        batch = batch_of_records(
-            records, records.base, records.end, self._delays, self._source.damaged
-        )
-        if len(batch) >= _DENSE_ROWS * len(batch.queue_keys):
+    def _take(self, batch: DispatchBatch) -> int:
+        """Hand a batch over, or let it wait for more; returns how many records were handed over."""
+        dense = len(batch) >= _DENSE_ROWS * len(batch.queue_keys)
+        if dense or not self._log.keeps_columns:
             count = self._hand_over_gathered()
             self._hand_over(batch)
             return count + len(batch)
+        count = 0
+        if self._gathered and any(
+            self._gathered[0].start < feed.start <= batch.start for feed in self._feeds
+        ):
+            count = self._hand_over_gathered()
         self._gathered.append(replace(batch, records=None))
-        return self._hand_over_gathered() if self._has_enough() else 0
+        return count + (self._hand_over_gathered() if self._has_enough() else 0)
 
     def _has_enough(self) -> bool:
         """Whether what was gathered is worth a write for each queue, or has waited long enough."""
@@ -154,16 +158,16 @@ class ReputMessageService:
 
         False if `timeout` seconds passed before. Without a thread it dispatches itself.
         """
-        if self._source.position > offset:
+        if self._position > offset:
             return True
         if self._thread is None:
             self.dispatch_pending()
-            return self._source.position > offset
+            return self._position > offset
         deadline = self._clock.monotonic() + timeout
         self._urgent.set()
         self._wake.set()
         with self._condition:
-            while self._source.position <= offset:
+            while self._position <= offset:
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or self._stopping:
                     return False
@@ -183,7 +187,7 @@ class ReputMessageService:
         Two threads that pass the interpreter back and forth at every write of a record are
         slower than one that does both; columns are long enough to overlap.
         """
-        if log_end - self._source.position <= self._inline_bytes or self._thread is None:
+        if log_end - self._position <= self._inline_bytes or self._thread is None:
             self.wake()
         elif self._dispatch_lock.acquire(blocking=False):
             try:
@@ -246,7 +250,7 @@ class ReputMessageService:
             self._wake.clear()
             self._sleeping = True
             # A put or a stop between the last look and the lines above has not woken anybody.
-            if self._log.max_offset <= self._source.position and not self._stopping:
+            if self._log.max_offset <= self._position and not self._stopping:
                 self._wake.wait()
             self._sleeping = False
             if not self._stopping and not self._urgent.is_set():
@@ -263,20 +267,18 @@ class ReputMessageService:
                 return
 
     def _dispatch(self, piece: Piece) -> int:
-        """Decode a piece and hand it over; returns the number of records."""
-        count = len(piece.starts)
-        if count:
-            try:
-                batch = batch_of(piece, self._delays, self._source.damaged)
-            except CorruptRecord as error:
-                # Told by a put, and not there any more: have the chain followed instead.
-                self._source.forget_starts()
-                self.problems.append(error)
-                return 0
-            self._hand_over(batch)
-        else:
+        """Decode a piece and take it; returns the number of records that were handed over."""
+        if not len(piece.starts):
+            count = self._hand_over_gathered()
             self._move_on(piece.end)
-        return count
+            return count
+        try:
+            return self._take(batch_of(piece, self._delays, self._source.damaged))
+        except CorruptRecord as error:
+            # Told by a put, and not there any more: have the chain followed instead.
+            self._source.follow_from(piece.base)
+            self.problems.append(error)
+            return 0
 
     def _hand_over(self, batch: DispatchBatch) -> None:
         """Hand a batch over to every follower that is to have it, then move on."""
@@ -287,7 +289,7 @@ class ReputMessageService:
 
     def _move_on(self, position: int) -> None:
         with self._condition:
-            self._source.position = position
+            self._position = position
             self._condition.notify_all()
 
     def _feed(self, feed: _Feed, batch: DispatchBatch) -> None:

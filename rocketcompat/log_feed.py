@@ -27,7 +27,7 @@ class LogFeed:
 
     def __init__(self, log: CommitLog, position: int, stops: Sequence[int]) -> None:
         self._log, self._stops = log, tuple(stops)
-        #: Everything below this physical offset has been handed over; its owner moves it on.
+        #: Everything below this physical offset was returned, or is damaged.
         self.position = position
         #: (physical offset, bytes) of the last damaged region that was passed over.
         self.damaged: tuple[int, int] | None = None
@@ -40,27 +40,24 @@ class LogFeed:
         #: Some of these records as columns, in log order.
         self._columns: deque[RecordColumns] = deque()
 
-    def forget_starts(self) -> None:
-        """Have the chain followed: what the puts told does not fit what is in the log."""
+    def follow_from(self, position: int) -> None:
+        """Have the chain followed again: what the puts told does not fit what is in the log."""
+        self.position = position
         self._starts = np.empty(0, np.int64)
 
-    def next_columns(self, position: int) -> RecordColumns | None:
-        """Return the records from `position` on that a put left as columns; None without any.
-
-        Only they are read nowhere: what is in the log before them comes from `next_piece`.
-        """
+    def next_columns(self) -> RecordColumns | None:
+        """Return the next records if a put left them as columns; None if they have to be read."""
         if not self._columns:
             self._take_told()
-        while self._columns and self._columns[0].base < position:
+        while self._columns and self._columns[0].base < self.position:
             self._columns.popleft()
         first = self._columns[0] if self._columns else None
-        if first is None or first.base != position or self._next_begin(position) < first.end:
+        if first is None or first.base != self.position:
             return None
+        if self._next_begin(self.position) < first.end:
+            return None
+        self.position = first.end
         return self._columns.popleft()
-
-    def holds_more(self, position: int) -> bool:
-        """Whether there are records at or behind `position`."""
-        return self._starts_end > position
 
     def _take_told(self) -> None:
         """Take over what the puts told since the last call."""
@@ -75,6 +72,12 @@ class LogFeed:
 
     def next_piece(self) -> Piece | None:
         """Read the next piece of the log, over damage; None when nothing is left."""
+        piece = self._next_piece()
+        if piece is not None:
+            self.position = piece.end
+        return piece
+
+    def _next_piece(self) -> Piece | None:
         self._take_told()
         end = self._starts_end
         if self.position >= end:

@@ -30,6 +30,7 @@ from tubestore.vfs import Vfs, VfsFile
 
 #: A queue's directory, its topic's, and that of all queues.
 _LEVELS = 3
+_NO_FILES: SortedDict[int, MappedFile] = SortedDict()
 
 
 class MappedFileQueue:
@@ -47,7 +48,7 @@ class MappedFileQueue:
         self.full_directories: frozenset[str] = frozenset()
         self.file_size = file_size
         self._vfs, self._writable = vfs, writable
-        self._files: SortedDict[int, MappedFile] = SortedDict()
+        self._files = _NO_FILES
         self._flush_lock = threading.Lock()
         #: How a file is made: (vfs, path, start offset, file size).
         self.new_file: Callable[[Vfs, str, int, int], MappedFile] = MappedFile.create
@@ -78,7 +79,7 @@ class MappedFileQueue:
                 self._vfs.remove(paths[start])
                 # It must not come back: after a clean close nobody looks for it.
                 self._vfs.sync_directory(os.path.dirname(paths[start]))
-        files: SortedDict[int, MappedFile] = SortedDict()
+        files = SortedDict() if found else _NO_FILES
         for start, size in found.items():
             file = self._opened(paths[start], is_last=start == max(found))
             if size == 0 and self._writable:

@@ -356,6 +356,7 @@ def test_single_puts_behind_gathered_batches_stay_behind_them(wide_log: CommitLo
     service.help_with_columns()
     places += put(wide_log, 2)
     service.help_with_columns()
+    assert service.dispatch_pending() == 52
     assert follower.offsets == places
 
 
@@ -370,3 +371,35 @@ def test_columns_that_nobody_takes_are_not_kept_for_ever(
     follower = Recorder("a")
     ReputMessageService(wide_log, [follower], clock, position=0).dispatch_pending()
     assert follower.offsets == places
+
+
+def test_pieces_over_many_queues_are_gathered_but_not_over_a_beginning(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    config = MANY.changed(mapped_file_size_commit_log=1 << 16, dispatch_batch_bytes_max=2000)
+    log = CommitLog(memory_vfs, "/log", config, clock)
+    log.queue.load()
+    log.start_at(0, 0)
+    places = put_columns(log, 200, 50)
+    log.take_starts()
+    one, other = Recorder("one"), Recorder("other")
+    service = ReputMessageService(log, [one, other], clock, position=0, starts=[0, places[120]])
+    assert service.dispatch_pending() == 200
+    assert one.offsets == places
+    assert other.offsets == places[120:]
+    assert [batch.start for batch in one.batches] == [0, places[120]]
+
+
+def test_gathered_pieces_know_of_the_damage_before_them(
+    wide_log: CommitLog, clock: ManualClock
+) -> None:
+    places = put_columns(wide_log, 60, 50)
+    wide_log.take_starts()
+    wide_log.queue.files[0].write_at(places[20] + 4, b"\xff" * 4)
+    follower = Recorder("a")
+    service = ReputMessageService(wide_log, [follower], clock, position=0)
+    service.dispatch_pending()
+    assert follower.offsets == places[:20] + places[21:]
+    assert [batch.damaged for batch in follower.batches] == [
+        None, (places[20], places[21] - places[20])
+    ]  # fmt: skip
