@@ -85,6 +85,33 @@ def queues(case: Case) -> Iterator[Runner]:
     yield run
 
 
+@contextmanager
+def many_queues(case: Case) -> Iterator[Runner]:
+    """The same, a hundred queues a call."""
+    store = _store(case)
+    order = list(range(case.partitions))
+    random.Random(SEED).shuffle(order)
+    turn = cycle(order)
+
+    def run(messages: int) -> Measure:
+        count = calls = 0
+        with clock() as times:
+            while count < messages:
+                wanted = {(TOPIC, queue): 0 for queue in islice(turn, min(100, case.partitions))}
+                while wanted:
+                    page = store.read_queues(wanted, case.limit)
+                    count += page.batch.num_rows
+                    calls += 1
+                    wanted = {
+                        key: offset
+                        for key, offset in page.next_offsets.items()
+                        if offset < store.max_offset_in_queue(*key)
+                    }
+        return Measure.of(count, calls, times)
+
+    yield run
+
+
 def _keyed(case: Case) -> Path:
     """A store of as many messages as the case has, with a key each."""
     root = case.place / "keyed"

@@ -160,6 +160,10 @@ BY_INDEX = Contestant("tubestore filter_items", "ours", our_reads.filtering(by_i
 BY_SCAN = Contestant("scan with bodies", "limit", our_reads.filtering(by_index=False))
 OFFSET_AT = Contestant("tubestore offset_at", "ours", our_reads.offsets_at)
 
+QUEUES = (
+    Contestant("rocketcompat", "ours", rocket.queues),
+    Contestant("rocketcompat, 100 a call", "ours", rocket.many_queues),
+)
 ONE_TOPIC = Contestant("one topic", "limit", rocket.one_topic(SingleLog))
 
 
@@ -295,10 +299,10 @@ WORKLOADS: tuple[Workload, ...] = (
     *(
         Workload(
             f"rocket-queue-{queues}",
-            f"read one of {queues:,} queues after the other, 1,000 messages a call, as Arrow",
+            f"read one of {queues:,} queues after the other, up to 1,000 messages each, as Arrow",
             Sizes(900_000, 100_000),
             (
-                Contestant("rocketcompat", "ours", rocket.queues),
+                *(QUEUES if queues < 10_000 else QUEUES[::-1]),
                 *rocket.both(
                     lambda v: rocket.real_reads(
                         v, "read", rocket.TOPIC, lambda case: case.partitions

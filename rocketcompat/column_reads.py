@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketcompat.columns import RecordColumns, decode_columns, split
-from rocketcompat.consume_queue import is_unit
-from rocketcompat.formats import CQ_PRE_FILL_SIZE, KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
-from rocketcompat.index_items import key_hash
+from rocketcompat.consume_queue import is_fill, is_unit
+from rocketcompat.formats import KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from rocketcompat.index_items import key_hashes
 from rocketcompat.log_scan import Damage
 from rocketcompat.mapped_file_queue import MappedFileQueue
+from rocketcompat.read_parts import QueuePart
 from rocketcompat.record_batches import batch_of_plain, batch_of_records, empty_batch
 from rocketcompat.record_check import follow
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
@@ -54,6 +55,15 @@ class QueuePage:
 
     batch: pa.RecordBatch
     next_offset: int
+    problems: list[CorruptRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class QueuesPage:
+    """The same of many queues; the messages are in the order of the log."""
+
+    batch: pa.RecordBatch
+    next_offsets: dict[tuple[str, int], int]
     problems: list[CorruptRecord] = field(default_factory=list)
 
 
@@ -118,10 +128,12 @@ class _Places:
         Rows ascend by their offsets. What is no longer there, or not yet, is left out.
         """
         size = self._log.queue.file_size
-        inside = (offsets >= self._log.min_offset) & (offsets < self._end)
-        numbers = offsets // size
-        for number in np.unique(numbers[inside]).tolist():
-            rows = np.flatnonzero(inside & (numbers == number))
+        first, end = np.searchsorted(offsets, (self._log.min_offset, self._end)).tolist()
+        while first < end:
+            behind = int(offsets[first]) // size * size + size
+            rows = np.arange(first, np.searchsorted(offsets, behind))
+            rows = rows[: end - first]
+            first += len(rows)
             file = self._log.queue.find(int(offsets[rows[0]]))
             if file is None:
                 continue
@@ -152,26 +164,38 @@ class _Places:
                 self.problems.append(CorruptRecord(path, int(offsets[row]) - base, reason))
 
 
-def read_queue(log: MappedLog, queue: Any, offset: int, limit: int) -> QueuePage:
-    """Return up to `limit` messages of a ConsumeQueue from `offset` on, of one of its files.
+def read_queue(log: MappedLog, queue: QueuePart, offset: int, limit: int) -> QueuePage:
+    """Return up to `limit` messages of a queue from `offset` on, of one of its files.
 
     Of those below its first offset nothing is left: it begins there. A page may be empty and
     `next_offset` still move on (units that stand for no message).
     """
-    offset = max(offset, queue.min_offset)
-    end = min(offset + limit, queue.max_offset)
-    units, offsets = queue.spans(offset, end - offset) if end > offset else (None, ())
-    if units is None or not len(units):
-        following = queue.next_file_offset(offset) if end > offset else offset
-        return QueuePage(empty_batch(), min(following, max(offset, queue.max_offset)))
-    real = is_unit(units) & (units["size"] != CQ_PRE_FILL_SIZE)
-    wanted = units if real.all() else units[real]
+    batch, (following,), problems = read_queues(log, [(queue, offset)], limit)
+    return QueuePage(batch, following, problems)
+
+
+def read_queues(
+    log: MappedLog, asked: Sequence[tuple[QueuePart, int]], limit: int
+) -> tuple[pa.RecordBatch, list[int], list[CorruptRecord]]:
+    """As `read_queue`, of many queues at once: (messages in log order, next offsets, problems)."""
+    parts, following = [], []
+    for queue, offset in asked:
+        first = max(offset, queue.min_offset)
+        units, begins = queue.spans(first, limit)
+        parts.append(units)
+        if not len(units) and first < queue.max_offset:  # the file of this offset is missing
+            begins = [min(queue.next_file_offset(first), queue.max_offset)]
+        following.append(begins[len(units)])
+    units = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    units = units[is_unit(units) & ~is_fill(units)]
+    offsets = units["physical_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    if len(parts) > 1:
+        order = np.argsort(offsets)
+        offsets, sizes = offsets[order], sizes[order]
     places = _Places(log)
-    made = places.each(
-        wanted["physical_offset"].astype(np.int64), wanted["size"].astype(np.int64), batch_of_plain
-    )
-    batches = [batch for batch, _ in made]
-    return QueuePage(_joined(batches), offsets[len(units)], places.problems)
+    batches = [batch for batch, _ in places.each(offsets, sizes, batch_of_plain)]
+    return _joined(batches), following, places.problems
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -188,8 +212,7 @@ def query_keys(
     A column `key` stands before those of the records; rows are in the order of the keys. The
     text is compared, not the hash alone. What cannot be read is left out.
     """
-    hashes = np.array([key_hash(topic, key) for key in keys], np.int32)
-    asked, offsets = index.select_many(hashes)
+    asked, offsets = index.select_many(key_hashes(topic, keys))
     order = np.lexsort((offsets, asked))
     asked, offsets = asked[order], offsets[order]
     twice = np.zeros(len(asked), bool)

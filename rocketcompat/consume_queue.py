@@ -171,6 +171,11 @@ class ConsumeQueue:
 
     def units_in_file(self, start: int, count: int) -> Units:
         """Return up to `count` units from `start`, of its file only; none if it is missing."""
+        tail = self._tail
+        if tail is not None and self.ext is None and start * _SIZE >= tail.file_from_offset:
+            count = min(count, self._end - start, self.next_file_offset(start) - start)
+            raw = tail.read(start * _SIZE - tail.file_from_offset, count * _SIZE)
+            return np.frombuffer(raw, CQ_UNIT.dtype, len(raw) // _SIZE)
         return self.resolved(self.units(start, min(start + count, self.next_file_offset(start))))
 
     def spans(self, start: int, count: int) -> tuple[Units, Sequence[int]]:

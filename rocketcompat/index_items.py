@@ -7,10 +7,12 @@ Next to read: `index_file.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from rocketcompat.formats import (
     HASH_SLOTS,
@@ -21,7 +23,7 @@ from rocketcompat.formats import (
     INT32_MAX,
 )
 from tubestore.formats import java_hash
-from tubestore.kernels import Int64s
+from tubestore.kernels import Int64s, java_hashes
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -97,6 +99,19 @@ def key_hash(topic: str, key: str) -> int:
     """
     value = abs(java_hash(f"{topic}#{key}"))
     return 0 if value > INT32_MAX else value
+
+
+def key_hashes(topic: str, keys: Sequence[str]) -> Int32s:
+    """As `key_hash`, of many keys.
+
+    >>> key_hashes("TopicTest", ["U1"]).tolist() == [key_hash("TopicTest", "U1")]
+    True
+    """
+    texts = pa.array([f"{topic}#{key}" for key in keys], pa.large_string())
+    values = np.abs(java_hashes(texts).astype(np.int64))
+    values[values > INT32_MAX] = 0
+    found: Int32s = values.astype(np.int32)
+    return found
 
 
 def link_chains(slot_table: Int32s, slots: Int64s, first_number: int) -> Chains:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import binascii
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from tubestore.errors import InvalidMessage
 
 if TYPE_CHECKING:
     from rocketcompat.batch_consume_queue import BatchConsumeQueue
-    from rocketcompat.column_reads import QueuePage
+    from rocketcompat.column_reads import QueuePage, QueuesPage
     from rocketcompat.commit_log import CommitLog
     from rocketcompat.consume_queue import ConsumeQueue
     from rocketcompat.consume_queue_table import ConsumeQueueTable
@@ -123,6 +123,26 @@ class StoreReads(ABC):
         if queue is None:
             return QueuePage(empty_batch(), 0)
         return read_queue(self.commit_log, queue, offset, limit)
+
+    def read_queues(self, offsets: Mapping[tuple[str, int], int], limit: int = 1000) -> QueuesPage:
+        """As `read_queue`, of many queues in a call: from an offset each, up to `limit` of each.
+
+        For queues of few messages: a call for each costs more than they do. Rows are in the order
+        of the log; `page.next_offsets` has the same keys. Unknown queues are empty.
+        """
+        self._check_open()
+        from rocketcompat.column_reads import QueuesPage, read_queues
+        from rocketcompat.record_batches import empty_batch
+
+        found = {key: self.queues.find(*key) if self.queues else None for key in offsets}
+        known = {key: queue for key, queue in found.items() if queue is not None}
+        following: dict[tuple[str, int], int] = dict.fromkeys(offsets, 0)
+        if not known:
+            return QueuesPage(empty_batch(), following)
+        asked = [(queue, offsets[key]) for key, queue in known.items()]
+        batch, moved, problems = read_queues(self.commit_log, asked, limit)
+        following.update(zip(known, moved, strict=True))
+        return QueuesPage(batch, following, problems)
 
     def scan(
         self, start: int | None = None, end: int | None = None, *, verify: bool = False

@@ -124,6 +124,17 @@ def test_a_queue_is_read_page_by_page_to_its_end(store: DefaultMessageStore) -> 
     assert store.read_queue("no such", 1).batch.num_rows == 0
 
 
+def test_many_queues_are_read_as_each_alone(store: DefaultMessageStore) -> None:
+    wanted = {("T", 0): 3, ("T", 1): 0, ("T", 2): 80, ("none", 0): 0, ("T", 9): 0}
+    page = store.read_queues(wanted, 10)
+    alone = {key: store.read_queue(*key, offset, 10) for key, offset in wanted.items()}
+    assert page.next_offsets == {key: one.next_offset for key, one in alone.items()}
+    rows = [row for one in alone.values() for row in as_rows([one.batch])]
+    assert as_rows([page.batch]) == sorted(rows, key=lambda row: row["physical_offset"])
+    assert len(rows) > 20
+    assert store.read_queues({}).batch.num_rows == 0
+
+
 def test_what_a_queue_cannot_show_is_named_and_the_rest_is_there(
     store: DefaultMessageStore,
 ) -> None:
