@@ -182,15 +182,16 @@ def encode_columns(messages: Any, config: MessageStoreConfig) -> EncodedColumns:
         raise InvalidMessage("an inner batch is put by itself: put_inner_batch")
     sys_flags |= np.where(_is_wide(*hosts["born_host"]), SYS_FLAG_BORN_HOST_V6, 0)
     sys_flags |= np.where(_is_wide(*hosts["store_host"]), SYS_FLAG_STORE_HOST_V6, 0)
-    body_bounds, property_sizes = given.bounds_of(bodies), np.diff(given.bounds_of(properties))
-    sizes = (_HEAD_SIZES[hosts_of(sys_flags)] + np.diff(body_bounds)
-             + np.diff(given.bounds_of(topics)) + property_sizes + 2)  # fmt: skip
+    body_bounds, property_sizes = given.bounds_of(bodies), given.sizes_of(properties)
+    body_sizes = given.sizes_of(bodies)
+    sizes = (_HEAD_SIZES[hosts_of(sys_flags)] + body_sizes + given.sizes_of(topics)
+             + property_sizes + 2)  # fmt: skip
     if count:
         largest = int(np.argmax(sizes))
-        check_sizes(int(np.diff(body_bounds).max()), int(sizes[largest]), config)
+        check_sizes(int(body_sizes.max()), int(sizes[largest]), config)
     fields |= {
         "queue_id": queue_ids, "sys_flag": sys_flags, "magic_code": magics, "total_size": sizes,
-        "body_length": np.diff(body_bounds), "body_crc": _crcs(bodies, body_bounds),
+        "body_length": body_sizes, "body_crc": _crcs(bodies, body_bounds),
     }  # fmt: skip
     lengths = fixed_binary(property_sizes.astype(">i2"))
     buffer = interleave(_heads(fields, hosts), bodies, topics, lengths, properties)
@@ -211,9 +212,10 @@ def _heads(
     """Return the fixed fields of each row; rows of each pair of host widths are made at once."""
     variants = hosts_of(fields["sys_flag"])
     parts, places = [], []
-    for variant in np.unique(variants).tolist():
-        rows = np.flatnonzero(variants == variant)
-        heads = np.zeros(len(rows), MESSAGE_HEADS[variant].dtype)
+    present = np.flatnonzero(np.bincount(variants, minlength=1)).tolist()
+    for variant in present:
+        rows: Any = slice(None) if len(present) == 1 else np.flatnonzero(variants == variant)
+        heads = np.zeros(len(variants[rows]), MESSAGE_HEADS[variant].dtype)
         for name, values in fields.items():
             heads[name] = values[rows]
         for name, (raw, codes) in hosts.items():

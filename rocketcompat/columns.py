@@ -46,6 +46,7 @@ from tubestore.layout import Buffer
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _NATIVE: dict[str, np.dtype[Any]] = {"i4": np.dtype(np.int32), "i8": np.dtype(np.int64)}
+_NONE = np.empty(0, np.int64)
 _PREFIX_FIELDS = {field.name for field in MESSAGE_PREFIX.fields}
 
 
@@ -56,6 +57,8 @@ class RecordColumns:
         self.data, self.starts, self.base, self.path = data, starts, base, path
         self._raw = np.frombuffer(data, np.uint8)
         self._columns: dict[str, Any] = {}
+        #: The queues that occur and which of them each row is of, where that is known.
+        self.queues: tuple[list[tuple[str, int]], Any] | None = None
 
     def know(
         self, columns: dict[str, Any], topic_names: list[str], topic_codes: Int64s, properties: Any
@@ -128,6 +131,8 @@ class RecordColumns:
         is not there. Of several the last counts, as in the real parser.
         """
         rows, starts, ends = self._segments
+        if not len(rows):
+            return rows, starts, ends
         pattern = np.frombuffer((name + NAME_VALUE_SEPARATOR).encode(), f"S{len(name) + 1}")
         raw = self.property_bytes
         fits = np.flatnonzero(ends - starts > len(name) + 1)
@@ -156,12 +161,16 @@ class RecordColumns:
         """Return the Java hash of each row's tag in 64 bits, 0 without one (spec §1.9)."""
         rows, starts, ends = self.property_values(PROPERTY_TAGS)
         codes = np.zeros(len(self), np.int64)
+        if not len(rows):
+            return codes
         codes[rows] = hash_slices(self.property_bytes, starts, ends).view(np.int32)
         return codes
 
     def index_keys(self) -> tuple[Int64s, Any]:
         """Return row and hash of each key to be indexed: UNIQ_KEY, then KEYS at blanks (§3.3)."""
         raw = self.property_bytes
+        if not len(raw):
+            return _NONE, _NONE.astype(np.int32)
         unique = self.property_values(PROPERTY_UNIQ_KEY)
         rows, starts, ends = self.property_values(PROPERTY_KEYS)
         parts, starts, ends = split(raw, starts, ends, ord(KEY_SEPARATOR))
@@ -235,6 +244,8 @@ class RecordColumns:
         """Rows, starts and ends of all the pairs in the property strings."""
         bounds = _bounds_of(self._properties)
         raw = self.property_bytes
+        if not len(raw):
+            return _NONE, _NONE, _NONE
         return split(raw, bounds[:-1], bounds[1:], ord(PROPERTY_SEPARATOR))
 
 
@@ -262,6 +273,9 @@ def decode_columns(
 
 def queue_columns(records: RecordColumns) -> tuple[list[tuple[str, int]], Any]:
     """Return the queues that occur in records, and for each row which of them it is (int32)."""
+    if records.queues is not None:
+        keys, codes = records.queues
+        return list(keys), codes
     combined = records.topic_codes << 32 | records.column("queue_id").astype(np.int64)
     values, codes = np.unique(combined, return_inverse=True)
     names = records.topic_names

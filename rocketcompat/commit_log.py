@@ -27,6 +27,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -249,7 +250,8 @@ class CommitLog(ReadableLog):
                 if len(self._starts) > _STARTS_MAX:
                     self._starts, self._starts_complete = array("q"), False
             if len(parts) == 1:
-                self._keep_columns(encoded, int(physical_offsets[0]), queue_offsets, now)
+                queues = (keys, groups.astype(np.int32)) if counted.all() else None
+                self._keep_columns(encoded, int(physical_offsets[0]), queue_offsets, now, queues)
         return physical_offsets, queue_offsets, now
 
     def take_starts(self) -> tuple[Int64s, int, bool, list[RecordColumns]]:
@@ -270,12 +272,15 @@ class CommitLog(ReadableLog):
         return found, visible, complete, columns
 
     def _keep_columns(
-        self, encoded: EncodedColumns, base: int, queue_offsets: Int64s, now: int
-    ) -> None:
+        self, encoded: EncodedColumns, base: int, queue_offsets: Int64s, now: int,
+        queues: tuple[list[QueueKey], Any] | None,
+    ) -> None:  # fmt: skip
         """Keep a batch for the dispatcher, unless many wait."""
         size = len(encoded.data)
         if self.keeps_columns and self._columns_bytes + size <= _COLUMNS_BYTES_MAX:
-            self._columns.append(encoded.records(base, queue_offsets, now))
+            records = encoded.records(base, queue_offsets, now)
+            records.queues = queues
+            self._columns.append(records)
             self._columns_bytes += size
 
     def commit(self) -> bool:

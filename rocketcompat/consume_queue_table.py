@@ -180,8 +180,10 @@ class ConsumeQueueTable:
         units = units_of(batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows])
         times = batch.store_timestamps[rows] if self._ext_file_size is not None else None
         raw = memoryview(units.tobytes())
-        starts = np.flatnonzero(np.diff(codes, prepend=-1))
-        broken = (np.diff(offsets, prepend=0) != 1) & (np.diff(codes, prepend=-1) == 0)
+        same = codes[1:] == codes[:-1]
+        starts = np.concatenate(([0], np.flatnonzero(~same) + 1))
+        broken = np.zeros(len(codes), bool)
+        broken[1:] = (offsets[1:] - offsets[:-1] != 1) & same
         groups = zip(
             codes[starts].tolist(),
             starts.tolist(),

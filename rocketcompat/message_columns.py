@@ -131,7 +131,7 @@ def properties_of(table: pa.Table, count: int, config: MessageStoreConfig) -> An
         raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
     if config.enabled_append_prop_crc:
         raw = _with_room_for_crcs(raw)
-    longest = int(np.diff(bounds_of(raw)).max(initial=0))
+    longest = int(sizes_of(raw).max(initial=0))
     if longest > PROPERTIES_SIZE_MAX:
         raise MessageTooLarge(longest, PROPERTIES_SIZE_MAX, "property string")
     return raw
@@ -286,3 +286,10 @@ def bounds_of(column: Any) -> Int64s:
         return np.zeros(1, np.int64)
     offsets = np.frombuffer(column.buffers()[1], np.int64)
     return offsets[column.offset : column.offset + len(column) + 1]
+
+
+def sizes_of(column: Any) -> Int64s:
+    """Sizes of the elements of a large binary column."""
+    bounds = bounds_of(column)
+    found: Int64s = bounds[1:] - bounds[:-1]  # np.diff takes three times as long
+    return found
