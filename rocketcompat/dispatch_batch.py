@@ -96,6 +96,19 @@ def merged(batches: Sequence[DispatchBatch]) -> DispatchBatch:
         copy_codes=copy_codes,
         copy_offsets=joined("copy_offsets"),
         damaged=first.damaged,
+        message_counts=_joined_counts(batches),
+    )
+
+
+def _joined_counts(batches: Sequence[DispatchBatch]) -> Int64s | None:
+    """Return the messages in each record; None if all are one."""
+    if all(batch.message_counts is None for batch in batches):
+        return None
+    return np.concatenate(
+        [
+            np.ones(len(batch), np.int64) if batch.message_counts is None else batch.message_counts
+            for batch in batches
+        ]
     )
 
 
