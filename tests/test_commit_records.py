@@ -102,3 +102,13 @@ def test_a_reader_that_slept_through_many_jobs_sees_those_whose_records_are_gone
     for number in range(1, RECORDS_KEPT + 3):
         publish(records, record(number))
     assert sleeper.limits("t", 0) is None
+
+
+@pytest.mark.parametrize("content", ['{"version": 1}', '{"version": 1, "finished": "1"}',
+                                     '{"version": 1, "finished": -1}'])  # fmt: skip
+def test_a_number_of_finished_jobs_that_is_none_is_no_store(content: str) -> None:
+    vfs = MemoryVfs()
+    vfs.make_directories("/s/.tubestore")
+    vfs.replace_file("/s/.tubestore/published.json", content.encode())
+    with pytest.raises(NotAStore, match=r"published\.json makes no sense"):
+        CommitRecords(vfs, "/s").finished()

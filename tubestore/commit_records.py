@@ -20,6 +20,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from tubestore.arguments import whole_number
 from tubestore.errors import NotAStore
 from tubestore.filenames import (
     COMMITS_DIRECTORY,
@@ -68,8 +69,14 @@ class JobRecords(Generic[R]):
 
     def finished(self) -> int:
         """Return the number of the last finished job, 0 if there was none."""
-        content = self._read(join(self._own, PUBLISHED_FILE))
-        return 0 if content is None else int(content["finished"])
+        path = join(self._own, PUBLISHED_FILE)
+        content = self._read(path)
+        if content is None:
+            return 0
+        number = whole_number(content.get("finished"))
+        if number is None or number < 0:
+            raise NotAStore(self.root, f"{path} makes no sense: {content}")
+        return number
 
     def read(self, number: int) -> R | None:
         """Return a job's record, None if there is none or it is not kept any more."""
