@@ -85,7 +85,8 @@ def to_log(topic: str, tube: RecordColumns, config: MessageStoreConfig) -> pa.La
     if len(plain):
         starts = np.minimum(ends[plain] + 1, bounds[1:][plain])  # behind the comma, if there is one
         names = kernels.slices(_TO_PROPERTIES[raw].data, starts, bounds[1:][plain] - starts)
-        parts.append(_records(topic, tube, plain, blobs, bodies.take(pa.array(plain)), names))
+        own_bodies = bodies if len(plain) == len(tube) else bodies.take(pa.array(plain))
+        parts.append(_records(topic, tube, plain, blobs, own_bodies, names))
     if len(special):
         made = [_special(topic, tube, row, texts[row].as_py(), bodies[row].as_py())
                 for row in special.tolist()]  # fmt: skip

@@ -266,6 +266,26 @@ def test_a_writer_takes_what_a_put_takes_and_nothing_else(vfs: MemoryVfs) -> Non
     assert vfs.entries(f"{ROOT}/.tubestore/staging/job-given-up") == []
 
 
+def write_all(writer: StagedLogWriter) -> list[StagedPiece]:
+    writer.write(batch(numbered("a", 5)))
+    return writer.finish()
+
+
+@pytest.mark.parametrize("call", ["pwrite", "sync", "sync_directory", "create"])
+def test_a_writer_whose_disk_fails_is_of_no_use_and_leaves_nothing(
+    vfs: MemoryVfs, call: str
+) -> None:
+    for number, kind in ((errno.ENOSPC, DiskFull), (errno.EIO, StoreFailed)):
+        faulty = FaultyVfs(vfs)
+        with StagedLogWriter(ROOT, "j", "0", config=CONFIG, vfs=faulty) as writer:
+            faulty.fail(call, error=number)
+            with pytest.raises(kind):
+                write_all(writer)
+            with pytest.raises(StoreClosed):
+                writer.write(batch(numbered("a", 5)))
+        assert vfs.entries(f"{ROOT}/.tubestore/staging/job-j") == []
+
+
 def test_a_store_that_is_read_publishes_nothing(vfs: MemoryVfs) -> None:
     opened(vfs).close()
     with opened(vfs, "r") as store, pytest.raises(ReadOnlyStore):

@@ -56,30 +56,39 @@ class TubeConvertJob:
 
     def work(self, number: int, split: Split) -> Row:
         """Stage one split."""
-        records, keys, left_out = [], [np.empty(0, np.int64)], 0
-        for portion in split.portions:
-            highest = np.iinfo(np.int64).min
-            for tube, bad in sound_columns(portion, self.options):
-                left_out += bad
-                if len(tube):
-                    records.append(to_log(portion.shard.topic, tube, self.load.config))
-                    # What is not in the order of the ids keeps that of its shard.
-                    ids = np.maximum.accumulate(np.append(highest, tube.msg_ids))
-                    keys.append(ids[1:])
-                    highest = ids[-1]
         with self.load.writer(self.job_id, f"{number}") as writer:
-            if records:
-                _write(writer, pa.concat_arrays(records), np.concatenate(keys))
+            left_out = self._stage(writer, split)
             staged = writer.finish()
         rows = sum(piece.rows for piece in staged)
         files = [piece.as_json() for piece in staged]
         return {"split": number, "rows": rows, "left_out": left_out, "files": files}
 
+    def _stage(self, writer: StagedLogWriter, split: Split) -> int:
+        """Stage the records of a split in the order of their ids; returns how many are damaged."""
+        records, keys, left_out = [], [np.empty(0, np.int64)], 0
+        for portion in split.portions:
+            highest = np.iinfo(np.int64).min
+            for tube, bad in sound_columns(portion, self.options):
+                left_out += bad
+                if not len(tube):
+                    continue
+                made = to_log(portion.shard.topic, tube, self.load.config)
+                if len(split.portions) == 1:  # a shard has its order
+                    _write(writer, made)
+                    continue
+                records.append(made)
+                # What is not in the order of the ids keeps that of its shard.
+                ids = np.maximum.accumulate(np.append(highest, tube.msg_ids))
+                keys.append(ids[1:])
+                highest = ids[-1]
+        if records:
+            order = np.argsort(np.concatenate(keys), kind="stable")
+            _write(writer, pa.concat_arrays(records).take(pa.array(order)))
+        return left_out
 
-def _write(writer: StagedLogWriter, records: Any, ids: Any) -> None:
-    """Stage records in the order of their ids, some MiB at a time."""
-    if (np.diff(ids) < 0).any():
-        records = records.take(pa.array(np.argsort(ids, kind="stable")))
+
+def _write(writer: StagedLogWriter, records: Any) -> None:
+    """Stage whole records, some MiB at a time."""
     buffers = records.buffers()
     bounds = np.frombuffer(buffers[1], np.int64)[: len(records) + 1]
     data, first = bytes_of(buffers[2]), 0

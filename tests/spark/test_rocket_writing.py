@@ -164,6 +164,7 @@ def test_a_driver_that_dies_behind_the_record_has_published(tmp_path: Path) -> N
         run(tmp_path, [batch(0, 2000)])
     load_of(tmp_path, batch(0, 1).schema).abort("j")  # as Spark does: it must not help
     assert len(bodies(tmp_path)) == 10
+    assert len(read_log(tmp_path, planned(tmp_path))) == 10
     assert "half_published" in [found["reason"] for found in check(tmp_path, GEOMETRY)]
     assert run(tmp_path, [batch(0, 2000)]).replayed
     assert len(bodies(tmp_path)) == 2010
