@@ -76,7 +76,7 @@ def test_checksums_of_slices_over_each_other_are_those_of_each(
 @given(st.lists(st.integers(0, len(DATA) - 9), min_size=1, max_size=20), st.integers(1, 9))
 def test_pieces_of_one_size_are_slices(starts: list[int], size: int) -> None:
     data = kernels.bytes_of(DATA)
-    found = kernels.even_pieces(data, np.array(starts, np.int64), size)
+    found = kernels.even_pieces(kernels.windows(data, size), np.array(starts, np.int64))
     found.validate(full=True)
     assert found.to_pylist() == [DATA[start : start + size] for start in starts]
     table = data[: len(DATA) // 32 * 32].reshape(-1, 32)[:, 7 : 7 + size]

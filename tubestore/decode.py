@@ -115,6 +115,7 @@ class Data:
 
     def __init__(self, view: memoryview, start: int, *, lasting: bool = False) -> None:
         self.view, self.start, self.size, self.lasting = view, start, len(view), lasting
+        self._payload_windows: tuple[int, Array | None] = (0, None)
         #: Whether there were payloads that begin with attributes, so that bodies are not payloads.
         self.attributed = False
 
@@ -132,6 +133,14 @@ class Data:
     def prefixed_windows(self) -> Array:
         """The same with what a view of the payload repeats."""
         return kernels.windows(self.bytes, _SIZE_WITH_PREFIX)
+
+    def payload_windows(self, size: int) -> Array:
+        """What a payload of this size at each position would be; those asked for last are kept."""
+        known, found = self._payload_windows
+        if found is None or known != size:
+            found = kernels.windows(self.bytes, size)
+            self._payload_windows = (size, found)
+        return found
 
 
 _NO_DATA = Data(memoryview(b""), 0)
@@ -193,9 +202,9 @@ def _from_index(
         if name == "offset":
             values[name] = _integers(_INT64, offsets)
         elif name == "topic":
-            values[name] = _constant(topic, _TEXT, len(entries))
+            values[name] = _constant(name, topic, len(entries))
         elif name == "store_id":
-            values[name] = _constant(store_id, _INT32, len(entries))
+            values[name] = _constant(name, store_id, len(entries))
         elif name == "partition_id" or name == "key_code":
             values[name] = _integers(_INT32, entries[name].astype(np.int32))
         elif name == "received_time_ms" or name == "received_time":
@@ -211,17 +220,24 @@ def _integers(kind: pa.DataType, values: Array) -> pa.Array:
 
 
 def _times(times: Array) -> pa.Array:
-    if not len(times) or (times.min() >= _TIME_MIN and times.max() <= _TIME_MAX):
+    # Not by `min` and `max`, which go through Python.
+    if not len(times) or (
+        np.minimum.reduce(times) >= _TIME_MIN and np.maximum.reduce(times) <= _TIME_MAX
+    ):
         return _integers(_TIME, times)
     return pa.array(times, _TIME, mask=(times < _TIME_MIN) | (times > _TIME_MAX))
 
 
 @lru_cache(maxsize=512)
-def _constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
-    """Return a column of one value (None: of nulls), a slice of one that is kept."""
+def _constant(name: str, value: Any, count: int) -> pa.Array:
+    """Return a column with one value (None: nulls) in all rows, a slice of one that is kept.
+
+    By the column's name: to find out whether a type of Arrow's is known takes longer.
+    """
     size = max(1024, 1 << (count - 1).bit_length())
     if size != count:
-        return _constant(value, kind, size).slice(0, count)
+        return _constant(name, value, size).slice(0, count)
+    kind = messages.MESSAGE_SCHEMA.field(name).type
     return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
 
 
@@ -268,7 +284,7 @@ def _from_data(
     values |= found
     if states is None or not states.any():
         if "state" in wanted:
-            values["state"] = _constant(messages.STATE_OK, _TEXT, count)
+            values["state"] = _constant("state", messages.STATE_OK, count)
         return None
     if "state" in wanted:
         values["state"] = _STATES.take(pa.array(states.astype(np.int32)))
@@ -367,7 +383,7 @@ def _bodies(
     if table is not None:
         return kernels.spaced_pieces(table[:, HEADER_SIZE:])
     if size * len(starts) <= kernels.EVEN_BYTES_MAX and size:
-        return kernels.even_pieces(data.bytes, starts, size)
+        return kernels.even_pieces(data.payload_windows(size), starts)
     return kernels.pieces(data.view, bounds)
 
 
@@ -420,7 +436,7 @@ def _payload_columns(
     if not np.bitwise_or.reduce(flags) & FLAG_HAS_ATTRIBUTES:
         for name in ("filter_item", "attributes"):
             if name in wanted:
-                values[name] = _constant(None, messages.MESSAGE_SCHEMA.field(name).type, count)
+                values[name] = _constant(name, None, count)
         if payloads is not None:
             values["body"] = payloads
         elif "body" in wanted and shown:
