@@ -81,6 +81,10 @@ class OverlayFile:
         if self._base is not None:
             self._base.close()
 
+    def is_current(self) -> bool:
+        """A planned file is there as long as its plan."""
+        return True
+
     def moved_to(self, path: str) -> NoReturn:
         """Refused: nothing is moved in a plan."""
         raise OSError(f"{self.path}: a planned file is read-only")

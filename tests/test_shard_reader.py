@@ -22,7 +22,7 @@ from tubestore.errors import StoreClosed, UnknownTopic
 from tubestore.options import StoreOptions
 from tubestore.records import ENTRY_SIZE
 from tubestore.shard_reader import ShardReader
-from tubestore.testing import MemoryVfs
+from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"
 DATA = f"{HOME}/{0:020d}.tube"
@@ -125,6 +125,43 @@ def test_posting_lists_follow_the_files_when_a_writer_took_back_what_was_shown(
         found = [row["partition_id"] for row in partition_rows(view, partition)]
         assert found == [partition] * {0: 2, 1: 1, 2: 1, 5: 10}.get(partition, 0)
     reader.close()
+
+
+def test_a_refresh_opens_only_what_is_new(memory_vfs: MemoryVfs) -> None:
+    options = {"segment_size_bytes": 400, "index_segment_size_bytes": 4 * 28}
+    with tubestore.open("/s", vfs=memory_vfs, background=False, **options) as store:
+        topic = store.create_topic("t")
+        for _ in range(10):
+            topic.append(b"x" * 100)
+        counting = FaultyVfs(memory_vfs)
+        with tubestore.open("/s", "r", vfs=counting) as reader:
+            shown = list(reader["t"].messages(0))
+            view = reader["t"].shard(0).view()
+            before = counting.calls["open"]
+            reader.refresh()
+            assert reader["t"].shard(0).view() is view
+            topic.append(b"y")
+            reader.refresh()
+            assert list(reader["t"].messages(0))[:10] == shown
+            opened = counting.calls["open"] - before
+            for _ in range(4):  # rolls both
+                topic.append(b"z" * 100)
+            reader.refresh()
+            assert [m.body[:1] for m in reader["t"].messages(0)] == (
+                [b"x"] * 10 + [b"y"] + [b"z"] * 4
+            )
+    assert opened == 2  # the journal, looked for twice
+
+
+def test_a_file_that_was_replaced_is_opened_again(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, make_rows(5))
+    reader = reader_of(memory_vfs)
+    whole = list(bodies(reader.view()))
+    other = memory_vfs.read_file(DATA).replace(whole[0], b"?" * len(whole[0]))
+    memory_vfs.replace_file(DATA, other)
+    assert bodies(reader.view()) == whole
+    reader.refresh()
+    assert bodies(reader.view())[0] != whole[0]
 
 
 def test_a_closed_reader_refuses(memory_vfs: MemoryVfs) -> None:

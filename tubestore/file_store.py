@@ -84,6 +84,8 @@ class MsgFileStore:
     def load(self, *, writable: bool, limits: Limits | None = None) -> None:
         """Open the files that are there; NotAStore for a gap between them.
 
+        A reader that calls it again keeps what it has open and what has not changed.
+
         `limits` gives the index and data offset at which what is not to be seen begins; it is
         asked after each listing.
         """
@@ -116,6 +118,7 @@ class MsgFileStore:
             options.index_segment_size_bytes,
             writable=writable,
             limit=lambda: limit(0),
+            known=Segments() if writable else self.index.now,
         )
         self.data = FileSegmentList.load(
             self.vfs,
@@ -124,6 +127,7 @@ class MsgFileStore:
             options.segment_size_bytes,
             writable=writable,
             limit=lambda: limit(1),
+            known=Segments() if writable else self.data.now,
         )
         self.index = index
 

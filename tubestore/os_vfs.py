@@ -187,6 +187,17 @@ class OsFile:
         if held is not None and self._identity is None:
             self._identity = _identity_of(held.fd)
 
+    def is_current(self) -> bool:
+        """Whether its name still leads to this file."""
+        held = self._descriptor
+        if self._identity is None and held is not None:
+            self._identity = _identity_of(held.fd)
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return False
+        return self._identity == (status.st_dev, status.st_ino)
+
     def moved_to(self, path: str) -> None:
         """Take note of a renaming."""
         self.path = path

@@ -91,6 +91,11 @@ class FileSegment:
         self._view = memoryview(b"")
         self._digest = None
 
+    def grown_to(self, size: int) -> None:
+        """Take note that somebody else may have written to it."""
+        self.end = self.start + size
+        self._view = memoryview(b"")  # he may have taken something back, too
+
     def seal(self) -> None:
         """Nothing is appended any more."""
         self.sealed = True

@@ -72,6 +72,18 @@ class Segments:
         chosen = self._segments[first : bisect_left(self._starts, end)]
         return [s for s in chosen if s.end > start]
 
+    def still(self, path: str, start: int, size: int) -> FileSegment | None:
+        """Return the segment at `start`, as long as its file is now, if it is the same file."""
+        place = bisect_left(self._starts, start)
+        segment = self._segments[place] if self._starts[place : place + 1] == (start,) else None
+        if segment is None or segment.path != path or segment.size > size:
+            return None
+        if (segment.sealed and segment.size < size) or not segment.file.is_current():
+            return None
+        if not segment.sealed:
+            segment.grown_to(size)
+        return segment
+
     def having(self, segment: FileSegment) -> Segments:
         """Return these and one more, or another one at its start."""
         return Segments((*(s for s in self if s.start != segment.start), segment))
@@ -108,10 +120,13 @@ class FileSegmentList:
         *,
         writable: bool,
         limit: Callable[[], int | None] | None = None,
+        known: Segments = _NONE,
     ) -> FileSegmentList:
         """List and open what is there; a gap or overlap is NotAStore.
 
-        `limit` is asked after the listing: what stands at or behind it is left out.
+        `limit` is asked after the listing: what stands at or behind it is left out. Of `known`,
+        which a reader listed before, those are taken over that are there still; if nothing has
+        changed, all of it.
         """
         found: dict[int, FileSegment] = {}
         listed = vfs.entries(directory)
@@ -119,16 +134,22 @@ class FileSegmentList:
         for name, is_directory, size in listed:
             start = None if is_directory else parse_segment_name(name, suffix)
             if start is not None and (end is None or start <= end):
-                file = vfs.open(join(directory, name), writable=writable)
+                path = join(directory, name)
                 size = size if end is None else min(size, end - start)
-                found[start] = FileSegment(file, start, size, sealed=True, vfs=vfs)
+                segment = known.still(path, start, size)
+                if segment is None:
+                    file = vfs.open(path, writable=writable)
+                    segment = FileSegment(file, start, size, sealed=True, vfs=vfs)
+                found[start] = segment
         segments = sorted(found.values(), key=_start_of)
         for before, after in pairwise(segments):
             if before.end != after.start:
                 reason = f"{after.path} does not start where the one before ends ({before.end})"
                 raise NotAStore(directory, reason)
         loaded = cls(vfs, directory, suffix, segment_size_bytes)
-        loaded.now = Segments(segments) if segments else _NONE
+        loaded.now = known if list(known) == segments else Segments(segments)
+        for segment in segments[:-1]:
+            segment.sealed = True
         if loaded.now.last is not None:
             loaded.now.last.sealed = False
             # A process that was killed may have cut it, and not synced that.

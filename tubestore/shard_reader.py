@@ -6,18 +6,20 @@ Next to read: `topic_reads.py`.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 from tubestore.checkpoint import read_checkpoint
 from tubestore.commit_records import Horizon
 from tubestore.errors import StoreClosed
-from tubestore.file_store import Damage, MsgFileStore
+from tubestore.file_store import Damage, FileSnapshot, MsgFileStore
 from tubestore.filenames import store_key
 from tubestore.formats import INDEX_ENTRY
 from tubestore.journal_overlay import JournalOverlay, behind
 from tubestore.options import StoreOptions
 from tubestore.read_path import ShardView
 from tubestore.records import ENTRY_SIZE, entries_in, whole_entries
+from tubestore.root_journal import JournalPart
 from tubestore.vfs import Vfs
 
 #: How many of the last entries are looked at for the end of what is whole.
@@ -41,6 +43,9 @@ class ShardReader:
         self.files = MsgFileStore(vfs, directory, store_id, options)
         self._refusal: StoreClosed | None = None
         self._journal = journal
+        #: What the view was made of.
+        self._ends: FileSnapshot | None = None
+        self._parts: Sequence[JournalPart] = ()
         self.refresh(horizon)
         # What the writer found when it opened; a reader verifies nothing by itself.
         checkpoint = read_checkpoint(self.files)
@@ -65,6 +70,9 @@ class ShardReader:
         ends = self.files.snapshot()
         end, last = self._whole_end()
         ends = ends._replace(index_start=min(ends.index_start, end), index_end=end)
+        if ends == self._ends and parts is self._parts:
+            return  # the view keeps what it has looked up
+        self._ends, self._parts = ends, parts
         memory = behind(parts, end, self._data_end(last), last) if parts else ()
         self._view = ShardView(self.topic, self.store_id, self.files, ends, memory)
 

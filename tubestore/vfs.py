@@ -76,6 +76,9 @@ class VfsFile(Protocol):
         FileNotFoundError then, if its name has gone or belongs to another file.
         """
 
+    def is_current(self) -> bool:
+        """Whether its name still leads to this file, and not to none or another one."""
+
     def moved_to(self, path: str) -> None:
         """Take note of a renaming: the name under which it is opened again."""
 

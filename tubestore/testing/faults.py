@@ -252,6 +252,10 @@ class FaultyFile:
         """Give the descriptor back; never fails."""
         self._inner.close()
 
+    def is_current(self) -> bool:
+        """Whether its name still leads to this file; never fails."""
+        return self._inner.is_current()
+
     def moved_to(self, path: str) -> None:
         """Take note of a renaming; never fails."""
         self.path = path

@@ -195,6 +195,13 @@ class MemoryFile:
         """Let go; the object finds the file by its path when it is used again."""
         self._inode = None
 
+    def is_current(self) -> bool:
+        """Whether its name still leads to this file."""
+        try:
+            return self._vfs.inode_at(self.path).number == self._number
+        except OSError:
+            return False
+
     def moved_to(self, path: str) -> None:
         """Take note of a renaming."""
         self.path = path
