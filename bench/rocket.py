@@ -190,7 +190,7 @@ def real_reads(
     @contextmanager
     def start(case: Case) -> Iterator[Runner]:
         driver = real.driver_of("RocketDriver", version)
-        root = case.place / f"real-{command}"
+        root = case.place / f"real-{command}-{version}"
         real.copied(_keyed(case) if keyed else case.stored(SingleLog), root)
 
         def run(messages: int) -> Measure:
@@ -287,7 +287,7 @@ def real_rebuilding(version: str) -> Callable[[Case], Any]:
     @contextmanager
     def start(case: Case) -> Iterator[Runner]:
         driver = real.driver_of("RocketDriver", version)
-        root = case.place / "real-rebuild"
+        root = case.place / f"real-rebuild-{version}"
         real.copied(_keyed(case), root)
 
         def run(messages: int) -> Measure:
