@@ -37,6 +37,9 @@ _CHAIN = struct.Struct(MESSAGE_PREFIX.struct.format)
 #: What links a record to the next: total_size, magic_code, physical_offset.
 _LINK = struct.Struct(">ii20xq")
 assert MESSAGE_PREFIX.position("physical_offset") == 28
+#: After so many records of one size the next are looked at together, up to so many; where that
+#: did not help it is tried less often.
+_WAIT, _WAIT_MAX, _RUN_MAX = 16, 4096, 4096
 _LEAST = min(record_size(hosts, MAGIC_V1, 0, 0, 0) for hosts in range(len(MESSAGE_HEADS)))
 
 
@@ -85,6 +88,8 @@ def follow(
     `blank` and `reason` is set.
     """
     starts: list[int] = []
+    parts: list[Int64s] = []
+    before, equal, wait = 0, 0, _WAIT
     position, available = start, len(data)
     limit = min(available, file_end)
     stop = file_end if bytes_max is None else min(file_end, start + bytes_max)
@@ -104,10 +109,37 @@ def follow(
             ):
                 add(position)
                 position = following
+                equal = equal + 1 if total == before else 0
+                before = total
+                if equal >= wait:  # perhaps a long run: told by a few looks at columns
+                    count = _equal_run(data, position, total, base, min(limit, stop))
+                    parts += [np.array(starts, np.int64), position + total * np.arange(count)]
+                    starts.clear()
+                    position += total * count
+                    equal, wait = 0, _WAIT if count >= _WAIT else min(2 * wait, _WAIT_MAX)
                 continue
         wanted, blank, reason = _judge_end(data, position, base, file_end)
         break
-    return Walk(np.array(starts, np.int64), position, wanted, blank, reason)
+    parts.append(np.array(starts, np.int64))
+    found = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    return Walk(found, position, wanted, blank, reason)
+
+
+def _equal_run(data: Buffer, start: int, total: int, base: int, end: int) -> int:
+    """Return how many whole records of `total` bytes follow each other from `start` to `end`."""
+    count = min((end - start) // total, _RUN_MAX)
+    if count <= 0:
+        return 0
+
+    def column(kind: str, name: str) -> Any:
+        at = start + MESSAGE_PREFIX.position(name)
+        return np.ndarray((count,), kind, data, at, (total,))
+
+    magic = column(">i4", "magic_code")
+    places = base + start + total * np.arange(count)
+    good = (column(">i4", "total_size") == total) & (column(">i8", "physical_offset") == places)
+    good &= (magic == MAGIC_V1) | (magic == MAGIC_V2)
+    return count if good.all() else int(np.argmin(good))
 
 
 def _judge_end(

@@ -12,7 +12,7 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.codec import decode_one, encode_one
 from rocketcompat.formats import BODY_CRC_MASK, MESSAGE_HEAD, PROPERTY_CRC_SIZE
 from rocketcompat.prepare import prepare
-from rocketcompat.record_check import first_fault, walk
+from rocketcompat.record_check import first_fault, follow, walk
 
 CHECKED = MessageStoreConfig(compat="5.3.3", enabled_append_prop_crc=True)
 
@@ -91,3 +91,32 @@ def test_room_for_the_checksum_counts_in_the_limit_of_the_property_string() -> N
     assert len(raw) == MESSAGE_HEAD.size + 1 + 1 + 2 + 32767
     with pytest.raises(ValueError, match="32768"):
         record(Message("T", properties=text + "b"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_runs_of_equally_long_records_are_followed_as_any_others(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    places, parts, at = [], [], 0
+    for _ in range(int(random.integers(1, 8))):
+        size = int(random.integers(0, 60))
+        for _ in range(int(random.choice([1, 5, 40, 700]))):
+            prepared = prepare(Message("T", b"x" * size), MessageStoreConfig())
+            places.append(at)
+            parts.append(encode_one(prepared, 0, 1000 + at, 1))
+            at += len(parts[-1])
+    damaged = int(random.integers(0, len(places)))
+    data = bytearray(b"".join(parts))
+
+    walked = walk(data, 0, 1000, len(data))
+    assert (walked.starts.tolist(), walked.end, walked.reason) == (places, at, None)
+    reach = int(random.integers(1, at))
+    part = follow(data, 0, 1000, len(data), bytes_max=reach)
+    assert part.starts.tolist() == [place for place in places if place < reach]
+    torn = follow(bytes(data[: at - 5]), 0, 1000, at)
+    assert torn.starts.tolist() == places[:-1]
+    assert torn.wanted == len(parts[-1])
+    field = int(random.choice([4, 28]))  # magic code, physical offset
+    data[places[damaged] + field] ^= 0x55
+    cut = walk(data, 0, 1000, len(data))
+    assert cut.starts.tolist() == places[:damaged]
+    assert cut.reason is not None
