@@ -266,6 +266,15 @@ def test_stat_has_the_bounds_that_the_real_classes_see(cli: Cli, golden: GoldenF
         assert cli.json("stat", store.store) == wanted
 
 
+def test_stat_prints_metrics_for_prometheus(cli: Cli, golden: GoldenFactory) -> None:
+    pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
+    store = golden("tubemq", "1.2.0", "basic")
+    lines = cli("stat", store.store, "--prometheus").out.decode().splitlines()
+    for row in cli.json("stat", store.store):
+        labels = f'{{store_id="{row["store_id"]}",topic="{row["topic"]}"}}'
+        assert f"tubestore_shard_entries{labels} {float(row['entries'])}" in lines
+
+
 def test_big_integers_are_exact_or_strings(cli: Cli, root: Path) -> None:
     row = cli.json("read", root, "t", "-n", 1)[0]
     assert isinstance(row["msg_id"], int)

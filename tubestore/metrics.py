@@ -9,7 +9,7 @@ has it of a shard; what goes up only ends in `_total`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 
@@ -50,6 +50,16 @@ STORE_METRICS = (
     Metric("journal_bytes", "gauge", "Bytes in the journal of batches over many shards."),
     Metric("problems", "gauge", "What was found damaged or has failed."),
 )
+#: Of a shard's files as they lie (`tubestore stat`).
+FILE_METRICS = (
+    Metric("index_min", "gauge", "First offset of the index that is there."),
+    Metric("index_max", "gauge", "Offset behind the last entry."),
+    Metric("data_min", "gauge", "First position of the data that is there."),
+    Metric("data_max", "gauge", "Position behind the last record."),
+    Metric("entries", "gauge", "Entries of the index."),
+    Metric("data_files", "gauge", "Data files."),
+    Metric("index_files", "gauge", "Index files."),
+)
 _LABELS = ("topic", "store_id")
 
 
@@ -86,12 +96,54 @@ class Collector:
 
 def text(store: Measured) -> str:
     """Return the statistics in Prometheus' text format."""
+    return text_of(Collector(store).collect)
+
+
+def rows_text(
+    prefix: str, metrics: Sequence[Metric], labels: Sequence[str], rows: Iterable[Mapping[str, Any]]
+) -> str:
+    """Return rows in Prometheus' text format: a metric a column, `labels` name the row.
+
+    What a row does not have, or has as None, is left out.
+    """
+    listed = list(rows)
+    return text_of(lambda: families_of(prefix, metrics, labels, listed))
+
+
+def families_of(
+    prefix: str, metrics: Sequence[Metric], labels: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[Any]:
+    """Go through the metric families of rows; as `rows_text`."""
+    from prometheus_client.core import (  # type: ignore[import-not-found,unused-ignore]
+        CounterMetricFamily,
+        GaugeMetricFamily,
+    )
+
+    families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+    for metric in metrics:
+        family = families[metric.kind](f"{prefix}_{metric.name}", metric.help, labels=labels)
+        for row in rows:
+            value = row.get(metric.name)
+            if value is not None:
+                family.add_metric([str(row[label]) for label in labels], value)
+        yield family
+
+
+def text_of(collect: Callable[[], Iterable[Any]]) -> str:
+    """Return metric families in Prometheus' text format; ImportError without its package."""
     from prometheus_client import (  # type: ignore[import-not-found,unused-ignore]
         CollectorRegistry,
         generate_latest,
     )
 
+    class Once:
+        def describe(self) -> list[Any]:
+            return []
+
+        def collect(self) -> Iterable[Any]:
+            return collect()
+
     registry = CollectorRegistry()
-    registry.register(Collector(store))
+    registry.register(Once())
     found: bytes = generate_latest(registry)
     return found.decode()

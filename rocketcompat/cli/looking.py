@@ -8,7 +8,7 @@ import typer
 
 from rocketcompat.cli.options import Given, Topic, TrustQueues, store_command
 from tubestore.cli.errors import EXIT_NOT_FOUND, Leave, UsageMistake
-from tubestore.cli.output import Column, Summary, emit_object, emit_rows
+from tubestore.cli.output import Column, Summary, emit_object, emit_prometheus, emit_rows
 
 SPAN_COLUMNS = (
     Column("topic"),
@@ -112,6 +112,9 @@ def info(
         typer.Option("--offset", min=0, help="Say whether this message of the queue is held."),
     ] = None,
     trust_queues: TrustQueues = False,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="In Prometheus' text format.")
+    ] = False,
 ) -> None:
     """Say what the store is: state, sizes, files, and what its queues span in offsets and time.
 
@@ -125,8 +128,16 @@ def info(
         if queue is not None:
             raise UsageMistake("--queue goes with --topic and --offset")
         views = QueueViews(directory, topic=topic, trust=trust_queues)
-        emit_object(describe(directory, views), INFO_COLUMNS, given.output)
+        found = describe(directory, views)
+        if prometheus:
+            from rocketcompat.metrics import directory_text
+
+            emit_prometheus(lambda: directory_text(found))
+        else:
+            emit_object(found, INFO_COLUMNS, given.output)
         return
+    if prometheus:
+        raise UsageMistake("--prometheus goes without --offset")
     if topic is None or queue is None:
         raise UsageMistake("--offset goes with --topic and --queue")
     views = QueueViews(directory, only=(topic, queue), trust=trust_queues)

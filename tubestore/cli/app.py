@@ -218,11 +218,14 @@ def stat(
     format: FormatOption = Format.TEXT,
     int64: Int64Option = Int64.NUMBER,
     out: OutOption = None,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="In Prometheus' text format.")
+    ] = False,
 ) -> None:
     """Show each shard's bounds and files as they lie; nothing is opened or verified."""
     from tubestore.cli import inspect
 
-    inspect.stat(root, topic, store_id, out=out, format=format, int64=int64)
+    inspect.stat(root, topic, store_id, prometheus, out=out, format=format, int64=int64)
 
 
 @app.command()

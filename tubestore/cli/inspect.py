@@ -12,7 +12,16 @@ import pyarrow as pa
 from tubestore.cli.arguments import printing, say, watching
 from tubestore.cli.batches import emit_batches
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.output import Column, Format, Kind, Row, Summary, emit_rows, report
+from tubestore.cli.output import (
+    Column,
+    Format,
+    Kind,
+    Row,
+    Summary,
+    emit_prometheus,
+    emit_rows,
+    report,
+)
 from tubestore.filenames import LOCK_FILE, OWN_DIRECTORY, join
 from tubestore.shard_files import find_shards
 
@@ -54,11 +63,21 @@ _DUMP_TEXT = (
 
 
 def stat(
-    root: str, topic: str | None, store_id: int | None, *, out: str | None, **how: Any
-) -> None:
+    root: str, topic: str | None, store_id: int | None, prometheus: bool = False,
+    *, out: str | None, **how: Any,
+) -> None:  # fmt: skip
     """Print a row a shard from the names and lengths of its files."""
     shards = find_shards(root, topic=topic, store_id=store_id)
     with printing(out, **how) as output:
+        if prometheus:
+            from tubestore import metrics
+
+            rows = [shard.statistics() for shard in shards]
+            labels = ("topic", "store_id")
+            emit_prometheus(
+                lambda: metrics.rows_text("tubestore_shard", metrics.FILE_METRICS, labels, rows)
+            )
+            return
         emit_rows((shard.statistics() for shard in shards), STAT_COLUMNS, output)
 
 

@@ -122,6 +122,17 @@ SummaryOption = Annotated[
 ]
 
 
+def emit_prometheus(text: Callable[[], str]) -> None:
+    """Print metrics in Prometheus' text format; UsageMistake without its package."""
+    try:
+        found = text()
+    except ImportError:
+        raise UsageMistake(
+            "--prometheus needs prometheus-client: pip install 'tubestore[metrics]'"
+        ) from None
+    sys.stdout.write(found)
+
+
 def emit_rows(
     rows: Iterable[Row],
     columns: Sequence[Column],

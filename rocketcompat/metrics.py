@@ -1,0 +1,108 @@
+"""A RocketMQ store's statistics for Prometheus; needs the extra `metrics` (prometheus-client).
+
+    REGISTRY.register(rocketcompat.metrics.Collector(store))   # beside a program's own metrics
+    print(rocketcompat.metrics.text(store))                     # once, as text
+
+Every metric is `rocketcompat_<name>`; what goes up only ends in `_total`. Rates are Prometheus'
+own business. `rocketcompat info --prometheus` says of a store that is not open what its files tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tubestore.metrics import Measured, Metric, families_of, text_of
+
+_PREFIX = "rocketcompat"
+#: Section of `store.stats()` -> its metrics, by the names that they have there.
+METRICS: dict[str, tuple[Metric, ...]] = {
+    "totals": (
+        Metric("put_messages", "counter", "Messages put since the store was opened."),
+        Metric("put_bytes", "counter", "Bytes of their records."),
+        Metric("get_found", "counter", "Pulls that found something."),
+        Metric("get_missed", "counter", "Pulls that found nothing."),
+        Metric("get_messages", "counter", "Messages that pulls returned."),
+        Metric("get_bytes", "counter", "Bytes of their records."),
+    ),
+    "log": (
+        Metric("min_offset", "gauge", "Physical offset of the log's first byte."),
+        Metric("max_offset", "gauge", "Physical offset behind the log's last record."),
+        Metric("synced_offset", "gauge", "Everything below is on stable storage."),
+        Metric("files", "gauge", "Files of the log."),
+        Metric("syncs", "counter", "How often the log was synced."),
+        Metric("dispatch_behind_bytes", "gauge", "Bytes that queues, index, shards do not know."),
+        Metric("damaged_regions", "gauge", "Damaged regions of the log."),
+    ),
+    "disk": (
+        Metric("commit_log_percent", "gauge", "Used percent of the log's disk."),
+        Metric("consume_queue_percent", "gauge", "Used percent of the queues' disk."),
+    ),
+    "queues": (Metric("count", "gauge", "Queues."),),
+    "index": (
+        Metric("files", "gauge", "Index files."),
+        Metric("items", "gauge", "Items of the index."),
+    ),
+}
+DELETED = (Metric("deleted_files", "counter", "Files deleted by age or for room."),)
+#: Of a store as it lies (`info`): the whole, a queue, a directory.
+STORE_METRICS = (
+    Metric("min_physical_offset", "gauge", "Physical offset of the log's first byte."),
+    Metric("max_physical_offset", "gauge", "Physical offset behind the log's last record."),
+    Metric("damaged_regions", "gauge", "Damaged regions of the log."),
+    Metric("abort", "gauge", "1 if the store was not closed cleanly, or is open."),
+    Metric("running", "gauge", "1 if a process holds the store's lock."),
+)
+QUEUE_METRICS = (
+    Metric("min_offset", "gauge", "First queue offset that is kept."),
+    Metric("max_offset", "gauge", "The next queue offset."),
+    Metric("messages", "gauge", "Messages that are kept."),
+    Metric("first_timestamp", "gauge", "Store time of the first message, ms."),
+    Metric("last_timestamp", "gauge", "Store time of the last message, ms."),
+)
+STRUCTURE_METRICS = (
+    Metric("files", "gauge", "Files."),
+    Metric("bytes", "gauge", "Their length."),
+    Metric("bytes_on_disk", "gauge", "What they take on the disk."),
+)
+
+
+class Collector:
+    """Collects a store's statistics when Prometheus asks; register it with a registry."""
+
+    def __init__(self, store: Measured) -> None:
+        self._store = store
+
+    def describe(self) -> list[Any]:
+        """Return nothing: what there is, is told when it is asked for."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Go through the metric families."""
+        found = self._store.stats()
+        for section, metrics in METRICS.items():
+            prefix = _PREFIX if section == "totals" else f"{_PREFIX}_{section}"
+            rows = [found[section]] if found[section] else []
+            yield from families_of(prefix, metrics, (), rows)
+        deleted = [{"structure": name, "deleted_files": count}
+                   for name, count in found["deleted_files"].items()]  # fmt: skip
+        yield from families_of(_PREFIX, DELETED, ("structure",), deleted)
+
+
+def text(store: Measured) -> str:
+    """Return the statistics in Prometheus' text format."""
+    return text_of(Collector(store).collect)
+
+
+def directory_text(described: Mapping[str, Any]) -> str:
+    """Return what `info.describe` says in Prometheus' text format."""
+    whole = {**described, "running": described["state"] == "running"}
+
+    def collect() -> Iterator[Any]:
+        yield from families_of(_PREFIX, STORE_METRICS, (), [whole])
+        queues, labels = described["queues"], ("topic", "queue_id")
+        yield from families_of(f"{_PREFIX}_queue", QUEUE_METRICS, labels, queues)
+        rows = described["structures"]
+        yield from families_of(f"{_PREFIX}_structure", STRUCTURE_METRICS, ["structure"], rows)
+
+    return text_of(collect)
