@@ -27,7 +27,7 @@ from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.tube_record import to_tube
 from tubestore.clock import Clock
-from tubestore.decode import columns_for
+from tubestore.columns import columns_for
 from tubestore.errors import InvalidName, TubeStoreError
 from tubestore.filenames import check_topic_name, join
 from tubestore.formats import DATA_HEADER, PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX

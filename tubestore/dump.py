@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tubestore import kernels
-from tubestore.decode import Data, columns_for, decode
+from tubestore.columns import columns_for
+from tubestore.decode import decode
 from tubestore.formats import DATA_HEADER, address_from_int
+from tubestore.found_records import Data
 from tubestore.inspection import walk
-from tubestore.messages import STATE_OK
 from tubestore.records import ENTRY_SIZE, HEADER_SIZE
 from tubestore.shard_bytes import ShardBytes, Window
 from tubestore.shard_files import ShardFiles, find_shards
@@ -192,8 +192,3 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         if row.get("attributes") is not None:
             row["attributes"] = dict(row["attributes"])
         yield row
-
-
-def count_unreadable(batch: pa.RecordBatch) -> int:
-    """Return how many rows of a batch are not as they should be."""
-    return int(pc.sum(pc.not_equal(batch.column("state"), STATE_OK)).as_py() or 0)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tubestore.decode import columns_for
+from tubestore.columns import columns_for
 from tubestore.messages import ALL_COLUMNS, STATE_BAD_CHECKSUM, STATE_ENTRY_DIFFERS, STATE_OK
 from tubestore.read_path import ShardView
 from tubestore.records import ENTRY_SIZE

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tubestore.decode import Columns, Data, columns_for, decode
+from tubestore.columns import Columns, columns_for
+from tubestore.decode import decode
 from tubestore.errors import CorruptRecord
 from tubestore.file_store import FileSnapshot, MsgFileStore, locate
+from tubestore.found_records import Data
 from tubestore.mem_store import Placed
 from tubestore.segment import FileSegment
 from tubestore.selection import (

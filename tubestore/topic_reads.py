@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tubestore.arguments import whole_number
 from tubestore.clock import Time, time_ms
-from tubestore.decode import Columns, columns_for
+from tubestore.columns import Columns, columns_for
 from tubestore.formats import PARTITIONS_PER_STORE, key_code_of
 from tubestore.get_messages import (
     DEFAULT_MAX_BYTES,

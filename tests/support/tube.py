@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore.clock import Clock, ManualClock
-from tubestore.decode import columns_for
+from tubestore.columns import columns_for
 from tubestore.double_buffer import Background, DoubleBuffer
 from tubestore.file_store import MsgFileStore
 from tubestore.memory_pool import MemoryPool

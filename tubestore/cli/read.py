@@ -12,7 +12,7 @@ from tubestore.cli.arguments import parse_bound, printing
 from tubestore.cli.batches import emit_batches
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Column, Format, Row
-from tubestore.decode import columns_for
+from tubestore.columns import columns_for
 from tubestore.formats import address_from_int
 from tubestore.messages import ALL_COLUMNS, MESSAGE_SCHEMA
 from tubestore.shard_files import check_root

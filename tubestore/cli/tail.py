@@ -15,7 +15,7 @@ from tubestore.cli.arguments import printing
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Format, Row, emit_rows, time_text
 from tubestore.cli.read import COLUMNS, rows_of
-from tubestore.decode import columns_for
+from tubestore.columns import columns_for
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.kernels import rows_at
 from tubestore.manager import MessageStoreManager

@@ -19,9 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tubestore.decode import Data, columns_for, decode
+from tubestore.columns import columns_for
+from tubestore.decode import decode
 from tubestore.errors import CorruptRecord, DataLoss
 from tubestore.formats import PARTITIONS_PER_STORE
+from tubestore.found_records import Data
 from tubestore.kernels import rows_at
 from tubestore.messages import STATE_OK
 from tubestore.records import ENTRY_SIZE

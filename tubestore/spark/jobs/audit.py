@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tubestore.decode import Data, columns_for, decode
+from tubestore.columns import columns_for
+from tubestore.decode import decode
+from tubestore.found_records import Data
 from tubestore.messages import STATE_ENTRY_DIFFERS, STATE_OK
 from tubestore.records import ENTRY_SIZE, verify_entries
 from tubestore.shard_bytes import ShardBytes

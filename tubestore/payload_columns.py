@@ -1,0 +1,110 @@
+"""Bodies, filter items and attributes of records that were found, as Arrow columns.
+
+Next to read: `decode.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tubestore import kernels, messages
+from tubestore.attributes import LENGTH_SIZE, parse_text
+from tubestore.columns import constant, spread
+from tubestore.formats import ATTRIBUTE_TYPE, FLAG_HAS_ATTRIBUTES
+from tubestore.found_records import Data, Records, bodies
+from tubestore.records import HEADER_SIZE, has_attributes
+
+Array = np.ndarray[Any, Any]
+
+
+def payload_columns(
+    data: Data,
+    records: Records,
+    wanted: frozenset[str],
+    values: dict[str, pa.Array],
+    *,
+    shown: bool,
+) -> Array:
+    """Add the columns that stand in payloads; return the rows whose attributes make no sense.
+
+    `shown`: bodies are not copied where nothing is wrong with any of them.
+    """
+    starts, ends, headers, flags, bounds, size, table, payloads, prefixes = records
+    shown = shown and bounds is not None
+    count = len(starts)
+    if not np.bitwise_or.reduce(flags) & FLAG_HAS_ATTRIBUTES:
+        for name in ("filter_item", "attributes"):
+            if name in wanted:
+                values[name] = constant(name, None, count)
+        if payloads is not None:
+            values["body"] = payloads
+        elif "body" in wanted and shown:
+            values["body"] = kernels.views(data.view, starts, ends, prefixes)
+        elif "body" in wanted and bounds is not None:
+            values["body"] = bodies(data, starts, bounds, size, table)
+        elif "body" in wanted:
+            values["body"] = kernels.slices(data.view, starts, ends - starts)
+        return starts[:0]
+    data.attributed = True
+    flagged = np.flatnonzero(has_attributes(headers["flag"]))
+    lengths, broken = _attribute_lengths(data, starts, ends, flagged)
+    body_starts = starts.copy()
+    body_starts[flagged] += LENGTH_SIZE + lengths
+    body_starts = np.minimum(body_starts, ends)
+    if "body" in wanted and shown and not broken.any():
+        values["body"] = kernels.views(data.view, body_starts, ends)
+    elif "body" in wanted:
+        values["body"] = kernels.slices(data.view, body_starts, ends - body_starts)
+        if broken.any():
+            mask = np.ones(count, bool)
+            mask[flagged[broken]] = False
+            values["body"] = pc.if_else(pa.array(mask), values["body"], None)
+    if wanted & {"filter_item", "attributes"}:
+        texts = kernels.slices(data.view, starts[flagged] + LENGTH_SIZE, lengths)
+        maps = attribute_maps(texts)
+        whole = spread({"attributes": maps}, flagged, count)["attributes"]
+        if "attributes" in wanted:
+            values["attributes"] = whole
+        if "filter_item" in wanted:
+            values["filter_item"] = pc.map_lookup(whole, pa.scalar(ATTRIBUTE_TYPE), "first")
+    return flagged[broken]
+
+
+def _attribute_lengths(
+    data: Data, starts: Array, ends: Array, flagged: Array
+) -> tuple[Array, Array]:
+    """Return (attribute bytes, is impossible) of the rows with attributes; negative counts as 0."""
+    sizes = (ends - starts)[flagged]
+    short = sizes < LENGTH_SIZE
+    # A payload too short for a length is looked up at the record's start: the value is not used.
+    places = np.where(short, starts[flagged] - HEADER_SIZE, starts[flagged])
+    lengths = kernels.gather(data.bytes, places, np.dtype(">i4")).astype(np.int64)
+    broken = short | (lengths > sizes - LENGTH_SIZE)
+    return np.where(broken, 0, np.maximum(lengths, 0)), broken
+
+
+def attribute_maps(texts: pa.LargeBinaryArray) -> pa.MapArray:
+    """Parse attribute texts, `key=value` separated by commas, into maps."""
+    try:
+        decoded = texts.cast(pa.large_string()).cast(pa.string())
+        items = pc.split_pattern(decoded, ",")
+        pairs = pc.split_pattern(items.flatten(), "=", max_splits=1)
+        if len(pairs) and pc.all(pc.equal(pc.list_value_length(pairs), 2)).as_py():
+            flat = pairs.flatten()
+            keys, values = flat[0::2], flat[1::2]
+            empty = pc.any(pc.equal(pc.binary_length(keys), 0)).as_py()
+            if not empty:
+                return pa.MapArray.from_arrays(items.offsets, _whole(keys), _whole(values))
+    except pa.ArrowInvalid:
+        pass  # not UTF-8
+    rows = [list(parse_text(text).items()) for text in texts.to_pylist()]
+    return pa.array(rows, messages.MESSAGE_SCHEMA.field("attributes").type)
+
+
+def _whole(column: pa.Array) -> pa.Array:
+    """Copy a strided slice into an array of its own (a map wants children without offsets)."""
+    return column.take(pa.array(np.arange(len(column))))
