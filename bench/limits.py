@@ -189,6 +189,27 @@ def write_and_sync(case: Case) -> Iterator[Runner]:
     yield run
 
 
+@contextmanager
+def write_and_sync_batches(case: Case) -> Iterator[Runner]:
+    """One thread: the records of a batch in one write, fdatasync, the next; the file grows."""
+    record = HEADER + case.payload.body_size
+    size = case.batch * record
+    block = (case.payload.text * (1 + size // len(case.payload.text)))[:size]
+
+    def run(messages: int) -> Measure:
+        calls = max(1, messages // case.batch)
+        with Files(case.place / "limit") as files:
+            os.write(files.data, block[:record])
+            os.fsync(files.data)
+            with clock() as times:
+                for _ in range(calls):
+                    os.write(files.data, block)
+                    os.fdatasync(files.data)
+        return Measure.of(calls * case.batch, calls, times)
+
+    yield run
+
+
 # -- reading: over the files that our store wrote --------------------------------------------
 
 

@@ -126,6 +126,7 @@ ENCODE = Contestant("limit: encode, CRC, write", "limit", limits.encode_and_writ
 WRITE_EACH = Contestant("limit: a write each", "limit", limits.write_each)
 RAW_WRITE = Contestant("limit: raw write", "limit", limits.raw_write)
 WRITE_SYNC = Contestant("limit: write, fdatasync", "limit", limits.write_and_sync)
+SYNC_BATCHES = Contestant("limit: write batch, sync", "limit", limits.write_and_sync_batches)
 GATHER = Contestant("limit: gather", "limit", limits.gather)
 SCAN = Contestant("limit: scan", "limit", limits.scan())
 SCAN_ANY = Contestant("limit: scan, any length", "limit", limits.scan(any_length=True))
@@ -467,6 +468,19 @@ WORKLOADS: tuple[Workload, ...] = (
         (_sync(TopicSharded), WRITE_SYNC, _sync(Rocksdict)),
         (Bar(WRITE_SYNC.name, 3.5), Bar("rocksdict", 1)),
         threads=16,
+        durability="fsync",
+        needs_disk=True,
+    ),
+    Workload(
+        "fsync-batch",
+        "append batches of 100 to 1 topic × 10 partitions, each on stable storage",
+        Sizes(100_000, 20_000),
+        (
+            *(_batch(TopicSharded), SYNC_BATCHES),
+            *(_batch(Lmdb), _batch(Sqlite), _batch(Rocksdict)),
+        ),
+        (Bar(SYNC_BATCHES.name, 0.7), *(Bar(n, 1) for n in ("lmdb", "sqlite", "rocksdict"))),
+        batch=100,
         durability="fsync",
         needs_disk=True,
     ),
