@@ -83,6 +83,9 @@ BAD: dict[str, Any] = {
     "a list of numbers": [1, 2],
     "no body": {"partition": [1]},
     "unknown column": {"body": [b"a"], "headers": ["x"]},
+    "a column twice": pa.table(
+        [pa.array([0]), pa.array([b"a"]), pa.array([1])], ["partition", "body", "partition"]
+    ),
     "a topic column": {"body": [b"a"], "topic": ["logs"]},
     "numbers for bodies": {"body": [1, 2]},
     "a null body": {"body": [b"a", None]},

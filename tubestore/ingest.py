@@ -68,11 +68,15 @@ def as_table(data: Any, *, with_topic: bool, with_ids: bool = False) -> pa.Table
     if table.num_rows == 0 and not names:
         return table
     known = _KNOWN_WITH_IDS if with_ids else _KNOWN
-    unknown = set(names) - known
+    given = set(names)
+    unknown = given - known
     if unknown:
         raise InvalidMessage(
             f"columns {', '.join(sorted(unknown))}: unknown; known are {', '.join(sorted(known))}"
         )
+    if len(given) < len(names):
+        twice = sorted(name for name in given if names.count(name) > 1)
+        raise InvalidMessage(f"columns {', '.join(twice)}: given more than once")
     if "body" not in names:
         raise InvalidMessage("the column body is missing")
     if ("topic" in names) != with_topic:
@@ -104,9 +108,10 @@ def split_topics(table: pa.Table) -> tuple[list[str], Array]:
 
 def column(table: pa.Table, name: str) -> pa.Array | None:
     """Return a column as one array, None if it is not there."""
-    if name not in table.column_names:
+    place = table.schema.get_field_index(name)
+    if place < 0:
         return None
-    chunked = table.column(name)
+    chunked = table.column(place)
     if chunked.num_chunks == 1:
         return chunked.chunk(0)
     return pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)

@@ -103,7 +103,8 @@ class RecordColumns:
 def binary_sizes(column: pa.LargeBinaryArray) -> Array:
     """Return the length of each element, in bytes."""
     bounds = np.frombuffer(column.buffers()[1], np.int64)
-    return np.diff(bounds[column.offset : column.offset + len(column) + 1])
+    bounds = bounds[column.offset : column.offset + len(column) + 1]
+    return np.asarray(bounds[1:] - bounds[:-1])
 
 
 class EncodedBatch:
