@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -184,7 +184,6 @@ class _State:
 
 
 _Piece = tuple[Any, Int64s, Int64s, int]
-_Pieces = Callable[[StoreDirectory, int, _State], Iterator[_Piece]]
 
 
 def _pieces(source: StoreDirectory, start: int, state: _State) -> Iterator[_Piece]:

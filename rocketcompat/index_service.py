@@ -36,7 +36,6 @@ from tubestore.kernels import Int64s
 from tubestore.vfs import Vfs
 
 _NAME_FORMAT = "%Y%m%d%H%M%S"
-_NAME_DIGITS = 17
 _log = logging.getLogger(__name__)
 
 

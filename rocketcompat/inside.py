@@ -29,15 +29,6 @@ from tubestore.errors import CorruptRecord
 
 Row = dict[str, Any]
 
-#: States of an index file, and of its items.
-INDEX_STATES = {
-    "ok": "As its header and its chains say.",
-    "broken": "Cannot be an index file: its length or its header.",
-    "chain": "The item's predecessor is not the one that its slot gives.",
-    "no-record": "No sound record stands at its offset.",
-    "other-key": "The record there has no key with its hash.",
-}
-
 
 def index_rows(directory: StoreDirectory) -> Iterator[Row]:
     """Yield a row a file, oldest first: the header's numbers, and what follows from them."""
@@ -66,7 +57,9 @@ def item_rows(
 ) -> Iterator[Row]:
     """Yield a row an item from number `start` of each file, or of the one with this name.
 
-    With `keys` also the key, which only the record knows: one read of the log an item.
+    With `keys` also the key, which only the record knows: one read of the log an item. `state`
+    is "chain" if `previous` is not what the slot gives; with `keys` also "no-record" if none
+    stands at the offset, and "other-key" if it has no key with this hash.
     """
     paths = [p for p in directory.index_paths() if name in (None, os.path.basename(p))]
     geometry = geometry_of(directory) if paths else None

@@ -325,14 +325,6 @@ class MappedFileQueue:
         self._vfs.sync_directory(os.path.dirname(file.path))
         return file
 
-    def remove_all(self) -> None:
-        """Lose all files."""
-        for file in reversed(self.files):
-            self._drop(file)
-        for directory in self.directories:
-            if self._vfs.exists(directory):
-                self._vfs.sync_directory(directory)
-
     def close(self) -> None:
         """Give all descriptors back."""
         for file in self._files.values():

@@ -121,9 +121,5 @@ class Found:
     def _table(self) -> pa.Table:
         return table_of_rows(self.rows())
 
-    def to_arrow(self) -> pa.Table:
-        """Return the messages as a table."""
-        return self._table
-
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self._table.__arrow_c_stream__(requested_schema)

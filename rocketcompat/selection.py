@@ -49,11 +49,6 @@ class Selection:
             except pa.ArrowInvalid as error:
                 raise InvalidMessage(f"{self.pattern!r}: {error}") from None
 
-    @property
-    def is_all(self) -> bool:
-        """Whether every record is wanted."""
-        return self == Selection(unpack=self.unpack)
-
     def of(self, records: RecordColumns) -> RecordColumns:
         """Return the records that meet the conditions."""
         for condition in (self._fields, self._tags, self._key, self._body):

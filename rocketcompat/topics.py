@@ -17,10 +17,6 @@ DEAD_LETTER_PREFIX = "%DLQ%"
 PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
 PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 
-#: Half messages of transactions, and what became of them (spec §1.10).
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-
 #: Queues that get units of other topics' messages (multi-dispatch, spec §1.13).
 LMQ_PREFIX = "%LMQ%"
 PROPERTY_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"

@@ -44,7 +44,6 @@ from tubestore.records import RecordColumns, binary_sizes
 Array = np.ndarray[Any, Any]
 
 RESERVED_KEY = "$rmq$"
-_HOST_SIZES = (8, 20)
 
 
 def _reserved(size: int, born_host: int, store_host: int) -> Layout:

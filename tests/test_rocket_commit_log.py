@@ -272,6 +272,6 @@ def test_a_view_stays_valid_when_its_file_is_gone(memory_vfs: MemoryVfs) -> None
     queue = MappedFileQueue(memory_vfs, "/q", 100)
     queue.write_at(0, b"a" * 150)
     views = [file.view(1 << 30) for file in queue.files]
-    queue.remove_all()
+    queue.delete_oldest()
     queue.close()
     assert [bytes(view) for view in views] == [b"a" * 100, b"a" * 50]
