@@ -139,7 +139,8 @@ def test_options_that_cannot_be_used_are_refused(
 
 
 def test_a_streams_checkpoint_is_no_option_of_ours() -> None:
-    assert WriteOptions.parse({"path": "/s", "checkpointLocation": "/c"}, stream=True).path == "/s"
+    of_the_query = {"checkpointLocation": "/c", "queryName": "q"}
+    assert WriteOptions.parse({"path": "/s", **of_the_query}, stream=True).path == "/s"
 
 
 def test_the_defaults_are_those_of_the_store() -> None:

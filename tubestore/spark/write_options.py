@@ -64,12 +64,15 @@ WRITE_TABLE = (
 )
 
 
+#: Options of a query itself, which Spark hands on.
+_OF_STREAMS = ("checkpointlocation", "queryname")
+
+
 def parse_write(
     given: Mapping[str, str], table: Sequence[Option], *, stream: bool
 ) -> dict[str, Any]:
     """Read the options of a DataFrame's or a stream's writer; InvalidOption."""
-    # The stream's own, which Spark hands on.
-    texts = {k: v for k, v in given.items() if k.lower() != "checkpointlocation"}
+    texts = {k: v for k, v in given.items() if k.lower() not in _OF_STREAMS}
     found = parse(texts, table, stream=stream)
     if stream and found["jobId"] is not None:
         raise InvalidOption("jobId", "a stream has txnAppId")
