@@ -123,6 +123,9 @@ class LogBatches:
             return LogPlan(self.options.path, (), {})
         return plan_range(directory, self.options, low, high)
 
+    def close(self) -> None:
+        """Nothing is held for a query."""
+
 
 def _cut(
     directory: StoreDirectory, low: int, end: int, max_rows: int | None, max_bytes: int | None

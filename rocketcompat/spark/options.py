@@ -7,22 +7,20 @@ Next to read: `planning.py`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tubestore.errors import InvalidOption
 from tubestore.spark.options import (
     EARLIEST,
     LATEST,
     SHARED,
-    Offsets,
     Option,
+    SharedOptions,
     ending,
     integers,
-    local_path,
     one_of,
     parse,
+    shared_fields,
     starting,
     text,
 )
@@ -38,56 +36,23 @@ TABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class RocketOptions:
+class RocketOptions(SharedOptions):
     """What a batch or a stream over a RocketMQ store reads, checked."""
 
-    path: str
-    shape: str
-    topics: tuple[str, ...] | None
-    topic_pattern: str | None
-    queues: frozenset[int] | None
-    tags: tuple[str, ...] | None
-    starting: int | Offsets
-    ending: int | Offsets
-    begin_ms: int | None
-    end_ms: int | None
-    max_split_bytes: int
-    min_partitions: int
-    fail_on_corrupt: bool
-    verify_crc: bool
-    fail_on_data_loss: bool
-    max_rows_per_trigger: int | None
-    max_bytes_per_trigger: int | None
+    queues: frozenset[int] | None = None
+    tags: tuple[str, ...] | None = None
+    begin_ms: int | None = None
+    end_ms: int | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, stream: bool | None = False) -> RocketOptions:
         """Read the options of a DataFrame or a stream; InvalidOption for what cannot be used."""
         found = parse(given, TABLE, stream=stream)
-        if found["startingOffsets"] == LATEST and stream is False:
-            raise InvalidOption("startingOffsets", "latest: a batch starts at earliest or offsets")
         tags = found["tags"]
         return cls(
-            path=local_path(found["path"]),
-            shape=found["schema"],
-            topics=found["subscribe"],
-            topic_pattern=found["subscribePattern"],
+            **shared_fields(found, stream=stream),
             queues=found["queues"],
             tags=None if tags is None else tuple(t.strip() for t in tags.split("||") if t.strip()),
-            starting=found["startingOffsets"],
-            ending=found["endingOffsets"],
             begin_ms=found["startingTimestamp"],
             end_ms=found["endingTimestamp"],
-            max_split_bytes=found["maxSplitBytes"],
-            min_partitions=found["minPartitions"],
-            fail_on_corrupt=found["failOnCorrupt"],
-            verify_crc=found["verifyCrc"],
-            fail_on_data_loss=found["failOnDataLoss"],
-            max_rows_per_trigger=found["maxOffsetsPerTrigger"],
-            max_bytes_per_trigger=found["maxBytesPerTrigger"],
         )
-
-    def wants_topic(self, topic: str) -> bool:
-        """Whether a topic is read."""
-        if self.topics is not None:
-            return topic in self.topics
-        return self.topic_pattern is None or re.fullmatch(self.topic_pattern, topic) is not None

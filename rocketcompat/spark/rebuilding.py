@@ -31,7 +31,13 @@ import numpy as np
 
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.directory import ENDS, Region, StoreDirectory
-from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY, CQ_UNIT, INDEX_DIRECTORY, OWN_DIRECTORY
+from rocketcompat.formats import (
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    CQ_UNIT,
+    INDEX_DIRECTORY,
+    OWN_DIRECTORY,
+)
 from rocketcompat.index_file import IndexFile
 from rocketcompat.index_geometry import geometry_of
 from rocketcompat.index_items import IndexGeometry
@@ -262,6 +268,10 @@ def plan_rebuild(
     directory.check_changeable()
     if directory.config.batch_topics:
         raise NotAStore(directory.root, "has topics of batches: `rebuild` without Spark knows them")
+    extended = directory.vfs.exists(directory.path(CONSUME_QUEUE_EXT_DIRECTORY))
+    if extended or directory.config.enable_consume_queue_ext:
+        reason = "its queues have extensions: `rebuild` without Spark builds them"
+        raise NotAStore(directory.root, reason)
     given = RocketOptions.parse({"path": directory.root, "maxSplitBytes": str(max_split_bytes)})
     # Up to the end of the files: whoever reads the last records finds the log's.
     made = plan_range(directory, given, directory.log.min_offset, directory.log.max_offset)

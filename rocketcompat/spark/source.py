@@ -7,17 +7,15 @@ Next to read: `tubestore/spark/source.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -28,11 +26,11 @@ from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import check_topics, plan
 from rocketcompat.spark.reading import LogReading
 from rocketcompat.spark.shapes import SHAPES
-from rocketcompat.spark.stream import RocketStreamReader
+from rocketcompat.spark.stream import stream_reader
 from rocketcompat.spark.write_options import RocketWriteOptions
 from tubestore.spark.settings import check_settings
 from tubestore.spark.sink import StoreStreamWriter, StoreWriter, appended_schema
-from tubestore.spark.tasks import plain_errors, read_partition, say
+from tubestore.spark.tasks import SplitReader, plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +60,8 @@ class RocketMqSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
         with plain_errors():
-            return RocketMqReader(RocketOptions.parse(self.options), schema)
+            options = RocketOptions.parse(self.options)
+            return SplitReader(reading_of(options, schema), partial(plan, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a DataFrame."""
@@ -82,26 +81,7 @@ class RocketMqSource(DataSource):
         """Return the reader of a stream."""
         with plain_errors():
             options = RocketOptions.parse(self.options, stream=True)
-            return RocketStreamReader(options, reading_of(options, schema))
-
-
-class RocketMqReader(DataSourceReader):
-    """Reads a store as it is when the DataFrame is used for the first time."""
-
-    def __init__(self, options: RocketOptions, schema: StructType) -> None:
-        self.options = options
-        self.reading = reading_of(options, schema)
-
-    def partitions(self) -> list[InputPartition]:
-        """Plan: one partition a split."""
-        with plain_errors():
-            made = plan(self.options)
-        say(f"{made.describe()} (where is not pushed down: options prune)")
-        return [InputPartition(split) for split in made.splits]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one split, in a task."""
-        return read_partition(self.reading, partition)
+            return stream_reader(options, reading_of(options, schema))
 
 
 def reading_of(options: RocketOptions, schema: StructType) -> LogReading:

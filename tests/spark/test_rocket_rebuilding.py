@@ -21,7 +21,7 @@ from rocketcompat.spark.rebuilding import STRUCTURES, plan_rebuild, rebuild
 from tests.spark.rocket_stores import CONFIG, write_rocket_store
 from tests.support.golden import ROCKET_VERSIONS, unpack
 from tubestore.clock import SystemClock
-from tubestore.errors import InvalidMessage, StoreLocked
+from tubestore.errors import InvalidMessage, NotAStore, StoreLocked
 
 pytestmark = pytest.mark.usefixtures("small_waves")
 COUNT = 1500
@@ -229,3 +229,11 @@ def test_a_store_that_is_in_use_and_other_structures_are_refused(store: Path) ->
         run(store)
     with pytest.raises(InvalidMessage, match="can be built in Spark"):
         plan_rebuild(str(store), ["tube"])
+
+
+def test_kinds_of_queues_that_only_one_process_builds_are_refused(store: Path) -> None:
+    with pytest.raises(NotAStore, match="topics of batches"):
+        plan_rebuild(str(store), ["index"], options={"batchTopics": "topic1"})
+    (store / "consumequeue_ext").mkdir()
+    with pytest.raises(NotAStore, match="extensions"):
+        plan_rebuild(str(store), ["consumequeue"])

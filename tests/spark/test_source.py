@@ -96,9 +96,9 @@ def test_nothing_to_read_is_no_row(root: Path) -> None:
 
 def test_filters_are_not_pushed_down() -> None:
     """Spark 4.3.0 would give wrong rows (and refuses readers that define it, by default)."""
-    from tubestore.spark.source import TubeStoreReader
+    from tubestore.spark.tasks import SplitReader
 
-    assert TubeStoreReader.pushFilters is DataSourceReader.pushFilters
+    assert SplitReader.pushFilters is DataSourceReader.pushFilters
 
 
 def test_the_planned_bytes_are_said(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ are planned is said on stderr.
 | `micro_batches` | what the next batch of a stream has |
 | `lag` | how far a stream is behind |
 | `write_options`, `intake`, `loads` | what a sink does |
-| `source`, `stream`, `sink`, `tasks` | what Spark calls |
+| `source`, `stream`, `triggers`, `sink`, `tasks` | what Spark calls |
 | `java`, `settings`, `laptop` | a session for a laptop; a look at somebody else's |
 | `jobs/` | audit, statistics, Parquet, copies |
 | `frames` | DataFrames, their options checked where the caller is |

@@ -286,18 +286,15 @@ def local_path(path: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """What a batch or a stream reads, checked."""
+class SharedOptions:
+    """What is read of a store of any format, checked."""
 
     path: str
     shape: str = "tubestore"
     topics: tuple[str, ...] | None = None
     topic_pattern: str | None = None
-    assigned: Mapping[str, tuple[int, ...]] | None = None
-    partitions: frozenset[int] | None = None
     starting: int | Offsets = EARLIEST
     ending: int | Offsets = LATEST
-    filter: Filter = EVERYTHING
     max_split_bytes: int = 128 << 20
     min_partitions: int = 1
     fail_on_corrupt: bool = True
@@ -306,39 +303,59 @@ class ReadOptions:
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
 
+    def wants_topic(self, topic: str) -> bool:
+        """Whether a topic is read."""
+        if self.topics is not None:
+            return topic in self.topics
+        return self.topic_pattern is None or re.fullmatch(self.topic_pattern, topic) is not None
+
+
+def shared_fields(found: Mapping[str, Any], *, stream: bool | None) -> dict[str, Any]:
+    """Return the fields of `SharedOptions` from what `parse` found; InvalidOption."""
+    if found["startingOffsets"] == LATEST and stream is False:
+        raise InvalidOption("startingOffsets", "latest: a batch starts at earliest or offsets")
+    return {
+        "path": local_path(found["path"]),
+        "shape": found["schema"],
+        "topics": found["subscribe"],
+        "topic_pattern": found["subscribePattern"],
+        "starting": found["startingOffsets"],
+        "ending": found["endingOffsets"],
+        "max_split_bytes": found["maxSplitBytes"],
+        "min_partitions": found["minPartitions"],
+        "fail_on_corrupt": found["failOnCorrupt"],
+        "verify_crc": found["verifyCrc"],
+        "fail_on_data_loss": found["failOnDataLoss"],
+        "max_rows_per_trigger": found["maxOffsetsPerTrigger"],
+        "max_bytes_per_trigger": found["maxBytesPerTrigger"],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions(SharedOptions):
+    """What a batch or a stream reads, checked."""
+
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+    partitions: frozenset[int] | None = None
+    filter: Filter = EVERYTHING
+
     @classmethod
     def parse(cls, given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
         """Read the options of a DataFrame or a stream; InvalidOption for what cannot be used."""
         found = parse(given, stream=stream)
-        if found["startingOffsets"] == LATEST and stream is False:
-            raise InvalidOption("startingOffsets", "latest: a batch starts at earliest or offsets")
         codes = found["keyCodes"] if found["filterItems"] is None else found["filterItems"]
         return cls(
-            path=local_path(found["path"]),
-            shape=found["schema"],
-            topics=found["subscribe"],
-            topic_pattern=found["subscribePattern"],
+            **shared_fields(found, stream=stream),
             assigned=found["assign"],
             partitions=found["partitions"],
-            starting=found["startingOffsets"],
-            ending=found["endingOffsets"],
             filter=Filter(codes, found["startingTimestamp"], found["endingTimestamp"]),
-            max_split_bytes=found["maxSplitBytes"],
-            min_partitions=found["minPartitions"],
-            fail_on_corrupt=found["failOnCorrupt"],
-            verify_crc=found["verifyCrc"],
-            fail_on_data_loss=found["failOnDataLoss"],
-            max_rows_per_trigger=found["maxOffsetsPerTrigger"],
-            max_bytes_per_trigger=found["maxBytesPerTrigger"],
         )
 
     def wants_topic(self, topic: str) -> bool:
         """Whether a topic is read."""
         if self.assigned is not None:
             return topic in self.assigned
-        if self.topics is not None:
-            return topic in self.topics
-        return self.topic_pattern is None or re.fullmatch(self.topic_pattern, topic) is not None
+        return SharedOptions.wants_topic(self, topic)  # with slots, super() is of another class
 
     def named_topics(self) -> tuple[str, ...]:
         """Return the topics that were named, all of which have to be there."""

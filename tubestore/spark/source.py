@@ -20,17 +20,15 @@ Next to read: `stream.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -41,8 +39,8 @@ from tubestore.spark.planning import choose_shards, plan
 from tubestore.spark.settings import check_settings
 from tubestore.spark.shapes import SHAPES
 from tubestore.spark.sink import StoreStreamWriter, StoreWriter, appended_schema
-from tubestore.spark.stream import TubeStoreStreamReader
-from tubestore.spark.tasks import plain_errors, read_partition, reading_of, say
+from tubestore.spark.stream import stream_reader
+from tubestore.spark.tasks import SplitReader, plain_errors, reading_of
 from tubestore.spark.write_options import WriteOptions
 from tubestore.vfs import OsVfs
 
@@ -74,7 +72,8 @@ class TubeStoreSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
         with plain_errors():
-            return TubeStoreReader(ReadOptions.parse(self.options), schema)
+            options = ReadOptions.parse(self.options)
+            return SplitReader(reading_of(options, schema), partial(plan, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a DataFrame."""
@@ -93,23 +92,4 @@ class TubeStoreSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         with plain_errors():
-            return TubeStoreStreamReader(ReadOptions.parse(self.options, stream=True), schema)
-
-
-class TubeStoreReader(DataSourceReader):
-    """Reads a store as it is when the DataFrame is used for the first time."""
-
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.options = options
-        self.reading = reading_of(options, schema)
-
-    def partitions(self) -> list[InputPartition]:
-        """Plan, from the index alone: one partition a split."""
-        with plain_errors():
-            made = plan(self.options)
-        say(f"{made.describe()} (where is not pushed down: options prune)")
-        return [InputPartition(split) for split in made.splits]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one split, in a task."""
-        return read_partition(self.reading, partition)
+            return stream_reader(ReadOptions.parse(self.options, stream=True), schema)

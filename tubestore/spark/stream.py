@@ -1,96 +1,55 @@
-"""The stream source: what Spark asks of it once a trigger.
+"""The stream source of a tube store: its positions as they stand in a checkpoint, and its lease.
 
-One process on the driver's machine has this object for the life of a query. Offsets are exact
-(`micro_batches.py`), so a batch that is read again after a failure has the same messages.
-
-Next to read: `micro_batches.py`.
+Next to read: `triggers.py`, `micro_batches.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from tubestore.spark.micro_batches import MicroBatches, Position
 from tubestore.spark.options import ReadOptions
-from tubestore.spark.tasks import plain_errors, read_partition, reading_of, say
+from tubestore.spark.planning import Plan
+from tubestore.spark.tasks import reading_of, say
+from tubestore.spark.triggers import Json, TriggeredReader
 
 
-class TubeStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a store as a stream."""
+class TubeBatches:
+    """`MicroBatches` with positions as JSON."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.options = options
-        self.reading = reading_of(options, schema)
-        self._made: MicroBatches | None = None
+    def __init__(self, options: ReadOptions) -> None:
+        self._path, self._batches = options.path, MicroBatches(options, say=say)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The tasks get a copy: they only read.
-        return {"options": self.options, "reading": self.reading, "_made": None}
+    def _position(self, found: Json) -> Position:
+        return Position.of_json(found, self._path)
 
-    @property
-    def _batches(self) -> MicroBatches:
-        if self._made is None:
-            self._made = MicroBatches(self.options, say=say)
-        return self._made
-
-    def _position(self, found: dict[str, Any]) -> Position:
-        return Position.of_json(found, self.options.path)
-
-    def initialOffset(self) -> dict[str, Any]:
+    def initial(self) -> Json:
         """Return where a new query starts."""
-        with plain_errors():
-            return self._batches.initial().as_json()
+        return self._batches.initial().as_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Return what the options allow a batch to have."""
-        if self.options.max_rows_per_trigger is not None:
-            return ReadMaxRows(self.options.max_rows_per_trigger)
-        if self.options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(self.options.max_bytes_per_trigger)
-        return ReadAllAvailable()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latest(self, start: Json, rows: int | None, size: int | None) -> Json:
         """Return the end of the batch that begins at `start`."""
-        rows = size = None
-        if not isinstance(limit, ReadAllAvailable):
-            # Spark knows one limit; both of ours hold.
-            rows, size = self.options.max_rows_per_trigger, self.options.max_bytes_per_trigger
-        with plain_errors():
-            return self._batches.latest(self._position(start), rows, size).as_json()
+        return self._batches.latest(self._position(start), rows, size).as_json()
 
-    def prepareForTriggerAvailableNow(self) -> None:
+    def freeze(self) -> None:
         """Go no further than what is there now."""
-        with plain_errors():
-            self._batches.freeze()
+        self._batches.freeze()
 
-    def reportLatestOffset(self) -> dict[str, Any]:
-        """Return the end of everything: the progress shows how far behind the query is."""
-        with plain_errors():
-            return self._batches.end().as_json()
+    def end(self) -> Json:
+        """Return the end of everything."""
+        return self._batches.end().as_json()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def plan(self, start: Json, end: Json) -> Plan:
         """Plan a batch."""
-        with plain_errors():
-            made = self._batches.plan(self._position(start), self._position(end))
-        return [InputPartition(split) for split in made.splits]
+        return self._batches.plan(self._position(start), self._position(end))
 
-    def stop(self) -> None:
-        """Give the lease up: the query has ended."""
-        if self._made is not None:
-            self._made.close()
+    def close(self) -> None:
+        """Give the lease up."""
+        self._batches.close()
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one split, in a task."""
-        return read_partition(self.reading, partition)
+
+def stream_reader(options: ReadOptions, schema: StructType) -> TriggeredReader:
+    """Return what reads a store as a stream."""
+    return TriggeredReader(options, reading_of(options, schema), partial(TubeBatches, options))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -46,6 +46,27 @@ def read_partition(reading: ReadsSplits, partition: InputPartition) -> Iterator[
     with plain_errors():
         if partition.value is not None:
             yield from reading.batches(partition.value)
+
+
+class SplitReader(DataSourceReader):
+    """Reads a store as it is when the DataFrame is used for the first time.
+
+    `make` plans: what it returns has `splits`, and can `describe` itself.
+    """
+
+    def __init__(self, reading: ReadsSplits, make: Callable[[], Any]) -> None:
+        self.reading, self._make = reading, make
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan: one partition a split."""
+        with plain_errors():
+            made = self._make()
+        say(f"{made.describe()} (where is not pushed down: options prune)")
+        return [InputPartition(split) for split in made.splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one split, in a task."""
+        return read_partition(self.reading, partition)
 
 
 @contextmanager
