@@ -653,6 +653,30 @@ def test_a_reader_that_opens_while_files_go_sees_a_whole_shard(
         assert numbers(reader["t"]) == [20, 21, 22]
 
 
+@pytest.mark.parametrize("stream", ["/s/t-0", "/s/t-0/index"])
+def test_a_listing_from_which_every_file_has_gone_is_made_again(
+    small: MessageStoreManager, memory_vfs: MemoryVfs, clock: ManualClock, stream: str
+) -> None:
+    """Whoever lists slowly sees names and no files any more, and none of the new names."""
+    fill(small.create_topic("t"), clock)
+
+    class Slow(FaultyVfs):
+        seen = 0
+
+        def entries(self, directory: str) -> list[tuple[str, bool, int]]:
+            found = super().entries(directory)
+            self.seen += directory == stream
+            if directory == stream and self.seen == 1:
+                return [row for row in found if row[1]]
+            return found
+
+    slow = Slow(memory_vfs)
+    with open_small(slow, clock, "r") as reader:
+        slow.seen = 0
+        assert numbers(reader["t"]) == list(range(23))
+        assert slow.seen > 1
+
+
 def test_a_reader_beside_a_writer_that_removes_all_the_time_meets_no_other_error(
     tmp_path: Path,
 ) -> None:

@@ -91,13 +91,16 @@ class MsgFileStore:
         """
         looks = 1 if writable else _LOOKS_MAX
         for look in range(1, looks + 1):
+            # A writer's retention removes files while we list them: those that are older than
+            # what we saw first may be gone already, of a slow look at one stream all that it saw.
             try:
-                return self._load(writable, limits)
+                self._load(writable, limits)
             except (FileNotFoundError, NotAStore):
-                # A writer's retention removes files while we list them: those that are older
-                # than what we saw first may be gone already.
                 if look == looks:
                     raise
+            else:
+                if (self.index.end > 0) == (self.data.end > 0):
+                    return
 
     def _load(self, writable: bool, limits: Limits | None) -> None:
         if writable and not self.vfs.entries(self.directory):
