@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import json
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -569,3 +573,74 @@ def test_puts_and_jobs_of_several_threads_do_not_mix(tmp_path: Path) -> None:
         assert found[first : first + 20] == rows
     options = {"maxHashSlotNum": 16, "maxIndexNum": 40}
     assert list(check_store(StoreDirectory(root, options))) == []
+
+
+#: Publishes what is staged in a directory, and kills itself at a point.
+CHILD = """
+import json, os, signal, sys
+import rocketcompat
+from rocketcompat import bulk_loads, log_job_recovery
+from tests.test_rocket_publish import CONFIG
+from tubestore.commit_records import JobRecords
+
+root, staged, point = sys.argv[1:]
+
+def kill_at(name, owner, called, after=False, nth=1):
+    kept, calls = getattr(owner, called), []
+    def wrapped(*args, **kwargs):
+        calls.append(1)
+        result = kept(*args, **kwargs) if after else None
+        if name == point and len(calls) == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result if after else kept(*args, **kwargs)
+    setattr(owner, called, wrapped)
+
+kill_at("while offsets are given", bulk_loads, "write_part", nth=2)
+kill_at("before the record", JobRecords, "commit")
+kill_at("after the record", JobRecords, "commit", after=True)
+kill_at("between two files", log_job_recovery, "move_file", nth=2)
+kill_at("before it is finished", JobRecords, "finish")
+kill_at("after it is finished", JobRecords, "finish", after=True)
+with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+    store.publish("j", json.loads(staged))
+"""
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("point", "recorded"),
+    [
+        ("while offsets are given", False),
+        ("before the record", False),
+        ("after the record", True),
+        ("between two files", True),
+        ("before it is finished", True),
+        ("after it is finished", True),
+    ],
+)
+def test_a_process_that_is_killed_while_it_publishes_leaves_all_or_nothing(
+    point: str, recorded: bool, tmp_path: Path
+) -> None:
+    root = str(tmp_path)
+    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+        store.put_message(Message("orders", b"before"))
+    with StagedLogWriter(root, "j", "0", config=CONFIG) as writer:
+        writer.write(batch(numbered("a", 90)))
+        staged = writer.finish()
+    described = json.dumps([piece.as_json() for piece in staged])
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, root, described, point], check=False, timeout=120
+    )
+    assert child.returncode == -signal.SIGKILL
+    shown = 91 if point == "after it is finished" else 1
+    with rocketcompat.open(root, "r", CONFIG) as reader:
+        assert counted(pulled(reader)) <= shown
+    assert sum(len(piece) for piece in StoreDirectory(root).scan_log()) == shown  # type: ignore[arg-type]
+    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+        assert counted(pulled(store)) == (91 if recorded else 1)
+        assert store.publish("j", staged).replayed == recorded
+        store.flush()
+        assert counted(pulled(store)) == 91
+    options = {"maxHashSlotNum": 16, "maxIndexNum": 40}
+    assert list(check_store(StoreDirectory(root, options))) == []
+    assert list((tmp_path / ".tubestore" / "staging").iterdir()) == []
