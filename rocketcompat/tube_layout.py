@@ -28,6 +28,8 @@ from rocketcompat.messages import DispatchBatch
 from rocketcompat.tube_record import to_tube
 from tubestore.clock import Clock
 from tubestore.columns import columns_for
+from tubestore.entry_rows import Rows
+from tubestore.entry_sources import Source
 from tubestore.errors import InvalidName, TubeStoreError
 from tubestore.filenames import check_topic_name, join
 from tubestore.formats import DATA_HEADER, PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
@@ -35,7 +37,6 @@ from tubestore.manager import MessageStoreManager
 from tubestore.message_store import MessageStore
 from tubestore.messages import STATE_OK
 from tubestore.options import StoreOptions, TopicOptions
-from tubestore.selection import Rows, Source
 from tubestore.topic import append_columns
 from tubestore.vfs import Vfs
 

@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tubestore.columns import columns_for
+from tubestore.entry_rows import Rows
+from tubestore.entry_sources import Filter
 from tubestore.messages import ALL_COLUMNS, STATE_BAD_CHECKSUM, STATE_ENTRY_DIFFERS, STATE_OK
 from tubestore.read_path import ShardView
 from tubestore.records import ENTRY_SIZE
-from tubestore.selection import Filter, Rows
 
 SUCCESS, NOT_FOUND = 0, 404
 DEFAULT_SWITCH = 301

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tubestore.entry_sources import Source
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.partition_totals import NOTHING, Totals
-from tubestore.selection import Source
 
 Array = np.ndarray[Any, Any]
 _CHUNK, _CHUNK_MAX = 64, 65_536

@@ -18,22 +18,15 @@ import pyarrow as pa
 
 from tubestore.columns import Columns, columns_for
 from tubestore.decode import decode
+from tubestore.entry_rows import Rows
+from tubestore.entry_sources import EVERYTHING, Filter, Source
 from tubestore.errors import CorruptRecord
 from tubestore.file_store import FileSnapshot, MsgFileStore, locate
 from tubestore.found_records import Data
 from tubestore.mem_store import Placed
 from tubestore.segment import FileSegment
-from tubestore.selection import (
-    EVERYTHING,
-    Filter,
-    Found,
-    FoundMany,
-    Rows,
-    Source,
-    find,
-    find_many,
-    portions,
-)
+from tubestore.selection import Found, find, portions
+from tubestore.selection_many import FoundMany, find_many
 
 Array = np.ndarray[Any, Any]
 SCAN_ROWS = 16_384

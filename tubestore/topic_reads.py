@@ -13,6 +13,7 @@ import pyarrow as pa
 from tubestore.arguments import whole_number
 from tubestore.clock import Time, time_ms
 from tubestore.columns import Columns, columns_for
+from tubestore.entry_sources import EVERYTHING, Filter
 from tubestore.formats import PARTITIONS_PER_STORE, key_code_of
 from tubestore.get_messages import (
     DEFAULT_MAX_BYTES,
@@ -24,7 +25,6 @@ from tubestore.get_messages import (
 from tubestore.messages import ALL_COLUMNS, Message, Page, PageSet
 from tubestore.read_path import ShardView
 from tubestore.records import ENTRY_SIZE
-from tubestore.selection import EVERYTHING, Filter
 from tubestore.topic_shards import Offset, TopicShards
 
 DEFAULT_PAGE_BYTES = 8 << 20

@@ -16,13 +16,14 @@ from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Format, Row, emit_rows, time_text
 from tubestore.cli.read import COLUMNS, rows_of
 from tubestore.columns import columns_for
+from tubestore.entry_rows import Rows
+from tubestore.entry_sources import Filter
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.kernels import rows_at
 from tubestore.manager import MessageStoreManager
 from tubestore.messages import ALL_COLUMNS
 from tubestore.read_path import ShardView
 from tubestore.records import ENTRY_SIZE
-from tubestore.selection import Filter, Rows
 from tubestore.shard_files import check_root
 from tubestore.topic_reads import TopicReader, make_filter
 from tubestore.vfs import OsVfs

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.times import parse_time
 from tubestore.clock import SystemClock
+from tubestore.entry_sources import EVERYTHING, Filter
 from tubestore.errors import InvalidOption
 from tubestore.formats import key_code_of
-from tubestore.selection import EVERYTHING, Filter
 
 EARLIEST, LATEST = -2, -1
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)

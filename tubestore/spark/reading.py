@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 
 from tubestore.columns import columns_for
 from tubestore.decode import decode
+from tubestore.entry_sources import EVERYTHING, Filter
 from tubestore.errors import CorruptRecord, DataLoss
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.found_records import Data
 from tubestore.kernels import rows_at
 from tubestore.messages import STATE_OK
 from tubestore.records import ENTRY_SIZE
-from tubestore.selection import EVERYTHING, Filter
 from tubestore.shard_bytes import ShardBytes
 from tubestore.spark.planning import Portion, Split
 from tubestore.spark.shapes import Shape
