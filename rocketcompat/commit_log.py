@@ -217,8 +217,7 @@ class CommitLog(ReadableLog):
             if (stopped := self._failed or self.refusal) is not None:
                 raise stopped
             now = self._held_since = self._clock.now_ms()
-            keys = [(encoded.topic_names[encoded.topic_codes[row]], int(encoded.queue_ids[row]))
-                    for row in firsts]  # fmt: skip
+            keys = encoded.queue_keys(firsts)
             bases = np.array([self._next_queue_offsets.get(key, 0) for key in keys] + [0], np.int64)
             queue_offsets = np.where(counted, bases[groups] + group_ranks, 0)
             physical_offsets, parts = self._places(encoded, together=together)

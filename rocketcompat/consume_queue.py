@@ -407,6 +407,9 @@ class ConsumeQueue:
     @property
     def dirty_pages(self) -> int:
         """Borders of 4 KiB pages between what is on stable storage and the end (spec §6)."""
+        tail = self._tail
+        if tail is not None and tail.file_from_offset == 0:  # the only file: asked of all queues
+            return tail.wrote_position // PAGE - tail.flushed_position // PAGE
         return self._files.max_offset // PAGE - self._files.flushed_where // PAGE
 
     def flush(self) -> bool:

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 LINGER_SECONDS = 0.02
 #: Batches over many queues are gathered as long as they come so soon, up to this long.
 _QUIET_SECONDS = 0.1
-_GATHER_SECONDS = 0.5
+_GATHER_SECONDS = 1.0
 #: Records a queue from which on a batch is handed over at once, and how much may be gathered.
 _DENSE_ROWS = 16
 _GATHERED_BYTES = 64 << 20

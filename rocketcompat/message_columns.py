@@ -36,6 +36,8 @@ from tubestore.errors import InvalidMessage, MessageTooLarge
 from tubestore.kernels import Int64s, bytes_of
 
 _DEFAULTS = Message("")
+#: The last dictionary of topics, and its texts; replaced as one.
+_last_names: tuple[Any, list[str]] = (None, [])
 NUMBERS = ("flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
 _KNOWN = {*NUMBERS, "topic", "body", "queue_id", "tags", "keys", "properties", "born_timestamp",
           "born_host", "store_host", "delay_level"}  # fmt: skip
@@ -93,8 +95,8 @@ def _distinct(column: Any) -> tuple[list[str], Int64s] | None:
     texts, value_type = column.dictionary, column.type.value_type
     if not (pa.types.is_string(value_type) or pa.types.is_large_string(value_type)):
         return None
-    names = texts.to_pylist()
-    if texts.null_count or len(set(names)) < len(names):
+    names = _names_of(texts)
+    if names is None:
         return None
     codes = column.indices.to_numpy().astype(np.int64)
     used = np.bincount(codes, minlength=len(names)) > 0
@@ -102,6 +104,19 @@ def _distinct(column: Any) -> tuple[list[str], Int64s] | None:
         names = [names[code] for code in np.flatnonzero(used).tolist()]
         codes = (np.cumsum(used) - 1)[codes]
     return names, codes
+
+
+def _names_of(texts: Any) -> list[str] | None:
+    """Return the texts of a dictionary if they are distinct; whoever writes often has one."""
+    global _last_names
+    known, names = _last_names
+    if known is not None and known.equals(texts):
+        return names
+    names = list(texts.to_pylist())
+    if texts.null_count or len(set(names)) < len(names):
+        return None
+    _last_names = texts, names
+    return names
 
 
 def _distinct_of_texts(column: Any) -> tuple[list[str], Int64s]:

@@ -336,7 +336,7 @@ def test_batches_over_many_queues_are_gathered_while_they_come(wide_log: CommitL
     assert len(follower.batches) == 1
 
 
-def test_a_gathered_batch_has_waited_long_enough_after_half_a_second(wide_log: CommitLog) -> None:
+def test_a_gathered_batch_has_waited_long_enough_after_a_second(wide_log: CommitLog) -> None:
     follower, clock = Recorder("a"), ManualClock()
     service = ReputMessageService(wide_log, [follower], clock, position=0)
     service._thread = threading.Thread()
