@@ -31,7 +31,7 @@ from tubestore.kernels import Int64s, ranks, slices
 from tubestore.layout import Buffer
 
 #: Records of about so many bytes come in a batch of a scan: what stays in a processor's cache.
-SCAN_BYTES = 1 << 20
+SCAN_BYTES = 4 << 20
 
 
 class MappedLog(Protocol):

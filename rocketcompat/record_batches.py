@@ -83,13 +83,12 @@ def batch_of_plain(
         found = crc_each(data, bodies, topics, BODY_CRC_MASK)
         if (found != columns["body_crc"]).any():
             return None
-    texts = slices(data, topics + 1, topic_sizes).dictionary_encode()
     return _batch(
         columns,
         _hosts(heads["born_host"]),
         _hosts(heads["store_host"]),
-        texts.dictionary.cast(pa.string()).take(texts.indices),
-        slices(data, properties, ends - properties),
+        _topics(data, topics + 1, topic_sizes),
+        _properties(data, properties, stored.astype(np.int64)),
         slices(data, bodies, topics - bodies),
     )
 
@@ -117,6 +116,30 @@ def empty_batch() -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array([], field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA
     )
+
+
+def _topics(data: Buffer, starts: Int64s, sizes: Int64s) -> pa.StringArray:
+    """Return the topics; where all are the same, as in most pieces of a log, it is told once."""
+    size, count = int(sizes[0]), len(starts)
+    if size and (sizes == size).all():
+        found = gather(bytes_of(data), starts, np.dtype(f"S{size}"))
+        if (found == found[0]).all() and _is_text(bytes(data[starts[0] : starts[0] + size])):
+            bounds = np.arange(0, size * (count + 1), size, dtype=np.int32)
+            buffers = [None, pa.py_buffer(bounds), pa.py_buffer(found)]
+            return pa.Array.from_buffers(pa.string(), count, buffers)
+    encoded = slices(data, starts, sizes).dictionary_encode()
+    names = [str(raw, "utf-8", "replace") for raw in encoded.dictionary.to_pylist()]
+    return pa.array(names, pa.string()).take(encoded.indices)
+
+
+def _is_text(raw: bytes) -> bool:
+    return raw.isascii() and not raw.endswith(b"\0")  # which numpy would cut off
+
+
+def _properties(data: Buffer, starts: Int64s, sizes: Int64s) -> pa.LargeBinaryArray:
+    if sizes.any():
+        return slices(data, starts, sizes)
+    return binary_from(np.zeros(len(starts) + 1, np.int64), b"")
 
 
 def _hosts(raw: Any) -> pa.LargeBinaryArray:

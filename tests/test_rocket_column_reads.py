@@ -75,6 +75,24 @@ def test_a_scan_gives_every_record_once_and_whole(store: DefaultMessageStore, ve
         assert_same(store, row)
 
 
+def test_topics_of_one_length_and_topics_that_are_no_ascii_are_told_apart(tmp_path: Path) -> None:
+    topics = ["Ta", "Tb", "ä", "Tc", "Tc"]
+    with opened(tmp_path) as store:
+        for topic in topics:
+            store.put_message(Message(topic, b"x"))
+        for topic in topics[:2] + topics[3:]:
+            store.put_message(Message(topic, b"x"))
+        for _ in range(3):
+            store.put_message(Message("ä", b"x"))
+        store.dispatcher.dispatch_pending()
+        places = [row["physical_offset"] for row in as_rows(store.scan())]
+        expected = [*topics, "Ta", "Tb", "Tc", "Tc", "ä", "ä", "ä"]
+        assert [row["topic"] for row in as_rows(store.scan())] == expected
+        for first, end in ((0, 2), (3, 5), (5, 9), (9, 12)):
+            part = as_rows(store.scan(places[first], places[end - 1] + 1))
+            assert [row["topic"] for row in part] == expected[first:end]
+
+
 def test_a_scan_of_a_part_has_what_begins_there(store: DefaultMessageStore) -> None:
     places = [row["physical_offset"] for row in as_rows(store.scan())]
     rows = as_rows(store.scan(places[10], places[200] + 1))
