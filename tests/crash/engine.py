@@ -192,6 +192,16 @@ class EngineRun(RandomRun):
         self.mark(raised(opened, "fsync"))
         self.open()
 
+    def die(self) -> None:
+        """Be killed; who only reads sees what the next opening for writing shows."""
+        self.stop()
+        with tubestore.open(ROOT, "r", vfs=self.disk, clock=self.clock, **SETTINGS) as reader:
+            seen = read_all(reader, self.book)
+        super().die()
+        if self.random.random() < 0.3:  # that opens every shard: not always
+            shown = self.what_is_there()
+            assert shown == seen, f"a reader saw {seen}, the next writer shows {shown}"
+
     def stop(self) -> None:
         """End without writing anything."""
         self.store.abandon("killed")
