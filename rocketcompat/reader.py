@@ -56,7 +56,8 @@ class Reader:
         if known is not None:
             progress, same_boot = known
             mark = progress.trusted(progress.log, same_boot=same_boot)
-            if begin <= mark <= log.queue.max_offset:
+            own = begin <= mark <= log.queue.max_offset
+            if own:
                 begin = mark
                 log.damages = known_damages(log.queue, progress)
         end, _, damages = find_log_end(

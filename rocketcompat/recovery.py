@@ -80,6 +80,8 @@ def recover_log(
         synced = progress.log.synced
     else:
         trusted, synced, old = minimum, minimum, ()
+    # Before a mark somebody else may have written, whose records are judged as a real broker's.
+    own = known is not None and minimum <= trusted <= limit
     if not minimum <= trusted <= limit:
         trusted, synced, old = minimum, minimum, ()
     keep_good = log.config.recovery == "tubestore"
@@ -88,7 +90,7 @@ def recover_log(
         trusted,
         check_crc=log.config.check_crc_on_recover,
         keep_good=keep_good,
-        own=known is not None,
+        own=own,
         record_crc=log.config.force_verify_prop_crc,
     )
     damages = (*(damage for damage in old if damage.end <= trusted), *damages)

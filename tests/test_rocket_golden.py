@@ -9,9 +9,11 @@ from __future__ import annotations
 import pytest
 
 import rocketcompat
+from rocketcompat import Message
 from rocketcompat.codec import decode_one
 from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.messages import has_queue_unit
+from rocketcompat.progress import Mark, Progress, ProgressFile
 from rocketcompat.recovery import sound_pieces
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, answers
 from tests.support.rocket_golden import (
@@ -21,6 +23,8 @@ from tests.support.rocket_golden import (
     records_of,
     units_of,
 )
+from tubestore.errors import InvalidMessage
+from tubestore.vfs import OsVfs
 
 #: Both see the same: messages, queues, records.
 SAME = (
@@ -173,3 +177,30 @@ def test_the_scenarios_named_here_are_there() -> None:
     for version in ROCKET_VERSIONS:
         for scenario in (*SAME, *DEFECTS):
             assert answers("rocketmq", version, scenario).meta["scenario"] == scenario
+
+
+@pytest.mark.parametrize("believed", [True, False])
+@pytest.mark.parametrize("version", ROCKET_VERSIONS)
+def test_a_property_of_zeros_that_a_real_broker_stored_is_read_and_kept(
+    golden: GoldenFactory, version: str, believed: bool
+) -> None:
+    """Brokers take U+0000; ours refuses it, to know a torn record of its own by zeros there."""
+    theirs = golden("rocketmq", version, "odd")
+    (row,) = [row for row in theirs.puts() if "\0" in row["in"].get("properties", "")]
+    place = row["out"]["wroteOffset"]
+    with open_golden(theirs) as store:
+        assert store.look_message(place).properties["k"] == "\0"
+        count = len(records_of(store))
+    progress = ProgressFile(OsVfs(), str(theirs.store))
+    (theirs.store / "abort").touch()
+    if not believed:  # a mark of ours that is not to be believed tells nothing of who wrote
+        progress.write(Progress(Mark(1 << 40, 1 << 40), {}), sync=True)
+    with open_golden(theirs, "r") as store:
+        assert store.problems == []
+        assert store.look_message(place).properties["k"] == "\0"
+    with open_golden(theirs) as store:
+        assert store.problems == []
+        assert store.look_message(place).properties["k"] == "\0"
+        assert len(records_of(store)) == count
+        with pytest.raises(InvalidMessage, match=r"U\+0000"):
+            store.put_message(Message("T", b"x", properties="k\x01\0"))
