@@ -25,31 +25,32 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT_SIZE
+from rocketcompat.index_examination import (
+    Examined,
+    data_behind,
+    examine,
+    header_after_examination,
+)
 from rocketcompat.index_items import (
     Chains,
-    Examined,
     IndexGeometry,
     IndexHeader,
     Int32s,
     link_chains,
-    plausible_prefix,
     time_differences,
 )
 from tubestore.errors import CorruptRecord
 from tubestore.kernels import Int64s
 from tubestore.vfs import Vfs, VfsFile
 
-#: The slot table is written in pages of this many slots (4 KiB), and items are recovered in steps.
+#: The slot table is written in pages of this many slots (4 KiB).
 _PAGE_SLOTS = 1024
-_RECOVER_STEP = 1 << 18
-_ZERO_STEP = 1 << 20
 _SLOT_DTYPE = np.dtype(">i4")
 _ITEM = INDEX_ITEM.struct
 
@@ -336,44 +337,8 @@ class IndexFile:
         self._file.close()
 
     def examine(self, below: int) -> Examined:
-        """Find the longest prefix of items that can be right and lie below `below`; reads only.
-
-        An item can be right by `plausible_prefix`, and if its `previous` is what its chain
-        gives. Without the header of the first put the items' times mean nothing: none is kept.
-        """
-        table = np.zeros(self.geometry.slots, np.int32)
-        number, used, above, hollow = 1, 0, False, False
-        ends: tuple[Any, ...] = ()
-        rows = self._recoverable(number)
-        while len(rows):
-            last_offset = int(ends[-1]["physical_offset"]) if ends else 0
-            good = plausible_prefix(rows, last_offset, self.index_count - number)
-            kept = rows[: int(np.searchsorted(rows["physical_offset"][:good], below))]
-            above = len(kept) < good
-            # The header is written after the items, so below a mark it counts them all. One that
-            # it does not count may be half written, and then says a lower physical offset.
-            counted = max(0, self.index_count - number)
-            if len(kept) > counted:
-                kept, above = kept[:counted], True
-            # A header can survive a power cut that its last items did not: zeros then stand for
-            # them, which would be of the log's first message. Below the mark others follow.
-            while len(kept) and not any(kept[-1].tobytes()):
-                kept, hollow = kept[:-1], True
-            slots = kept["key_hash"].astype(np.int64) % self.geometry.slots
-            chains = link_chains(table, slots, number)
-            wrong = np.flatnonzero(chains.previous != kept["previous"])
-            if len(wrong):
-                kept, above = kept[: wrong[0]], False
-                chains = link_chains(table, slots[: len(kept)], number)
-            table[chains.slots] = chains.newest
-            used += chains.new_slots
-            number += len(kept)
-            if len(kept):
-                ends = (ends[0] if ends else kept[0], kept[-1])
-            rows = self._recoverable(number) if len(kept) == len(rows) else rows[:0]
-        behind = self._data_behind(self.geometry.item_position(number))
-        lost = hollow or (not above and next(behind, None) is not None)
-        return Examined(number - 1, table, used, ends, lost)
+        """Find the longest prefix of items that can be right and lie below `below`; reads only."""
+        return examine(self._file, self.geometry, self.header, below)
 
     def recover(self, below: int) -> None:
         """Keep what `examine` finds: zero what is behind, and write and sync slots and header.
@@ -384,53 +349,16 @@ class IndexFile:
         number = found.kept + 1
         if self._file.size() < self.geometry.file_size:
             self._file.truncate(self.geometry.file_size)
-        for start, end in self._data_behind(self.geometry.item_position(number)):
+        for start, end in data_behind(self._file, self.geometry, number):
             self._file.pwrite(bytes(end - start), start)
         with self._lock:
             self._slots = found.slot_table
             self._view = memoryview(b"")
-            self.header = self._header_of(found)
+            self.header = header_after_examination(self.header, found)
         self._dirty_pages = np.ones(-(-self.geometry.slots // _PAGE_SLOTS), bool)
         self.unsynced = True
         self.flush()
         self.sync()
-
-    def _header_of(self, found: Examined) -> IndexHeader:
-        """Return the header of the items that are kept."""
-        if not found.kept:
-            return IndexHeader()
-        header = replace(self.header, hash_slot_count=found.slots_used, index_count=found.kept + 1)
-        last_offset = found.last_offset
-        if last_offset == header.end_physical_offset:
-            return header
-        end = header.begin_timestamp
-        if last_offset != header.begin_physical_offset:
-            # Known to the second only: take its end, so that no window misses the item. The
-            # next put makes it exact.
-            end += int(found.ends[-1]["time_diff_seconds"]) * 1000 + 999
-        return replace(header, end_timestamp=end, end_physical_offset=last_offset)
-
-    def _recoverable(self, number: int) -> np.ndarray[Any, Any]:
-        """Read the next items to examine; none if the header cannot be theirs."""
-        rows = self._read_items(number, min(_RECOVER_STEP, self.geometry.items - number))
-        if number > 1 or len(rows) == 0:
-            return rows
-        first = int(rows[0]["physical_offset"])
-        return (
-            rows
-            if self.index_count > 1 and first == self.header.begin_physical_offset
-            else rows[:0]
-        )
-
-    def _data_behind(self, position: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges from `position` to the end that are not all zero."""
-        size = self.geometry.file_size
-        data = self._file.next_data(position)
-        while data is not None and data < size:
-            end = min(data + _ZERO_STEP, size)
-            if any(self._file.pread(end - data, data)):
-                yield data, end
-            data = self._file.next_data(end) if end < size else None
 
     def _slot(self, key_hash: int) -> int:
         """Return the newest item's number of the key's slot."""
@@ -464,10 +392,6 @@ class IndexFile:
             return np.empty(0, INDEX_ITEM.dtype)
         view, start = self._items(count), self.geometry.items_start
         return np.ndarray((count,), INDEX_ITEM.dtype, view, offset=start)
-
-    def _read_items(self, number: int, count: int) -> np.ndarray[Any, Any]:
-        raw = self._file.pread(count * INDEX_ITEM.size, self.geometry.item_position(number))
-        return np.frombuffer(raw, INDEX_ITEM.dtype, len(raw) // INDEX_ITEM.size)
 
     def _touch_pages(self, slots: Int64s) -> None:
         if self._dirty_pages is None:

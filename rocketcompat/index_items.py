@@ -1,8 +1,8 @@
-"""The arithmetic of an index file: where its parts are, how items are chained, what can be an item.
+"""The arithmetic of an index file: where its parts are, how items are chained.
 
 Pure functions over columns; touches no file. The rules are spec §3.2, for many keys at once.
 
-Next to read: `index_file.py`.
+Next to read: `index_examination.py`, `index_file.py`.
 """
 
 from __future__ import annotations
@@ -148,39 +148,3 @@ def time_differences(store_timestamps: Int64s, begin_timestamp: int) -> Int32s:
     seconds = np.maximum(store_timestamps - begin_timestamp, 0) // 1000
     clamped: Int32s = np.minimum(seconds, INT32_MAX).astype(np.int32)
     return clamped
-
-
-def plausible_prefix(items: np.ndarray[Any, Any], last_offset: int, counted: int) -> int:
-    """Return how many items from the first can be right, chains aside.
-
-    Hash and time are not negative, and physical offsets do not fall below the one before
-    (`last_offset` before the first). An all-zero item is where nothing was written, unless it
-    is among the first `counted`, which the header knows of: hash 0, first message of the log.
-    """
-    if len(items) == 0:
-        return 0
-    offsets = items["physical_offset"].astype(np.int64)
-    before = np.concatenate(([last_offset], offsets[:-1]))
-    bad = (items["key_hash"] < 0) | (items["time_diff_seconds"] < 0) | (offsets < before)
-    raw = np.frombuffer(items.tobytes(), np.uint8).reshape(len(items), -1)
-    bad |= ~raw.any(axis=1) & (np.arange(len(items)) >= counted)
-    return int(bad.argmax()) if bad.any() else len(items)
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """The longest prefix of a file's items that can be right, and what follows from it."""
-
-    #: Items kept, and their slot table and number of slots in use.
-    kept: int
-    slot_table: Int32s
-    slots_used: int
-    #: The first and the last kept item; none if nothing is.
-    ends: tuple[Any, ...]
-    #: Whether something lies behind them that is no item: then items were lost.
-    lost: bool
-
-    @property
-    def last_offset(self) -> int:
-        """Physical offset of the last kept item."""
-        return int(self.ends[-1]["physical_offset"])

@@ -1,14 +1,11 @@
-"""IndexFile and IndexService: bytes, chains, rolling, search, recovery (spec §3)."""
+"""IndexFile and IndexService: bytes, chains, rolling, search (spec §3)."""
 
 from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,91 +18,19 @@ from rocketcompat.index_items import IndexGeometry, key_hash
 from rocketcompat.index_service import IndexService, index_file_name
 from rocketcompat.record_check import walk
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
+from tests.support.rocket_index import (
+    DIRECTORY,
+    Key,
+    OneByOne,
+    batch_of,
+    contents,
+    messages,
+    service_of,
+)
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord
 from tubestore.testing.faults import FaultyVfs
 from tubestore.testing.memory_vfs import MemoryVfs
-from tubestore.vfs import Vfs
-
-DIRECTORY = "/store/index"
-Key = tuple[int, int, int]  # hash, physical offset, store time
-
-
-@dataclass
-class OneByOne:
-    """Spec §3.2 and §3.4 word by word: one key after the other, over files."""
-
-    slots: int
-    items: int
-    files: list[bytearray] = field(default_factory=list)
-    begin: list[int] = field(default_factory=lambda: [0, 0])  # time, offset
-    end: list[int] = field(default_factory=lambda: [0, 0])
-    used: int = 0
-    count: int = 1
-
-    def make_room(self) -> None:
-        if not self.files or self.count >= self.items:
-            self.begin, self.end = list(self.end), list(self.end)
-            self.used, self.count = 0, 1
-            self.files.append(bytearray(40 + 4 * self.slots + 20 * self.items))
-            self._header(0)
-
-    def put(self, key: Key) -> None:
-        self.make_room()
-        raw, (hash_, offset, time) = self.files[-1], key
-        slot_at = 40 + 4 * (hash_ % self.slots)
-        (previous,) = struct.unpack_from(">i", raw, slot_at)
-        seconds = 0 if self.begin[0] <= 0 else max(0, (time - self.begin[0]) // 1000)
-        at = 40 + 4 * self.slots + 20 * self.count
-        struct.pack_into(">iqii", raw, at, hash_, offset, min(seconds, 2**31 - 1), previous)
-        struct.pack_into(">i", raw, slot_at, self.count)
-        if self.count <= 1:
-            self.begin = [time, offset]
-        self.used += previous == 0
-        self.count += 1
-        self.end = [time, offset]
-        self._header(self.count)
-
-    def _header(self, count: int) -> None:
-        values = (self.begin[0], self.end[0], self.begin[1], self.end[1], self.used, count)
-        struct.pack_into(">qqqqii", self.files[-1], 0, *values)
-
-
-def service_of(vfs: Vfs, slots: int = 7, items: int = 12, **options: Any) -> IndexService:
-    service = IndexService(vfs, DIRECTORY, IndexGeometry(slots, items), ManualClock(), **options)
-    service.load()
-    return service
-
-
-def batch_of(keys: Sequence[Key], end: int | None = None) -> Any:
-    """What the service reads of a DispatchBatch: one row a distinct physical offset."""
-    offsets = sorted({offset for _, offset, _ in keys})
-    times = {offset: time for _, offset, time in keys}
-    return SimpleNamespace(
-        start=offsets[0] if offsets else 0,
-        end=end if end is not None else offsets[-1] + 100,
-        physical_offsets=np.array(offsets, np.int64),
-        store_timestamps=np.array([times[o] for o in offsets], np.int64),
-        key_rows=np.array([offsets.index(o) for _, o, _ in keys], np.int64),
-        key_hashes=np.array([h for h, _, _ in keys], np.int32),
-    )
-
-
-def contents(vfs: Vfs) -> list[bytes]:
-    return [vfs.read_file(f"{DIRECTORY}/{name}") for name, _, _ in vfs.entries(DIRECTORY)]
-
-
-def messages(*counts: int, start: int = 0) -> list[list[Key]]:
-    """Keys of messages 100 bytes and 700 ms apart, so many each."""
-    found, number = [], 0
-    for place, count in enumerate(counts):
-        keys = []
-        for _ in range(count):
-            number += 1
-            keys.append((number * 5 % 23, start + 100 * place, 1_700_000_000_000 + 700 * place))
-        found.append(keys)
-    return found
-
 
 KEYS = st.lists(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2), st.integers(-900, 2500)), max_size=9),
@@ -258,95 +183,6 @@ def test_records_without_keys_make_a_file_as_the_real_one_does() -> None:
     assert service_of(vfs).recover(900, 500) == 0
 
 
-def _crashed(counts: Sequence[int]) -> tuple[MemoryVfs, list[list[Key]], bytes]:
-    """A store killed after the last batch: nothing was flushed. Also: what a clean one has."""
-    clean = service_of(other := MemoryVfs())
-    killed = service_of(vfs := MemoryVfs())
-    steps = messages(*counts)
-    for step in steps:
-        for service in (clean, killed):
-            service.put_batch(batch_of(step) if step else batch_of([], end=100))
-    clean.close()
-    return vfs, steps, b"".join(contents(other))
-
-
-def _replay(service: IndexService, steps: list[list[Key]], resume: int) -> None:
-    for place, step in enumerate(steps):
-        if step and 100 * place >= resume:
-            service.put_batch(batch_of(step))
-
-
-@pytest.mark.parametrize("believed", [False, True])
-@pytest.mark.parametrize("trusted", [None, 0, 100, 300, 700, 900, 1000])
-@pytest.mark.parametrize("counts", [(3,) * 10, (1, 0, 5, 0, 20, 1, 0, 2, 2, 1), (25, 1) * 5])
-def test_recovery_and_replay_give_the_bytes_of_a_clean_run(
-    counts: Sequence[int], trusted: int | None, believed: bool
-) -> None:
-    vfs, steps, clean = _crashed(counts)
-    lowered: list[int] = []
-    for _ in range(2):  # the second time after a crash right behind the recovery
-        service = service_of(vfs)
-        resume = service.recover(1000, trusted, lowered.append if believed else None)
-        if believed and trusted is not None:
-            assert resume == trusted
-    assert lowered == []
-    _replay(service, steps, resume)
-    service.close()
-    assert b"".join(contents(vfs)) == clean
-
-
-@pytest.mark.parametrize("log_end", range(0, 1100, 100))
-def test_items_of_records_that_the_log_lost_are_dropped(log_end: int) -> None:
-    vfs, steps, _ = _crashed((3, 1, 4) * 3)
-    service = service_of(vfs)
-    resume = service.recover(log_end, None)
-    assert resume <= log_end
-    _replay(service, steps[: log_end // 100], resume)
-    service.close()
-    reference = OneByOne(7, 12)
-    for key in itertools.chain(*steps[: log_end // 100]):
-        reference.put(key)
-    assert contents(vfs) == [bytes(raw) for raw in reference.files]
-
-
-@given(st.data())
-def test_any_half_of_the_last_write_is_recovered_exactly_once(data: st.DataObject) -> None:
-    counts = data.draw(st.lists(st.integers(0, 6), min_size=2, max_size=8))
-    vfs, steps, clean = _crashed(counts)
-    names = [name for name, _, _ in vfs.entries(DIRECTORY)]
-    torn = vfs.open(f"{DIRECTORY}/{names[-1]}")
-    at = data.draw(st.integers(IndexGeometry(7, 12).items_start, torn.size()))
-    torn.pwrite(bytes(torn.size() - at), at)
-    service = service_of(vfs)
-    resume = service.recover(100 * len(counts), None)
-    _replay(service, steps, resume)
-    service.close()
-    ours = b"".join(contents(vfs))
-    assert ours == clean or not any(clean)
-
-
-def test_items_that_were_lost_below_the_mark_are_noticed() -> None:
-    """A power cut may keep later pages and lose earlier ones; then the mark is not believed."""
-    vfs, steps, clean = _crashed((3, 3, 3))
-    (name, _, _) = vfs.entries(DIRECTORY)[0]
-    geometry = IndexGeometry(7, 12)
-    vfs.open(f"{DIRECTORY}/{name}").pwrite(bytes(20), geometry.item_position(5))
-    service = service_of(vfs)
-    lowered: list[int] = []
-    resume = service.recover(300, 300, lowered.append)
-    assert [resume] == lowered == [100]
-    _replay(service, steps, resume)
-    service.close()
-    assert b"".join(contents(vfs)) == clean
-
-
-def test_an_index_that_was_deleted_is_built_from_the_start() -> None:
-    service = service_of(MemoryVfs())
-    lowered: list[int] = []
-    assert service.recover(1000, 700, lowered.append) == 0
-    assert lowered == [0]
-
-
 def test_a_failed_write_can_be_put_again_and_no_key_is_there_twice() -> None:
     steps = messages(3, 5, 20, 2)
     reference, vfs = OneByOne(7, 12), MemoryVfs()
@@ -379,32 +215,3 @@ def test_a_sync_makes_the_mark_and_reports_files_that_were_left() -> None:
     assert (service.progress(), left) == ((500, 0), [])
     service.flush(sync=True)
     assert (service.progress(), left) == ((500, 500), [1002])
-
-
-def test_files_of_a_killed_process_get_durable_names_before_anything_counts_as_synced() -> None:
-    vfs = MemoryVfs()
-    service_of(vfs).put_batch(batch_of([(1, 0, 5)]))
-    journal = vfs.record()
-    service = service_of(vfs)
-    resume = service.recover(100, 100)
-    service.mark(resume, resume)
-    service.put_batch(batch_of([(1, 0, 5)]))
-    service.flush(sync=True)
-    assert service.progress() == (100, 100)
-    assert DIRECTORY in [call.path for call in journal.calls if call.kind == "sync_directory"]
-
-
-def test_items_that_only_the_header_of_a_power_cut_knows_are_no_items() -> None:
-    """Zeros would be of hash 0 and of the log's first message, if that has an item before."""
-    vfs = MemoryVfs()
-    service = service_of(vfs)
-    service.put_batch(batch_of([(3, 0, 5), (4, 100, 6), (5, 200, 7)]))
-    service.close()
-    (name,) = [name for name, _, _ in vfs.entries(DIRECTORY)]
-    file = vfs.open(f"{DIRECTORY}/{name}")
-    file.pwrite(bytes(40), 40 + 4 * 7 + 20 * 2)  # the second and the third
-    service = service_of(vfs)
-    assert service.recover(300, 100) == 0
-    service.put_batch(batch_of([(3, 0, 5), (4, 100, 6), (5, 200, 7)]))
-    service.close()
-    assert service_of(vfs).stats() == {"files": 1, "items": 3}
