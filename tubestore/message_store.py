@@ -26,6 +26,7 @@ from tubestore.mem_store import MsgMemStore
 from tubestore.memory_pool import MemoryPool
 from tubestore.options import Durability, StoreOptions
 from tubestore.read_path import ShardView
+from tubestore.reconcile import RecoverReport
 from tubestore.records import (
     ENTRY_SIZE,
     HEADER_SIZE,
@@ -36,7 +37,7 @@ from tubestore.records import (
     pack_header,
     place_record,
 )
-from tubestore.recovery import RecoverReport, recover
+from tubestore.recovery import recover
 from tubestore.redo import redo
 from tubestore.removal import remove_below
 from tubestore.root_journal import JournalPart
