@@ -27,9 +27,10 @@ from tubestore.vfs import Vfs, VfsFile
 
 Array = np.ndarray[Any, Any]
 
-#: Index entries and data bytes that are held at a time.
+#: Index entries and data bytes that are held at a time. What is read is looked at at once, so it
+#: should still be in the processor's cache: with 8 MiB decoding cost a third more.
 CHUNK_ENTRIES = 32_768
-WINDOW_BYTES = 8 << 20
+WINDOW_BYTES = 1 << 20
 #: Records this far apart are still read together: decoding costs by the window, and reading
 #: what lies between one partition's records costs less.
 _SLACK_BYTES = 1 << 20
