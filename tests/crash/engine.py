@@ -200,7 +200,9 @@ class EngineRun(RandomRun):
         super().die()
         if self.random.random() < 0.3:  # that opens every shard: not always
             shown = self.what_is_there()
-            assert shown == seen, f"a reader saw {seen}, the next writer shows {shown}"
+            if shown != seen:
+                self.stop()
+                raise AssertionError(f"a reader saw {seen}, the next writer shows {shown}")
 
     def stop(self) -> None:
         """End without writing anything."""
