@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -32,10 +32,10 @@ from rocketcompat.formats import (
 )
 from rocketcompat.inner_batches import with_batch_topics
 from rocketcompat.log_end import goes_on, is_left_over, known_damages
+from rocketcompat.log_files import LogFiles
 from rocketcompat.log_jobs import LogRecords
 from rocketcompat.log_reads import read_record
 from rocketcompat.log_scan import Damage, find_record, scan
-from rocketcompat.mapped_file import MappedFile
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.progress import ProgressFile
 from tubestore.errors import NotAStore
@@ -71,77 +71,6 @@ class Region:
     reason: str
     path: str
     position: int
-
-
-class LogFiles:
-    """The CommitLog's files, read-only; what `log_scan` asks of a queue of files."""
-
-    def __init__(self, vfs: Vfs, root: str, directories: Sequence[str], file_size: int) -> None:
-        self._jobs = LogRecords(vfs, root)
-        self.directory, self.directories = directories[0], tuple(directories)
-        self.file_size = file_size
-        self._vfs = vfs
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Look at the directory again: a broker adds files and removes old ones."""
-        vfs, file_size = self._vfs, self.file_size
-        finished = self._jobs.finished()
-        found = [
-            (parse_offset_name(name), os.path.join(directory, name), size)
-            for directory in self.directories
-            for name, is_directory, size in vfs.entries(directory)
-            if not is_directory and size
-        ]
-        self.files: tuple[MappedFile, ...] = tuple(
-            MappedFile(
-                vfs.open(path, writable=False), start, file_size, min(size, file_size)
-            )
-            for start, path, size in sorted((o, p, s) for o, p, s in found if o is not None)
-        )  # fmt: skip
-        hidden = self._jobs.hidden_from(finished)
-        if hidden is not None:
-            self._hide_from(hidden)
-
-    def _hide_from(self, offset: int) -> None:
-        """Show nothing of a job that is not finished."""
-        self.files = tuple(file for file in self.files if file.file_from_offset < offset)
-        for file in self.files[-1:]:
-            file.wrote_position = min(file.wrote_position, offset - file.file_from_offset)
-
-    @property
-    def last(self) -> MappedFile | None:
-        """The file with the highest offset."""
-        return self.files[-1] if self.files else None
-
-    @property
-    def min_offset(self) -> int:
-        """Offset of the first byte; 0 without files."""
-        return self.files[0].file_from_offset if self.files else 0
-
-    @property
-    def max_offset(self) -> int:
-        """Offset behind the last file's bytes; 0 without files."""
-        return self.files[-1].end_offset if self.files else 0
-
-    @property
-    def size(self) -> int:
-        """Bytes from the first to the last, holes included."""
-        return self.max_offset - self.min_offset
-
-    def find(self, offset: int) -> MappedFile | None:
-        """Return the file that holds an offset."""
-        for file in self.files:
-            if 0 <= offset - file.file_from_offset < self.file_size:
-                return file
-        return None
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Read up to `size` bytes; fewer at the end of a file."""
-        file = self.find(offset)
-        return file.read(offset - file.file_from_offset, size) if file else b""
-
-    read_at = read
 
 
 class StoreDirectory:
