@@ -9,8 +9,10 @@ Next to read: `recovery.py`; `default_message_store.py`.
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rocketcompat.bulk_loads import BulkLoads
 from rocketcompat.clean_service import FIRST_RUN_SECONDS, CleanService, Expiring
@@ -48,7 +50,8 @@ class Writer:
                 self._vfs.sync_directory(parent)
         self._lock = StoreLock(self._vfs, parts.root)
         try:
-            self._recover()
+            with _no_collections():
+                self._recover()
         except BaseException:
             self.give_back()
             raise
@@ -155,3 +158,15 @@ class Writer:
         """Close the files and release the lock."""
         self._parts.close()
         self._lock.release()
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Look for no garbage while objects are made that stay: with 10,000 queues a fifth of an open."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

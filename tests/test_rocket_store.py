@@ -306,3 +306,18 @@ def test_the_tube_shards_hold_what_the_log_holds(tmp_path: Path) -> None:
         store.wait_dispatched(last["physical_offset"][-1].as_py())
         assert store.tube is not None
         assert sorted(store.tube.store.topics()) == ["A", "B"]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_opening_leaves_the_garbage_collector_as_it_was(tmp_path: Path, enabled: bool) -> None:
+    was_on = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with rocketcompat.open(tmp_path, mode="w", background=False):
+            assert gc.isenabled() is enabled
+        (tmp_path / "commitlog" / "stray").touch()
+        with pytest.raises(NotAStore):
+            rocketcompat.open(tmp_path, mode="w", background=False)
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was_on else gc.disable)()
