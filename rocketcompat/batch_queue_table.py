@@ -2,8 +2,7 @@
 
 Only topics of batches (`inner_batches.py`) have any; without such topics there is no table.
 
-Guards: `_lock` guards the set of queues that were written since the last sync; the table is only
-added to, by the one thread that puts.
+Guards: none; the table is only added to, by the one thread that puts.
 
 Next to read: `consume_queue_table.py`.
 """
@@ -11,7 +10,6 @@ Next to read: `consume_queue_table.py`.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,12 +17,13 @@ import numpy as np
 from rocketcompat.batch_consume_queue import BatchConsumeQueue, batch_units
 from rocketcompat.consume_queue import LogMinimum
 from rocketcompat.messages import DispatchBatch
+from rocketcompat.queue_follower import QueueFollower
 from tubestore.vfs import Vfs
 
 QueueKey = tuple[str, int]
 
 
-class BatchQueueTable:
+class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
     """The queues of the topics of batches. Offsets are queue offsets unless a name says physical.
 
     `put_batch` is called by one thread; everything else by any.
@@ -36,15 +35,13 @@ class BatchQueueTable:
         self, vfs: Vfs, directory: str, file_size: int, topics: frozenset[str],
         *, writable: bool = True,
     ) -> None:  # fmt: skip
+        super().__init__()
         self._vfs, self._directory, self._file_size = vfs, directory, file_size
         self._writable = writable
         #: The topics that have such queues.
         self.topics = topics
         self._log_minimum = LogMinimum()
         self._queues: dict[QueueKey, BatchConsumeQueue] = {}
-        self._lock = threading.Lock()
-        self._dirty: set[BatchConsumeQueue] = set()
-        self._written = self._synced = 0
 
     def load(self) -> None:
         """Take in the queues whose directories are there and new."""
@@ -82,10 +79,6 @@ class BatchQueueTable:
             queue.recover(keep_below)
         return keep_below
 
-    def mark(self, written: int, synced: int) -> None:
-        """Say up to which physical offset the files are known to hold everything."""
-        self._written, self._synced = written, synced
-
     def put_batch(self, batch: DispatchBatch) -> None:
         """Append the units of a batch's records; those that are there are passed by."""
         queued = batch.queue_rows & (batch.queue_offsets >= 0)
@@ -108,30 +101,8 @@ class BatchQueueTable:
                 touched.append(queue)
                 queue.put_rows(units)
         finally:
-            with self._lock:  # after the writes: a sync in between would not have seen them
-                self._dirty.update(touched)
+            self._note(touched)
         self._written = max(self._written, batch.end)
-
-    def flush(self, sync: bool) -> None:
-        """With `sync`, bring every queue that was written to stable storage."""
-        if not sync:
-            return
-        with self._lock:
-            written, dirty = self._written, self._dirty
-            self._dirty = set()
-        left = set(dirty)
-        try:
-            for queue in dirty:
-                queue.flush()
-                left.remove(queue)
-        finally:
-            with self._lock:
-                self._dirty |= left
-        self._synced = max(self._synced, written)
-
-    def progress(self) -> tuple[int, int]:
-        """Return (written, synced): everything below is in the files, and on stable storage."""
-        return self._written, self._synced
 
     def close(self) -> None:
         """Give all descriptors back."""

@@ -3,8 +3,7 @@
 RocketMQ's `consumeQueueTable` (spec §0, §2.1). Loading reads directory names only: a queue
 opens its files when it is first touched, so ten thousand idle queues cost their names.
 
-Guards: `_lock` guards the set of queues that were written since the last sync; the table of
-queues is only added to, by the one thread that puts.
+Guards: none; the table of queues is only added to, by the one thread that puts.
 
 Next to read: `reads.py`, `get_message`.
 """
@@ -25,6 +24,7 @@ from rocketcompat.consume_queue import ConsumeQueue, LogMinimum, Units, units_of
 from rocketcompat.consume_queue_ext import ConsumeQueueExt
 from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT
 from rocketcompat.messages import DispatchBatch
+from rocketcompat.queue_follower import QueueFollower
 from tubestore.errors import NotAStore
 from tubestore.vfs import Vfs
 
@@ -53,7 +53,7 @@ def units_by_queue(
     return rows[order], codes[order], offsets[order]
 
 
-class ConsumeQueueTable:
+class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
     """The queues of all topics; a follower of the dispatcher.
 
     `put_batch` is called by one thread; everything else by any. Offsets are queue offsets
@@ -66,6 +66,7 @@ class ConsumeQueueTable:
         self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True,
         ext_file_size: int | None = None, batch_topics: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
+        super().__init__()
         self._vfs, self._directory, self._file_size = vfs, directory, file_size
         #: Topics that have no queues here.
         self._batch_topics = batch_topics
@@ -77,9 +78,6 @@ class ConsumeQueueTable:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._log_minimum = LogMinimum()
         self._open_lock = threading.RLock()
-        self._lock = threading.Lock()
-        self._dirty: set[ConsumeQueue] = set()
-        self._written = self._synced = 0
         self._refused_topics: set[str] = set()
         #: The queues of topics of batches, when there are any; found here, and fed by themselves.
         self.batches: BatchQueueTable | None = None
@@ -164,10 +162,6 @@ class ConsumeQueueTable:
             queue.recover(keep_below)
         self.mark(keep_below, keep_below)
 
-    def mark(self, written: int, synced: int) -> None:
-        """Say up to which physical offset the files are known to hold everything."""
-        self._written, self._synced = written, synced
-
     def put_batch(self, batch: DispatchBatch) -> None:
         """Write the units of a batch's records, one write for each queue and file it touches.
 
@@ -208,8 +202,7 @@ class ConsumeQueueTable:
                 if has_gap or not queue.append_units(first, part):
                     queue.put_rows(offsets[start:end], units[start:end], batch.damaged)
         finally:
-            with self._lock:  # after the writes: a sync in between would not have seen them
-                self._dirty.update(touched)
+            self._note(touched)
         self._written = max(self._written, batch.end)
 
     def put_run(
@@ -226,8 +219,7 @@ class ConsumeQueueTable:
             if not consecutive or not queue.append_units(int(offsets[0]), units.tobytes()):
                 queue.put_rows(offsets, units, damaged)
         finally:
-            with self._lock:
-                self._dirty.add(queue)
+            self._note([queue])
 
     def _queue_of(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue of a record; None for a topic that no directory can be named after."""
@@ -240,45 +232,6 @@ class ConsumeQueueTable:
                 _log.warning("topic %r, queue %d: cannot be a directory", topic, queue_id)
             return None
         return self.find_or_create(topic, queue_id)
-
-    def flush(self, sync: bool) -> None:
-        """With `sync`, bring every queue that was written to stable storage."""
-        if not sync:
-            return
-        with self._lock:
-            written, dirty = self._written, self._dirty
-            self._dirty = set()
-        left = set(dirty)
-        try:
-            for queue in dirty:
-                queue.flush()
-                left.remove(queue)
-        finally:
-            with self._lock:
-                self._dirty |= left
-        self._synced = max(self._synced, written)
-
-    def flush_pages(self, least_pages: int) -> int:
-        """Sync the queues that have at least so many dirty pages; returns how many.
-
-        No mark moves: what the others have is not on stable storage. OSError passes through.
-        """
-        with self._lock:
-            due = [queue for queue in self._dirty if queue.dirty_pages >= max(least_pages, 1)]
-            self._dirty.difference_update(due)
-        left = set(due)
-        try:
-            for queue in due:
-                queue.flush()
-                left.remove(queue)
-        finally:
-            with self._lock:
-                self._dirty |= left
-        return len(due)
-
-    def progress(self) -> tuple[int, int]:
-        """Return (written, synced): everything below is in the files, and on stable storage."""
-        return self._written, self._synced
 
     def close(self) -> None:
         """Give all descriptors back."""

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.consume_queue import PAGE
-from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.dispatch import ReputMessageService
 from rocketcompat.follower import Follower
 from rocketcompat.progress import Mark, Progress, ProgressFile, QueueKey
+from rocketcompat.queue_follower import QueueFollower
 from rocketcompat.service_thread import ServiceThread
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from tubestore.clock import Clock
@@ -129,7 +129,7 @@ class FlushService(ServiceThread):
         if now - self._queues_at >= config.flush_interval_consume_queue:
             self._queues_at = now
             for follower in self._followers:
-                if isinstance(follower, ConsumeQueueTable):
+                if isinstance(follower, QueueFollower):
                     follower.flush_pages(config.flush_consume_queue_least_pages)
 
     def _commit_due(self, now: float) -> None:

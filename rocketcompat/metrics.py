@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tubestore import metrics
 from tubestore.metrics import Measured, Metric, families_of, text_of
 
 _PREFIX = "rocketcompat"
@@ -67,23 +68,16 @@ STRUCTURE_METRICS = (
 )
 
 
-class Collector:
+class Collector(metrics.Collector):
     """Collects a store's statistics when Prometheus asks; register it with a registry."""
-
-    def __init__(self, store: Measured) -> None:
-        self._store = store
-
-    def describe(self) -> list[Any]:
-        """Return nothing: what there is, is told when it is asked for."""
-        return []
 
     def collect(self) -> Iterator[Any]:
         """Go through the metric families."""
         found = self._store.stats()
-        for section, metrics in METRICS.items():
+        for section, table in METRICS.items():
             prefix = _PREFIX if section == "totals" else f"{_PREFIX}_{section}"
             rows = [found[section]] if found[section] else []
-            yield from families_of(prefix, metrics, (), rows)
+            yield from families_of(prefix, table, (), rows)
         deleted = [{"structure": name, "deleted_files": count}
                    for name, count in found["deleted_files"].items()]  # fmt: skip
         yield from families_of(_PREFIX, DELETED, ("structure",), deleted)

@@ -291,6 +291,23 @@ def test_expired_files_go_with_the_log(tmp_path: Path) -> None:
         assert (queue_of(store).min_offset, queue_of(store).max_offset) == (first, end)
 
 
+def test_a_queue_is_synced_when_enough_of_its_pages_are_dirty(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    config = CONFIG.changed(mapper_file_size_batch_consume_queue=46 * 500)
+    with opened("/s", config, vfs=memory_vfs, clock=clock) as store:
+        for number in range(180):  # 8,280 bytes of units: two borders of pages
+            store.put_message(Message("B", b"x"))
+            if number == 100:
+                store.dispatcher.dispatch_pending()
+                assert queue_of(store).dirty_pages == 1
+        store.dispatcher.dispatch_pending()
+        assert queue_of(store).dirty_pages == 2
+        clock.advance(config.flush_interval_consume_queue)
+        store._writer.flusher.flush_due()
+        assert queue_of(store).dirty_pages == 0
+
+
 def test_a_reader_sees_what_the_writer_has_put_since(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put_some(store)
