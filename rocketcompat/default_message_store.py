@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from rocketcompat.log_jobs import StagedPiece
 
 _log = logging.getLogger(__name__)
+#: Ten thousand queues that are written to in turn must fit: a smaller pool would open each anew.
+_DESCRIPTORS_MAX = 16_384
 
 
 class DefaultMessageStore(StoreReads):
@@ -77,7 +79,7 @@ class DefaultMessageStore(StoreReads):
         parts = self._parts = Parts(
             self.root,
             config or MessageStoreConfig(),
-            vfs or OsVfs(),
+            vfs or OsVfs(descriptors_max=_DESCRIPTORS_MAX),
             clock or SystemClock(),
             writable=mode == "w",
         )

@@ -106,6 +106,15 @@ def test_writing_to_many_shards_needs_few_descriptors(tmp_path: Path) -> None:
     assert open_descriptors() == before
 
 
+def test_a_store_of_many_shards_stays_below_1024_descriptors(tmp_path: Path) -> None:
+    before = open_descriptors()
+    with tubestore.open(tmp_path, background=False) as store:
+        topic = store.create_topic("t", stores=600)
+        for store_id in range(600):
+            topic.append(b"x", partition=store_id * 10_000)
+        assert open_descriptors() - before < 1000
+
+
 def test_reading_many_shards_needs_few_descriptors(tmp_path: Path) -> None:
     before = open_descriptors()
     with tubestore.open(tmp_path, vfs=OsVfs(descriptors_max=16), background=False) as store:

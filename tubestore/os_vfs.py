@@ -23,8 +23,8 @@ from pathlib import Path
 
 from tubestore.layout import Buffer
 
-#: Ten thousand queues that are written to in turn must fit: a smaller pool would open each anew.
-DESCRIPTORS_MAX = 16_384
+#: A process with ten thousand shards stays below 1,024 with all else that it has open.
+DESCRIPTORS_MAX = 512
 LOOKS_MAX = 8
 _DESCRIPTOR_PATH = "/dev/fd/{}" if platform.system() == "Darwin" else "/proc/self/fd/{}"
 
@@ -235,7 +235,7 @@ class OsVfs:
 
     def __init__(self, descriptors_max: int | None = None) -> None:
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._descriptors_max = descriptors_max or max(16, min(DESCRIPTORS_MAX, allowed * 3 // 4))
+        self._descriptors_max = min(descriptors_max or DESCRIPTORS_MAX, max(16, allowed * 3 // 4))
         self._lock = threading.Lock()
         self._pool: deque[OsFile] = deque()
 
