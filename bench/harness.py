@@ -25,7 +25,7 @@ from typing import Any
 from bench.cases import Contestant, Measure, Runner
 from bench.layouts import Unavailable, fresh
 from bench.payload import Payload
-from bench.workloads import Scale, Workload
+from bench.workload import Scale, Workload
 
 PACKAGES = ("numpy", "pyarrow", "isal", "lmdb", "rocksdict")
 FEWEST_MESSAGES = 200

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench import cases
 from bench.layouts import fresh
 from bench.payload import Payload
-from bench.workloads import Scale, Workload
+from bench.workload import Scale, Workload
 
 _ROWS = 30
 

@@ -13,7 +13,8 @@ from statistics import median
 from typing import Any
 
 from bench.harness import Run, Skipped
-from bench.workloads import WORKLOADS, Within, Workload
+from bench.workload import Within, Workload
+from bench.workloads import WORKLOADS
 
 _WIDTH = 28
 _HEAD = (

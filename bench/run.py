@@ -18,7 +18,8 @@ from bench.harness import Run, Skipped, compete, file_system, machine
 from bench.layouts import Unavailable, load_layout
 from bench.payload import Payload, standard_library
 from bench.report import from_file, lines, machine_line
-from bench.workloads import WORKLOADS, Scale, Workload
+from bench.workload import Scale, Workload
+from bench.workloads import WORKLOADS
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

@@ -14,7 +14,8 @@ from bench.payload import Payload, standard_library
 from bench.peers import PEERS, Unavailable
 from bench.report import from_file, lines, ratios, verdict
 from bench.run import main
-from bench.workloads import WORKLOADS, Workload
+from bench.workload import Workload
+from bench.workloads import WORKLOADS
 
 
 @pytest.fixture(scope="module")
