@@ -26,8 +26,8 @@ from rocketcompat.tube_record import to_tube
 from tubestore.errors import CorruptRecord, InvalidName
 from tubestore.filenames import check_topic_name
 from tubestore.formats import PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
-from tubestore.spark.jobs.publishing import Published, stage_and_publish
-from tubestore.spark.jobs.running import Row, Told, digest_of, silent
+from tubestore.spark.jobs.publishing import Published, load_arguments, stage_and_publish
+from tubestore.spark.jobs.running import Row, Told, silent
 from tubestore.spark.loads import Load
 from tubestore.spark.write_options import WriteOptions
 from tubestore.staging import StagedWriter
@@ -52,8 +52,7 @@ class ConvertJob:
 
     def arguments(self) -> Mapping[str, Any]:
         """Return what tells this job from another."""
-        options = {"read": digest_of(self.options), "write": digest_of(self.load.options)}
-        return {"job_id": self.job_id, "options": options}
+        return load_arguments(self)
 
     def work(self, number: int, split: LogSplit) -> Row:
         """Stage one split; counts the records that a tube root cannot hold."""

@@ -27,8 +27,8 @@ from rocketcompat.tube_to_log import to_log
 from tubestore.errors import InvalidOption
 from tubestore.kernels import bytes_of
 from tubestore.spark.jobs.compact import sound_columns
-from tubestore.spark.jobs.publishing import Published, stage_and_publish
-from tubestore.spark.jobs.running import Row, Told, digest_of, silent
+from tubestore.spark.jobs.publishing import Published, load_arguments, stage_and_publish
+from tubestore.spark.jobs.running import Row, Told, silent
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Plan, Split, plan
 
@@ -51,8 +51,7 @@ class TubeConvertJob:
 
     def arguments(self) -> Mapping[str, Any]:
         """Return what tells this job from another."""
-        options = {"read": digest_of(self.options), "write": digest_of(self.load.options)}
-        return {"job_id": self.job_id, "options": options}
+        return load_arguments(self)
 
     def work(self, number: int, split: Split) -> Row:
         """Stage one split."""

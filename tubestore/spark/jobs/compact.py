@@ -24,8 +24,8 @@ from tubestore.formats import DATA_HEADER
 from tubestore.options import StoreOptions
 from tubestore.records import HEADER_SIZE, RecordColumns, verify_entries
 from tubestore.shard_bytes import ShardBytes, Window
-from tubestore.spark.jobs.publishing import Published, stage_and_publish
-from tubestore.spark.jobs.running import Row, Told, digest_of, silent
+from tubestore.spark.jobs.publishing import Published, load_arguments, stage_and_publish
+from tubestore.spark.jobs.running import Row, Told, silent
 from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Plan, Portion, Split, plan
@@ -53,8 +53,7 @@ class CompactJob:
 
     def arguments(self) -> Mapping[str, Any]:
         """Return what tells this job from another."""
-        options = {"read": digest_of(self.options), "write": digest_of(self.load.options)}
-        return {"job_id": self.job_id, "options": options}
+        return load_arguments(self)
 
     def work(self, number: int, split: Split) -> Row:
         """Stage one split."""

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tubestore.errors import InvalidMessage, InvalidOption
-from tubestore.spark.jobs.publishing import Published, stage_and_publish
-from tubestore.spark.jobs.running import Done, Row, Told, digest_of, run, silent, split_key
+from tubestore.spark.jobs.publishing import Published, load_arguments, stage_and_publish
+from tubestore.spark.jobs.running import Done, Row, Told, run, silent, split_key
 from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Plan, Split, plan
@@ -183,7 +183,7 @@ class ImportJob:
 
     def arguments(self) -> Mapping[str, Any]:
         """Return what tells this job from another."""
-        return {"job_id": self.job_id, "options": digest_of(self.load.options)}
+        return load_arguments(self)
 
     def work(self, number: int, split: ParquetSplit) -> Row:
         """Stage one split."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tubestore.job_files import staging_directory
-from tubestore.spark.jobs.running import Done, Job, Journal, Row, Told, run, silent
+from tubestore.spark.jobs.running import Done, Job, Journal, Row, Told, digest_of, run, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +52,15 @@ class StagesFiles(Protocol):
 
     def publish(self, job_id: str, staged: list[Any]) -> Any:
         """Make files part of the store; the result has `rows` and `replayed`."""
+
+
+def load_arguments(job: Any) -> dict[str, Any]:
+    """Return what tells a job from another: its id, and what its options read and write."""
+    told = {"read": job.options} if hasattr(job, "options") else {}
+    digests = {
+        name: digest_of(value) for name, value in (told | {"write": job.load.options}).items()
+    }
+    return {"job_id": job.job_id, "options": digests}
 
 
 def stage_and_publish(
