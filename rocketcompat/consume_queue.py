@@ -110,7 +110,7 @@ class ConsumeQueue:
         self._trusted_end = trusted_end
         self._opened = False
         self._end = 0
-        #: The file that was written to last: looked up once, not for every few units.
+        #: The last file of an opened queue: looked up once, not for every few units.
         self._tail: MappedFile | None = None
         self._min, self._min_for = 0, -1
 
@@ -422,6 +422,7 @@ class ConsumeQueue:
         """Look at the files again, as a reader beside a live writer does."""
         with self._open_lock:
             self._opened, self._trusted_end, self._min_for = False, None, -1
+            self._tail = None
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -447,6 +448,7 @@ class ConsumeQueue:
             self._files.set_end(self._end * _SIZE)
             if trusted is not None:
                 self._files.set_flushed(self._end * _SIZE)
+            self._tail = self._files.last
             self._opened = True
 
     def _found_end(self) -> int:
