@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.consume_queue import PAGE, LogMinimum, Units, units_of
+from rocketcompat.consume_queue_units import LogMinimum, Units, read_units, units_of
 from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
 from rocketcompat.mapped_file import MappedFile
 from rocketcompat.mapped_file_queue import MappedFileQueue
@@ -215,7 +215,7 @@ class BatchConsumeQueue:
     @property
     def dirty_pages(self) -> int:
         """Borders of 4 KiB pages between what is on stable storage and the end (spec §6)."""
-        return self._files.max_offset // PAGE - self._files.flushed_where // PAGE
+        return self._files.dirty_pages
 
     def flush(self) -> bool:
         """Bring what was written to stable storage; False if there was nothing to do."""
@@ -261,14 +261,7 @@ class BatchConsumeQueue:
         return BATCH_CQ_UNIT.unpack_from(self._files.read(place * _SIZE, _SIZE))
 
     def _units(self, start: int, end: int) -> Units:
-        parts = []
-        while start < end:
-            raw = self._files.read(start * _SIZE, (end - start) * _SIZE)
-            if len(raw) < _SIZE:
-                break
-            parts.append(raw)
-            start += len(raw) // _SIZE
-        return np.frombuffer(b"".join(parts), BATCH_CQ_UNIT.dtype)
+        return read_units(self._files, start, end, BATCH_CQ_UNIT)
 
     def _place_of(self, offset: int) -> int:
         """Return the place of the last unit that begins at an offset or before it."""

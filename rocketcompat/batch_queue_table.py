@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rocketcompat.batch_consume_queue import BatchConsumeQueue, batch_units
-from rocketcompat.consume_queue import LogMinimum
+from rocketcompat.consume_queue_units import LogMinimum
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queue_follower import QueueFollower
 from tubestore.vfs import Vfs

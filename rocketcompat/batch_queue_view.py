@@ -15,7 +15,7 @@ import numpy as np
 
 from rocketcompat.batch_consume_queue import batch_units, end_of
 from rocketcompat.columns import RecordColumns, queue_columns
-from rocketcompat.consume_queue import Units, units_of
+from rocketcompat.consume_queue_units import Units, units_of
 from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_CQ_UNIT, parse_offset_name
 from rocketcompat.inner_batches import message_counts

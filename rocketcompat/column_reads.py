@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketcompat.columns import RecordColumns, decode_columns, split
-from rocketcompat.consume_queue import is_fill, is_unit
+from rocketcompat.consume_queue_units import is_fill, is_unit
 from rocketcompat.formats import KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from rocketcompat.index_items import key_hashes
 from rocketcompat.log_scan import Damage

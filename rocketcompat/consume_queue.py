@@ -25,56 +25,34 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rocketcompat.consume_queue_ext import ConsumeQueueExt, is_address
+from rocketcompat.consume_queue_units import (
+    GAP_UNITS_MAX,
+    QUEUE_OFFSET_MAX,
+    LogMinimum,
+    Units,
+    found_end,
+    is_fill,
+    is_unit,
+    read_units,
+    recovered_end,
+    units_of,
+)
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, CQ_UNIT, INT32_MAX
 from rocketcompat.mapped_file import MappedFile
-from rocketcompat.mapped_file_queue import MappedFileQueue
+from rocketcompat.mapped_file_queue import PAGE, MappedFileQueue
 from tubestore.kernels import Int64s
 from tubestore.layout import Buffer
 from tubestore.vfs import Vfs
 
-Units = np.ndarray[Any, Any]
-PAGE = 4096
-_UNIT = CQ_UNIT.struct
 _SIZE = CQ_UNIT.size
-#: A queue offset further ahead than this many units is damage, not a gap: its unit is refused.
-GAP_UNITS_MAX = 10_000_000
-QUEUE_OFFSET_MAX = 1 << 40
-#: Recovery reads this many units at first, then twice as many each time.
-_RECOVER_UNITS = 1024
-_RECOVER_UNITS_MAX = 65_536
+#: A search for one unit reads so many at a time.
+_SEARCHED_UNITS = 1024
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class LogMinimum:
-    """The CommitLog's first physical offset, shared by all queues: units below it are expired."""
-
-    value: int = 0
-
-
-def units_of(physical_offsets: Any, sizes: Any, tags_codes: Any) -> Units:
-    """Return columns as units, in the bytes of the file."""
-    units = np.empty(len(physical_offsets), CQ_UNIT.dtype)
-    units["physical_offset"] = physical_offsets
-    units["size"] = sizes
-    units["tags_code"] = tags_codes
-    return units
-
-
-def is_fill(units: Units) -> Any:
-    """Mask of the units that stand for no message: pre-fill and places of damaged records."""
-    return units["size"] == CQ_PRE_FILL_SIZE
-
-
-def is_unit(units: Units) -> Any:
-    """Mask of what can be a unit: a zero or negative size, or a negative offset, is none."""
-    return (units["size"] > 0) & (units["physical_offset"] >= 0)
 
 
 class ConsumeQueue:
@@ -147,7 +125,7 @@ class ConsumeQueue:
         self._open()
         first, end = self._files.min_offset // _SIZE, self._end
         while end > first:
-            start = max(first, end - _RECOVER_UNITS)
+            start = max(first, end - _SEARCHED_UNITS)
             units = self.units(start, end)
             real = np.flatnonzero(~is_fill(units) & is_unit(units))
             if len(real):
@@ -160,14 +138,7 @@ class ConsumeQueue:
         """Return units [start, end) as far as they are there, over files; fewer behind a hole."""
         self._open()
         end = min(end, self._end)
-        parts = []
-        while start < end:
-            raw = self._files.read(start * _SIZE, (end - start) * _SIZE)
-            if len(raw) < _SIZE:
-                break
-            parts.append(raw)
-            start += len(raw) // _SIZE
-        return np.frombuffer(b"".join(parts), CQ_UNIT.dtype)
+        return read_units(self._files, start, end, CQ_UNIT)
 
     def units_in_file(self, start: int, count: int) -> Units:
         """Return up to `count` units from `start`, of its file only; none if it is missing."""
@@ -211,7 +182,7 @@ class ConsumeQueue:
         end = self._end
         first = self._files.min_offset // _SIZE
         while end > first:
-            start = max(first, end - _RECOVER_UNITS)
+            start = max(first, end - _SEARCHED_UNITS)
             codes = self.units(start, end)["tags_code"]
             found = np.flatnonzero(is_address(codes))
             if len(found):
@@ -336,12 +307,9 @@ class ConsumeQueue:
         with self._open_lock:
             self._files.load()
             self._opened, self._min_for, self._tail = True, -1, None
-            files = self._files.files
-            while files and not self._starts_well(files, keep_below):
-                files = files[:-1]
-            end = self._recovered_end(files[-1], keep_below) if files else self._files.min_offset
-            self._end = end // _SIZE if files else 0
-            self._files.truncate_dirty_files(end)
+            end = recovered_end(self._files.files, keep_below)
+            self._end = end // _SIZE if end is not None else 0
+            self._files.truncate_dirty_files(self._files.min_offset if end is None else end)
             if self.ext is not None:
                 self.ext.recover(self._last_address())
             return self._end
@@ -352,35 +320,6 @@ class ConsumeQueue:
             self._open()
             self._files.truncate_dirty_files(end * _SIZE)
             self._end, self._min_for, self._tail = end, -1, None
-
-    def _starts_well(self, files: tuple[MappedFile, ...], keep_below: int) -> bool:
-        """Whether the cut is in the last of these files or behind it."""
-        first = np.frombuffer(files[-1].read(0, _SIZE), CQ_UNIT.dtype)
-        if len(first) == 0 or not is_unit(first)[0] or first["physical_offset"][0] >= keep_below:
-            return False
-        if len(files) == 1:
-            return True
-        before = files[-2]
-        raw = before.read(before.file_size - _SIZE, _SIZE)
-        whole = len(raw) == _SIZE and is_unit(np.frombuffer(raw, CQ_UNIT.dtype))[0]
-        joined = before.file_from_offset + before.file_size == files[-1].file_from_offset
-        return bool(whole or not joined)
-
-    def _recovered_end(self, file: MappedFile, keep_below: int) -> int:
-        """Return the byte offset of the first unit of a file that is not kept."""
-        position, last, count = 0, -1, _RECOVER_UNITS
-        while position < file.file_size:
-            units = np.frombuffer(file.read(position, count * _SIZE), CQ_UNIT.dtype)
-            offsets = units["physical_offset"].astype(np.int64)
-            good = is_unit(units) & (offsets < keep_below)
-            # Units at damaged records share their offset; all others rise.
-            good &= offsets >= np.concatenate(([last], offsets[:-1]))
-            if not good.all():
-                return file.file_from_offset + position + int(good.argmin()) * _SIZE
-            last = int(offsets[-1])
-            position += len(units) * _SIZE
-            count = min(2 * count, _RECOVER_UNITS_MAX)
-        return file.file_from_offset + file.file_size
 
     def delete_expired(self, log_minimum: int) -> int:
         """Delete the oldest files whose last unit's record lies below a physical offset (§2.7).
@@ -393,7 +332,7 @@ class ConsumeQueue:
             while len(self._files.files) > 1:
                 first = self._files.files[0]
                 raw = first.read(first.file_size - _SIZE, _SIZE)
-                if len(raw) == _SIZE and _UNIT.unpack(raw)[0] >= log_minimum:
+                if len(raw) == _SIZE and CQ_UNIT.unpack_from(raw).physical_offset >= log_minimum:
                     break
                 self._files.delete_oldest()
                 count += 1
@@ -410,7 +349,7 @@ class ConsumeQueue:
         tail = self._tail
         if tail is not None and tail.file_from_offset == 0:  # the only file: asked of all queues
             return tail.wrote_position // PAGE - tail.flushed_position // PAGE
-        return self._files.max_offset // PAGE - self._files.flushed_where // PAGE
+        return self._files.dirty_pages
 
     def flush(self) -> bool:
         """Bring what was written to stable storage; False if there was nothing to do."""
@@ -444,27 +383,12 @@ class ConsumeQueue:
             if trusted is not None and trusted <= limit:
                 self._end = trusted
             else:
-                self._end = self._found_end()
+                self._end = found_end(self._files.files)
             self._files.set_end(self._end * _SIZE)
             if trusted is not None:
                 self._files.set_flushed(self._end * _SIZE)
             self._tail = self._files.last
             self._opened = True
-
-    def _found_end(self) -> int:
-        """Find the end by binary search: in a closed queue units are followed by zeros only."""
-        for file in reversed(self._files.files):
-            low, high = 0, file.file_size // _SIZE
-            while low < high:
-                middle = (low + high) // 2
-                offset, size, _ = _UNIT.unpack(file.read(middle * _SIZE, _SIZE))
-                if size > 0 and offset >= 0:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low:
-                return file.file_from_offset // _SIZE + low
-        return 0
 
     def _first_at_or_above(self, physical_offset: int) -> int:
         """Find the first real unit at or above a physical offset (they rise); else the end."""
@@ -479,7 +403,7 @@ class ConsumeQueue:
                 else:
                     high = middle
         while low < self._end:
-            units = self.units(low, low + _RECOVER_UNITS)
+            units = self.units(low, low + _SEARCHED_UNITS)
             if len(units) == 0:
                 break
             fill = is_fill(units)

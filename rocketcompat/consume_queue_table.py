@@ -20,8 +20,9 @@ import numpy as np
 
 from rocketcompat.batch_consume_queue import BatchConsumeQueue
 from rocketcompat.batch_queue_table import BatchQueueTable
-from rocketcompat.consume_queue import ConsumeQueue, LogMinimum, Units, units_of
+from rocketcompat.consume_queue import ConsumeQueue
 from rocketcompat.consume_queue_ext import ConsumeQueueExt
+from rocketcompat.consume_queue_units import LogMinimum, Units, units_of
 from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queue_follower import QueueFollower

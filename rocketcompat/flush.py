@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rocketcompat.commit_log import CommitLog
-from rocketcompat.consume_queue import PAGE
 from rocketcompat.dispatch import ReputMessageService
 from rocketcompat.follower import Follower
+from rocketcompat.mapped_file_queue import PAGE
 from rocketcompat.progress import Mark, Progress, ProgressFile, QueueKey
 from rocketcompat.queue_follower import QueueFollower
 from rocketcompat.service_thread import ServiceThread

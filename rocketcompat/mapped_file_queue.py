@@ -28,6 +28,8 @@ from tubestore.errors import NotAStore
 from tubestore.layout import Buffer
 from tubestore.vfs import Vfs, VfsFile
 
+#: Dirty memory is counted in pages of so many bytes.
+PAGE = 4096
 #: A queue's directory, its topic's, and that of all queues.
 _LEVELS = 3
 _NO_FILES: SortedDict[int, MappedFile] = SortedDict()
@@ -113,6 +115,11 @@ class MappedFileQueue:
                     directory, f"{name} has {size} bytes, configured are {self.file_size}"
                 )
             yield start, name, size
+
+    @property
+    def dirty_pages(self) -> int:
+        """Borders of pages between what is on stable storage and the end (spec §6)."""
+        return self.max_offset // PAGE - self.flushed_where // PAGE
 
     @property
     def files(self) -> tuple[MappedFile, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rocketcompat.batch_queue_view import BatchQueueView, BatchQueueViews
 from rocketcompat.check_queues import check_extensions
-from rocketcompat.consume_queue import Units, is_unit
+from rocketcompat.consume_queue_units import Units, is_unit
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.formats import (
     CONSUME_QUEUE_DIRECTORY,

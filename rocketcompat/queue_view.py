@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.columns import RecordColumns, queue_columns
-from rocketcompat.consume_queue import GAP_UNITS_MAX, Units, is_fill, is_unit, units_of
+from rocketcompat.consume_queue_units import GAP_UNITS_MAX, Units, is_fill, is_unit, units_of
 from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.formats import (
     CONSUME_QUEUE_DIRECTORY,

@@ -16,7 +16,7 @@ from rocketcompat import BatchItem, GetMessageStatus, Message, MessageBatch, Mes
 from rocketcompat.batch_consume_queue import BatchConsumeQueue, batch_units
 from rocketcompat.batch_encoder import encode_columns
 from rocketcompat.batches import decode_items, encode_items
-from rocketcompat.consume_queue import LogMinimum
+from rocketcompat.consume_queue_units import LogMinimum
 from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.formats import SYS_FLAG_INNER_BATCH
 from rocketcompat.prepare import prepare

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.consume_queue import units_of
 from rocketcompat.consume_queue_table import units_by_queue
+from rocketcompat.consume_queue_units import units_of
 from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.dispatch_batch import batch_of_records
 from rocketcompat.formats import BLANK, CQ_UNIT, MAGIC_BLANK
