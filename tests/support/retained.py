@@ -1,0 +1,39 @@
+"""A store of small files that go after a while, and what is left of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tubestore
+from tubestore.clock import ManualClock
+from tubestore.manager import MessageStoreManager
+from tubestore.records import ENTRY_SIZE
+from tubestore.topic import Topic
+
+HOUR = 3_600_000
+#: Five messages of 100 bytes and their headers fill a data file, seven entries an index file.
+SMALL: dict[str, Any] = {
+    "segment_size_bytes": 5 * 152,
+    "index_segment_size_bytes": 7 * ENTRY_SIZE,
+}
+
+
+def open_small(vfs: Any, clock: ManualClock, mode: Any = "w", **how: Any) -> MessageStoreManager:
+    settings = {**SMALL, **how}
+    return tubestore.open("/s", mode, vfs=vfs, clock=clock, background=False, **settings)
+
+
+def fill(topic: Topic, clock: ManualClock, count: int = 23, partition: int = 0) -> None:
+    """Append a message an hour; the last one is of now."""
+    for number in range(count):
+        if number:
+            clock.advance(HOUR)
+        topic.append(b"%0100d" % number, partition=partition)
+
+
+def numbers(topic: Topic, partition: int = 0) -> list[int]:
+    return [int(m.body or b"-1") for m in topic.read(partition, limit=10_000)]
+
+
+def gone(rows: list[tubestore.SegmentRow], stream: str = "data") -> list[int]:
+    return [row.start for row in rows if row.stream == stream and row.verdict == "goes"]
