@@ -13,48 +13,43 @@ a directory of its own, so one that runs twice disturbs nobody.
 Index files are named by the store time of their first item (a broker's are named by the time at
 which it made them), so a job that is taken up again gives them the same names.
 
-Next to read: `log_parts.py`, `rocketcompat/rebuild.py`.
+Next to read: `rebuild_tasks.py`, `rocketcompat/rebuild.py`.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.formats import (
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
-    CQ_UNIT,
     INDEX_DIRECTORY,
     OWN_DIRECTORY,
 )
-from rocketcompat.index_file import IndexFile
 from rocketcompat.index_geometry import geometry_of
 from rocketcompat.index_items import IndexGeometry
 from rocketcompat.index_service import IndexService, index_file_name
 from rocketcompat.quarantine import Quarantine
 from rocketcompat.rebuild import Built, install
-from rocketcompat.spark.log_parts import (
-    Damaged,
-    counts_of,
-    items_in,
-    runs_of,
-    shared_out,
-    units_in,
-    write_part,
-)
+from rocketcompat.spark.log_parts import counts_of, items_in, shared_out
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, plan_range
+from rocketcompat.spark.rebuild_tasks import (
+    BuildJob,
+    IndexSplit,
+    PartPlace,
+    QueueSplit,
+    ScanJob,
+    ScanSplit,
+)
 from rocketcompat.store_lock import StoreLock
 from tubestore.errors import InvalidMessage, NotAStore
 from tubestore.spark.jobs import running
@@ -64,11 +59,9 @@ from tubestore.spark.jobs.running import (
     Journal,
     Row,
     Told,
-    digest_of,
     run,
     silent,
 )
-from tubestore.vfs import OsVfs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,129 +74,6 @@ STRUCTURES = {
 WORK_DIRECTORY = "spark-rebuild"
 #: There while the old structures are being replaced: what is left then is of no use.
 _PLACING = "placing"
-_PARTS, _BUILT = "parts", "built"
-
-
-@dataclass(frozen=True, slots=True)
-class ScanSplit:
-    """Physical offsets [start, end), and when the files that hold them were changed, ms."""
-
-    start: int
-    end: int
-    changed: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ScanJob:
-    """Writes the parts of splits of the log."""
-
-    root: str
-    options: Mapping[str, Any]
-    work_directory: str
-    name: str = "rebuild: scan"
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
-        return {"root": self.root, "options": digest_of(self)}
-
-    def work(self, number: int, split: ScanSplit) -> Row:
-        """Write one part."""
-        directory = StoreDirectory(self.root, self.options)
-        parts = os.path.join(self.work_directory, _PARTS)
-        path, summary = write_part(directory, split.start, split.end, parts, number)
-        return {"split": number, "path": path, "bytes": split.end - split.start, **asdict(summary)}
-
-
-@dataclass(frozen=True, slots=True)
-class PartPlace:
-    """A part in the order of the log."""
-
-    path: str
-    #: The last region without records before it …
-    damaged: Damaged | None
-    #: … of which its own first region is the rest: the split was cut within it.
-    goes_on: bool
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSplit:
-    """Some queues, and the parts that may have units of them."""
-
-    queues: tuple[tuple[str, int], ...]
-    parts: tuple[PartPlace, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class IndexSplit:
-    """One index file: its name, and which items of which parts it has."""
-
-    file_name: str
-    items: tuple[tuple[str, int, int], ...]
-    #: Physical offset and time of the last item of the file before.
-    end_of_last: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class BuildJob:
-    """Builds queues and index files from parts."""
-
-    work_directory: str
-    queue_file_size: int
-    geometry: IndexGeometry
-    name: str = "rebuild: build"
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
-        return {"options": digest_of(self)}
-
-    def work(self, number: int, split: QueueSplit | IndexSplit) -> Row:
-        """Build into a directory of this attempt."""
-        home = os.path.join(self.work_directory, _BUILT, f"{number}-{uuid.uuid4().hex[:12]}")
-        if isinstance(split, QueueSplit):
-            made = _build_queues(home, split, self.queue_file_size)
-        else:
-            made = _build_index(home, split, self.geometry)
-        return {"split": number, "path": home, "made": made}
-
-
-def _build_queues(home: str, split: QueueSplit, file_size: int) -> list[str]:
-    """Build queues; returns their directories below `home`."""
-    path = os.path.join(home, CONSUME_QUEUE_DIRECTORY)
-    os.makedirs(path)
-    table, wanted = ConsumeQueueTable(OsVfs(), path, file_size), set(split.queues)
-    try:
-        for part in split.parts:
-            units = units_in(part.path)
-            for number, (damaged, runs) in enumerate(runs_of(part.path)):
-                if number == 0 or (number == 1 and part.goes_on):
-                    damaged = part.damaged
-                for one in runs:
-                    if (one.topic, one.queue_id) in wanted:
-                        own = units[one.first : one.first + one.count]
-                        raw = np.ascontiguousarray(own["unit"]).view(CQ_UNIT.dtype)
-                        table.put_run(one.topic, one.queue_id, own["queue_offset"], raw, damaged)
-        table.flush(sync=True)
-        return [os.path.join(CONSUME_QUEUE_DIRECTORY, q.topic, str(q.queue_id)) for q in table]
-    finally:
-        table.close()
-
-
-def _build_index(home: str, split: IndexSplit, geometry: IndexGeometry) -> list[str]:
-    """Build an index file; returns its name below `home`."""
-    name = os.path.join(INDEX_DIRECTORY, split.file_name)
-    vfs = OsVfs()
-    os.makedirs(os.path.join(home, INDEX_DIRECTORY))
-    file = IndexFile.create(vfs, os.path.join(home, name), geometry, split.end_of_last)
-    for part, first, count in split.items:
-        rows = items_in(part)[first : first + count]
-        file.put_keys(rows["key_hash"], rows["physical_offset"], rows["store_timestamp"])
-    file.flush()
-    file.sync()
-    file.close()
-    return [name]
-
-
-# -- the driver -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

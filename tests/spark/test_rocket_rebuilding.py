@@ -17,6 +17,7 @@ from rocketcompat.directory import StoreDirectory
 from rocketcompat.quarantine import Quarantine
 from rocketcompat.rebuild import rebuild as rebuild_here
 from rocketcompat.spark import rebuilding
+from rocketcompat.spark.rebuild_tasks import BuildJob, ScanJob
 from rocketcompat.spark.rebuilding import STRUCTURES, plan_rebuild, rebuild
 from tests.spark.rocket_stores import CONFIG, write_rocket_store
 from tests.support.golden import ROCKET_VERSIONS, unpack
@@ -169,7 +170,7 @@ def test_a_rebuild_that_was_killed_does_what_is_missing(
     store: Path, monkeypatch: pytest.MonkeyPatch, small_waves: list[int]
 ) -> None:
     before = files_of(store)
-    for kind in (rebuilding.ScanJob, rebuilding.BuildJob):
+    for kind in (ScanJob, BuildJob):
         work: Callable[..., Any] = kind.work
 
         def interrupted(self: Any, number: int, split: Any, work: Any = work) -> Any:
@@ -212,7 +213,7 @@ def test_a_log_that_changed_since_is_read_again(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(rebuilding.BuildJob, "work", build)
+        patched.setattr(BuildJob, "work", build)
         with pytest.raises(RuntimeError):
             run(store)
     with rocketcompat.open(store, "w", CONFIG, background=False) as opened:

@@ -1,0 +1,147 @@
+"""Tasks that build queues and index in Spark: parts of the log, and what is made of them.
+
+Whatever a task makes stands in a file or a directory of its own, so one that runs twice disturbs
+nobody; its row names it, and the driver takes what the rows name (`rebuilding.py`).
+
+Next to read: `log_parts.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.consume_queue_table import ConsumeQueueTable
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY, CQ_UNIT, INDEX_DIRECTORY
+from rocketcompat.index_file import IndexFile
+from rocketcompat.index_items import IndexGeometry
+from rocketcompat.spark.log_parts import Damaged, items_in, runs_of, units_in, write_part
+from tubestore.spark.jobs.running import Row, digest_of
+from tubestore.vfs import OsVfs
+
+_PARTS, _BUILT = "parts", "built"
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSplit:
+    """Physical offsets [start, end), and when the files that hold them were changed, ms."""
+
+    start: int
+    end: int
+    changed: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ScanJob:
+    """Writes the parts of splits of the log."""
+
+    root: str
+    options: Mapping[str, Any]
+    work_directory: str
+    name: str = "rebuild: scan"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return what tells this job from another."""
+        return {"root": self.root, "options": digest_of(self)}
+
+    def work(self, number: int, split: ScanSplit) -> Row:
+        """Write one part."""
+        directory = StoreDirectory(self.root, self.options)
+        parts = os.path.join(self.work_directory, _PARTS)
+        path, summary = write_part(directory, split.start, split.end, parts, number)
+        return {"split": number, "path": path, "bytes": split.end - split.start, **asdict(summary)}
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlace:
+    """A part in the order of the log."""
+
+    path: str
+    #: The last region without records before it …
+    damaged: Damaged | None
+    #: … of which its own first region is the rest: the split was cut within it.
+    goes_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSplit:
+    """Some queues, and the parts that may have units of them."""
+
+    queues: tuple[tuple[str, int], ...]
+    parts: tuple[PartPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSplit:
+    """One index file: its name, and which items of which parts it has."""
+
+    file_name: str
+    items: tuple[tuple[str, int, int], ...]
+    #: Physical offset and time of the last item of the file before.
+    end_of_last: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class BuildJob:
+    """Builds queues and index files from parts."""
+
+    work_directory: str
+    queue_file_size: int
+    geometry: IndexGeometry
+    name: str = "rebuild: build"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return what tells this job from another."""
+        return {"options": digest_of(self)}
+
+    def work(self, number: int, split: QueueSplit | IndexSplit) -> Row:
+        """Build into a directory of this attempt."""
+        home = os.path.join(self.work_directory, _BUILT, f"{number}-{uuid.uuid4().hex[:12]}")
+        if isinstance(split, QueueSplit):
+            made = _build_queues(home, split, self.queue_file_size)
+        else:
+            made = _build_index(home, split, self.geometry)
+        return {"split": number, "path": home, "made": made}
+
+
+def _build_queues(home: str, split: QueueSplit, file_size: int) -> list[str]:
+    """Build queues; returns their directories below `home`."""
+    path = os.path.join(home, CONSUME_QUEUE_DIRECTORY)
+    os.makedirs(path)
+    table, wanted = ConsumeQueueTable(OsVfs(), path, file_size), set(split.queues)
+    try:
+        for part in split.parts:
+            units = units_in(part.path)
+            for number, (damaged, runs) in enumerate(runs_of(part.path)):
+                if number == 0 or (number == 1 and part.goes_on):
+                    damaged = part.damaged
+                for one in runs:
+                    if (one.topic, one.queue_id) in wanted:
+                        own = units[one.first : one.first + one.count]
+                        raw = np.ascontiguousarray(own["unit"]).view(CQ_UNIT.dtype)
+                        table.put_run(one.topic, one.queue_id, own["queue_offset"], raw, damaged)
+        table.flush(sync=True)
+        return [os.path.join(CONSUME_QUEUE_DIRECTORY, q.topic, str(q.queue_id)) for q in table]
+    finally:
+        table.close()
+
+
+def _build_index(home: str, split: IndexSplit, geometry: IndexGeometry) -> list[str]:
+    """Build an index file; returns its name below `home`."""
+    name = os.path.join(INDEX_DIRECTORY, split.file_name)
+    vfs = OsVfs()
+    os.makedirs(os.path.join(home, INDEX_DIRECTORY))
+    file = IndexFile.create(vfs, os.path.join(home, name), geometry, split.end_of_last)
+    for part, first, count in split.items:
+        rows = items_in(part)[first : first + count]
+        file.put_keys(rows["key_hash"], rows["physical_offset"], rows["store_timestamp"])
+    file.flush()
+    file.sync()
+    file.close()
+    return [name]
