@@ -8,6 +8,8 @@ import pytest
 
 from tests.spark.cluster import JAVA_OPTIONS, REPOSITORY, Driver
 from tests.spark.stores import scanned_rows
+from tests.spark.test_rocket_writing import SMALL
+from tests.spark.test_spark_rocket_write import verify
 from tubestore.check import check
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.xdist_group("spark")]
@@ -18,6 +20,7 @@ PATCH = """
 import os, signal, sys
 
 def install():
+    from rocketcompat import bulk_loads, log_job_recovery
     from tubestore import commit_records, os_vfs, publish
 
     def wrap(owner, name, point, after=False, nth=1):
@@ -34,23 +37,23 @@ def install():
         setattr(owner, name, wrapped)
 
     wrap(publish, "place_file", "before the offsets are patched")
-    wrap(commit_records.CommitRecords, "commit", "before the record")
-    wrap(commit_records.CommitRecords, "commit", "after the record", after=True)
+    wrap(bulk_loads, "write_part", "before the offsets are patched")
+    wrap(commit_records.JobRecords, "commit", "before the record")
+    wrap(commit_records.JobRecords, "commit", "after the record", after=True)
+    wrap(log_job_recovery, "move_file", "between two files", nth=2)
     wrap(os_vfs.OsVfs, "rename", "between the renames", nth=3)
 
 if "KILL_FILE" in os.environ:
     install()
 """
-POINTS = [
-    "before the offsets are patched",
-    "before the record",
-    "after the record",
-    "between the renames",
-]
+POINTS = ["before the offsets are patched", "before the record", "after the record"]
+TUBE_POINTS = [*POINTS, "between the renames"]
+ROCKET_POINTS = [*POINTS, "between two files"]
 
 DRIVER = """
 import os, sys
-from tubestore.spark import session, write
+from tubestore.spark import session
+from PACKAGE.spark import write
 root, kill, java, count, *points = *sys.argv[1:4], int(sys.argv[4]), *sys.argv[5:]
 spark = session("local[2]", {"spark.driver.extraJavaOptions": java})
 spark.sparkContext.setLogLevel("OFF")
@@ -61,30 +64,44 @@ for number, point in enumerate(points):
     with open(kill, "w") as file:
         file.write(point)
     try:
-        write(frame, f"{root}/{number}", job_id="load")
+        write(frame, f"{root}/{number}", job_id="load", OPTIONS)
         print("was not killed")
     except Exception:
         print("killed" if not os.path.exists(kill) else "failed otherwise")
-    write(frame, f"{root}/{number}", job_id="load")
+    write(frame, f"{root}/{number}", job_id="load", OPTIONS)
 """
+
+
+def kill_at(points: list[str], package: str, options: dict[str, str], directory: Path) -> None:
+    """Kill a publish at each point, and write again; all in one driver, a store a point."""
+    (directory / "sitecustomize.py").write_text(PATCH)
+    kill = directory / "kill"
+    code = DRIVER.replace("PACKAGE", package).replace("OPTIONS", f"**{options!r}")
+    driver = Driver(
+        directory / "said", code, directory / "stores", kill, JAVA_OPTIONS, COUNT, *points,
+        KILL_FILE=str(kill), PYTHONPATH=f"{directory}:{REPOSITORY}",
+    )  # fmt: skip
+    assert driver.finished().splitlines() == ["killed"] * len(points)
 
 
 @pytest.mark.usefixtures("needs_spark")
 def test_a_job_whose_commit_was_killed_is_there_once_after_it_was_run_again(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(PATCH)
-    kill = tmp_path / "kill"
-    driver = Driver(
-        tmp_path / "said", DRIVER, tmp_path / "stores", kill, JAVA_OPTIONS, COUNT, *POINTS,
-        KILL_FILE=str(kill), PYTHONPATH=f"{tmp_path}:{REPOSITORY}",
-    )  # fmt: skip
-    said = driver.finished()
-    assert said.splitlines() == ["killed"] * len(POINTS)
-    for number in range(len(POINTS)):
+    kill_at(TUBE_POINTS, "tubestore", {}, tmp_path)
+    for number, point in enumerate(TUBE_POINTS):
         root = tmp_path / "stores" / str(number)
         rows = scanned_rows(root)
-        assert sorted(int(row["body"]) for row in rows) == list(range(COUNT)), POINTS[number]
+        assert sorted(int(row["body"]) for row in rows) == list(range(COUNT)), point
         assert len({row["msg_id"] for row in rows}) == COUNT
         assert list(check(root)) == []
         assert not list((root / ".tubestore" / "staging").iterdir())
+
+
+@pytest.mark.usefixtures("needs_spark")
+def test_a_job_into_a_log_whose_commit_was_killed_is_there_once_after_it_was_run_again(
+    tmp_path: Path,
+) -> None:
+    kill_at(ROCKET_POINTS, "rocketcompat", SMALL, tmp_path)
+    for number in range(len(ROCKET_POINTS)):
+        verify(tmp_path / "stores" / str(number), list(range(COUNT)))
