@@ -22,11 +22,8 @@ Next to read: `bulk_loads.py`.
 
 from __future__ import annotations
 
-import errno
 import os
-import uuid
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -40,23 +37,19 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.put_path import put_aside
 from rocketcompat.queue_offset_table import QueueKey
 from tubestore.errors import (
-    DiskFull,
     InvalidMessage,
-    InvalidName,
     MessageTooLarge,
-    StoreClosed,
-    StoreFailed,
 )
 from tubestore.filenames import join
-from tubestore.job_files import check_job_id, staging_directory
 from tubestore.kernels import Int64s, bytes_of, slices
-from tubestore.vfs import OsVfs, Vfs, VfsFile
+from tubestore.task_staging import TaskStaging
+from tubestore.vfs import Vfs, VfsFile
 
 #: Records are written, and described, so many bytes at a time; a larger one alone.
 BLOCK_BYTES = 4 << 20
 
 
-class StagedLogWriter:
+class StagedLogWriter(TaskStaging):
     """Writes records into one staged piece of a job.
 
     `root` is the store's directory as this process sees it, `attempt` names the task's attempt
@@ -77,20 +70,14 @@ class StagedLogWriter:
         vfs: Vfs | None = None,
         token: str | None = None,
     ) -> None:
-        self.job_id = check_job_id(job_id)
-        if not attempt or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in attempt):
-            raise InvalidName(attempt, "an attempt is named by letters, digits, _ . and -")
-        self.directory = staging_directory(os.path.abspath(os.fspath(root)), job_id)
+        super().__init__(root, job_id, attempt, vfs=vfs, token=token)
         self._config = config
-        self._vfs: Vfs = vfs or OsVfs()
-        self._name = f"a{attempt}-{token or uuid.uuid4().hex[:12]}"
         self._files: list[VfsFile] = []
         self._queues: dict[QueueKey, int] = {}
         self._blocks: list[tuple[int, int, str]] = []
         self._rows: list[Any] = []
         self._kind: tuple[bool, bool] | None = None
         self._size = 0
-        self._closed = False
 
     def write(self, messages: Any) -> None:
         """Take messages as `put_columns` does; they get their store time when published."""
@@ -166,16 +153,6 @@ class StagedLogWriter:
         rows["size"], rows["queue"] = np.diff(bounds), queues
         self._rows.append(rows)
 
-    def _failed(self, error: OSError) -> DiskFull | StoreFailed:
-        self._closed = True
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return DiskFull(self.directory, str(error))
-        return StoreFailed(self.directory, str(error))
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"the writer for job {self.job_id!r} is closed")
-
     def finish(self) -> list[StagedPiece]:
         """Bring everything to stable storage and describe it; empty if nothing was written."""
         self._check_open()
@@ -213,14 +190,3 @@ class StagedLogWriter:
             file.close()
             with suppress(OSError):
                 self._vfs.remove(file.path)
-
-    def __enter__(self) -> StagedLogWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.discard()

@@ -23,11 +23,8 @@ Next to read: `publish.py`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import uuid
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -35,13 +32,14 @@ import xxhash
 
 from tubestore import ingest
 from tubestore.clock import Clock, SystemClock
-from tubestore.errors import DiskFull, InvalidMessage, InvalidName, StoreClosed, StoreFailed
+from tubestore.errors import InvalidMessage
 from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, check_topic_name, join
 from tubestore.formats import PARTITIONS_PER_STORE
-from tubestore.job_files import StagedFile, check_job_id, staging_directory
+from tubestore.job_files import StagedFile
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.records import ENTRY_SIZE, EncodedBatch, RecordColumns, encode_columns
-from tubestore.vfs import OsVfs, Vfs, VfsFile
+from tubestore.task_staging import TaskStaging
+from tubestore.vfs import Vfs, VfsFile
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +51,7 @@ _HELD_BYTES = 64 << 20
 _ANY_PARTITION = TopicOptions(partitions=PARTITIONS_PER_STORE, stores=PARTITIONS_PER_STORE)
 
 
-class StagedWriter:
+class StagedWriter(TaskStaging):
     """Writes rows of any topics into staged files, a pair (data, index) at a time for each shard.
 
     `root` is the store's directory as this process sees it, `job_id` what will be published,
@@ -79,21 +77,15 @@ class StagedWriter:
         clock: Clock | None = None,
         token: str | None = None,
     ) -> None:
-        self.job_id = check_job_id(job_id)
-        if not attempt or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in attempt):
-            raise InvalidName(attempt, "an attempt is named by letters, digits, _ . and -")
-        self.directory = staging_directory(os.path.abspath(os.fspath(root)), job_id)
+        super().__init__(root, job_id, attempt, vfs=vfs, token=token)
         self._topics, self._new_topics = dict(topics or {}), new_topics
         self._options = options or StoreOptions()
-        self._vfs: Vfs = vfs or OsVfs()
         self._clock: Clock = clock or SystemClock()
-        self._prefix = f"a{attempt}-{token or uuid.uuid4().hex[:12]}"
-        self._turn = xxhash.xxh3_64_intdigest(self._prefix.encode()) >> 1
+        self._turn = xxhash.xxh3_64_intdigest(self._name.encode()) >> 1
         self._pairs: dict[tuple[str, int], _Pair] = {}
         self._made: list[_Pair] = []
         self._has_ids: bool | None = None
         self._held = 0
-        self._closed = False
 
     # -- write -------------------------------------------------------------------------------
 
@@ -166,7 +158,7 @@ class StagedWriter:
         if pair is None:
             if not self._made:
                 self._vfs.make_directories(self.directory)
-            name = f"{self._prefix}-{len(self._made)}"
+            name = f"{self._name}-{len(self._made)}"
             pair = _Pair(self._vfs, self.directory, name, topic, store_id)
             self._made.append(pair)
             self._pairs[topic, store_id] = pair
@@ -178,16 +170,6 @@ class StagedWriter:
         if full or pair.rows * ENTRY_SIZE >= options.index_segment_size_bytes:
             del self._pairs[topic, store_id]
             self._held -= pair.close()
-
-    def _failed(self, error: OSError) -> DiskFull | StoreFailed:
-        self._closed = True
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return DiskFull(self.directory, str(error))
-        return StoreFailed(self.directory, str(error))
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"the writer for job {self.job_id!r} is closed")
 
     # -- end ---------------------------------------------------------------------------------
 
@@ -211,17 +193,6 @@ class StagedWriter:
         made, self._made = self._made, []
         for pair in made:
             pair.remove()
-
-    def __enter__(self) -> StagedWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.discard()
 
 
 class _Pair:
