@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -21,12 +20,12 @@ from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.log_jobs import LogRecords, StagedPiece
 from rocketcompat.log_staging import StagedLogWriter
-from tests.crash.explore import is_thorough, seed_from_environment
-from tests.crash.test_crash_publish import new_states
+from tests.crash.explore import is_thorough
+from tests.crash.publishing import explore_publishing, leave_record_unsynced
 from tubestore.clock import ManualClock
 from tubestore.commit_records import JobRecords
 from tubestore.job_ids import JobIds
-from tubestore.testing import CrashState, Distinct, Journal, LyingVfs, MemoryVfs
+from tubestore.testing import CrashState, Journal, LyingVfs, MemoryVfs
 
 ROOT = "/store"
 CONFIG = MessageStoreConfig(
@@ -133,29 +132,12 @@ def look(state: CrashState, now_ms: int, attempt: str) -> Journal:
     return recovery
 
 
-def explore(variants: range, every: int) -> tuple[int, int]:
-    """Look at every call's states, and at those of every so manieth recovery; count both."""
-    seed = seed_from_environment()
-    journal, now_ms = recorded_run()
-    distinct, interrupted = Distinct(), Distinct()
-    for number, state in enumerate(new_states(journal, distinct, variants, seed)):
-        try:
-            recovery = look(state, now_ms, "1")
-            if number % every == 0:
-                for again in new_states(recovery, interrupted, range(4), seed):
-                    look(again, now_ms, "2")
-        except Exception as error:
-            raise AssertionError(f"{error!r}: CRASH_SEED={seed}, {state}") from error
-    print(
-        f"log publish: {len(distinct)} distinct states, {len(interrupted)} of recoveries, {seed=}"
-    )
-    return len(distinct), len(interrupted)
-
-
 @pytest.mark.crash
 def test_a_job_is_in_the_log_once_or_not_at_all_after_every_call() -> None:
     thorough = is_thorough()
-    counts = explore(range(40 if thorough else 6), 5 if thorough else 400)
+    counts = explore_publishing(
+        "log publish", recorded_run, look, range(40 if thorough else 6), 5 if thorough else 400
+    )
     assert min(counts) > 100
 
 
@@ -167,15 +149,7 @@ def unsynced_placing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unsynced_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = JobRecords.commit
-
-    def lying(self: Any, record: Any) -> None:
-        vfs = self._vfs
-        self._vfs = mock.Mock(wraps=vfs, sync_directory=lambda path: None)
-        commit(self, record)
-        self._vfs = vfs
-
-    monkeypatch.setattr(JobRecords, "commit", lying)
+    leave_record_unsynced(monkeypatch, JobRecords)
 
 
 def unsynced_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,4 +188,4 @@ def test_a_bug_in_publishing_into_a_log_is_found(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(AssertionError):
-        explore(range(6), 1 << 30)
+        explore_publishing("log publish", recorded_run, look, range(6), 1 << 30)

@@ -7,7 +7,7 @@ cuts; then recoveries are interrupted in turn. `CRASH_SEED` repeats a run, `CRAS
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -16,7 +16,8 @@ import pytest
 import tubestore
 from tests.crash.book import Book
 from tests.crash.engine import ROOT, SETTINGS, open_store
-from tests.crash.explore import is_thorough, seed_from_environment
+from tests.crash.explore import is_thorough
+from tests.crash.publishing import explore_publishing, leave_record_unsynced
 from tests.crash.shards import read_shards
 from tubestore import job_recovery, publish
 from tubestore.check import check
@@ -26,7 +27,7 @@ from tubestore.job_files import StagedFile
 from tubestore.job_ids import JobIds
 from tubestore.options import StoreOptions
 from tubestore.staging import StagedWriter
-from tubestore.testing import CrashState, Distinct, Journal, LyingVfs, MemoryVfs, crash_states
+from tubestore.testing import CrashState, Journal, LyingVfs, MemoryVfs
 
 JOBS = ("load:1", "load:2")
 #: Topics, and the partitions that a job has rows for.
@@ -141,35 +142,12 @@ def look(state: CrashState, now_ms: int, attempt: str) -> Journal:
     return recovery
 
 
-def explore(variants: range, every: int) -> tuple[int, int]:
-    """Look at every call's states, and at those of every so manieth recovery; count both."""
-    seed = seed_from_environment()
-    journal, now_ms = recorded_run()
-    distinct, interrupted = Distinct(), Distinct()
-    for number, state in enumerate(new_states(journal, distinct, variants, seed)):
-        try:
-            recovery = look(state, now_ms, "1")
-            if number % every == 0:
-                for again in new_states(recovery, interrupted, range(4), seed):
-                    look(again, now_ms, "2")
-        except Exception as error:
-            raise AssertionError(f"{error!r}: CRASH_SEED={seed}, {state}") from error
-    print(f"publish: {len(distinct)} distinct states, {len(interrupted)} of recoveries, {seed=}")
-    return len(distinct), len(interrupted)
-
-
-def new_states(
-    journal: Journal, distinct: Distinct, variants: range, seed: int
-) -> Iterator[CrashState]:
-    for state in crash_states(journal, seed=seed, variants=variants):
-        if distinct.is_new(state):
-            yield state
-
-
 @pytest.mark.crash
 def test_a_job_is_there_once_or_not_at_all_after_every_call() -> None:
     thorough = is_thorough()
-    counts = explore(range(40 if thorough else 6), 5 if thorough else 400)
+    counts = explore_publishing(
+        "publish", recorded_run, look, range(40 if thorough else 6), 5 if thorough else 400
+    )
     assert min(counts) > 200
 
 
@@ -179,15 +157,7 @@ def unsynced_placing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unsynced_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = CommitRecords.commit
-
-    def lying(self: CommitRecords, record: Any) -> None:
-        vfs = self._vfs
-        self._vfs = mock.Mock(wraps=vfs, sync_directory=lambda path: None)
-        commit(self, record)
-        self._vfs = vfs
-
-    monkeypatch.setattr(CommitRecords, "commit", lying)
+    leave_record_unsynced(monkeypatch, CommitRecords)
 
 
 def unsynced_renames(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,4 +198,4 @@ def test_a_bug_in_the_protocol_is_found(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(AssertionError):
-        explore(range(6), 1 << 30)
+        explore_publishing("publish", recorded_run, look, range(6), 1 << 30)
