@@ -17,7 +17,7 @@ from rocketcompat import flush, mapped_file
 from rocketcompat.progress import Mark, Progress
 from tests.crash import engine, shards, stack
 from tests.crash.explore import Broken, Explorer, Subject
-from tubestore import kernels, records, recovery, redo, removal, segment
+from tubestore import kernels, reconcile, records, recovery, redo, removal, segment
 from tubestore.formats import DATA_HEADER
 from tubestore.read_path import ShardView
 from tubestore.testing import LyingVfs, MemoryVfs
@@ -111,7 +111,8 @@ def test_an_ignored_checksum_of_a_shard_is_found(monkeypatch: pytest.MonkeyPatch
             return verify(*args, **named)
 
     monkeypatch.setattr(recovery, "inspect", careless_inspect)
-    monkeypatch.setattr(recovery, "verify_entries", careless_verify)
+    monkeypatch.setattr(reconcile, "inspect", careless_inspect)
+    monkeypatch.setattr(reconcile, "verify_entries", careless_verify)
     states_until_found(ENGINE, "damage|no record|shows something else")
 
 

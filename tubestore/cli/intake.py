@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import os
+import select
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -19,6 +20,7 @@ from tubestore.cli.errors import UsageMistake
 from tubestore.formats import ATTRIBUTE_TIME, ATTRIBUTE_TYPE, PAYLOAD_SIZE_MAX
 
 _BLOCK_BYTES = 1 << 20
+_LOOK_SECONDS = 0.5
 
 #: What a JSON line may have; the second set is printed by `read` and `dump` and has no say here.
 _FIELDS = {"body", "text", "partition", "partition_id", "key", "filter_item", "attributes"}
@@ -47,15 +49,20 @@ def blocks_of(files: Sequence[str]) -> Iterator[Block]:
     """Read the files one after the other, "-" being stdin."""
     for name in files:
         if name == "-":
-            yield from _blocks("stdin", cast(BinaryIO, sys.stdin.buffer))
+            yield from _blocks("stdin", cast(BinaryIO, sys.stdin.buffer), arriving=True)
         else:
             with open(name, "rb") as file:
                 yield from _blocks(name, file)
 
 
-def _blocks(name: str, file: BinaryIO) -> Iterator[Block]:
+def _blocks(name: str, file: BinaryIO, *, arriving: bool = False) -> Iterator[Block]:
     line, rest = 1, b""
-    while chunk := file.read1(_BLOCK_BYTES):  # type: ignore[attr-defined]
+    while True:
+        if arriving:
+            _wait_for(file)
+        chunk = file.read1(_BLOCK_BYTES)  # type: ignore[attr-defined]
+        if not chunk:
+            break
         end = chunk.rfind(b"\n") + 1
         if not end:
             rest += chunk
@@ -68,6 +75,19 @@ def _blocks(name: str, file: BinaryIO) -> Iterator[Block]:
         line += count
     if rest:
         yield Block(name, line, 1, rest)
+
+
+def _wait_for(file: BinaryIO) -> None:
+    """Wait until something can be read, looking up now and then.
+
+    An interrupt that comes just before a read that blocks is not heard before the read ends.
+    """
+    try:
+        number = file.fileno()
+    except OSError:  # stands in for a file
+        return
+    while not select.select([number], [], [], _LOOK_SECONDS)[0]:
+        pass
 
 
 def lines_of(block: Block, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
