@@ -139,6 +139,7 @@ public final class RocketDriver {
             call.row(appendOne(store, topic, (int) (k % queues), k));
         }
         if (call.option("close", 1) == 0) {
+            store.nextFileMade();
             call.crash();
         }
         boolean dispatched = store.dispatched();

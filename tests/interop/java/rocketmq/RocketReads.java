@@ -140,6 +140,7 @@ final class RocketReads {
                 "kind", "bench", "bench", "rocketmq-open", "loadSeconds", loaded, "dispatched", dispatched,
                 "seconds", Call.seconds(start), "cpuSeconds", Call.cpuSeconds(),
                 "residentKb", Call.residentKb(), "maxPhyOffset", store.store.getMaxPhyOffset()));
+        store.nextFileMade();
         call.crash();
     }
 }
