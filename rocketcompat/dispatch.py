@@ -102,13 +102,19 @@ class ReputMessageService:
             return self._drain()
 
     def _drain(self, *, everything: bool = True) -> int:
-        """Hand over what is in the log.
+        """Hand over what is in the log now, not what comes meanwhile.
 
-        Batches that were gathered wait on, unless `everything` that is there now is wanted.
+        Who followed somebody that puts one message after the other would be handing over a few at
+        a time, at the price of many. Batches that were gathered wait on, unless `everything` that
+        is there is wanted.
         """
-        count, target = 0, self._log.max_offset if everything else 0
+        count, end = 0, self._log.max_offset
+        target = end if everything else 0
         source, damaged = self._source, self._source.damaged
         while True:
+            if source.position >= end:
+                waiting = bool(self._gathered) and self._position < target
+                return count + (self._hand_over_gathered() if waiting else 0)
             if (records := source.next_columns()) is not None:
                 first, end = records.base, records.end
                 count += self._take(batch_of_records(records, first, end, self._delays, damaged))
