@@ -108,11 +108,11 @@ class ReputMessageService:
         a time, at the price of many. Batches that were gathered wait on, unless `everything` that
         is there is wanted.
         """
-        count, end = 0, self._log.max_offset
-        target = end if everything else 0
+        count, last = 0, self._log.max_offset
+        target = last if everything else 0
         source, damaged = self._source, self._source.damaged
         while True:
-            if source.position >= end:
+            if source.position >= last:
                 waiting = bool(self._gathered) and self._position < target
                 return count + (self._hand_over_gathered() if waiting else 0)
             if (records := source.next_columns()) is not None:

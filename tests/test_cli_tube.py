@@ -444,9 +444,16 @@ def test_a_reader_that_closes_the_pipe_ends_it_quietly(root: Path, format: str) 
         assert child.wait(20) == 0
 
 
+def _hear_interrupts() -> None:
+    """What a shell starts in the background ignores them, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_ends_with_130_and_keeps_what_was_appended(tmp_path: Path) -> None:
     command = [*COMMAND, "append", str(tmp_path / "s"), "t", "--partitions", "1"]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdin=-1, stdout=-1, stderr=-1) as child:
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdin=-1, stdout=-1, stderr=-1, preexec_fn=_hear_interrupts
+    ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stderr is not None
