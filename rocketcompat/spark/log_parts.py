@@ -1,7 +1,7 @@
 """What queues and index need of a split of the log, in two small files: a part.
 
-    <work>/parts/<number>-<random>/units.npy    a row a queue unit, by queue, then as in the log
-                                   items.npy    a row a key to be indexed, as in the log
+    <work>/parts/<number>-<random>/units.rows   a row a queue unit, by queue, then as in the log
+                                   items.rows   a row a key to be indexed, as in the log
                                    runs.json    which units are whose, in stretches of the split
 
 A part is some thirty bytes a message; whoever builds a queue or an index file from it reads
@@ -39,7 +39,7 @@ UNIT_ROW = np.dtype([("queue_offset", np.int64), ("unit", f"V{CQ_UNIT.size}")])
 ITEM_ROW = np.dtype(
     [("key_hash", np.int32), ("physical_offset", np.int64), ("store_timestamp", np.int64)]
 )
-_UNITS, _ITEMS, _RUNS = "units.npy", "items.npy", "runs.json"
+_UNITS, _ITEMS, _RUNS = "units.rows", "items.rows", "runs.json"
 #: A region that holds no records: physical offset, bytes.
 Damaged = tuple[int, int]
 
@@ -141,7 +141,7 @@ class PartWriter:
         for name, arrays in ((_UNITS, self._units), (_ITEMS, self._items)):
             kind = UNIT_ROW if name == _UNITS else ITEM_ROW
             with open(os.path.join(path, name), "xb") as file:
-                np.save(file, np.concatenate(arrays or [np.empty(0, kind)]))
+                file.write(np.concatenate(arrays or [np.empty(0, kind)]).data)
                 _sync(file)
         with open(os.path.join(path, _RUNS), "x", encoding="utf-8") as text:
             json.dump(self._stretches, text)
@@ -191,17 +191,17 @@ def runs_of(path: str) -> Iterator[tuple[Damaged | None, list[Run]]]:
 
 def units_in(path: str) -> Array:
     """Return the units of a part, mapped."""
-    return _loaded(os.path.join(path, _UNITS))
+    return _mapped(os.path.join(path, _UNITS), UNIT_ROW)
 
 
 def items_in(path: str) -> Array:
     """Return the items of a part, mapped."""
-    return _loaded(os.path.join(path, _ITEMS))
+    return _mapped(os.path.join(path, _ITEMS), ITEM_ROW)
 
 
-def _loaded(path: str) -> Array:
-    found: Array = np.load(path, mmap_mode="r")
-    return found
+def _mapped(path: str, kind: np.dtype[Any]) -> Array:
+    """Map rows that stand one behind the other, with no head to be parsed."""
+    return np.memmap(path, kind, "r") if os.path.getsize(path) else np.empty(0, kind)
 
 
 def counts_of(paths: Iterable[str]) -> dict[tuple[str, int], int]:
