@@ -21,6 +21,7 @@ from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_CQ_UNIT, p
 from rocketcompat.inner_batches import message_counts
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.queue_view import QueueKey, QueueViews
+from rocketcompat.scanned_end import ScannedEnd
 
 _SIZE = BATCH_CQ_UNIT.size
 
@@ -96,6 +97,7 @@ class BatchQueueViews:
         self._on_disk = {key for key in names if key[0] in self._topics}
         if self._topics:
             self._scan()
+        self._end = ScannedEnd(directory, self.log_end)
 
     def __iter__(self) -> Iterator[BatchQueueView]:
         return (self.view(key) for key in sorted({*self._on_disk, *self._computed}))
@@ -108,6 +110,7 @@ class BatchQueueViews:
     def view(self, key: QueueKey) -> BatchQueueView:
         """Compare a queue's files with the log."""
         first, stored = read_batch_files(self._directory, key)
+        stored = stored[~self._end.is_later(stored["physical_offset"])]
         sound = (stored["size"] > 0) & (stored["batch_size"] > 0)
         places = stored["physical_offset"].astype(np.int64)
         old = sound & (places < self._directory.log.min_offset)

@@ -9,7 +9,7 @@ lag behind the log: what is missing at their end is then no finding of its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from rocketcompat.batch_queue_view import BatchQueueViews
 from rocketcompat.check_index import LogKeys, check_index
 from rocketcompat.check_queues import check_extensions, check_kinds, check_queue
 from rocketcompat.config_files import config_names, read_config
-from rocketcompat.directory import Region, StoreDirectory
+from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.findings import Finding, finding
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -32,6 +32,7 @@ from rocketcompat.formats import (
 from rocketcompat.log_jobs import LogRecords, places_of
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.queue_view import QueueViews
+from rocketcompat.scanned_end import ScannedEnd
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from tubestore.check import check as check_shards
 from tubestore.errors import InvalidName
@@ -64,7 +65,7 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     for of_batches in BatchQueueViews(directory):
         yield from check_queue(directory, of_batches)
     yield from check_index(directory, log)
-    yield from check_tube(directory)
+    yield from check_tube(directory, is_written=log.end.has_moved)
     yield from check_checkpoint(directory, log)
     yield from check_config(directory)
 
@@ -110,14 +111,16 @@ def _check_sizes(directory: StoreDirectory, path: str, file_size: int) -> Iterat
             yield finding(full, min(size, file_size), "size", message, "error")
 
 
-def check_tube(directory: StoreDirectory) -> Iterator[Finding]:
+def check_tube(
+    directory: StoreDirectory, is_written: Callable[[], bool] | None = None
+) -> Iterator[Finding]:
     """The shards: sound by themselves, and each with the log's messages, exactly once (D2)."""
     path = directory.path(TUBE_DIRECTORY)
     if not directory.vfs.exists(path):
         return
-    for found in check_shards(path, vfs=directory.vfs):
+    for found in check_shards(path, vfs=directory.vfs, is_written=is_written):
         yield finding(found.path, found.position, str(found.reason), found.message, found.severity)
-    wanted = _ids_by_topic(directory)
+    wanted, end = _ids_by_topic(directory)
     with tubestore.open(path, mode="r", vfs=directory.vfs, on_damage="isolate") as store:
         for name in sorted({*store.topics(), *wanted}):
             known = name in store.topics()
@@ -125,6 +128,7 @@ def check_tube(directory: StoreDirectory) -> Iterator[Finding]:
             if known:
                 table = store.topic(name).scan(columns=["msg_id"]).read_all()
                 there = np.sort(table["msg_id"].fill_null(-1).to_numpy())
+                there = there[~end.is_later(there)]
             yield from _compare_ids(directory, os.path.join(path, f"{name}-0"), there,
                                     wanted.get(name, there[:0]))  # fmt: skip
 
@@ -151,13 +155,17 @@ def _among(values: Int64s, ascending: Int64s) -> Any:
     return np.append(ascending, -1)[places] == values
 
 
-def _ids_by_topic(directory: StoreDirectory) -> dict[str, Int64s]:
-    """Return the physical offsets of the records that have to be in a shard, by topic."""
+def _ids_by_topic(directory: StoreDirectory) -> tuple[dict[str, Int64s], ScannedEnd]:
+    """Return the physical offsets of the records that have to be in a shard, by topic, and up to
+    where the log was scanned for them."""
     parts: dict[str, list[Int64s]] = {}
+    end = directory.log.min_offset
     for piece in directory.scan_log():
         if isinstance(piece, Region):
+            end = end if piece.state in ENDS else piece.end
             continue
         offsets = piece.starts + piece.base
+        end = int(offsets[-1] + piece.column("total_size")[-1])
         queue_ids = piece.column("queue_id")
         wanted = has_queue_unit(piece.column("sys_flag")) & (queue_ids >= 0)
         wanted &= queue_ids < PARTITIONS_PER_STORE * PARTITIONS_PER_STORE
@@ -165,7 +173,8 @@ def _ids_by_topic(directory: StoreDirectory) -> dict[str, Int64s]:
         for code, name in enumerate(piece.topic_names):
             parts.setdefault(name, []).append(offsets[wanted & (piece.topic_codes == code)])
     found = {name: np.concatenate(arrays) for name, arrays in parts.items() if _is_topic(name)}
-    return {name: ids for name, ids in found.items() if len(ids)}
+    known = {name: ids for name, ids in found.items() if len(ids)}
+    return known, ScannedEnd(directory, end)
 
 
 def _is_topic(name: str) -> bool:
@@ -201,6 +210,6 @@ def check_checkpoint(directory: StoreDirectory, log: LogKeys) -> Iterator[Findin
         return
     checkpoint = StoreCheckpoint(directory.vfs, path)
     latest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
-    if latest > log.last_timestamp and log.last_timestamp:
+    if latest > log.last_timestamp and log.last_timestamp and not log.end.has_moved():
         message = f"synced up to {latest} ms, and the log ends at {log.last_timestamp} ms"
         yield finding(path, 0, "checkpoint_ahead", message, "warning")

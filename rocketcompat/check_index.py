@@ -18,6 +18,7 @@ from rocketcompat.index_file import IndexFile
 from rocketcompat.index_geometry import geometry_of
 from rocketcompat.index_items import link_chains
 from rocketcompat.messages import has_index_items
+from rocketcompat.scanned_end import ScannedEnd
 from tubestore.errors import CorruptRecord, InvalidMessage
 from tubestore.kernels import Int64s
 
@@ -29,21 +30,22 @@ class LogKeys:
         self.findings: list[Finding] = []
         hashes: list[Any] = [np.empty(0, np.int32)]
         offsets: list[Int64s] = [np.empty(0, np.int64)]
-        self.end = directory.log.min_offset
+        end = directory.log.min_offset
         #: Store time of the youngest record, ms.
         self.last_timestamp = 0
         for piece in directory.scan_log():
             if isinstance(piece, Region):
                 self.findings.append(self._of_region(directory, piece))
                 if piece.state not in ENDS:
-                    self.end = piece.end
+                    end = piece.end
                 continue
             youngest = int(piece.column("store_timestamp").max())
             self.last_timestamp = max(self.last_timestamp, youngest)
             rows, found = self._keys(piece)
             hashes.append(found)
             offsets.append(piece.starts[rows] + piece.base)
-            self.end = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+            end = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+        self.end = ScannedEnd(directory, end)
         #: One entry a key, by physical offset and in the order of the keys.
         self.hashes, self.offsets = np.concatenate(hashes), np.concatenate(offsets)
 
@@ -114,13 +116,14 @@ def _check_index_file(file: IndexFile, log: LogKeys, seen: Any) -> Iterator[Find
 def _strays(hashes: Int64s, offsets: Int64s, log: LogKeys, seen: Any) -> Int64s:
     """Return the places of items without a record, expired ones aside; marks the keys found."""
     if len(log.offsets) == 0:
-        return np.flatnonzero(offsets >= log.end)
+        return np.flatnonzero((offsets >= log.end.offset) & ~log.end.is_later(offsets))
     # Both sides as one number a pair: a record's keys are few, and its offset is far below 2^32
     # times the record size least; equal pairs of one side are equal keys of one message.
     ours = _pairs(log.hashes.astype(np.int64), log.offsets)
     theirs = _pairs(hashes, offsets)
     seen |= np.isin(ours, theirs)
-    return np.flatnonzero(~np.isin(theirs, ours) & (offsets >= int(log.offsets[0])))
+    unknown = ~np.isin(theirs, ours) & (offsets >= int(log.offsets[0]))
+    return np.flatnonzero(unknown & ~log.end.is_later(offsets))
 
 
 def _pairs(hashes: Int64s, offsets: Int64s) -> Any:

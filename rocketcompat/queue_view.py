@@ -29,6 +29,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.multi_dispatch import copies_of
+from rocketcompat.scanned_end import ScannedEnd
 from rocketcompat.topics import SCHEDULE_TOPIC
 from tubestore.kernels import Int64s
 from tubestore.vfs import VfsFile
@@ -109,6 +110,7 @@ class QueueViews:
         self._on_disk = {key for key in directory.queue_names() if key[0] not in self._batch_topics}
         if not trust:
             self._scan()
+        self._end = ScannedEnd(directory, self.log_end)
 
     def keys(self) -> list[QueueKey]:
         """Return the queues on disk and in the log, sorted."""
@@ -134,6 +136,7 @@ class QueueViews:
         first, units = read_queue_files(self._directory, key)
         if self._trust:
             return self._trusted(key, first, units)
+        units = units[: _leading(~self._end.is_later(units["physical_offset"]))]
         if key in self._computed:
             return self._compared(key, first, units, *self._computed[key])
         return self._compared(key, first, units, np.empty(0, np.int64), units[:0])

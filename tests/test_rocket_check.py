@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rocketcompat.check import check
+from rocketcompat import Message
+from rocketcompat.batch_queue_view import BatchQueueViews
+from rocketcompat.check import check, check_store
+from rocketcompat.columns import RecordColumns
+from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.findings import PER_FILE_MAX, REASONS
 from rocketcompat.formats import CQ_UNIT, INDEX_HEADER
+from rocketcompat.queue_view import QueueViews
 from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
+from tests.test_rocket_batch_consume_queue import CONFIG, opened, put_some
 
 VERSIONS = ["4.9.8", "5.3.3"]
 CLEAN = ["basic", "rolled", "keys-tags", "crash", "pull-limits", "batch", "transactions", "delayed"]
@@ -116,3 +125,38 @@ def test_many_findings_of_one_kind_are_counted_and_not_listed(store: Path) -> No
             if row["reason"] == "item_surplus"]  # fmt: skip
     assert len(rows) == PER_FILE_MAX + 1
     assert rows[-1]["message"] == "30 more of these"
+
+
+class Growing(StoreDirectory):
+    """A directory in which a writer puts more whenever the log was looked through."""
+
+    put: Callable[[], None]
+
+    def scan_log(self, *args: Any, **given: Any) -> Iterator[RecordColumns | Region]:
+        yield from super().scan_log(*args, **given)
+        if not args:
+            self.put()
+
+
+def test_what_a_writer_puts_meanwhile_is_no_finding(tmp_path: Path) -> None:
+    """Queues, index and shards are read after the log, and know of more than was seen of it."""
+    numbers = itertools.count()
+    layouts = frozenset({"consume_queue", "index", "tube"})
+    with opened(tmp_path / "s", CONFIG.changed(layouts=layouts)) as store:
+
+        def put() -> None:
+            key = [f"k{next(numbers)}"]
+            store.put_message(Message("T", b"one", keys=key))
+            put_some(store)
+            last = store.put_message(Message("U", b"a topic of its own", keys=key))
+            assert store.wait_dispatched(last.physical_offset)
+            store.flush()
+
+        put()
+        directory = Growing(tmp_path / "s", {"maxHashSlotNum": 5, "maxIndexNum": 50})
+        directory.put = put
+        assert list(check_store(directory)) == []
+        assert next(numbers) > 4, "nothing was put meanwhile"
+        ordinary, batches = QueueViews(directory), BatchQueueViews(directory)
+        states = [set(view.states.tolist()) for view in (*ordinary, *batches)]
+        assert states == [{"ok"}] * 3
