@@ -15,12 +15,23 @@ from collections.abc import Iterator
 import numpy as np
 
 from rocketcompat.batch_consume_queue import BatchConsumeQueue, batch_units
-from rocketcompat.consume_queue_units import LogMinimum
+from rocketcompat.consume_queue_units import LogMinimum, Units
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queue_follower import QueueFollower
+from tubestore.kernels import Int64s
 from tubestore.vfs import Vfs
 
 QueueKey = tuple[str, int]
+
+
+def batch_rows(batch: DispatchBatch, topics: frozenset[str]) -> Iterator[tuple[QueueKey, Int64s]]:
+    """Go through the queues of topics of batches: the rows that have a unit there."""
+    queued = batch.queue_rows & (batch.queue_offsets >= 0)
+    for number, (topic, queue_id) in enumerate(batch.queue_keys):
+        if topic in topics and queue_id >= 0:
+            rows = np.flatnonzero((batch.queue_codes == number) & queued)
+            if len(rows):
+                yield (topic, queue_id), rows
 
 
 class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
@@ -45,7 +56,7 @@ class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
 
     def load(self) -> None:
         """Take in the queues whose directories are there and new."""
-        for key in batch_queue_names(self._vfs, self._directory):
+        for key in queue_names(self._vfs, self._directory):
             if key not in self._queues:
                 self._queues[key] = self._make(*key)
 
@@ -81,28 +92,24 @@ class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
 
     def put_batch(self, batch: DispatchBatch) -> None:
         """Append the units of a batch's records; those that are there are passed by."""
-        queued = batch.queue_rows & (batch.queue_offsets >= 0)
-        touched = []
-        try:
-            for number, (topic, queue_id) in enumerate(batch.queue_keys):
-                if topic not in self.topics or queue_id < 0:
-                    continue
-                rows = np.flatnonzero((batch.queue_codes == number) & queued)
-                if not len(rows):
-                    continue
-                counts = 1 if batch.message_counts is None else batch.message_counts[rows]
-                units = batch_units(
-                    batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows],
-                    batch.store_timestamps[rows], batch.queue_offsets[rows], counts,
-                )  # fmt: skip
-                queue = self._queues.get((topic, queue_id))
-                if queue is None:
-                    queue = self._queues[topic, queue_id] = self._make(topic, queue_id)
-                touched.append(queue)
-                queue.put_rows(units)
-        finally:
-            self._note(touched)
+        for (topic, queue_id), rows in batch_rows(batch, self.topics):
+            counts = 1 if batch.message_counts is None else batch.message_counts[rows]
+            units = batch_units(
+                batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows],
+                batch.store_timestamps[rows], batch.queue_offsets[rows], counts,
+            )  # fmt: skip
+            self.put_run(topic, queue_id, units)
         self._written = max(self._written, batch.end)
+
+    def put_run(self, topic: str, queue_id: int, units: Units) -> None:
+        """Append units of one queue, in the order of the log; as `put_batch`."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues[topic, queue_id] = self._make(topic, queue_id)
+        try:
+            queue.put_rows(units)
+        finally:
+            self._note([queue])
 
     def close(self) -> None:
         """Give all descriptors back."""
@@ -116,7 +123,7 @@ class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
         )  # fmt: skip
 
 
-def batch_queue_names(vfs: Vfs, directory: str) -> list[QueueKey]:
+def queue_names(vfs: Vfs, directory: str) -> list[QueueKey]:
     """Return topic and queue id of the queues below a directory, sorted."""
     return sorted(
         (topic, int(name))

@@ -172,7 +172,10 @@ class ConsumeQueue:
         if not self.ext.is_open:
             self.ext.open_behind(self._last_address())
         units = units.copy()
-        fresh = np.flatnonzero(offsets >= self._end)
+        # However the log is cut: a place that a row before takes, or passes by, is an old one.
+        ends = np.where(offsets - self._end > GAP_UNITS_MAX, 0, offsets + 1)
+        known = np.maximum.accumulate(np.concatenate(([self._end], ends)))[:-1]
+        fresh = np.flatnonzero(offsets >= known)
         codes = units["tags_code"][fresh].astype(np.int64)
         units["tags_code"][fresh] = self.ext.append(codes, store_timestamps[fresh])
         return units

@@ -207,14 +207,20 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
         self._written = max(self._written, batch.end)
 
     def put_run(
-        self, topic: str, queue_id: int, offsets: Any, units: Units,
+        self, topic: str, queue_id: int, offsets: Any, units: Units, times: Any,
         damaged: tuple[int, int] | None,
     ) -> None:  # fmt: skip
-        """Write units of one queue, in the order of the log; `damaged` as in `DispatchBatch`."""
+        """Write units of one queue, in the order of the log; `damaged` as in `DispatchBatch`.
+
+        `times` are the store times of their records, for the extension.
+        """
         queue = self._queue_of(topic, queue_id)
         if queue is None or not len(units):
             return
         try:
+            if self._ext_file_size is not None:
+                queue.put_rows(offsets, queue.extended(offsets, units, times), damaged)
+                return
             consecutive = int(offsets[-1]) - int(offsets[0]) == len(units) - 1
             consecutive = consecutive and bool((np.diff(offsets) == 1).all())
             if not consecutive or not queue.append_units(int(offsets[0]), units.tobytes()):

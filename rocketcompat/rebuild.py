@@ -83,16 +83,30 @@ def rebuild(
 
     The caller holds the store's lock. {"path", "action", "position", "bytes", "message"}.
     """
-    wanted = [name for name in STRUCTURES if name in set(structures)]
-    if unknown := set(structures) - set(STRUCTURES):
-        raise InvalidMessage(f"{', '.join(sorted(unknown))}: {', '.join(STRUCTURES)} can be built")
-    if BATCH_CONSUME_QUEUE_DIRECTORY in wanted and not directory.config.batch_topics:
-        raise InvalidMessage("no topic is one of batches; say which with the option batchTopics")
+    wanted = structures_to_build(directory, structures)
     directory.check_changeable()
     built = build(directory, wanted, clock=clock, told=told)
     names = [follower.name for follower in built.followers]
     yield from install(directory, built, wanted, names, quarantine)
     built.remove(directory.vfs)
+
+
+def structures_to_build(
+    directory: StoreDirectory, structures: Iterable[str] | None, known: Iterable[str] = STRUCTURES
+) -> tuple[str, ...]:
+    """Return which of the `known` structures shall be built, in their order; None asks for all.
+
+    InvalidMessage for one that is not known, and for queues of batches without a topic of such.
+    """
+    known, has_batches = tuple(known), bool(directory.config.batch_topics)
+    if structures is None:
+        return tuple(n for n in known if n != BATCH_CONSUME_QUEUE_DIRECTORY or has_batches)
+    wanted = set(structures)
+    if unknown := wanted - set(known):
+        raise InvalidMessage(f"{', '.join(sorted(unknown))}: {', '.join(known)} can be built")
+    if BATCH_CONSUME_QUEUE_DIRECTORY in wanted and not has_batches:
+        raise InvalidMessage("no topic is one of batches; say which with the option batchTopics")
+    return tuple(name for name in known if name in wanted)
 
 
 def install(
@@ -208,11 +222,8 @@ def tree_size(vfs: Vfs, path: str) -> tuple[int, int]:
 def _follower(directory: StoreDirectory, root: str, name: str, clock: Clock) -> Structure:
     vfs, path, config = directory.vfs, os.path.join(root, name), directory.config
     if name == CONSUME_QUEUE_DIRECTORY:
-        extended = vfs.exists(directory.path(CONSUME_QUEUE_EXT_DIRECTORY))
-        extended |= config.enable_consume_queue_ext
-        ext_size = config.mapped_file_size_consume_queue_ext if extended else None
         return ConsumeQueueTable(
-            vfs, path, config.consume_queue_file_size, ext_file_size=ext_size,
+            vfs, path, config.consume_queue_file_size, ext_file_size=extension_size(directory),
             batch_topics=config.batch_topics,
         )  # fmt: skip
     if name == BATCH_CONSUME_QUEUE_DIRECTORY:
@@ -223,6 +234,14 @@ def _follower(directory: StoreDirectory, root: str, name: str, clock: Clock) -> 
     if name == INDEX_DIRECTORY:
         return IndexService(vfs, path, geometry_of(directory, believe=True), clock)
     return TubeLayout(root, vfs=vfs, clock=clock)
+
+
+def extension_size(directory: StoreDirectory) -> int | None:
+    """Return the bytes of a file of the queues' extension; None if they get none."""
+    config = directory.config
+    extended = directory.vfs.exists(directory.path(CONSUME_QUEUE_EXT_DIRECTORY))
+    extended |= config.enable_consume_queue_ext
+    return config.mapped_file_size_consume_queue_ext if extended else None
 
 
 def _taken_up(directory: StoreDirectory, followers: list[Structure], marks: ProgressFile) -> int:

@@ -23,6 +23,7 @@ class StructureName(enum.StrEnum):
     """What is built in Spark."""
 
     CONSUMEQUEUE = "consumequeue"
+    BATCHCONSUMEQUEUE = "batchconsumequeue"
     INDEX = "index"
 
 
@@ -59,7 +60,8 @@ def rebuild(
     given: JobRun,
     root: StoreArgument,
     structure: Annotated[
-        list[StructureName] | None, typer.Argument(help="What to build anew; both if not said.")
+        list[StructureName] | None,
+        typer.Argument(help="What to build anew; without any: all."),
     ] = None,
     quarantine: QuarantineOption = None,
 ) -> None:
@@ -70,7 +72,7 @@ def rebuild(
     """
     from rocketcompat.spark import rebuilding
 
-    names = [name.value for name in structure or StructureName]
+    names = [name.value for name in structure] if structure else None
     settings: dict[str, Any] = {"job_id": given.job_id or "rebuild", "options": given.options}
     given.only_said(lambda: rebuilding.plan_rebuild(root, names, **settings).describe())
     with given.running("rebuild") as (spark, told):

@@ -4,8 +4,9 @@
                                    items.rows   a row a key to be indexed, as in the log
                                    runs.json    which units are whose, in stretches of the split
 
-A part is some thirty bytes a message; whoever builds a queue or an index file from it reads
-only the rows that are its own. It has its name once it is on stable storage.
+A row of a queue has what a unit of either kind is made of, and its extension. A part is some
+sixty bytes a message; whoever builds a queue or an index file from it reads only the rows that
+are its own. It has its name once it is on stable storage.
 
 A stretch ends at a region that holds no records: from then on, missing queue offsets are given
 units that point to that region. Before the first one it is the last region of earlier splits.
@@ -20,38 +21,61 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from rocketcompat.batch_queue_table import batch_rows
 from rocketcompat.consume_queue_table import units_by_queue
 from rocketcompat.consume_queue_units import units_of
 from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.dispatch_batch import batch_of_records
-from rocketcompat.formats import BLANK, CQ_UNIT, MAGIC_BLANK
+from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BLANK,
+    CONSUME_QUEUE_DIRECTORY,
+    CQ_UNIT,
+    MAGIC_BLANK,
+)
 from rocketcompat.messages import DispatchBatch
 
 Array = np.ndarray[Any, Any]
-#: A unit's bytes and where it goes. (As bytes: numpy turns numbers into native ones on its way.)
-UNIT_ROW = np.dtype([("queue_offset", np.int64), ("unit", f"V{CQ_UNIT.size}")])
+#: A unit's bytes and where it goes, its record's store time, and how many messages that holds.
+#: (As bytes: numpy turns numbers into native ones on its way.)
+UNIT_ROW = np.dtype(
+    [
+        ("queue_offset", np.int64),
+        ("unit", f"V{CQ_UNIT.size}"),
+        ("store_timestamp", np.int64),
+        ("messages", np.int32),
+    ]
+)
 ITEM_ROW = np.dtype(
     [("key_hash", np.int32), ("physical_offset", np.int64), ("store_timestamp", np.int64)]
 )
 _UNITS, _ITEMS, _RUNS = "units.rows", "items.rows", "runs.json"
 #: A region that holds no records: physical offset, bytes.
 Damaged = tuple[int, int]
+#: The directory of its kind of queues, topic, queue id.
+Queue = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Units of one queue: rows [first, first + count) of the part's units."""
 
+    kind: str
     topic: str
     queue_id: int
     first: int
     count: int
+
+    @property
+    def queue(self) -> Queue:
+        """Whose they are."""
+        return self.kind, self.topic, self.queue_id
 
 
 @dataclass(slots=True)
@@ -73,8 +97,9 @@ class PartSummary:
 class PartWriter:
     """Takes the log of a split as batches, in order, and writes its part."""
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, batch_topics: frozenset[str] = frozenset()) -> None:
         self.summary = PartSummary(start)
+        self._batch_topics = batch_topics
         self._items: list[Array] = []
         self._units: list[Array] = []
         self._stretches: list[dict[str, Any]] = []
@@ -83,19 +108,21 @@ class PartWriter:
 
     def _begin(self, damaged: Damaged | None) -> None:
         """Begin a stretch."""
-        self._damaged, self._keys = damaged, dict[tuple[str, int], int]()
+        self._damaged, self._keys = damaged, dict[Queue, int]()
         self._held: list[tuple[Array, Array]] = []
 
     def add(self, batch: DispatchBatch) -> None:
         """Take records."""
-        rows, codes, offsets = units_by_queue(batch)
-        units = np.empty(len(rows), UNIT_ROW)
-        units["queue_offset"] = offsets
-        made = units_of(batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows])
-        units["unit"] = made.view(UNIT_ROW["unit"])
         keys = self._keys
-        numbers = [keys.setdefault(key, len(keys)) for key in batch.queue_keys]
-        self._held.append((np.array(numbers, np.int32)[codes], units))
+        rows, codes, offsets = units_by_queue(batch, self._batch_topics)
+        numbers = [
+            keys.setdefault((CONSUME_QUEUE_DIRECTORY, *key), len(keys)) for key in batch.queue_keys
+        ]
+        self._held.append((np.array(numbers, np.int32)[codes], _unit_rows(batch, rows, offsets)))
+        for key, rows in batch_rows(batch, self._batch_topics):
+            number = keys.setdefault((BATCH_CONSUME_QUEUE_DIRECTORY, *key), len(keys))
+            units = _unit_rows(batch, rows, batch.queue_offsets[rows])
+            self._held.append((np.full(len(rows), number, np.int32), units))
         items = np.empty(len(batch.key_rows), ITEM_ROW)
         items["key_hash"] = batch.key_hashes
         items["physical_offset"] = batch.physical_offsets[batch.key_rows]
@@ -126,9 +153,9 @@ class PartWriter:
         order = np.argsort(codes, kind="stable")
         counts = np.bincount(codes, minlength=len(self._keys)).tolist()
         runs = []
-        for (topic, queue_id), count in zip(self._keys, counts, strict=True):
+        for queue, count in zip(self._keys, counts, strict=True):
             if count:
-                runs.append([topic, queue_id, self._placed, count])
+                runs.append([*queue, self._placed, count])
             self._placed += count
         self._units.append(units[order])
         self._stretches.append({"damaged": self._damaged, "runs": runs})
@@ -149,6 +176,17 @@ class PartWriter:
         return path
 
 
+def _unit_rows(batch: DispatchBatch, rows: Any, offsets: Any) -> Array:
+    """Return the units of rows of a batch, in that order."""
+    units = np.empty(len(rows), UNIT_ROW)
+    units["queue_offset"] = offsets
+    made = units_of(batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows])
+    units["unit"] = made.view(UNIT_ROW["unit"])
+    units["store_timestamp"] = batch.store_timestamps[rows]
+    units["messages"] = 1 if batch.message_counts is None else batch.message_counts[rows]
+    return units
+
+
 def _sync(file: Any) -> None:
     file.flush()
     os.fsync(file.fileno())
@@ -158,7 +196,7 @@ def write_part(
     directory: StoreDirectory, start: int, end: int, parts: str, number: int
 ) -> tuple[str, PartSummary]:
     """Write the part of [start, end) of the log, both places of its chain."""
-    writer = PartWriter(start)
+    writer = PartWriter(start, directory.config.batch_topics)
     delays = directory.config.delay_levels_ms
     for piece in directory.scan_log(start, end, chained=True, exact=True):
         if isinstance(piece, Region):
@@ -204,22 +242,20 @@ def _mapped(path: str, kind: np.dtype[Any]) -> Array:
     return np.memmap(path, kind, "r") if os.path.getsize(path) else np.empty(0, kind)
 
 
-def counts_of(paths: Iterable[str]) -> dict[tuple[str, int], int]:
-    """Count the units of each queue in parts."""
-    counts: dict[tuple[str, int], int] = {}
+def counts_of(paths: Iterable[str], kinds: Collection[str]) -> dict[Queue, int]:
+    """Count the units of each queue of some kinds in parts."""
+    counts: dict[Queue, int] = {}
     for path in paths:
         for _, runs in runs_of(path):
             for run in runs:
-                key = (run.topic, run.queue_id)
-                counts[key] = counts.get(key, 0) + run.count
+                if run.kind in kinds:
+                    counts[run.queue] = counts.get(run.queue, 0) + run.count
     return counts
 
 
-def shared_out(
-    counts: dict[tuple[str, int], int], groups: int
-) -> Sequence[tuple[tuple[str, int], ...]]:
+def shared_out(counts: dict[Queue, int], groups: int) -> Sequence[tuple[Queue, ...]]:
     """Share queues out to groups with about the same number of units, none empty."""
-    held: list[list[tuple[str, int]]] = [[] for _ in range(max(1, groups))]
+    held: list[list[Queue]] = [[] for _ in range(max(1, groups))]
     sizes = [0] * len(held)
     for key in sorted(counts, key=lambda key: (-counts[key], key)):
         least = sizes.index(min(sizes))

@@ -10,18 +10,34 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from rocketcompat.batch_consume_queue import batch_units
+from rocketcompat.batch_queue_table import BatchQueueTable, queue_names
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.directory import StoreDirectory
-from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY, CQ_UNIT, INDEX_DIRECTORY
+from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    CQ_UNIT,
+    INDEX_DIRECTORY,
+)
 from rocketcompat.index_file import IndexFile
 from rocketcompat.index_items import IndexGeometry
-from rocketcompat.spark.log_parts import Damaged, items_in, runs_of, units_in, write_part
+from rocketcompat.spark.log_parts import (
+    Array,
+    Damaged,
+    Queue,
+    items_in,
+    runs_of,
+    units_in,
+    write_part,
+)
 from tubestore.spark.jobs.running import Row, digest_of
 from tubestore.vfs import OsVfs
 
@@ -73,7 +89,7 @@ class PartPlace:
 class QueueSplit:
     """Some queues, and the parts that may have units of them."""
 
-    queues: tuple[tuple[str, int], ...]
+    queues: tuple[Queue, ...]
     parts: tuple[PartPlace, ...]
 
 
@@ -87,12 +103,24 @@ class IndexSplit:
     end_of_last: tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class QueueFiles:
+    """How the files of queues are, in bytes."""
+
+    size: int
+    #: Of an extension's; None without extensions.
+    ext_size: int | None
+    #: Of those of queues of inner batches, and the topics that have such.
+    batch_size: int
+    batch_topics: frozenset[str]
+
+
 @dataclass(frozen=True)
 class BuildJob:
     """Builds queues and index files from parts."""
 
     work_directory: str
-    queue_file_size: int
+    queue_files: QueueFiles
     geometry: IndexGeometry
     name: str = "rebuild: build"
 
@@ -104,32 +132,61 @@ class BuildJob:
         """Build into a directory of this attempt."""
         home = os.path.join(self.work_directory, _BUILT, f"{number}-{uuid.uuid4().hex[:12]}")
         if isinstance(split, QueueSplit):
-            made = _build_queues(home, split, self.queue_file_size)
+            made = _build_queues(home, split, self.queue_files)
         else:
             made = _build_index(home, split, self.geometry)
         return {"split": number, "path": home, "made": made}
 
 
-def _build_queues(home: str, split: QueueSplit, file_size: int) -> list[str]:
-    """Build queues; returns their directories below `home`."""
-    path = os.path.join(home, CONSUME_QUEUE_DIRECTORY)
-    os.makedirs(path)
-    table, wanted = ConsumeQueueTable(OsVfs(), path, file_size), set(split.queues)
+def _build_queues(home: str, split: QueueSplit, files: QueueFiles) -> list[str]:
+    """Build queues; returns their directories below `home`, and those of their extensions."""
+    os.makedirs(home)
+    vfs, wanted = OsVfs(), set(split.queues)
+    path, batch_path = (
+        os.path.join(home, kind)
+        for kind in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
+    )
+    table = ConsumeQueueTable(vfs, path, files.size, ext_file_size=files.ext_size)
+    batches = BatchQueueTable(vfs, batch_path, files.batch_size, files.batch_topics)
     try:
-        for part in split.parts:
-            units = units_in(part.path)
-            for number, (damaged, runs) in enumerate(runs_of(part.path)):
-                if number == 0 or (number == 1 and part.goes_on):
-                    damaged = part.damaged
-                for one in runs:
-                    if (one.topic, one.queue_id) in wanted:
-                        own = units[one.first : one.first + one.count]
-                        raw = np.ascontiguousarray(own["unit"]).view(CQ_UNIT.dtype)
-                        table.put_run(one.topic, one.queue_id, own["queue_offset"], raw, damaged)
+        for kind, topic, queue_id, rows, damaged in _runs_of(split.parts, wanted):
+            units = np.ascontiguousarray(rows["unit"]).view(CQ_UNIT.dtype)
+            offsets, times = rows["queue_offset"], rows["store_timestamp"]
+            if kind == BATCH_CONSUME_QUEUE_DIRECTORY:
+                made = batch_units(
+                    units["physical_offset"], units["size"], units["tags_code"], times, offsets,
+                    rows["messages"],
+                )  # fmt: skip
+                batches.put_run(topic, queue_id, made)
+            else:
+                table.put_run(topic, queue_id, offsets, units, times, damaged)
         table.flush(sync=True)
-        return [os.path.join(CONSUME_QUEUE_DIRECTORY, q.topic, str(q.queue_id)) for q in table]
+        batches.flush(sync=True)
     finally:
         table.close()
+        batches.close()
+    kinds = (
+        CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY,
+    )  # fmt: skip
+    return [
+        os.path.join(kind, topic, str(queue_id))
+        for kind in kinds
+        for topic, queue_id in queue_names(vfs, os.path.join(home, kind))
+    ]
+
+
+def _runs_of(
+    parts: Sequence[PartPlace], wanted: Collection[Queue]
+) -> Iterator[tuple[str, str, int, Array, Damaged | None]]:
+    """Go through the units of queues as in the log: the queue, rows, the region before them."""
+    for part in parts:
+        units = units_in(part.path)
+        for number, (damaged, runs) in enumerate(runs_of(part.path)):
+            if number == 0 or (number == 1 and part.goes_on):
+                damaged = part.damaged
+            for one in runs:
+                if one.queue in wanted:
+                    yield *one.queue, units[one.first : one.first + one.count], damaged
 
 
 def _build_index(home: str, split: IndexSplit, geometry: IndexGeometry) -> list[str]:

@@ -26,11 +26,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rocketcompat.batch_queue_table import BatchQueueTable
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
     OWN_DIRECTORY,
 )
@@ -38,7 +39,7 @@ from rocketcompat.index_geometry import geometry_of
 from rocketcompat.index_items import IndexGeometry
 from rocketcompat.index_service import IndexService, index_file_name
 from rocketcompat.quarantine import Quarantine
-from rocketcompat.rebuild import Built, install
+from rocketcompat.rebuild import Built, extension_size, install, structures_to_build
 from rocketcompat.spark.log_parts import counts_of, items_in, shared_out
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, plan_range
@@ -46,12 +47,12 @@ from rocketcompat.spark.rebuild_tasks import (
     BuildJob,
     IndexSplit,
     PartPlace,
+    QueueFiles,
     QueueSplit,
     ScanJob,
     ScanSplit,
 )
 from rocketcompat.store_lock import StoreLock
-from tubestore.errors import InvalidMessage, NotAStore
 from tubestore.spark.jobs import running
 from tubestore.spark.jobs.running import (
     Done,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 #: What can be built here, and the names under which progress is noted.
 STRUCTURES = {
     CONSUME_QUEUE_DIRECTORY: ConsumeQueueTable.name,
+    BATCH_CONSUME_QUEUE_DIRECTORY: BatchQueueTable.name,
     INDEX_DIRECTORY: IndexService.name,
 }
 WORK_DIRECTORY = "spark-rebuild"
@@ -99,6 +101,17 @@ class Rebuild:
         """What tasks open the directory with."""
         return {**self.directory.inferred, **self.directory.options}
 
+    @property
+    def queue_files(self) -> QueueFiles:
+        """How queues are built."""
+        config = self.directory.config
+        return QueueFiles(
+            config.consume_queue_file_size,
+            extension_size(self.directory),
+            config.mapper_file_size_batch_consume_queue,
+            config.batch_topics,
+        )
+
     def describe(self) -> str:
         """Say what would be read and built."""
         return f"{self.log.describe()}; builds {' and '.join(self.structures)}"
@@ -124,36 +137,27 @@ class Rebuild:
 
 def plan_rebuild(
     root: str,
-    structures: Sequence[str],
+    structures: Sequence[str] | None = None,
     *,
     job_id: str = "rebuild",
     options: Mapping[str, Any] | None = None,
     max_split_bytes: int = 128 << 20,
 ) -> Rebuild:
     """Plan a rebuild; `options` are the store's, by RocketMQ's names. NotAStore, InvalidMessage."""
-    if unknown := set(structures) - set(STRUCTURES):
-        names = ", ".join(STRUCTURES)
-        raise InvalidMessage(f"{', '.join(sorted(unknown))}: {names} can be built in Spark")
     directory = StoreDirectory(os.path.abspath(root), options)
+    wanted = structures_to_build(directory, structures, STRUCTURES)
     directory.check_changeable()
-    if directory.config.batch_topics:
-        raise NotAStore(directory.root, "has topics of batches: `rebuild` without Spark knows them")
-    extended = directory.vfs.exists(directory.path(CONSUME_QUEUE_EXT_DIRECTORY))
-    if extended or directory.config.enable_consume_queue_ext:
-        reason = "its queues have extensions: `rebuild` without Spark builds them"
-        raise NotAStore(directory.root, reason)
     given = RocketOptions.parse({"path": directory.root, "maxSplitBytes": str(max_split_bytes)})
     # Up to the end of the files: whoever reads the last records finds the log's.
     made = plan_range(directory, given, directory.log.min_offset, directory.log.max_offset)
     work = directory.path(OWN_DIRECTORY, WORK_DIRECTORY, job_id)
-    wanted = tuple(name for name in STRUCTURES if name in structures)
     return Rebuild(directory, wanted, work, made)
 
 
 def rebuild(
     spark: SparkSession,
     root: str,
-    structures: Sequence[str] = tuple(STRUCTURES),
+    structures: Sequence[str] | None = None,
     *,
     job_id: str = "rebuild",
     options: Mapping[str, Any] | None = None,
@@ -163,6 +167,8 @@ def rebuild(
 ) -> Rebuilt:
     """Build queues and index of a RocketMQ store anew from its log; the old ones are kept aside.
 
+    `structures` are names of `STRUCTURES`; without any, all that the store has. Queues get
+    extensions as in `rocketcompat.rebuild`.
     Refused (StoreLocked) while a broker holds the store, which is locked until it is done. What
     was there goes into quarantine. `job_id` names what an interrupted run has done.
     """
@@ -179,15 +185,16 @@ def rebuild(
         scanned = _run(spark, "scan", ScanJob(directory.root, planned.options, str(work)),
                        planned.scan_splits(), work, told)  # fmt: skip
         log = _joined(directory.log.min_offset, scanned.rows)
-        job = BuildJob(str(work), directory.config.consume_queue_file_size,
-                       geometry_of(directory, believe=True))  # fmt: skip
+        geometry = geometry_of(directory, believe=True)
+        job = BuildJob(str(work), planned.queue_files, geometry)
         splits = list(_build_splits(planned, job, log, running.parallelism(spark)))
         built = _run(spark, "build", job, splits, work, told)
         (work / _PLACING).touch()
         _gather(work, built.rows)
         result = Built(str(work), log.end, log.records, log.regions)
         kept = Quarantine(directory.vfs, directory.root, quarantine)
-        rows = list(install(directory, result, planned.structures, list(STRUCTURES.values()), kept))
+        followers = [STRUCTURES[name] for name in planned.structures]
+        rows = list(install(directory, result, planned.structures, followers, kept))
         shutil.rmtree(work, ignore_errors=True)
     finally:
         lock.release()
@@ -248,10 +255,9 @@ def _build_splits(
     """Share the building out: the index files first, they take longest."""
     if INDEX_DIRECTORY in planned.structures and log.records:
         yield from _index_splits(log, job.geometry)
-    if CONSUME_QUEUE_DIRECTORY in planned.structures:
-        counts = counts_of(part.path for part in log.parts)
-        for queues in shared_out(counts, groups):
-            yield QueueSplit(queues, tuple(log.parts))
+    counts = counts_of((part.path for part in log.parts), planned.structures)
+    for queues in shared_out(counts, groups):
+        yield QueueSplit(queues, tuple(log.parts))
 
 
 def _index_splits(log: _Log, geometry: IndexGeometry) -> Iterator[IndexSplit]:

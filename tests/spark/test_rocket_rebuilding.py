@@ -12,21 +12,27 @@ from typing import Any
 import pytest
 
 import rocketcompat
-from rocketcompat import Message
+from rocketcompat import BatchItem, Message, MessageBatch
+from rocketcompat.check import check
 from rocketcompat.directory import StoreDirectory
+from rocketcompat.progress import ProgressFile
 from rocketcompat.quarantine import Quarantine
 from rocketcompat.rebuild import rebuild as rebuild_here
+from rocketcompat.rebuild import structures_to_build
 from rocketcompat.spark import rebuilding
 from rocketcompat.spark.rebuild_tasks import BuildJob, ScanJob
 from rocketcompat.spark.rebuilding import STRUCTURES, plan_rebuild, rebuild
 from tests.spark.rocket_stores import CONFIG, write_rocket_store
 from tests.support.golden import ROCKET_VERSIONS, unpack
 from tubestore.clock import SystemClock
-from tubestore.errors import InvalidMessage, NotAStore, StoreLocked
+from tubestore.errors import InvalidMessage, StoreLocked
+from tubestore.vfs import OsVfs
 
 pytestmark = pytest.mark.usefixtures("small_waves")
 COUNT = 1500
 SPLIT = 30_000
+#: What a store without inner batches has.
+PLAIN = ("consumequeue", "index")
 #: Rolled files, times of delivery, damage, torn ends, queues of which the log says nothing.
 GOLDEN = ["rolled", "delayed", "flip-body-middle", "bad-size-middle", "torn-half", "expired-most"]
 #: What a directory does not say of itself once its index is gone.
@@ -57,7 +63,7 @@ def store(template: Path, tmp_path: Path) -> Path:
 def files_of(root: Path) -> dict[str, bytes]:
     """The structures' files; index files by their number, since their names are times."""
     found = {}
-    for name in STRUCTURES:
+    for name in (*STRUCTURES, "consumequeue_ext"):
         paths = [path for path in sorted((root / name).rglob("*")) if path.is_file()]
         for number, path in enumerate(paths):
             key = str(number) if name == "index" else str(path.relative_to(root / name))
@@ -86,7 +92,8 @@ def expected(root: Path, options: dict[str, Any] | None = None) -> dict[str, byt
     copy = root.with_name(f"{root.name}-here")
     shutil.copytree(root, copy)
     directory = StoreDirectory(copy, options)
-    list(rebuild_here(directory, STRUCTURES, clock=SystemClock(),
+    names = structures_to_build(directory, None, STRUCTURES)
+    list(rebuild_here(directory, names, clock=SystemClock(),
                       quarantine=Quarantine(directory.vfs, str(copy))))  # fmt: skip
     found = files_of(copy)
     shutil.rmtree(copy)
@@ -95,10 +102,10 @@ def expected(root: Path, options: dict[str, Any] | None = None) -> dict[str, byt
 
 def run(root: Path, *structures: str, options: Any = None, **given: Any) -> Any:
     given.setdefault("max_split_bytes", SPLIT)
-    return rebuild(None, str(root), structures or tuple(STRUCTURES), options=options, **given)
+    return rebuild(None, str(root), structures or None, options=options, **given)
 
 
-@pytest.mark.parametrize("structures", [tuple(STRUCTURES), *((name,) for name in STRUCTURES)])
+@pytest.mark.parametrize("structures", [PLAIN, *((name,) for name in PLAIN)])
 def test_what_is_built_is_byte_for_byte_what_dispatch_wrote(
     store: Path, structures: tuple[str, ...]
 ) -> None:
@@ -116,7 +123,7 @@ def test_what_is_built_is_byte_for_byte_what_dispatch_wrote(
 
 def test_missing_structures_are_built(store: Path) -> None:
     before = files_of(store)
-    for name in STRUCTURES:
+    for name in PLAIN:
         shutil.rmtree(store / name)
     size = {"mappedFileSizeConsumeQueue": CONFIG.mapped_file_size_consume_queue}
     run(store, options={**GEOMETRY, **size})
@@ -228,13 +235,96 @@ def test_a_log_that_changed_since_is_read_again(
 def test_a_store_that_is_in_use_and_other_structures_are_refused(store: Path) -> None:
     with rocketcompat.open(store, "w", CONFIG, background=False), pytest.raises(StoreLocked):
         run(store)
-    with pytest.raises(InvalidMessage, match="can be built in Spark"):
+    with pytest.raises(InvalidMessage, match="can be built"):
         plan_rebuild(str(store), ["tube"])
+    with pytest.raises(InvalidMessage, match="no topic is one of batches"):
+        plan_rebuild(str(store), ["batchconsumequeue"])
 
 
-def test_kinds_of_queues_that_only_one_process_builds_are_refused(store: Path) -> None:
-    with pytest.raises(NotAStore, match="topics of batches"):
-        plan_rebuild(str(store), ["index"], options={"batchTopics": "topic1"})
-    (store / "consumequeue_ext").mkdir()
-    with pytest.raises(NotAStore, match="extensions"):
-        plan_rebuild(str(store), ["consumequeue"])
+def test_only_what_was_built_is_vouched_for(store: Path) -> None:
+    shutil.rmtree(store / ".tubestore")
+    run(store, "index")
+    known = ProgressFile(OsVfs(), str(store)).read()
+    assert known is not None
+    assert set(known[0].followers) == {"index"}
+
+
+# -- queues of inner batches, extensions ----------------------------------------------------------
+
+
+@pytest.fixture
+def extended(tmp_path: Path) -> Path:
+    """A store whose queues have extensions, in files of 50 units."""
+    config = CONFIG.changed(enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=1024)
+    with rocketcompat.open(tmp_path / "store", "w", config, background=False) as opened:
+        for number in range(900):
+            tags = f"t{number % 5}" if number % 3 else None
+            body, queue = b"x" * (number % 90), number % 2
+            opened.put_message(Message(f"topic{number % 3}", body, tags=tags, queue_id=queue))
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def batched(tmp_path: Path) -> Path:
+    """A store with records that hold many messages, and plain ones beside and between them."""
+    config = CONFIG.changed(
+        compat="5.3.3", batch_topics=frozenset({"B"}), mapper_file_size_batch_consume_queue=9 * 46
+    )
+    with rocketcompat.open(tmp_path / "store", "w", config, background=False) as opened:
+        for number in range(300):
+            items = [BatchItem(b"%d" % n, tags=f"i{n}") for n in range(1 + number % 7)]
+            opened.put_inner_batch(
+                MessageBatch("B", items, queue_id=number % 3, properties={"KEYS": f"k{number}"})
+            )
+            opened.put_message(Message("B", b"plain", tags="p"))
+            opened.put_message(Message("topic", b"beside", keys=[f"b{number}"]))
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("split", [3000, SPLIT])
+@pytest.mark.parametrize("kind", ["extended", "batched"])
+def test_all_kinds_of_queues_are_byte_for_byte_what_dispatch_wrote(
+    kind: str, split: int, request: pytest.FixtureRequest
+) -> None:
+    root: Path = request.getfixturevalue(kind)
+    before = files_of(root)
+    directory = "consumequeue_ext" if kind == "extended" else "batchconsumequeue"
+    assert len([name for name in before if name.startswith(f"{directory}/")]) > 10
+    for name in ("consumequeue", "index", directory):
+        shutil.rmtree(root / name)
+    options = {**GEOMETRY, "mappedFileSizeConsumeQueue": CONFIG.mapped_file_size_consume_queue}
+    if kind == "extended":
+        options |= {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 1024}
+    else:
+        options |= {"batchTopics": "B", "mapperFileSizeBatchConsumeQueue": 9 * 46}
+    run(root, options=options, max_split_bytes=split)
+    assert files_of(root) == before
+    assert list(check(root)) == []
+
+
+@pytest.mark.parametrize("kind", ["extended", "batched"])
+def test_damage_among_all_kinds_of_queues_is_passed_over_as_in_one_process(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    root: Path = request.getfixturevalue(kind)
+    log = sorted((root / "commitlog").iterdir())[0]
+    raw = bytearray(log.read_bytes())
+    raw[20_000:26_000] = bytes(6000)
+    log.write_bytes(raw)
+    here = expected(root, GEOMETRY)
+    run(root, options=GEOMETRY, max_split_bytes=3000)
+    assert files_of(root) == here
+
+
+@pytest.mark.parametrize(
+    ("scenario", "version"), [("batchcq", "5.3.3"), *(("cq-ext", v) for v in ROCKET_VERSIONS)]
+)
+def test_golden_queues_of_all_kinds_are_what_one_process_builds(
+    scenario: str, version: str, tmp_path: Path
+) -> None:
+    store = unpack("rocketmq", version, scenario, tmp_path).store
+    here = expected(store)
+    run(store, max_split_bytes=500)
+    assert files_of(store) == here
+    directory = "batchconsumequeue/" if scenario == "batchcq" else "consumequeue_ext/"
+    assert [name for name in here if name.startswith(directory)]
