@@ -20,6 +20,7 @@ from tubestore.errors import TubeStoreError
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.reading import Reading
 from tubestore.spark.shapes import SHAPES
+from tubestore.spark.worker_process import settle
 
 
 def reading_of(options: ReadOptions, schema: StructType) -> Reading:
@@ -43,6 +44,7 @@ class ReadsSplits(Protocol):
 
 def read_partition(reading: ReadsSplits, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read what Spark handed to a task; a job without splits has one task with nothing to do."""
+    settle()
     with plain_errors():
         if partition.value is not None:
             yield from reading.batches(partition.value)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from tubestore.errors import InvalidOption, TubeStoreError
+from tubestore.spark.worker_process import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,6 +219,7 @@ class _Task:
         self._job, self._chosen = job, chosen
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         for batch in batches:
             for place in batch.column(0).to_pylist():
                 number, split = self._chosen[place]

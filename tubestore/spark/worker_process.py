@@ -1,0 +1,25 @@
+"""What is done once in each of the processes that Spark runs Python in.
+
+Nothing here imports Spark.
+
+Next to read: `tasks.py`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+
+#: Set by Spark for workers that do one task after the other.
+_REUSED = "SPARK_REUSE_WORKER"
+
+
+def settle() -> None:
+    """Keep the collector from going through all that is imported, after every task.
+
+    PySpark has it collect everything when a task has ended, and the worker's next task waits for
+    that: 40 to 120 ms with Arrow and NumPy in memory, more than many tasks take. What is there at
+    the first call is not looked at any more; what tasks leave is collected as before.
+    """
+    if os.environ.get(_REUSED) and not gc.get_freeze_count():
+        gc.freeze()
