@@ -108,7 +108,7 @@ class BulkLoads:
             start = first_place(log.end, sum(piece.size for piece in pieces), file_size)
             if log.uses_pool:  # its buffer stands before the file
                 start = -(-start // file_size) * file_size
-            layout = lay_out(self._vfs, staging, pieces, start, file_size, log.next_of)
+            layout = lay_out(self._vfs, staging, pieces, start, file_size, log.next_queue_offset)
             if pieces and start > log.end:
                 log.seal()
             record = self._prepare(job_id, pieces, layout, staging, threads)

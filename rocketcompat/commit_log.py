@@ -11,29 +11,25 @@ Durability: a put has reached the page cache when it returns. `sync_to` brings i
 storage; those who wait share one sync (the first becomes the leader of all who come while the
 sync before is running).
 
-Guards: `_put_lock` guards the end of the log, the next queue offsets and the list of starts;
-`_sync_condition` guards the group commit. The first may be held when the second is taken, never
-the other way round.
+Guards: `_put_lock` guards the end of the log, the next queue offsets and what is told to the
+dispatcher; the group commit has a lock of its own. The first may be held when the second is
+taken, never the other way round.
 
-Next to read: `dispatch.py`.
+Next to read: `told_records.py`, `dispatch.py`.
 """
 
 from __future__ import annotations
 
 import errno
 import threading
-from array import array
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from rocketcompat.batch_encoder import EncodedColumns
 from rocketcompat.codec import encode_blank, encode_one
-from rocketcompat.columns import RecordColumns
 from rocketcompat.formats import BLANK, TRANSACTION_PREPARED
 from rocketcompat.mapped_file import LeftOver, MappedFile
 from rocketcompat.mapped_file_queue import MappedFileQueue
@@ -43,17 +39,14 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import Prepared, add_base
 from rocketcompat.queue_offset_table import QueueKey, QueueOffsetTable
 from rocketcompat.readable_log import ReadableLog
+from rocketcompat.told_records import Told, ToldRecords
 from rocketcompat.transient_pool import BufferedFile, TransientStorePool
 from tubestore.clock import Clock
 from tubestore.errors import StoreBusy, StoreFailed, TubeStoreError
+from tubestore.group_commit import GroupCommit
 from tubestore.kernels import Int64s, ranks
 from tubestore.vfs import Vfs
 
-#: Above this many the starts are forgotten and the dispatcher follows the chain itself.
-_STARTS_MAX = 1 << 20
-#: Batches that nobody has dispatched are kept up to so many bytes; then the log has to be read.
-_COLUMNS_BYTES_MAX = 16 << 20
-_NONE = np.empty(0, np.int64)
 #: What can pass: the message is refused and the next may fit again.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -78,20 +71,17 @@ class CommitLog(ReadableLog):
         self.config = config
         self._clock = clock
         self._put_lock = threading.Lock()
-        self._sync_condition = threading.Condition()
         self._next_queue_offsets = QueueOffsetTable(config)
         #: Since when the put that is under way holds the lock, ms; 0 if none does.
         self._held_since = 0
-        self._starts = array("q")
-        self._starts_complete = True
-        #: Whether the dispatcher gets batches as columns. Shards want more at a time than a put
-        #: brings, with bodies: for them the log is read again.
-        self.keeps_columns = "tube" not in config.layouts and not config.uses_transient_pool
-        #: Batches of records as columns, as far as they are kept for the dispatcher.
-        self._columns: list[RecordColumns] = []
-        self._columns_bytes = 0
-        #: Where the next record goes, up to where readers see, and what is on stable storage.
-        self._end = self._visible = self._synced = 0
+        #: What was put and not dispatched. Shards want more at a time than a put brings, with
+        #: bodies: for them the log is read again.
+        self.told = ToldRecords(
+            keeps_columns="tube" not in config.layouts and not config.uses_transient_pool
+        )
+        #: Where the next record goes, and up to where readers see.
+        self._end = self._visible = 0
+        self._syncs = GroupCommit(0)
         self._pool: TransientStorePool | None = None
         if writable and config.uses_transient_pool:
             self._pool = TransientStorePool(config.transient_store_pool_size, self.queue.file_size)
@@ -102,13 +92,13 @@ class CommitLog(ReadableLog):
             self.queue.loaded_file = MmapFile
         self._commit_lock = threading.Lock()
         self._last: MappedFile | None = None
-        self._syncing = False
         self._failed: StoreFailed | None = None
         #: Why nothing is taken for the moment: the disk is too full (spec §9). Cleared again.
         self.refusal: TubeStoreError | None = None
         self._store_timestamp = 0
-        #: Store time of the last record that a sync covered, ms; 0 before the first.
-        self.synced_store_timestamp = 0
+        #: How far the last sync reached, and the store time of the last record that it covered,
+        #: ms; 0 before the first.
+        self.synced = (0, 0)
         #: How often files were synced, and for how many waiters; for statistics and tests.
         self.sync_count = 0
         #: Messages put since the log was opened.
@@ -120,8 +110,8 @@ class CommitLog(ReadableLog):
         self.queue.set_flushed(synced)
         self._last = self.queue.last
         self._end = self._visible = end
-        self._synced = synced
-        self._starts, self._columns = array("q"), []
+        self._syncs, self.synced = GroupCommit(synced), (synced, 0)
+        self.told.begin()
 
     @property
     def max_offset(self) -> int:
@@ -136,7 +126,7 @@ class CommitLog(ReadableLog):
     @property
     def synced_offset(self) -> int:
         """Everything below this physical offset is on stable storage."""
-        return self._synced
+        return self._syncs.end
 
     @property
     def failed(self) -> StoreFailed | None:
@@ -191,9 +181,7 @@ class CommitLog(ReadableLog):
                 self._visible = self._end
             self._store_timestamp = now
             self.put_count += 1
-            self._starts.append(physical_offset)
-            if len(self._starts) > _STARTS_MAX:
-                self._starts, self._starts_complete = array("q"), False
+            self.told.add(physical_offset)
         return physical_offset, queue_offset, now
 
     def put_columns(
@@ -242,45 +230,19 @@ class CommitLog(ReadableLog):
                 self._held_since = 0
                 counts = np.bincount(groups[:written], minlength=len(keys) + 1)[: len(keys)]
                 self._next_queue_offsets.count_up(keys, bases, counts)
-                self._starts.frombytes(physical_offsets[:written].tobytes())
+                self.told.add_many(physical_offsets[:written])
                 self.put_count += written
                 if written:
                     self._store_timestamp = now
-                if len(self._starts) > _STARTS_MAX:
-                    self._starts, self._starts_complete = array("q"), False
             if len(parts) == 1:
                 queues = (keys, groups.astype(np.int32)) if counted.all() else None
-                self._keep_columns(encoded, int(physical_offsets[0]), queue_offsets, now, queues)
+                self.told.keep(encoded, int(physical_offsets[0]), queue_offsets, now, queues)
         return physical_offsets, queue_offsets, now
 
-    def take_starts(self) -> tuple[Int64s, int, bool, list[RecordColumns]]:
-        """Hand over the physical offsets of the records put since the last call, and the end.
-
-        For one dispatcher. The third says whether they are all there; there may have been too
-        many to keep. The fourth are some of these records as columns, in log order: what of
-        them is not there has to be read.
-        """
+    def take_told(self) -> Told:
+        """Hand over what is known of the records put since the last call; for one dispatcher."""
         with self._put_lock:
-            visible = self._visible
-            count = len(self._starts) if self._pool is None else bisect_left(self._starts, visible)
-            starts, self._starts = self._starts[:count], self._starts[count:]
-            complete, self._starts_complete = self._starts_complete, True
-            columns, self._columns = self._columns, []
-            self._columns_bytes = 0
-        found = np.frombuffer(starts, np.int64) if complete and count else _NONE
-        return found, visible, complete, columns
-
-    def _keep_columns(
-        self, encoded: EncodedColumns, base: int, queue_offsets: Int64s, now: int,
-        queues: tuple[list[QueueKey], Any] | None,
-    ) -> None:  # fmt: skip
-        """Keep a batch for the dispatcher, unless many wait."""
-        size = len(encoded.data)
-        if self.keeps_columns and self._columns_bytes + size <= _COLUMNS_BYTES_MAX:
-            records = encoded.records(base, queue_offsets, now)
-            records.queues = queues
-            self._columns.append(records)
-            self._columns_bytes += size
+            return self.told.take(self._visible)
 
     def commit(self) -> bool:
         """Copy what the transient pool holds to the page cache; False if nothing moved.
@@ -307,23 +269,14 @@ class CommitLog(ReadableLog):
 
         Group commit: threads that come while a sync runs share the next one.
         """
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
-        condition = self._sync_condition
-        with condition:
-            while True:
-                if self._failed is not None:
-                    raise self._failed
-                if self._synced >= offset:
-                    return True
-                if not self._syncing:
-                    self._syncing = True
-                    break
-                left = None if deadline is None else deadline - self._clock.monotonic()
-                if left is not None and left <= 0:
-                    return False
-                condition.wait(left)
-        self._sync_as_leader()
-        return True
+        if self._failed is not None:
+            raise self._failed
+        offset = min(offset, self._end)
+        if timeout is None:
+            return self._syncs.reach(offset, self._sync)
+        monotonic = self._clock.monotonic
+        deadline = monotonic() + timeout
+        return self._syncs.reach(offset, self._sync, lambda: deadline - monotonic())
 
     def flush(self) -> None:
         """Bring everything that was put so far to stable storage."""
@@ -355,10 +308,6 @@ class CommitLog(ReadableLog):
         """Whether the live file has a buffer in front of it."""
         return self._pool is not None
 
-    def next_of(self, key: QueueKey) -> int:
-        """As `next_queue_offset`."""
-        return self._next_queue_offsets.get(key, 0)
-
     def seal(self) -> None:
         """Close the last file with a blank, durably: nothing more is put there. While held."""
         self._close_last()
@@ -375,11 +324,8 @@ class CommitLog(ReadableLog):
         self._next_queue_offsets.raise_to(offsets)
         self.put_count += count
         self._store_timestamp = max(self._store_timestamp, timestamp)
-        with self._sync_condition:
-            self._synced = end
-            self.synced_store_timestamp = max(self.synced_store_timestamp, timestamp)
-        # The dispatcher does not know where they begin: it follows the chain.
-        self._starts, self._starts_complete = array("q"), False
+        self._syncs.run(partial(self._note_synced, end, timestamp))
+        self.told.forget()  # where these begin nobody has told: the chain is followed
         self._end = self._visible = end
 
     def fail(self, reason: str) -> None:
@@ -439,35 +385,25 @@ class CommitLog(ReadableLog):
             if waited > self.config.os_page_cache_busy_time_out_mills:
                 raise StoreBusy(f"{self.queue.directory}: a put has been writing for {waited} ms")
 
-    def _sync_as_leader(self) -> None:
-        """Sync for everybody who waits; called by the one thread that set `_syncing`."""
-        timestamp, end, failure = self._store_timestamp, 0, None
-        no_room: OSError | None = None
+    def _sync(self) -> int:
+        """Sync what readers see, for everybody who waits; returns how far that is."""
+        if self._failed is not None:
+            raise self._failed
+        timestamp = self._store_timestamp
+        self.sync_count += 1
+        self.commit()
+        end = self._visible
         try:
-            self.commit()
-            end = self._visible
-        except StoreFailed as error:
-            failure = error
+            self.queue.flush()
         except OSError as error:
-            no_room = error
-        try:
-            if failure is None and no_room is None:
-                self.queue.flush()
-        except OSError as error:
-            failure = StoreFailed(self.queue.directory, f"sync: {error}")
-        with self._sync_condition:
-            self._syncing = False
-            self.sync_count += 1
-            if no_room is not None:
-                pass
-            elif failure is None:
-                self._synced = max(self._synced, end)
-                self.synced_store_timestamp = max(self.synced_store_timestamp, timestamp)
-            else:
-                self._failed = failure
-            self._sync_condition.notify_all()
-        if failure or no_room:
-            raise failure or no_room  # type: ignore[misc]
+            self._failed = StoreFailed(self.queue.directory, f"sync: {error}")
+            raise self._failed from error
+        return self._note_synced(end, timestamp)
+
+    def _note_synced(self, end: int, timestamp: int) -> int:
+        """Take down what is on stable storage now; while no sync runs. Returns `end`."""
+        self.synced = (end, max(self.synced[1], timestamp))
+        return end
 
     def _refusal(self, error: OSError | LeftOver) -> Exception:
         """Return what to raise for a failed write, and fail the log if it cannot go on."""

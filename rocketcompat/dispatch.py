@@ -111,10 +111,7 @@ class ReputMessageService:
         count, last = 0, self._log.max_offset
         target = last if everything else 0
         source, damaged = self._source, self._source.damaged
-        while True:
-            if source.position >= last:
-                waiting = bool(self._gathered) and self._position < target
-                return count + (self._hand_over_gathered() if waiting else 0)
+        while source.position < last:
             if (records := source.next_columns()) is not None:
                 first, end = records.base, records.end
                 count += self._take(batch_of_records(records, first, end, self._delays, damaged))
@@ -123,15 +120,16 @@ class ReputMessageService:
                     count += self._hand_over_gathered()
                     damaged = source.damaged
                 count += self._dispatch(piece)
-            elif self._gathered and self._position < target:
-                count += self._hand_over_gathered()
             else:
-                return count
+                break
+        if self._gathered and self._position < target:
+            count += self._hand_over_gathered()
+        return count
 
     def _take(self, batch: DispatchBatch) -> int:
         """Hand a batch over, or let it wait for more; returns how many records were handed over."""
         dense = len(batch) >= _DENSE_ROWS * len(batch.queue_keys)
-        if dense or not self._log.keeps_columns:
+        if dense or not self._log.told.keeps_columns:
             count = self._hand_over_gathered()
             self._hand_over(batch)
             return count + len(batch)
@@ -206,7 +204,7 @@ class ReputMessageService:
 
         The thread would have to read and decode them again, and contend for the interpreter.
         """
-        may_help = self._thread is not None and self._log.keeps_columns
+        may_help = self._thread is not None and self._log.told.keeps_columns
         if may_help and self._dispatch_lock.acquire(blocking=False):
             try:
                 self._drain(everything=False)

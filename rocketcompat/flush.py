@@ -50,8 +50,7 @@ class FlushService(ServiceThread):
         """
         with self._persist_lock:
             self._log.flush()
-            timestamp = self._log.synced_store_timestamp
-            covered = self._log.synced_offset
+            covered, timestamp = self._log.synced
             for follower in self._followers:
                 try:
                     follower.flush(sync=True)

@@ -61,7 +61,7 @@ class LogFeed:
 
     def _take_told(self) -> None:
         """Take over what the puts told since the last call."""
-        taken, end, complete, columns = self._log.take_starts()
+        taken, end, complete, columns = self._log.take_told()
         if not complete:  # some are missing between those that are held and these
             self._starts = np.empty(0, np.int64)
         elif len(taken):

@@ -77,7 +77,7 @@ def lay_out(
     pieces: Sequence[StagedPiece],
     start: int,
     file_size: int,
-    next_offset: Callable[[QueueKey], int],
+    next_offset: Callable[[str, int], int],
 ) -> Layout:
     """Give every record its file; InvalidMessage if the rows are not what was staged."""
     parts, offsets = [Part(start)], dict[QueueKey, int]()
@@ -86,7 +86,7 @@ def lay_out(
         sums = offsets_of(rows["size"].astype(np.int64))
         if int(sums[-1]) != piece.size or rows["queue"].max() >= len(piece.queues):
             raise InvalidMessage(f"staged piece {piece.name}: its rows are not what was staged")
-        bases = np.array([offsets.get(key, next_offset(key)) for key in piece.queues], np.int64)
+        bases = np.array([offsets.get(key, next_offset(*key)) for key in piece.queues], np.int64)
         done = 0
         while done < piece.rows:
             part = parts[-1]

@@ -85,3 +85,21 @@ def test_what_was_cut_away_has_to_be_synced_again() -> None:
     commits = GroupCommit(9)
     commits.lower(4)
     assert commits.end == 4
+
+
+def test_who_has_no_time_left_does_not_wait_for_a_sync_that_somebody_else_runs() -> None:
+    commits = GroupCommit(0)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow_sync() -> int:
+        begun.set()
+        may_end.wait(10)
+        return 10
+
+    first = threading.Thread(target=commits.reach, args=(10, slow_sync))
+    first.start()
+    begun.wait(10)
+    assert not commits.reach(10, slow_sync, lambda: 0.0)
+    may_end.set()
+    first.join(10)
+    assert commits.reach(10, slow_sync, lambda: 0.0)

@@ -120,7 +120,7 @@ def test_every_record_is_handed_over_once_and_in_order(log: CommitLog, clock: Ma
 
 def test_without_being_told_the_chain_is_followed(log: CommitLog, clock: ManualClock) -> None:
     places = put(log, 30)
-    log.take_starts()  # somebody else has taken them
+    log.take_told()  # somebody else has taken them
     follower = Recorder("a")
     service = ReputMessageService(log, [follower], clock, position=0)
     places += put(log, 5)
@@ -131,7 +131,7 @@ def test_without_being_told_the_chain_is_followed(log: CommitLog, clock: ManualC
 def test_when_too_many_are_pending_none_is_lost(
     log: CommitLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketcompat.commit_log._STARTS_MAX", 10)
+    monkeypatch.setattr("rocketcompat.told_records._STARTS_MAX", 10)
     follower = Recorder("a")
     service = ReputMessageService(log, [follower], clock, position=0)
     places = put(log, 25)
@@ -167,7 +167,7 @@ def test_one_that_fails_does_not_stop_the_others(log: CommitLog, clock: ManualCl
 
 def test_damage_is_passed_over_and_reported(log: CommitLog, clock: ManualClock) -> None:
     places = put(log, 20)
-    log.take_starts()
+    log.take_told()
     log.queue.files[0].write_at(places[2] + 4, b"\xff" * 4)
     follower = Recorder("a")
     service = ReputMessageService(log, [follower], clock, position=0)
@@ -363,11 +363,11 @@ def test_single_puts_behind_gathered_batches_stay_behind_them(wide_log: CommitLo
 def test_columns_that_nobody_takes_are_not_kept_for_ever(
     wide_log: CommitLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketcompat.commit_log._COLUMNS_BYTES_MAX", 10_000)
+    monkeypatch.setattr("rocketcompat.told_records._COLUMNS_BYTES_MAX", 10_000)
     places = []
     for _ in range(8):
         places += put_columns(wide_log, 20, 2)
-    assert 0 < sum(len(records.data) for records in wide_log._columns) <= 10_000
+    assert 0 < sum(len(records.data) for records in wide_log.told.columns) <= 10_000
     follower = Recorder("a")
     ReputMessageService(wide_log, [follower], clock, position=0).dispatch_pending()
     assert follower.offsets == places
@@ -381,7 +381,7 @@ def test_pieces_over_many_queues_are_gathered_but_not_over_a_beginning(
     log.queue.load()
     log.start_at(0, 0)
     places = put_columns(log, 200, 50)
-    log.take_starts()
+    log.take_told()
     one, other = Recorder("one"), Recorder("other")
     service = ReputMessageService(log, [one, other], clock, position=0, starts=[0, places[120]])
     assert service.dispatch_pending() == 200
@@ -394,7 +394,7 @@ def test_gathered_pieces_know_of_the_damage_before_them(
     wide_log: CommitLog, clock: ManualClock
 ) -> None:
     places = put_columns(wide_log, 60, 50)
-    wide_log.take_starts()
+    wide_log.take_told()
     wide_log.queue.files[0].write_at(places[20] + 4, b"\xff" * 4)
     follower = Recorder("a")
     service = ReputMessageService(wide_log, [follower], clock, position=0)
