@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketcompat.columns import RecordColumns, decode_columns, split
-from rocketcompat.consume_queue_units import is_fill, is_unit
-from rocketcompat.formats import KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from rocketcompat.formats import CQ_PRE_FILL_SIZE, KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from rocketcompat.index_items import key_hashes
 from rocketcompat.log_scan import Damage
 from rocketcompat.mapped_file_queue import MappedFileQueue
@@ -122,19 +121,23 @@ class _Places:
 
     def each(
         self, offsets: Int64s, sizes: Int64s | None, make: Callable[..., Any]
-    ) -> Iterator[tuple[Any, Int64s]]:
+    ) -> Iterator[tuple[Any, range]]:
         """Yield `make(data, starts, base, sizes)` of each file's records, and which rows they are.
 
         Rows ascend by their offsets. What is no longer there, or not yet, is left out.
         """
         size = self._log.queue.file_size
-        first, end = np.searchsorted(offsets, (self._log.min_offset, self._end)).tolist()
+        bounds = (self._log.min_offset, self._end)
+        first, end = offsets.searchsorted(bounds).tolist() if len(offsets) else (0, 0)
         while first < end:
-            behind = int(offsets[first]) // size * size + size
-            rows = np.arange(first, np.searchsorted(offsets, behind))
-            rows = rows[: end - first]
-            first += len(rows)
-            file = self._log.queue.find(int(offsets[rows[0]]))
+            begin = offsets.item(first)
+            behind = begin - begin % size + size
+            if offsets.item(end - 1) < behind:
+                rows = range(first, end)
+            else:
+                rows = range(first, int(offsets.searchsorted(behind)))
+            first = rows.stop
+            file = self._log.queue.find(begin)
             if file is None:
                 continue
             base = file.file_from_offset
@@ -146,19 +149,20 @@ class _Places:
 
     def _made(
         self, make: Callable[..., Any], data: Buffer, base: int, path: str, offsets: Int64s,
-        sizes: Int64s | None, rows: Int64s,
-    ) -> Iterator[tuple[Any, Int64s]]:  # fmt: skip
-        found = make(data, offsets[rows] - base, base, None if sizes is None else sizes[rows])
+        sizes: Int64s | None, rows: range,
+    ) -> Iterator[tuple[Any, range]]:  # fmt: skip
+        part = slice(rows.start, rows.stop)
+        found = make(data, offsets[part] - base, base, None if sizes is None else sizes[part])
         if found is not None:
             yield found, rows
             return
-        for row in rows.tolist():  # some are rare or unsound: one by one
+        for row in rows:  # some are rare or unsound: one by one
             one = np.array([row])
             try:
                 records = decode_columns(data, offsets[one] - base, base, path=path)
                 if sizes is not None and int(records.column("total_size")[0]) != sizes[row]:
                     raise CorruptRecord(path, int(offsets[row]), "not of the size its unit says")
-                yield batch_of_records(records), one
+                yield batch_of_records(records), range(row, row + 1)
             except (CorruptRecord, IndexError) as error:
                 reason = error.reason if isinstance(error, CorruptRecord) else "no whole record"
                 self.problems.append(CorruptRecord(path, int(offsets[row]) - base, reason))
@@ -186,10 +190,13 @@ def read_queues(
         if not len(units) and first < queue.max_offset:  # the file of this offset is missing
             begins = [min(queue.next_file_offset(first), queue.max_offset)]
         following.append(begins[len(units)])
-    units = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    units = units[is_unit(units) & ~is_fill(units)]
+    # Joined as bytes: numpy takes the fields of each part apart.
+    units = np.frombuffer(b"".join(parts), parts[0].dtype) if len(parts) > 1 else parts[0]
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
+    real = (sizes > 0) & (sizes != CQ_PRE_FILL_SIZE) & (offsets >= 0)
+    if np.count_nonzero(real) != len(real):
+        offsets, sizes = offsets[real], sizes[real]
     if len(parts) > 1:
         order = np.argsort(offsets)
         offsets, sizes = offsets[order], sizes[order]
@@ -223,7 +230,7 @@ def query_keys(
     batches, rows = [], [np.empty(0, np.int64)]
     for batch, places in _Places(log).each(distinct, None, batch_of_plain):
         batches.append(batch)
-        rows.append(places)
+        rows.append(np.arange(places.start, places.stop))
     found = _joined(batches)
     place_of = np.full(len(distinct), -1, np.int64)
     place_of[np.concatenate(rows)] = np.arange(found.num_rows)

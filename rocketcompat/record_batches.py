@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rocketcompat.columns import RecordColumns
+from rocketcompat.columns import Bytes, RecordColumns
 from rocketcompat.formats import (
     BODY_CRC_MASK,
     MAGIC_V1,
@@ -23,7 +23,19 @@ from rocketcompat.formats import (
     SYS_FLAG_HOSTS_MASK,
     SYS_FLAG_HOSTS_SHIFT,
 )
-from tubestore.kernels import Int64s, binary_from, bytes_of, crc_each, gather, slices
+from tubestore.kernels import (
+    EVEN_BYTES_MAX,
+    Int64s,
+    bytes_of,
+    crc_each,
+    even_binary,
+    even_pieces,
+    gather,
+    gather_inside,
+    slices,
+    spaced_pieces,
+    windows,
+)
 from tubestore.layout import Buffer
 
 _COLUMNS = (
@@ -32,11 +44,13 @@ _COLUMNS = (
     "body_crc", "magic_code",
 )  # fmt: skip
 _NATIVE = {name: MESSAGE_HEAD.dtype[name].newbyteorder("=") for name in (*_COLUMNS, "body_length")}
+_TYPES = {name: pa.from_numpy_dtype(_NATIVE[name]) for name in _COLUMNS}
 _ANY_HOSTS = SYS_FLAG_HOSTS_MASK << SYS_FLAG_HOSTS_SHIFT
 _BYTES = pa.large_binary()
+_NO_BYTES = pa.py_buffer(b"")
 RECORD_SCHEMA = pa.schema(
     [
-        *(pa.field(name, pa.from_numpy_dtype(_NATIVE[name]), False) for name in _COLUMNS),
+        *(pa.field(name, kind, False) for name, kind in _TYPES.items()),
         pa.field("born_host", _BYTES, False),
         pa.field("store_host", _BYTES, False),
         pa.field("topic", pa.string(), False),
@@ -55,38 +69,96 @@ def batch_of_plain(
     None if one of them is unsound, or in a rarer form (IPv6 hosts, V2): look at them with
     `columns.decode_columns`, which says what it is. `verify` compares the bodies' checksums.
     """
-    raw = bytes_of(data)
     if not len(starts):
         return empty_batch()
-    if int(starts[0]) < 0 or int(starts.max()) + MESSAGE_HEAD.size > len(raw):
+    raw = bytes_of(data)
+    if starts.item(0) < 0 or starts.item(-1) + MESSAGE_HEAD.size > len(raw):
         return None
-    heads = gather(raw, starts, MESSAGE_HEAD.dtype)
+    heads = gather_inside(raw, starts, MESSAGE_HEAD.dtype)
     columns = {name: heads[name].astype(kind) for name, kind in _NATIVE.items()}
+    totals, lengths = columns["total_size"], columns["body_length"]
+    if (
+        np.count_nonzero(columns["magic_code"] != MAGIC_V1)
+        or np.count_nonzero(columns["sys_flag"] & _ANY_HOSTS)
+        or np.count_nonzero(columns["physical_offset"] != starts + base)
+        or (sizes is not None and np.count_nonzero(totals != sizes))
+    ):
+        return None
+    rest = _even_rest(raw, starts, totals, lengths) or _any_rest(data, starts, totals, lengths)
+    if rest is None:
+        return None
     bodies = starts + MESSAGE_HEAD.size
-    topics = bodies + columns["body_length"]
-    ends = starts + (columns["total_size"] if sizes is None else sizes)
-    plain = (columns["magic_code"] == MAGIC_V1) & (columns["sys_flag"] & _ANY_HOSTS == 0)
-    plain &= (columns["physical_offset"] == starts + base) & (columns["body_length"] >= 0)
-    plain &= topics + 1 + PROPERTIES_LENGTH_SIZE <= ends
-    if sizes is not None:
-        plain &= columns["total_size"] == sizes
-    if not plain.all() or int(ends.max()) > len(raw):
+    if verify:
+        found = crc_each(data, bodies, bodies + lengths, BODY_CRC_MASK)
+        if np.count_nonzero(found != columns["body_crc"]):
+            return None
+    return _batch(columns, _hosts(heads, "born_host"), _hosts(heads, "store_host"), *rest)
+
+
+def _even_rest(
+    raw: Bytes, starts: Int64s, totals: Any, lengths: Any
+) -> tuple[pa.Array, pa.Array, pa.Array] | None:
+    """Topics, properties and bodies of records that differ in no length and no topic.
+
+    None if they differ, or if one is unsound. One look behind each body shows both.
+    """
+    count, first = len(starts), starts.item(0)
+    total, length = totals.item(0), lengths.item(0)
+    at, end = MESSAGE_HEAD.size + length, starts.item(-1) + total
+    if length < 0 or at + 1 + PROPERTIES_LENGTH_SIZE > total or end > len(raw):
+        return None
+    if np.count_nonzero(totals != total) or np.count_nonzero(lengths != length):
+        return None
+    size = raw.item(first + at)
+    properties = at + 1 + size + PROPERTIES_LENGTH_SIZE
+    if not size or properties > total:
+        return None
+    between = raw[first + at : first + properties].tobytes()
+    stored = int.from_bytes(between[-PROPERTIES_LENGTH_SIZE:], "big")
+    topic = between[1:-PROPERTIES_LENGTH_SIZE]
+    if properties + stored != total or not topic.isascii():
+        return None
+    if windows(raw, len(between))[starts + at].tobytes() != between * count:
+        return None
+    bounds = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * size)
+    return (
+        pa.Array.from_buffers(pa.string(), count, [None, bounds, pa.py_buffer(topic * count)]),
+        _even_pieces(raw, starts, properties, stored),
+        _even_pieces(raw, starts, MESSAGE_HEAD.size, length),
+    )
+
+
+def _even_pieces(raw: Bytes, starts: Int64s, at: int, size: int) -> pa.LargeBinaryArray:
+    """Copy out the `size` bytes that stand `at` bytes behind each start."""
+    count = len(starts)
+    if size == 0:
+        return even_binary(count, 0, _NO_BYTES)
+    if count * size <= EVEN_BYTES_MAX:
+        return even_pieces(windows(raw[at:], size), starts)
+    step = (starts.item(-1) - starts.item(0)) // (count - 1) if count > 1 else size
+    if step >= size and not np.count_nonzero(starts[1:] - starts[:-1] != step):
+        first = starts.item(0) + at
+        return spaced_pieces(np.ndarray((count, size), np.uint8, raw, first, (step, 1)))
+    return slices(raw.data, starts + at, np.full(count, size))
+
+
+def _any_rest(
+    data: Buffer, starts: Int64s, totals: Any, lengths: Any
+) -> tuple[pa.Array, pa.Array, pa.Array] | None:
+    """Topics, properties and bodies; None if a record is unsound."""
+    raw, bodies = bytes_of(data), starts + MESSAGE_HEAD.size
+    topics, ends = bodies + lengths, starts + totals
+    sound = (lengths >= 0) & (topics + 1 + PROPERTIES_LENGTH_SIZE <= ends)
+    if np.count_nonzero(sound) != len(sound) or int(ends.max()) > len(raw):
         return None
     topic_sizes = raw[topics].astype(np.int64)
     properties = topics + 1 + topic_sizes + PROPERTIES_LENGTH_SIZE
-    if (properties > ends).any():
+    if np.count_nonzero(properties > ends):
         return None
     stored = gather(raw, properties - PROPERTIES_LENGTH_SIZE, np.dtype(">u2"))
-    if (properties + stored != ends).any():
+    if np.count_nonzero(properties + stored != ends):
         return None
-    if verify:
-        found = crc_each(data, bodies, topics, BODY_CRC_MASK)
-        if (found != columns["body_crc"]).any():
-            return None
-    return _batch(
-        columns,
-        _hosts(heads["born_host"]),
-        _hosts(heads["store_host"]),
+    return (
         _topics(data, topics + 1, topic_sizes),
         _properties(data, properties, stored.astype(np.int64)),
         slices(data, bodies, topics - bodies),
@@ -107,7 +179,10 @@ def batch_of_records(records: RecordColumns) -> pa.RecordBatch:
 
 
 def _batch(columns: dict[str, Any], *others: Any) -> pa.RecordBatch:
-    arrays = [pa.array(columns[name]) for name in _COLUMNS]
+    arrays = [
+        pa.Array.from_buffers(kind, len(columns[name]), [None, pa.py_buffer(columns[name])])
+        for name, kind in _TYPES.items()
+    ]
     return pa.RecordBatch.from_arrays([*arrays, *others], schema=RECORD_SCHEMA)
 
 
@@ -139,10 +214,9 @@ def _is_text(raw: bytes) -> bool:
 def _properties(data: Buffer, starts: Int64s, sizes: Int64s) -> pa.LargeBinaryArray:
     if sizes.any():
         return slices(data, starts, sizes)
-    return binary_from(np.zeros(len(starts) + 1, np.int64), b"")
+    return even_binary(len(starts), 0, _NO_BYTES)
 
 
-def _hosts(raw: Any) -> pa.LargeBinaryArray:
-    size = raw.dtype.itemsize
-    bounds = np.arange(0, size * (len(raw) + 1), size, dtype=np.int64)
-    return binary_from(bounds, np.ascontiguousarray(raw))
+def _hosts(heads: Any, name: str) -> pa.LargeBinaryArray:
+    host = np.ascontiguousarray(heads[name])
+    return even_binary(len(host), host.dtype.itemsize, pa.py_buffer(host))

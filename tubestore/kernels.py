@@ -188,7 +188,7 @@ def even_pieces(places: np.ndarray[Any, Any], starts: Int64s) -> pa.LargeBinaryA
     NumPy gives the room; above `EVEN_BYTES_MAX` the C library takes that back from the system
     page by page, and Arrow's pool does not.
     """
-    return _even(len(starts), places.itemsize, pa.py_buffer(places[starts]))
+    return even_binary(len(starts), places.itemsize, pa.py_buffer(places[starts]))
 
 
 def spaced_pieces(table: np.ndarray[Any, Any]) -> pa.LargeBinaryArray:
@@ -196,16 +196,17 @@ def spaced_pieces(table: np.ndarray[Any, Any]) -> pa.LargeBinaryArray:
     count, size = table.shape
     buffer = pa.allocate_buffer(count * size)
     np.copyto(np.frombuffer(buffer, np.uint8).reshape(count, size), table)
-    return _even(count, size, buffer)
+    return even_binary(count, size, buffer)
 
 
-def _even(count: int, size: int, content: pa.Buffer) -> pa.LargeBinaryArray:
+def even_binary(count: int, size: int, content: pa.Buffer) -> pa.LargeBinaryArray:
+    """Wrap `count` elements of one size, behind each other, as a binary column without a copy."""
     return pa.Array.from_buffers(_LARGE_BINARY, count, [None, _even_bounds(count, size), content])
 
 
 @lru_cache(maxsize=64)
 def _even_bounds(count: int, size: int) -> pa.Buffer:
-    return pa.py_buffer(np.arange(0, size * (count + 1), size, dtype=np.int64))
+    return pa.py_buffer(np.arange(count + 1, dtype=np.int64) * size)
 
 
 def views(
