@@ -75,23 +75,14 @@ class Collector:
 
     def collect(self) -> Iterator[Any]:
         """Go through the metric families."""
-        from prometheus_client.core import (  # type: ignore[import-not-found,unused-ignore]
-            CounterMetricFamily,
-            GaugeMetricFamily,
-        )
-
-        families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
         found = self._store.stats()
-        for metric in STORE_METRICS:
-            family = families[metric.kind](f"tubestore_{metric.name}", metric.help)
-            family.add_metric((), found[metric.name])
-            yield family
-        for metric in METRICS:
-            family = families[metric.kind](f"tubestore_{metric.name}", metric.help, labels=_LABELS)
-            for name, topic in found["topics"].items():
-                for store_id, shard in topic["shards"].items():
-                    family.add_metric((name, str(store_id)), shard[metric.name])
-            yield family
+        yield from families_of("tubestore", STORE_METRICS, (), [found])
+        shards = [
+            {**shard, "topic": name, "store_id": store_id}
+            for name, topic in found["topics"].items()
+            for store_id, shard in topic["shards"].items()
+        ]
+        yield from families_of("tubestore", METRICS, _LABELS, shards)
 
 
 def text(store: Measured) -> str:
