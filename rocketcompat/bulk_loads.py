@@ -36,10 +36,8 @@ Next to read: `log_jobs.py`, `log_placing.py`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from os.path import dirname
@@ -50,16 +48,13 @@ from rocketcompat.log_job_recovery import roll_forward
 from rocketcompat.log_jobs import LogRecord, LogRecords, StagedPiece
 from rocketcompat.log_placing import Layout, first_place, lay_out, write_part
 from tubestore.clock import Clock
-from tubestore.errors import DiskFull, StoreFailed, StoreLocked, TubeStoreError
+from tubestore.errors import StoreFailed, StoreLocked, TubeStoreError, failed_write
 from tubestore.filenames import OWN_DIRECTORY, join
 from tubestore.job_files import check_job_id, staging_directory
 from tubestore.job_recovery import remove_staging
+from tubestore.placing import place_all
 from tubestore.publish import clean_staging
 from tubestore.vfs import Vfs
-
-#: Jobs smaller than this are placed by the calling thread alone.
-_THREADED_BYTES = 32 << 20
-_THREADS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +108,7 @@ class BulkLoads:
                 log.seal()
             record = self._prepare(job_id, pieces, layout, staging, threads)
         except OSError as error:
-            raise self._failure(error) from error
+            raise failed_write(self._root, error) from error
         try:
             # Records that bring their times say nothing of how far the checkpoint may go.
             fresh = any(not piece.has_times for piece in pieces)
@@ -143,11 +138,7 @@ class BulkLoads:
             more = place + 1 < len(parts)
             return write_part(vfs, staging, path, part, queue.file_size, now, more=more)
 
-        if threads is None:
-            threads = 1 if size < _THREADED_BYTES else min(_THREADS_MAX, os.cpu_count() or 1)
-        with ThreadPoolExecutor(threads, "rocketcompat-publish") as pool:
-            run = pool.map if threads > 1 else map
-            written = tuple(run(write, range(len(parts))))
+        written = tuple(place_all(write, range(len(parts)), size, threads))
         if parts:
             for directory in (staging, dirname(staging), join(self._root, OWN_DIRECTORY)):
                 vfs.sync_directory(directory)
@@ -173,11 +164,6 @@ class BulkLoads:
             offsets = layout.next_offsets.items()
             self._log.adopt(record.start, record.end, record.rows, offsets, timestamp)
 
-    def _failure(self, error: OSError) -> TubeStoreError:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return DiskFull(self._root, str(error))
-        return StoreFailed(self._root, str(error))
-
     def clean(self, grace: timedelta) -> list[str]:
         """Remove what jobs staged that have written nothing for `grace`; returns their names."""
         grace_ms = grace // timedelta(milliseconds=1)
@@ -186,10 +172,7 @@ class BulkLoads:
 
 def result_of(records: LogRecords, job_id: str) -> LogPublishResult | None:
     """Return what became of a finished job, None if there is none of this id."""
-    pending = records.pending()
-    if pending is not None:
-        raise StoreFailed(records.root, f"job {pending.job_id!r} is half published")
-    if job_id not in records.ids():
+    if not records.is_finished(job_id):
         return None
     record = records.find(job_id)
     if record is None:

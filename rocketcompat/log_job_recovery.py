@@ -18,7 +18,7 @@ from rocketcompat.log_jobs import WINDOW_BYTES, LogRecord, LogRecords, places_of
 from tubestore.errors import NotAStore
 from tubestore.filenames import join
 from tubestore.job_files import Move, staging_directory
-from tubestore.job_recovery import move_file, remove_staging
+from tubestore.job_recovery import finish_pending, move_file
 from tubestore.vfs import Vfs, VfsFile
 
 
@@ -27,15 +27,7 @@ def recover_job(vfs: Vfs, root: str) -> LogRecord | None:
 
     NotAStore if somebody else has written where it belongs.
     """
-    records = LogRecords(vfs, root)
-    record = records.pending()
-    if record is not None:
-        # Whoever made the record may have died before its name was durable.
-        vfs.sync_directory(records.directory)
-        roll_forward(vfs, root, record)
-        records.finish(record)
-        remove_staging(vfs, root, record.job_id)
-    return record
+    return finish_pending(vfs, LogRecords(vfs, root), roll_forward)
 
 
 def give_up(vfs: Vfs, root: str, take_away: Callable[[str], object]) -> LogRecord | None:

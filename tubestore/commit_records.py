@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from tubestore.arguments import whole_number
-from tubestore.errors import NotAStore
+from tubestore.errors import NotAStore, StoreFailed
 from tubestore.filenames import (
     COMMITS_DIRECTORY,
     JOBS_FILE,
@@ -90,6 +90,13 @@ class JobRecords(Generic[R]):
     def pending(self) -> R | None:
         """Return the job that is recorded and not finished; there is at most one."""
         return self.read(self.finished() + 1)
+
+    def is_finished(self, job_id: str) -> bool:
+        """Whether a job of this id was published; StoreFailed while one is half published."""
+        pending = self.pending()
+        if pending is not None:
+            raise StoreFailed(self.root, f"job {pending.job_id!r} is half published")
+        return job_id in self.ids()
 
     def moment(self) -> tuple[int, bool]:
         """Return what changes when a job is recorded or finished, at the cost of two look-ups."""

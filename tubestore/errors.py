@@ -8,6 +8,7 @@ being flushed, a torn tail that recovery cut.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 
@@ -84,6 +85,16 @@ class DiskFull(TubeStoreError, OSError):
     def describe(self) -> str:
         """Return the sentence."""
         return f"{self.path}: disk full ({self.cause}); nothing that was taken is lost"
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether a write failed for want of room, of the disk or of the user's share of it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def failed_write(path: str, error: OSError) -> DiskFull | StoreFailed:
+    """Return what to raise for a write or sync below `path` that the system refused."""
+    return (DiskFull if is_disk_full(error) else StoreFailed)(path, str(error))
 
 
 class ReadOnlyStore(TubeStoreError):

@@ -17,10 +17,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from os.path import dirname
 
-from tubestore.commit_records import CommitRecords
+from tubestore.commit_records import CommitRecords, JobRecords, R
 from tubestore.errors import NotAStore
 from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, join, parse_segment_name
 from tubestore.job_files import CommitRecord, Move, staging_directory
@@ -75,15 +76,21 @@ def recover(vfs: Vfs, root: str) -> CommitRecord | None:
 
     NotAStore if it cannot go on; `repair` gives it up.
     """
-    records = CommitRecords(vfs, root)
+    return finish_pending(vfs, CommitRecords(vfs, root), roll_forward)
+
+
+def finish_pending(
+    vfs: Vfs, records: JobRecords[R], roll_forward: Callable[[Vfs, str, R], None]
+) -> R | None:
+    """As `recover`, whatever the store is made of: `roll_forward` brings all to its place."""
     record = records.pending()
     if record is not None:
         # Whoever made the record may have died before its name was durable.
         vfs.sync_directory(records.directory)
-        roll_forward(vfs, root, record)
+        roll_forward(vfs, records.root, record)
         records.finish(record)
-        remove_staging(vfs, root, record.job_id)
-        log.info("%s: job %r is published now", root, record.job_id)
+        remove_staging(vfs, records.root, record.job_id)
+        log.info("%s: job %r is published now", records.root, record.job_id)
     return record
 
 

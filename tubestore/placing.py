@@ -9,7 +9,10 @@ Next to read: `publish.py`.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -22,12 +25,34 @@ from tubestore.job_files import PlacedFile, StagedFile
 from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in
 from tubestore.vfs import Vfs, VfsFile
 
+T = TypeVar("T")
+R = TypeVar("R")
 Array = np.ndarray[Any, Any]
 
 #: Data that is in memory at a time, a thread.
 WINDOW_BYTES = 8 << 20
+#: Jobs smaller than this are placed by the calling thread alone.
+_THREADED_BYTES = 32 << 20
+_THREADS_MAX = 8
 _OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
 _ID_AT = DATA_HEADER.position("msg_id")
+
+
+def place_all(
+    place: Callable[[T], R], parts: Sequence[T], size: int, threads: int | None
+) -> list[R]:
+    """Call `place` for each part of a job of `size` bytes; a large one by `threads` at a time.
+
+    None: one for each core, up to eight.
+    """
+    if size < _THREADED_BYTES:
+        threads = 1
+    elif threads is None:
+        threads = min(_THREADS_MAX, os.cpu_count() or 1)
+    if threads == 1:
+        return list(map(place, parts))
+    with ThreadPoolExecutor(threads, "publish") as pool:
+        return list(pool.map(place, parts))
 
 
 def place_file(

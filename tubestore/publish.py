@@ -35,11 +35,8 @@ Next to read: `commit_records.py`, `job_recovery.py`, `staging.py`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
-import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os.path import dirname
 from typing import Any, Protocol
@@ -49,15 +46,13 @@ import numpy as np
 from tubestore.clock import Clock
 from tubestore.commit_records import CommitRecords, JobRecords
 from tubestore.errors import (
-    DiskFull,
     InvalidMessage,
     StoreFailed,
     StoreLocked,
     TubeStoreError,
+    failed_write,
 )
 from tubestore.filenames import (
-    DATA_SUFFIX,
-    INDEX_SUFFIX,
     OWN_DIRECTORY,
     STAGING_DIRECTORY,
     join,
@@ -71,15 +66,11 @@ from tubestore.job_files import (
 )
 from tubestore.job_recovery import remove_staging, remove_tree, roll_forward
 from tubestore.message_store import MessageStore
-from tubestore.placing import place_file
+from tubestore.placing import place_all, place_file
 from tubestore.vfs import Vfs
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
-
-#: Jobs smaller than this are placed by the calling thread alone.
-_THREADED_BYTES = 32 << 20
-_THREADS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +140,7 @@ def publish(
         try:
             _prepare(host, records, record, files, threads)
         except OSError as error:
-            raise _failure(host.root, error) from error
+            raise failed_write(host.root, error) from error
         try:
             _commit(host, records, record, shards)
         except _Taken as error:
@@ -187,11 +178,7 @@ def _commit(
 
 def find_result(records: CommitRecords, job_id: str) -> PublishResult | None:
     """Return what became of a finished job, None if there is none of this id."""
-    pending = records.pending()
-    if pending is not None:
-        reason = f"job {pending.job_id!r} is half published"
-        raise StoreFailed(records.root, reason)
-    if job_id not in records.ids():
+    if not records.is_finished(job_id):
         return None
     record = records.find(job_id)
     if record is None:
@@ -209,10 +196,7 @@ def _check_staged(host: PublishHost, job_id: str, files: list[StagedFile]) -> No
         if file.name in seen:
             raise InvalidMessage(f"staged file {file.name} is given twice")
         seen.add(file.name)
-        for name, size in (
-            (file.name + DATA_SUFFIX, file.data_size),
-            (file.name + INDEX_SUFFIX, file.index_size),
-        ):
+        for name, size in file.files:
             if sizes.get(name) != size:
                 there = f"has {sizes[name]} bytes" if name in sizes else "is missing"
                 text = f"job {job_id!r}: {join(directory, name)} {there}, {size} were staged"
@@ -266,17 +250,7 @@ def _prepare(
         ids = None if staged.has_ids else host.next_msg_ids(file.rows)
         place_file(vfs, staging, staged, file, ids)
 
-    total = sum(file.data_size for file in files)
-    if total < _THREADED_BYTES:
-        threads = 1
-    elif threads is None:
-        threads = min(_THREADS_MAX, os.cpu_count() or 1)
-    if threads == 1:
-        for file in record.files:
-            place(file)
-    else:
-        with ThreadPoolExecutor(threads, "tubestore-publish") as pool:
-            list(pool.map(place, record.files))
+    place_all(place, record.files, sum(file.data_size for file in files), threads)
     if files:
         for directory in (staging, dirname(staging), join(host.root, OWN_DIRECTORY)):
             vfs.sync_directory(directory)
@@ -300,12 +274,6 @@ def _adopt(
             shard.show_adopted()
     for shard in shards.values():
         shard.leave_checkpoint()
-
-
-def _failure(root: str, error: OSError) -> TubeStoreError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(root, str(error))
-    return StoreFailed(root, str(error))
 
 
 # -- what is left of jobs ----------------------------------------------------------------------

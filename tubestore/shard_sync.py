@@ -12,14 +12,13 @@ Next to read: `double_buffer.py`.
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 from collections.abc import Callable
 
 from tubestore.checkpoint import write_checkpoint
 from tubestore.clock import Clock
-from tubestore.errors import DiskFull, StoreClosed, StoreFailed, TubeStoreError
+from tubestore.errors import DiskFull, StoreClosed, StoreFailed, TubeStoreError, failed_write
 from tubestore.file_store import MsgFileStore
 from tubestore.filenames import store_key
 from tubestore.group_commit import GroupCommit
@@ -93,11 +92,8 @@ class SyncedShard:
 
     def _refuse(self, error: OSError) -> TubeStoreError:
         """Remember why appends are refused from now on."""
-        refusal: TubeStoreError
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            refusal = DiskFull(self.files.directory, str(error))
-        else:
-            refusal = StoreFailed(self.files.directory, str(error))
+        refusal = failed_write(self.files.directory, error)
+        if isinstance(refusal, StoreFailed):
             self.failed = True
         with self._append_lock:
             if not isinstance(self._refusal, StoreFailed | StoreClosed):

@@ -8,13 +8,12 @@ Next to read: `staging.py`.
 
 from __future__ import annotations
 
-import errno
 import os
 import uuid
 from types import TracebackType
 from typing import Self
 
-from tubestore.errors import DiskFull, InvalidName, StoreClosed, StoreFailed
+from tubestore.errors import DiskFull, InvalidName, StoreClosed, StoreFailed, failed_write
 from tubestore.job_files import check_job_id, staging_directory
 from tubestore.vfs import OsVfs, Vfs
 
@@ -50,9 +49,7 @@ class TaskStaging:
     def _failed(self, error: OSError) -> DiskFull | StoreFailed:
         """Return what to raise for a failed write; nothing is taken any more."""
         self._closed = True
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return DiskFull(self.directory, str(error))
-        return StoreFailed(self.directory, str(error))
+        return failed_write(self.directory, error)
 
     def _check_open(self) -> None:
         if self._closed:

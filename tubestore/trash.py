@@ -12,11 +12,11 @@ Next to read: `segment.py`.
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable
 from os.path import basename, dirname
 from typing import NamedTuple
 
+from tubestore.errors import is_disk_full
 from tubestore.filenames import INDEX_DIRECTORY, OWN_DIRECTORY, TRASH_DIRECTORY, join
 from tubestore.vfs import Vfs
 
@@ -50,7 +50,7 @@ def move(vfs: Vfs, path: str, trash: str, now_ms: int) -> str | None:
             vfs.make_directories(trash)
         vfs.rename(path, target)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_disk_full(error):
             raise
         delete_tree(vfs, path)
         return None
