@@ -25,7 +25,8 @@ from rocketcompat.formats import (
 )
 from rocketcompat.overlay import FileChange
 from rocketcompat.queue_view import QueueView, QueueViews
-from rocketcompat.repair_actions import Action, RepairPlan
+from rocketcompat.repair_actions import RepairPlan
+from tubestore.quarantine import Action
 
 
 def plan_queues(directory: StoreDirectory, plan: RepairPlan) -> None:

@@ -40,9 +40,9 @@ def repair(
 ) -> Iterator[dict[str, Any]]:
     """Plan and do; yields a row an action as soon as it is done. The caller holds the lock."""
     plan = plan_repair(directory, keep_bodies=keep_bodies)
-    by_path = {action.path: [] for action in plan.actions}  # type: ignore[var-annotated]
+    by_path: dict[str, list[dict[str, Any]]] = {}
     for action in plan.actions:
-        by_path[action.path].append(action.row())
+        by_path.setdefault(action.path, []).append(action.as_row())
     for path in _steps(directory, plan, clock, quarantine, told):
         yield from by_path.pop(path, [])
     for rows in by_path.values():  # what nothing can be done about

@@ -1,4 +1,4 @@
-"""What a repair is made of: actions for people, and what each does to bytes. Reads only.
+"""What a repair is made of: what people are told of it, and what it does to bytes. Reads only.
 
 Next to read: `repair_plan.py`.
 """
@@ -11,21 +11,7 @@ from typing import Any
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.formats import OWN_DIRECTORY, PROGRESS_FILE
 from rocketcompat.overlay import FileChange, OverlayVfs
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One thing to do; `row` is what users see. What it does to bytes is in the plan."""
-
-    path: str
-    action: str
-    position: int
-    bytes: int
-    message: str
-
-    def row(self) -> dict[str, Any]:
-        """Return {"path", "action", "position", "bytes", "message"}."""
-        return {name: getattr(self, name) for name in self.__slots__}
+from tubestore.quarantine import Action
 
 
 @dataclass(slots=True)

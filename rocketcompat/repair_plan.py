@@ -48,9 +48,10 @@ from rocketcompat.log_mending import LostMessage, Mended, Neighbour, mend
 from rocketcompat.overlay import FileChange
 from rocketcompat.queue_mending import plan_queues
 from rocketcompat.queue_view import QueueKey, QueueViews
-from rocketcompat.repair_actions import Action, RepairPlan
+from rocketcompat.repair_actions import RepairPlan
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from tubestore.errors import InvalidMessage
+from tubestore.quarantine import Action
 
 #: A hole in a queue's numbers that is larger is not the damage of one region.
 _HOLE_MAX = 100_000

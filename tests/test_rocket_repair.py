@@ -82,7 +82,7 @@ def test_a_damaged_store_is_found_mended_and_whole(
     }
     rows = mended(real)
     key = lambda row: (row["path"], row["action"], row["position"])  # noqa: E731
-    planned = [action.row() for action in plan.actions]
+    planned = [action.as_row() for action in plan.actions]
     assert sorted(map(key, rows)) == sorted(map(key, planned))
     # Nothing sound was lost, nothing is left to do, and nothing is wrong that can be mended.
     left = list(dump_log(StoreDirectory(real.store, options)))

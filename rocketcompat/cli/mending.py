@@ -120,7 +120,7 @@ def repair(
 
     if not apply:
         plan = plan_repair(directory, keep_bodies=keep_bodies)
-        emit_rows([action.row() for action in plan.actions], ACTION_COLUMNS, given.output)
+        emit_rows([action.as_row() for action in plan.actions], ACTION_COLUMNS, given.output)
         if plan.actions:
             raise Leave(EXIT_FINDINGS)
         return
