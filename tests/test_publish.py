@@ -525,6 +525,24 @@ def test_a_scan_in_the_same_process_sees_all_of_a_job_or_nothing(vfs: MemoryVfs)
     assert all(count % 8 == 0 for count in counts)
 
 
+def test_a_scan_that_begins_before_a_job_makes_shards_sees_all_of_it(
+    vfs: MemoryVfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(vfs) as store:
+        store.create_topic("a", partitions=1, stores=8).append(b"before", partition=0)
+        partitions = tuple(store_id * 10_000 for store_id in range(8))
+        staged = stage(vfs, "j", batch(numbered(8), partitions=partitions))
+        showing = store.showing
+
+        def showing_later() -> Any:
+            monkeypatch.undo()
+            store.publish("j", staged)
+            return showing()
+
+        monkeypatch.setattr(store, "showing", showing_later)
+        assert store["a"].scan(columns=["offset"]).read_all().num_rows == 9
+
+
 # -- what is left ------------------------------------------------------------------------------
 
 

@@ -132,9 +132,15 @@ class TopicShards:
 
     def views(self) -> list[ShardView]:
         """Return all shards as they are at one moment: a published job is in all or in none."""
-        shards = [self.shard(s) for s in range(self.options.stores) if self._exists(s)]
-        with self._store.showing():
-            return [shard.view() for shard in shards]
+        while True:
+            ids = self._existing()
+            shards = [self.shard(store_id) for store_id in ids]
+            with self._store.showing():
+                if self._existing() == ids:  # else a job may have come that made some
+                    return [shard.view() for shard in shards]
+
+    def _existing(self) -> list[int]:
+        return [store_id for store_id in range(self.options.stores) if self._exists(store_id)]
 
     def _exists(self, store_id: int) -> bool:
         return store_id in self._shards or self._store.shard_exists(self.name, store_id)
