@@ -71,7 +71,7 @@ def small_waves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """Do the work of waves here; returns the numbers of the splits that were worked on."""
     worked: list[int] = []
 
-    def wave(spark: Any, job: Any, chosen: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    def wave(spark: Any, job: Any, chosen: list[tuple[int, Any]], tasks: int) -> Any:
         found = []
         for number, split in chosen:
             again, part = pickle.loads(pickle.dumps((job, split)))
@@ -80,6 +80,7 @@ def small_waves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         return found
 
     monkeypatch.setattr(running, "_wave", wave)
+    monkeypatch.setattr(running, "_SPLITS_A_CORE", 2)
     monkeypatch.setattr(running, "parallelism", lambda spark: 2)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return worked
