@@ -11,8 +11,9 @@ What is guaranteed:
   Puts wait meanwhile.
 - **Place.** A job that fits into the rest of the live file is put there. A larger one seals it
   with a blank and begins a file: its files come into the log by being renamed.
-- **Durability** is `fsync`: log, names and record are synced when `publish` returns. Queues,
-  index and shards are built from the log by the dispatcher, as for any put.
+- **Durability** is `fsync`: log, names and record are synced when `publish` returns. Queues and
+  index have the job then, from its own rows (`log_tails.py`); they are synced as for any put, and
+  after a crash built from the log. Shards are built from the log always.
 - **Readers** of this package, in any process, see all of a job or nothing of it: until it is
   finished they see the log up to where it begins.
 - **A real broker must wait** until a half-published job is finished: `rocketcompat check` says
@@ -25,6 +26,7 @@ What is guaranteed:
 | the commit record is linked into place: **the atomic step** | the job, to be finished |
 | files are renamed, or bytes copied, behind the log's end; synced | the job, to be finished |
 | the job is noted as finished | the job |
+| queues and index get theirs | the job, to be dispatched from the log |
 | its staging directory is removed | the job, and a rest for the janitor |
 
 Failures: before the record nothing has changed, and the call may be repeated. After it the log
@@ -37,7 +39,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from os.path import dirname
@@ -47,6 +49,8 @@ from rocketcompat.commit_log import CommitLog
 from rocketcompat.log_job_recovery import roll_forward
 from rocketcompat.log_jobs import LogRecord, LogRecords, StagedPiece
 from rocketcompat.log_placing import Layout, first_place, lay_out, write_part
+from rocketcompat.log_tails import tails_of
+from rocketcompat.messages import ReadyBatches
 from tubestore.clock import Clock
 from tubestore.errors import StoreFailed, StoreLocked, TubeStoreError, failed_write
 from tubestore.filenames import OWN_DIRECTORY, join
@@ -84,15 +88,21 @@ class BulkLoads:
         self._records = LogRecords(vfs, root)
 
     def publish(
-        self, job_id: str, staged: Iterable[StagedPiece | Mapping[str, Any]], threads: int | None
-    ) -> LogPublishResult:
-        """Make a job part of the log, or return what became of it before."""
+        self, job_id: str, staged: Iterable[StagedPiece | Mapping[str, Any]],
+        threads: int | None, dispatch: Callable[[], object],
+    ) -> LogPublishResult:  # fmt: skip
+        """Make a job part of the log, or return what became of it before.
+
+        `dispatch` hands over what is in the log, while what was staged is still there.
+        """
         check_job_id(job_id)
         pieces = [StagedPiece.from_json(one) for one in staged]
         with self._log.held():
             found = result_of(self._records, job_id)
             if found is None:
                 found = _result(self._publish(job_id, pieces, threads), replayed=False)
+        if not found.replayed and self._log.told.keeps_columns:
+            dispatch()
         remove_staging(self._vfs, self._root, job_id)
         return found
 
@@ -112,7 +122,8 @@ class BulkLoads:
         try:
             # Records that bring their times say nothing of how far the checkpoint may go.
             fresh = any(not piece.has_times for piece in pieces)
-            self._commit(record, layout, record.time_ms if fresh else 0)
+            tails = tails_of(self._vfs, staging, pieces, layout, log.end, record.time_ms)
+            self._commit(record, layout, record.time_ms if fresh else 0, tails)
         except FileExistsError as error:
             raise StoreLocked(self._root, "somebody who has just published") from error
         except BaseException as error:
@@ -152,7 +163,9 @@ class BulkLoads:
         self._records.draft(record)
         return record
 
-    def _commit(self, record: LogRecord, layout: Layout, timestamp: int) -> None:
+    def _commit(
+        self, record: LogRecord, layout: Layout, timestamp: int, tails: ReadyBatches | None
+    ) -> None:
         """Make the record, and everything that follows from it."""
         self._records.commit(record)
         try:
@@ -162,7 +175,7 @@ class BulkLoads:
         self._records.finish(record)
         if record.parts:
             offsets = layout.next_offsets.items()
-            self._log.adopt(record.start, record.end, record.rows, offsets, timestamp)
+            self._log.adopt(record.start, record.end, record.rows, offsets, timestamp, tails)
 
     def clean(self, grace: timedelta) -> list[str]:
         """Remove what jobs staged that have written nothing for `grace`; returns their names."""

@@ -33,7 +33,7 @@ from rocketcompat.codec import encode_blank, encode_one
 from rocketcompat.formats import BLANK, TRANSACTION_PREPARED
 from rocketcompat.mapped_file import LeftOver, MappedFile
 from rocketcompat.mapped_file_queue import MappedFileQueue
-from rocketcompat.messages import has_queue_unit
+from rocketcompat.messages import ReadyBatches, has_queue_unit
 from rocketcompat.mmap_file import MmapFile, WarmUp, new_mmap_file
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import Prepared, add_base
@@ -316,16 +316,19 @@ class CommitLog(ReadableLog):
 
     def adopt(
         self, start: int, end: int, count: int, offsets: Iterable[tuple[QueueKey, int]],
-        timestamp: int,
+        timestamp: int, ready: ReadyBatches | None,
     ) -> None:  # fmt: skip
-        """Take in `count` records that were put at [start, end), durably. While held."""
+        """Take in `count` records that were put at [start, end), durably. While held.
+
+        `ready` are they for the dispatcher; without them it reads the log.
+        """
         self.queue.adopt(start, end)
         self._last = self.queue.last
         self._next_queue_offsets.raise_to(offsets)
         self.put_count += count
         self._store_timestamp = max(self._store_timestamp, timestamp)
         self._syncs.run(partial(self._note_synced, end, timestamp))
-        self.told.forget()  # where these begin nobody has told: the chain is followed
+        self.told.add_ready(ready)
         self._end = self._visible = end
 
     def fail(self, reason: str) -> None:

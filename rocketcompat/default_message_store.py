@@ -167,7 +167,8 @@ class DefaultMessageStore(StoreReads):
         has changed; StoreFailed when it is not known how far it came: open the store again.
         """
         self._check_put()
-        result = self._writer.loads.publish(job_id, staged, threads)
+        dispatch = self.dispatcher.dispatch_pending
+        result = self._writer.loads.publish(job_id, staged, threads, dispatch)
         self.dispatcher.wake()
         return result
 

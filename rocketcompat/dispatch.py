@@ -112,9 +112,13 @@ class ReputMessageService:
         target = last if everything else 0
         source, damaged = self._source, self._source.damaged
         while source.position < last:
-            if (records := source.next_columns()) is not None:
-                first, end = records.base, records.end
-                count += self._take(batch_of_records(records, first, end, self._delays, damaged))
+            if (told := source.next_columns()) is not None:
+                if isinstance(told, DispatchBatch):
+                    batch = replace(told, damaged=damaged)
+                else:
+                    base, end = told.base, told.end
+                    batch = batch_of_records(told, base, end, self._delays, damaged)
+                count += self._take(batch)
             elif (piece := source.next_piece()) is not None:
                 if source.damaged != damaged:  # a batch knows of one region before it
                     count += self._hand_over_gathered()

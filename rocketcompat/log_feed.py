@@ -1,7 +1,8 @@
 """What of the log comes next, by the piece: the dispatcher's view of the CommitLog.
 
-The puts hand over where their records begin; where they did not (after an open, or when too
-many are pending) the chain is followed record by record, over damage, which is taken down.
+The puts hand over where their records begin, or the records as columns, and a published job hands
+over its batches. Where nothing was handed over (after an open, or when too many are pending) the
+chain is followed record by record, over damage, which is taken down.
 
 Guards: none; whoever dispatches holds the dispatcher's lock.
 
@@ -10,6 +11,7 @@ Next to read: `dispatch.py`.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 
@@ -18,8 +20,11 @@ import numpy as np
 from rocketcompat.columns import RecordColumns
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.log_scan import Damage, Piece, find_record, scan
-from tubestore.errors import TubeStoreError
+from rocketcompat.messages import DispatchBatch, ReadyBatches
+from tubestore.errors import InvalidMessage, TubeStoreError
 from tubestore.kernels import Int64s
+
+_log = logging.getLogger(__name__)
 
 
 class LogFeed:
@@ -38,15 +43,18 @@ class LogFeed:
         self._starts: Int64s = np.empty(0, np.int64)
         self._starts_end = position
         #: Some of these records as columns, in log order.
-        self._columns: deque[RecordColumns] = deque()
+        self._columns: deque[RecordColumns | ReadyBatches] = deque()
 
     def follow_from(self, position: int) -> None:
         """Have the chain followed again: what the puts told does not fit what is in the log."""
         self.position = position
         self._starts = np.empty(0, np.int64)
 
-    def next_columns(self) -> RecordColumns | None:
-        """Return the next records if a put left them as columns; None if they have to be read."""
+    def next_columns(self) -> RecordColumns | DispatchBatch | None:
+        """Return the next records if a put left them as columns; None if they have to be read.
+
+        A job that was published has made a batch of them already.
+        """
         if not self._columns:
             self._take_told()
         while self._columns and self._columns[0].base < self.position:
@@ -56,8 +64,24 @@ class LogFeed:
             return None
         if self._next_begin(self.position) < first.end:
             return None
+        if isinstance(first, ReadyBatches):
+            return self._next_ready(first)
+        self._columns.popleft()
         self.position = first.end
-        return self._columns.popleft()
+        return first
+
+    def _next_ready(self, ready: ReadyBatches) -> DispatchBatch | None:
+        """Return the next batch of a job; None if what it staged has gone: the log has it too."""
+        try:
+            batch = next(ready.batches, None)
+        except (OSError, InvalidMessage) as error:
+            _log.warning("a published job is read from the log: %s", error)
+            batch = None
+        if batch is None or batch.end == ready.end:
+            self._columns.popleft()
+        if batch is not None:
+            ready.base = self.position = batch.end
+        return batch
 
     def _take_told(self) -> None:
         """Take over what the puts told since the last call."""
@@ -86,6 +110,8 @@ class LogFeed:
         if len(self._starts) and self._starts[0] == self.position:
             return self._told_piece()
         limit = int(self._starts[0]) if len(self._starts) else end
+        if self._columns:
+            limit = min(limit, self._columns[0].base)
         return self._walked_piece(min(limit, end))
 
     def _told_piece(self) -> Piece:

@@ -1,7 +1,8 @@
 """Jobs that put records behind the log ready-made: what they staged, their commit records.
 
     <root>/.tubestore/staging/<job>/<name>.log    records one behind the other, not placed yet
-                                   /<name>.rows   a row a record: its bytes, its queue in the piece
+                                   /<name>.rows   a row a record: its bytes, its queue in the piece,
+                                                  what its unit and its index items are made of
                                    /at-<offset>   what becomes part of the log, placed
     <root>/.tubestore/commits, published.json, jobs.json: as `tubestore.commit_records` says
 
@@ -29,8 +30,15 @@ from tubestore.job_files import VERSION, staging_directory
 from tubestore.vfs import Vfs
 
 LOG_SUFFIX, ROWS_SUFFIX = ".log", ".rows"
-#: What stands in a file of rows: bytes of the record, number of its queue (-1: it takes none).
-ROW = np.dtype([("size", "<i4"), ("queue", "<i4")])
+#: What stands in a file of rows: bytes of the record, number of its queue (-1: it takes none),
+#: and what queues and index get of it; behind the rows the hashes of all keys, in their order.
+ROW = np.dtype(
+    [
+        ("size", "<i4"), ("queue", "<i4"), ("sys_flag", "<i4"), ("keys", "<i4"),
+        ("tags_code", "<i8"), ("store_timestamp", "<i8"),
+    ]
+)  # fmt: skip
+KEY_HASH = np.dtype("<i4")
 #: Bytes that are looked at, or copied, at a time.
 WINDOW_BYTES = 8 << 20
 
@@ -47,6 +55,11 @@ class StagedPiece:
     #: (records, bytes, xxh3) of what was written at a time.
     blocks: tuple[tuple[int, int, str], ...]
     rows_digest: str
+    #: How many keys are indexed.
+    keys: int
+    #: Whether the rows say all that queues and index get: no record has further units, or one
+    #: that the store time changes.
+    is_plain: bool
     #: Whether the records bring their store time; else all get that of the publishing.
     has_times: bool
     #: Whether they bring the time at which they were made; else it is the store time.
@@ -57,7 +70,7 @@ class StagedPiece:
         """Names, in the job's staging directory, and bytes of its files."""
         return (self.name + LOG_SUFFIX, self.size), (
             self.name + ROWS_SUFFIX,
-            self.rows * ROW.itemsize,
+            self.rows * ROW.itemsize + self.keys * KEY_HASH.itemsize,
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -21,7 +21,15 @@ import xxhash
 
 from rocketcompat.batch_encoder import fill_in
 from rocketcompat.formats import BLANK, MAGIC_BLANK
-from rocketcompat.log_jobs import LOG_SUFFIX, ROW, ROWS_SUFFIX, LogPart, StagedPiece, digest_of
+from rocketcompat.log_jobs import (
+    KEY_HASH,
+    LOG_SUFFIX,
+    ROW,
+    ROWS_SUFFIX,
+    LogPart,
+    StagedPiece,
+    digest_of,
+)
 from rocketcompat.queue_offset_table import QueueKey
 from tubestore.errors import InvalidMessage
 from tubestore.filenames import join
@@ -82,7 +90,7 @@ def lay_out(
     """Give every record its file; InvalidMessage if the rows are not what was staged."""
     parts, offsets = [Part(start)], dict[QueueKey, int]()
     for piece in pieces:
-        rows = _rows_of(vfs, staging, piece)
+        rows, _ = rows_of(vfs, staging, piece)
         sums = offsets_of(rows["size"].astype(np.int64))
         if int(sums[-1]) != piece.size or rows["queue"].max() >= len(piece.queues):
             raise InvalidMessage(f"staged piece {piece.name}: its rows are not what was staged")
@@ -111,15 +119,23 @@ def counts_of(queues: Any, count: int) -> Int64s:
     return np.bincount(queues[queues >= 0], minlength=count)
 
 
-def _rows_of(vfs: Vfs, staging: str, piece: StagedPiece) -> Any:
+def numbers_of(queues: Any, bases: Int64s) -> Int64s:
+    """Return the queue offsets of consecutive rows, whose queues begin with `bases`."""
+    numbers = queues.astype(np.int64)
+    return np.where(numbers >= 0, np.append(bases, 0)[numbers] + ranks(numbers), 0)
+
+
+def rows_of(vfs: Vfs, staging: str, piece: StagedPiece) -> tuple[Any, Any]:
+    """Return the rows of a piece, and the hashes of their keys."""
     path = join(staging, piece.name + ROWS_SUFFIX)
     try:
         raw = vfs.read_file(path)
     except FileNotFoundError as error:
         raise InvalidMessage(f"{path} is missing") from error
-    if len(raw) != piece.rows * ROW.itemsize or digest_of(raw) != piece.rows_digest:
+    if len(raw) != piece.files[1][1] or digest_of(raw) != piece.rows_digest:
         raise InvalidMessage(f"{path}: not the bytes that were staged")
-    return np.frombuffer(raw, ROW)
+    rows = np.frombuffer(raw, ROW, piece.rows)
+    return rows, np.frombuffer(raw, KEY_HASH, offset=rows.nbytes)
 
 
 def write_part(
@@ -156,7 +172,7 @@ def _placed(
 ) -> Iterator[Any]:
     """Yield the records of a stretch, a block at a time, with everything filled in."""
     piece, bases = stretch.piece, stretch.bases
-    rows = _rows_of(vfs, staging, piece)
+    rows, _ = rows_of(vfs, staging, piece)
     data = _open(vfs, join(staging, piece.name + LOG_SUFFIX))
     row = position = 0
     for count, size, digest in piece.blocks:
@@ -169,11 +185,10 @@ def _placed(
             bounds = bounds[first - row : end - row + 1]
             buffer = np.frombuffer(raw, np.uint8)[bounds[0] : bounds[-1]].copy()
             bounds = bounds - bounds[0]
-            queues = rows["queue"][first:end].astype(np.int64)
-            counted = queues >= 0
-            numbers = np.where(counted, np.append(bases, 0)[queues] + ranks(queues), 0)
+            queues = rows["queue"][first:end]
             times = None if piece.has_times else now
             places = physical_offset + bounds[:-1]
+            numbers = numbers_of(queues, bases)
             fill_in(buffer, bounds, numbers, places, times, born=not piece.has_born)
             bases = bases + counts_of(queues, len(bases))
             physical_offset += len(buffer)

@@ -30,12 +30,21 @@ import numpy as np
 
 from rocketcompat.batch_encoder import EncodedColumns, encode_columns
 from rocketcompat.columns import RecordColumns, queue_columns
+from rocketcompat.dispatch_batch import batch_of_records
 from rocketcompat.formats import BLANK, SYS_FLAG_INNER_BATCH
-from rocketcompat.log_jobs import LOG_SUFFIX, ROW, ROWS_SUFFIX, StagedPiece, digest_of
+from rocketcompat.log_jobs import (
+    KEY_HASH,
+    LOG_SUFFIX,
+    ROW,
+    ROWS_SUFFIX,
+    StagedPiece,
+    digest_of,
+)
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.put_path import put_aside
 from rocketcompat.queue_offset_table import QueueKey
+from rocketcompat.topics import SCHEDULE_TOPIC
 from tubestore.errors import (
     InvalidMessage,
     MessageTooLarge,
@@ -76,6 +85,8 @@ class StagedLogWriter(TaskStaging):
         self._queues: dict[QueueKey, int] = {}
         self._blocks: list[tuple[int, int, str]] = []
         self._rows: list[Any] = []
+        self._hashes: list[Any] = []
+        self._is_plain = True
         self._kind: tuple[bool, bool] | None = None
         self._size = 0
 
@@ -85,7 +96,9 @@ class StagedLogWriter(TaskStaging):
         encoded = encode_columns(put_aside(messages, self._config), self._config)
         if len(encoded):
             self._check_kind(False, not encoded.born_missing)
-            self._add(encoded.data, encoded.bounds, self._codes_of(encoded))
+            nothing = np.zeros(len(encoded), np.int64)
+            records = encoded.records(0, nothing, 0)
+            self._add(encoded.data, encoded.bounds, self._codes_of(encoded), records)
 
     def write_records(self, records: RecordColumns) -> None:
         """Take records as they are, with their times; they only get new offsets."""
@@ -106,7 +119,7 @@ class StagedLogWriter(TaskStaging):
         keys, codes = queue_columns(records)
         own = np.array([self._number_of(key) for key in keys], np.int64)[codes]
         own = np.where(has_queue_unit(records.column("sys_flag")), own, -1)
-        self._add(bytes_of(raw.buffers()[2]), bounds, own)
+        self._add(bytes_of(raw.buffers()[2]), bounds, own, records)
 
     def _codes_of(self, encoded: EncodedColumns) -> Int64s:
         """Return the number of each row's queue in this piece, -1 if it takes no place in one."""
@@ -130,8 +143,8 @@ class StagedLogWriter(TaskStaging):
             raise InvalidMessage("times: either all batches of a writer have them or none")
         self._kind = kind
 
-    def _add(self, data: Any, bounds: Int64s, queues: Int64s) -> None:
-        """Write records, some MiB at a time."""
+    def _add(self, data: Any, bounds: Int64s, queues: Int64s, records: RecordColumns) -> None:
+        """Write records, some MiB at a time; `records` are the same as columns."""
         try:
             if not self._files:
                 self._vfs.make_directories(self.directory)
@@ -149,9 +162,23 @@ class StagedLogWriter(TaskStaging):
                 first = end
         except OSError as error:
             raise self._failed(error) from error
+        self._note(queues, records)
+
+    def _note(self, queues: Int64s, records: RecordColumns) -> None:
+        """Write down what queues and index get of records."""
+        batch = batch_of_records(records, 0, 0, self._config.delay_levels_ms)
         rows = np.empty(len(queues), ROW)
-        rows["size"], rows["queue"] = np.diff(bounds), queues
+        rows["size"], rows["queue"], rows["sys_flag"] = batch.sizes, queues, batch.sys_flags
+        rows["keys"] = np.bincount(batch.key_rows, minlength=len(rows))
+        rows["tags_code"] = batch.tags_codes
+        rows["store_timestamp"] = batch.store_timestamps
         self._rows.append(rows)
+        self._hashes.append(batch.key_hashes)
+        assert self._kind is not None
+        has_times = self._kind[0]
+        self._is_plain &= not len(batch.copy_rows) and batch.message_counts is None
+        # A unit of a delayed message has the time at which it is due.
+        self._is_plain &= has_times or all(t != SCHEDULE_TOPIC for t, _ in batch.queue_keys)
 
     def finish(self) -> list[StagedPiece]:
         """Bring everything to stable storage and describe it; empty if nothing was written."""
@@ -159,9 +186,10 @@ class StagedLogWriter(TaskStaging):
         self._closed = True
         if self._kind is None:
             return []
-        rows = np.concatenate(self._rows)
+        rows, hashes = np.concatenate(self._rows), np.concatenate(self._hashes).astype(KEY_HASH)
+        raw = rows.tobytes() + hashes.tobytes()
         try:
-            self._files[1].pwrite(rows.tobytes(), 0)
+            self._files[1].pwrite(raw, 0)
             for file in self._files:
                 file.sync()
                 file.close()
@@ -176,7 +204,9 @@ class StagedLogWriter(TaskStaging):
                 size=self._size,
                 queues=tuple(self._queues),
                 blocks=tuple(self._blocks),
-                rows_digest=digest_of(rows.tobytes()),
+                rows_digest=digest_of(raw),
+                keys=len(hashes),
+                is_plain=self._is_plain,
                 has_times=self._kind[0],
                 has_born=self._kind[1],
             )

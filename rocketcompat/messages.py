@@ -8,7 +8,7 @@ Next to read: `prepare.py`, `codec.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -272,3 +272,15 @@ class DispatchBatch:
     def queue_rows(self) -> Any:
         """Mask of the rows that get a queue unit."""
         return has_queue_unit(self.sys_flags)
+
+
+@dataclass(slots=True)
+class ReadyBatches:
+    """The part [base, end) of the log as batches that need not be read from it, in its order.
+
+    Each is made when it is taken; `base` goes along.
+    """
+
+    base: int
+    end: int
+    batches: Iterator[DispatchBatch]

@@ -1,4 +1,4 @@
-"""What puts tell the dispatcher: where their records begin, and batches as columns.
+"""What puts tell the dispatcher: where their records begin, and batches as columns; what jobs do.
 
 All of it is spared work: what was not told, or has been forgotten, is found in the log.
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from rocketcompat.batch_encoder import EncodedColumns
 from rocketcompat.columns import RecordColumns
+from rocketcompat.messages import ReadyBatches
 from rocketcompat.queue_offset_table import QueueKey
 from tubestore.kernels import Int64s
 
@@ -37,7 +38,7 @@ class Told(NamedTuple):
     #: Whether all starts are there; there may have been too many to keep.
     complete: bool
     #: Some of the records, in log order; what of them is not here has to be read.
-    columns: list[RecordColumns]
+    columns: list[RecordColumns | ReadyBatches]
 
 
 class ToldRecords:
@@ -47,7 +48,7 @@ class ToldRecords:
         #: Whether the dispatcher gets batches as columns.
         self.keeps_columns = keeps_columns
         #: Those that wait for it.
-        self.columns: list[RecordColumns] = []
+        self.columns: list[RecordColumns | ReadyBatches] = []
         self.begin()
 
     def begin(self) -> None:
@@ -70,6 +71,12 @@ class ToldRecords:
     def forget(self) -> None:
         """Know no longer where records begin: there are some that were not told."""
         self._starts, self._complete = array("q"), False
+
+    def add_ready(self, ready: ReadyBatches | None) -> None:
+        """Take in the batches of a job, whose records nobody has told of; None: it has none."""
+        self.forget()
+        if ready is not None and self.keeps_columns:
+            self.columns.append(ready)
 
     def keep(
         self, encoded: EncodedColumns, base: int, queue_offsets: Int64s, now: int,

@@ -1,8 +1,9 @@
 """A job that is published into a log is there entirely or not at all, whatever call was the last.
 
 Every call of two published jobs, one that goes on in the live file and one that begins files,
-between puts, is the last one of a kill and of some power cuts; then recoveries are interrupted in
-turn. `CRASH_SEED` repeats a run, `CRASH_STATES` above 50,000 looks at more power cuts of each call.
+between puts, is the last one of a kill and of some power cuts, those that write units and index
+items of the jobs too; then recoveries are interrupted in turn. `CRASH_SEED` repeats a run,
+`CRASH_STATES` above 50,000 looks at more power cuts of each call.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import rocketcompat
-from rocketcompat import Message, MessageStoreConfig, bulk_loads, log_job_recovery
+from rocketcompat import Message, MessageStoreConfig, bulk_loads, log_job_recovery, log_tails
 from rocketcompat.check import check_store
 from rocketcompat.columns import RecordColumns
 from rocketcompat.default_message_store import DefaultMessageStore
@@ -171,6 +172,11 @@ def unfinished_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_job_recovery, "roll_forward", lambda *rest: None)
 
 
+def units_of_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = log_tails.numbers_of
+    monkeypatch.setattr(log_tails, "numbers_of", lambda *given: numbers(*given)[::-1].copy())
+
+
 @pytest.mark.crash
 @pytest.mark.parametrize(
     "plant",
@@ -181,6 +187,7 @@ def unfinished_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
         windows_that_ask_nobody,
         forgotten_ids,
         unfinished_recovery,
+        units_of_another_order,
     ],
 )
 def test_a_bug_in_publishing_into_a_log_is_found(
