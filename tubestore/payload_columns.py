@@ -19,6 +19,7 @@ from tubestore.found_records import Data, Records, bodies
 from tubestore.records import HEADER_SIZE, has_attributes
 
 Array = np.ndarray[Any, Any]
+_TYPE = pa.scalar(ATTRIBUTE_TYPE)
 
 
 def payload_columns(
@@ -65,12 +66,8 @@ def payload_columns(
             values["body"] = pc.if_else(pa.array(mask), values["body"], None)
     if wanted & {"filter_item", "attributes"}:
         texts = kernels.slices(data.view, starts[flagged] + LENGTH_SIZE, lengths)
-        maps = attribute_maps(texts)
-        whole = spread({"attributes": maps}, flagged, count)["attributes"]
-        if "attributes" in wanted:
-            values["attributes"] = whole
-        if "filter_item" in wanted:
-            values["filter_item"] = pc.map_lookup(whole, pa.scalar(ATTRIBUTE_TYPE), "first")
+        found = _from_attributes(texts, wanted)
+        values |= found if len(flagged) == count else spread(found, flagged, count)
     return flagged[broken]
 
 
@@ -85,6 +82,24 @@ def _attribute_lengths(
     lengths = kernels.gather(data.bytes, places, np.dtype(">i4")).astype(np.int64)
     broken = short | (lengths > sizes - LENGTH_SIZE)
     return np.where(broken, 0, np.maximum(lengths, 0)), broken
+
+
+def _from_attributes(texts: pa.LargeBinaryArray, wanted: frozenset[str]) -> dict[str, pa.Array]:
+    """Return the wanted columns that stand in attribute texts.
+
+    Messages of one kind and minute have the same text, which is looked at once.
+    """
+    encoded = texts.dictionary_encode()
+    alike = 2 * len(encoded.dictionary) < len(texts)
+    maps = attribute_maps(encoded.dictionary if alike else texts)
+    found: dict[str, pa.Array] = {}
+    if "attributes" in wanted:
+        found["attributes"] = maps
+    if "filter_item" in wanted:
+        found["filter_item"] = pc.map_lookup(maps, _TYPE, "first")
+    if alike:
+        found = {name: column.take(encoded.indices) for name, column in found.items()}
+    return found
 
 
 def attribute_maps(texts: pa.LargeBinaryArray) -> pa.MapArray:

@@ -77,6 +77,7 @@ def read_portion(
     shard, bytes_ = portion.shard, ShardBytes(vfs, portion.shard)
     bounds = _Bounds(portion)
     wanted_columns = columns_for(tuple(columns), verify=verify)
+    attributed = False
     try:
         for offset, entries in portion_entries(bytes_, portion):
             offsets, entries = bounds.chosen(offset, entries)
@@ -92,7 +93,9 @@ def read_portion(
                     data = None
                     if window.data is not None:
                         data = Data(window.data, window.data_start)
+                        data.attributed = attributed  # as they were before: payloads are no bodies
                     yield decode(*name, offsets[part], entries[part], data, wanted_columns)[0]
+                    attributed = data is not None and data.attributed
     except FileNotFoundError as error:
         raise _gone(portion, f"{error.filename} was removed") from error
     finally:
