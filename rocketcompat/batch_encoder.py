@@ -38,6 +38,7 @@ from tubestore.kernels import (
     crc_each,
     fixed_binary,
     gather,
+    grouped,
     interleave,
     offsets_of,
     scatter,
@@ -52,6 +53,7 @@ _STORE_TIMESTAMPS = np.array([head.position("store_timestamp") for head in MESSA
 _HEAD_SIZES = np.array([head.size for head in MESSAGE_HEADS], np.int64)
 _INT32, _INT64 = np.dtype(">i4"), np.dtype(">i8")
 _CRC_HEAD = (PROPERTY_CRC + NAME_VALUE_SEPARATOR).encode()
+_WIDE = {"born_host": SYS_FLAG_BORN_HOST_V6, "store_host": SYS_FLAG_STORE_HOST_V6}
 Column = np.ndarray[Any, Any]
 
 
@@ -71,20 +73,21 @@ class EncodedColumns:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def queue_groups(self, counted: Any) -> tuple[Int64s, Int64s]:
-        """Number the queues that occur; returns each row's number, and a row of each queue.
+    def queue_groups(self, counted: Any) -> tuple[Int64s, Int64s, Int64s]:
+        """Number the queues that occur; returns each row's number, a row of each queue, and
+        each row's place among those of its queue.
 
         Rows that are not `counted` take no queue offset: their number is behind the others.
         """
-        combined = self.topic_codes << 32 | self.queue_ids
-        if counted.all():
-            _, firsts, groups = np.unique(combined, return_index=True, return_inverse=True)
-            return groups, firsts
+        width = int(self.queue_ids.max(initial=0)) + 1
+        combined = self.topic_codes * width + self.queue_ids
         rows = np.flatnonzero(counted)
-        _, firsts, inner = np.unique(combined[rows], return_index=True, return_inverse=True)
-        groups = np.full(len(self), len(firsts), np.int64)
-        groups[rows] = inner
-        return groups, rows[firsts]
+        if len(rows) == len(self):
+            return grouped(combined)
+        inner, firsts, inner_places = grouped(combined[rows])
+        groups, places = np.full(len(self), len(firsts), np.int64), np.zeros(len(self), np.int64)
+        groups[rows], places[rows] = inner, inner_places
+        return groups, rows[firsts], places
 
     def queue_keys(self, rows: Int64s) -> list[tuple[str, int]]:
         """Return the queues of some rows."""
@@ -167,26 +170,29 @@ def encode_columns(messages: Any, config: MessageStoreConfig) -> EncodedColumns:
 
     Raises InvalidMessage, InvalidName, MessageTooLarge, naming the first row at fault.
     """
-    table = given.table_of(messages)
-    count = table.num_rows
+    table = given.given_in(messages)
+    count = table.rows
     names, codes, topics, magics = given.topics_of(table, config.topic_size_max)
-    bodies = given.bodies_of(table, count)
-    properties = given.properties_of(table, count, config)
-    fields = {name: given.numbers_of(table, name, count, *given.range_of(name))
-              for name in given.NUMBERS}  # fmt: skip
-    queue_ids = given.numbers_of(table, "queue_id", count, least=0, most=INT32_MAX)
-    born_missing = "born_timestamp" not in table.column_names
+    bodies = given.bodies_of(table)
+    properties = given.properties_of(table, config)
+    # Of those that are not given all are 0, as the heads are from the start.
+    fields = {name: given.numbers_of(table, name, *given.range_of(name))
+              for name in given.NUMBERS if name in table.columns}  # fmt: skip
+    queue_ids = given.numbers_of(table, "queue_id", least=0, most=INT32_MAX)
+    born_missing = "born_timestamp" not in table.columns
     if not born_missing:
-        fields["born_timestamp"] = given.times_of(table["born_timestamp"])
-    hosts = {name: given.hosts_of_rows(table, name, count) for name in ("born_host", "store_host")}
-    sys_flags = fields["sys_flag"] & ~(SYS_FLAG_HOSTS_MASK << SYS_FLAG_HOSTS_SHIFT)
-    inner = (sys_flags & SYS_FLAG_INNER_BATCH).astype(bool)
-    if inner.any() and (
+        fields["born_timestamp"] = given.times_of(table.columns["born_timestamp"])
+    hosts = {name: given.hosts_of_rows(table, name) for name in ("born_host", "store_host")}
+    sys_flags = fields.get("sys_flag", np.zeros(count, np.int64))
+    sys_flags = sys_flags & ~(SYS_FLAG_HOSTS_MASK << SYS_FLAG_HOSTS_SHIFT)
+    if np.count_nonzero(sys_flags & SYS_FLAG_INNER_BATCH) and (
         config.compat == "5.3.3" or not config.batch_topics.isdisjoint(names)
     ):  # the queue offset stands in its properties, so its size is known when it is put
         raise InvalidMessage("an inner batch is put by itself: put_inner_batch")
-    sys_flags |= np.where(_is_wide(*hosts["born_host"]), SYS_FLAG_BORN_HOST_V6, 0)
-    sys_flags |= np.where(_is_wide(*hosts["store_host"]), SYS_FLAG_STORE_HOST_V6, 0)
+    for name, bit in _WIDE.items():
+        wide = np.array([len(host) == HOST_V6_SIZE for host in hosts[name][0]], bool)
+        if wide.any():
+            sys_flags[wide[hosts[name][1]]] |= bit
     body_bounds, property_sizes = given.bounds_of(bodies), given.sizes_of(properties)
     body_sizes = given.sizes_of(bodies)
     sizes = (_HEAD_SIZES[hosts_of(sys_flags)] + body_sizes + given.sizes_of(topics)
@@ -206,11 +212,6 @@ def encode_columns(messages: Any, config: MessageStoreConfig) -> EncodedColumns:
     )  # fmt: skip
 
 
-def _is_wide(raw: list[bytes], codes: Int64s) -> Column:
-    """Mask of the rows whose host is IPv6."""
-    return np.array([len(host) == HOST_V6_SIZE for host in raw], bool)[codes]
-
-
 def _heads(
     fields: dict[str, Column], hosts: dict[str, tuple[list[bytes], Int64s]]
 ) -> pa.LargeBinaryArray:
@@ -227,7 +228,7 @@ def _heads(
             width = heads.dtype[name].itemsize
             known = np.array([host if len(host) == width else bytes(width) for host in raw],
                              f"V{width}")  # fmt: skip
-            heads[name] = known[codes[rows]]
+            heads[name] = known[codes[rows]] if len(raw) > 1 else known[0]
         parts.append(fixed_binary(heads))
         places.append(rows)
     if len(parts) < 2:

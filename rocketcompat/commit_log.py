@@ -44,7 +44,7 @@ from rocketcompat.transient_pool import BufferedFile, TransientStorePool
 from tubestore.clock import Clock
 from tubestore.errors import StoreBusy, StoreFailed, TubeStoreError
 from tubestore.group_commit import GroupCommit
-from tubestore.kernels import Int64s, ranks
+from tubestore.kernels import Int64s
 from tubestore.vfs import Vfs
 
 #: What can pass: the message is refused and the next may fit again.
@@ -198,8 +198,7 @@ class CommitLog(ReadableLog):
         if count == 0:
             return np.empty(0, np.int64), np.empty(0, np.int64), self._clock.now_ms()
         counted = has_queue_unit(encoded.sys_flags)
-        groups, firsts = encoded.queue_groups(counted)
-        group_ranks = ranks(groups)
+        groups, firsts, group_ranks = encoded.queue_groups(counted)
         self._refuse_if_busy()
         with self._put_lock:
             if (stopped := self._failed or self.refusal) is not None:

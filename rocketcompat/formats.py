@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from tubestore.layout import Field, Layout
@@ -285,6 +286,7 @@ def parse_offset_name(name: str) -> int | None:
     return int(name) if name.isdecimal() else None
 
 
+@lru_cache(maxsize=4096)
 def encode_host(host: str) -> bytes:
     """Return address and port as on disk, 8 bytes for IPv4 and 20 for IPv6.
 

@@ -124,7 +124,7 @@ class StagedLogWriter(TaskStaging):
     def _codes_of(self, encoded: EncodedColumns) -> Int64s:
         """Return the number of each row's queue in this piece, -1 if it takes no place in one."""
         counted = has_queue_unit(encoded.sys_flags)
-        groups, firsts = encoded.queue_groups(counted)
+        groups, firsts, _ = encoded.queue_groups(counted)
         numbers = [
             self._number_of(
                 (encoded.topic_names[encoded.topic_codes[row]], int(encoded.queue_ids[row]))

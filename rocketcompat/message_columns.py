@@ -10,7 +10,7 @@ Next to read: `batch_encoder.py`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import encode_topic
 from rocketcompat.topics import PROPERTY_DELAY
 from tubestore.errors import InvalidMessage, MessageTooLarge
-from tubestore.kernels import Int64s, bytes_of
+from tubestore.kernels import Int64s, bytes_of, even_binary
 
 _DEFAULTS = Message("")
 #: The last dictionary of topics, and its texts; replaced as one.
@@ -41,34 +41,43 @@ _last_names: tuple[Any, list[str]] = (None, [])
 NUMBERS = ("flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
 _KNOWN = {*NUMBERS, "topic", "body", "queue_id", "tags", "keys", "properties", "born_timestamp",
           "born_host", "store_host", "delay_level"}  # fmt: skip
+#: What property strings are made of.
+_TEXTS = frozenset({"tags", "keys", "properties"})
 
 
-def table_of(messages: Any) -> pa.Table:
+class Given(NamedTuple):
+    """Messages as columns, each one array; those that are missing or of type null are not there."""
+
+    rows: int
+    columns: dict[str, Any]
+
+
+def given_in(messages: Any) -> Given:
     """Take the columns in; unknown ones are refused, since they would be lost."""
+    if isinstance(messages, Given):
+        return messages
     try:
         table = pa.table(messages)
     except (TypeError, ValueError, pa.ArrowInvalid) as error:
         raise InvalidMessage(f"not a table of messages: {error}") from None
-    unknown = set(table.column_names) - _KNOWN
-    if unknown or "topic" not in table.column_names:
+    names = table.column_names
+    unknown = set(names) - _KNOWN
+    if unknown or "topic" not in names:
         what = f"unknown columns {sorted(unknown)}" if unknown else "no column 'topic'"
         raise InvalidMessage(f"{what}; known are {', '.join(sorted(_KNOWN))}")
-    return table.combine_chunks()
+    found = zip(names, map(_whole, table.columns), strict=True)
+    return Given(
+        table.num_rows, {n: array for n, array in found if not pa.types.is_null(array.type)}
+    )
 
 
-def _column(table: pa.Table, name: str) -> Any:
-    """Return a column as one array, None if it is missing or of type null."""
-    if name not in table.column_names:
-        return None
-    chunked = table[name]
-    if pa.types.is_null(chunked.type):
-        return None
-    return chunked.combine_chunks() if chunked.num_chunks != 1 else chunked.chunk(0)
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _texts(table: pa.Table, name: str) -> Any:
+def _texts(table: Given, name: str) -> Any:
     """Return a column of texts, None if it is missing."""
-    column = _column(table, name)
+    column = table.columns.get(name)
     if column is None:
         return None
     if pa.types.is_dictionary(column.type):
@@ -79,11 +88,15 @@ def _texts(table: pa.Table, name: str) -> Any:
         raise InvalidMessage(f"{name}: {column.type} is no text") from None
 
 
-def topics_of(table: pa.Table, size_max: int) -> tuple[list[str], Int64s, Any, Int64s]:
+def topics_of(table: Given, size_max: int) -> tuple[list[str], Int64s, Any, Int64s]:
     """Return the distinct topics, each row's, its bytes with the length in front, its magic."""
-    column = _column(table, "topic")
+    column = table.columns.get("topic")
     names, codes = _distinct(column) or _distinct_of_texts(_texts(table, "topic"))
     pairs = [encode_topic(name, size_max) for name in names]
+    if len(pairs) == 1:
+        magic, one = pairs[0]
+        raw = even_binary(table.rows, len(one), pa.py_buffer(one * table.rows))
+        return names, codes, raw, np.full(table.rows, magic, np.int64)
     raw = pa.array([raw for _, raw in pairs], pa.large_binary()).take(pa.array(codes))
     return names, codes, raw, np.array([magic for magic, _ in pairs], np.int64)[codes]
 
@@ -127,20 +140,22 @@ def _distinct_of_texts(column: Any) -> tuple[list[str], Int64s]:
     return encoded.dictionary.to_pylist(), codes
 
 
-def bodies_of(table: pa.Table, count: int) -> Any:
+def bodies_of(table: Given) -> Any:
     """Return the bodies as a large binary column that starts at 0."""
-    column = _column(table, "body")
+    column = table.columns.get("body")
     if column is None:
-        return pa.array([b""] * count, pa.large_binary())
+        return even_binary(table.rows, 0, pa.py_buffer(b""))
     try:
         return _compact(column.cast(pa.large_binary()).fill_null(b""))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InvalidMessage(f"body: {column.type} is not bytes") from None
 
 
-def properties_of(table: pa.Table, count: int, config: MessageStoreConfig) -> Any:
+def properties_of(table: Given, config: MessageStoreConfig) -> Any:
     """Return the property strings as bytes; checked, with room for a checksum if one is written."""
-    raw = _compact(property_texts(table, count, config).cast(pa.large_binary()))
+    if _TEXTS.isdisjoint(table.columns) and not config.enabled_append_prop_crc:
+        return even_binary(table.rows, 0, pa.py_buffer(b""))
+    raw = _compact(property_texts(table, config).cast(pa.large_binary()))
     buffer = raw.buffers()[2]
     if buffer is not None and not bytes_of(buffer)[: bounds_of(raw)[-1]].all():
         raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
@@ -152,7 +167,7 @@ def properties_of(table: pa.Table, count: int, config: MessageStoreConfig) -> An
     return raw
 
 
-def property_texts(table: pa.Table, count: int, config: MessageStoreConfig) -> Any:
+def property_texts(table: Given, config: MessageStoreConfig) -> Any:
     """Return the property strings as a column of texts, in the order KEYS, TAGS, the others."""
     parts = []
     for name, column in ((PROPERTY_KEYS, _keys(table)), (PROPERTY_TAGS, _texts(table, "tags"))):
@@ -161,7 +176,7 @@ def property_texts(table: pa.Table, count: int, config: MessageStoreConfig) -> A
             parts.append(
                 pc.binary_join_element_wise(_text(name + NAME_VALUE_SEPARATOR), column, _text(""))
             )
-    given = _column(table, "properties")
+    given = table.columns.get("properties")
     if given is not None and not pa.types.is_map(given.type):
         if parts:
             raise InvalidMessage("tags and keys stand in the property string when one is given")
@@ -169,7 +184,7 @@ def property_texts(table: pa.Table, count: int, config: MessageStoreConfig) -> A
     if given is not None:
         parts.append(_mapped(given))
     if not parts:
-        return pa.array([""] * count, pa.large_string())
+        return pa.array([""] * table.rows, pa.large_string())
     # Nulls are made empty by hand: with null_handling="skip" pyarrow (26.0) loses rows that
     # have nothing but nulls.
     ended = [
@@ -183,18 +198,18 @@ def property_texts(table: pa.Table, count: int, config: MessageStoreConfig) -> A
     return pc.utf8_rtrim(joined, PROPERTY_SEPARATOR)
 
 
-def may_be_delayed(table: pa.Table) -> Int64s:
+def may_be_delayed(table: Given) -> Int64s:
     """Return the rows that have a delay level, or may have one in their properties."""
-    found = np.zeros(table.num_rows, bool)
-    given = _column(table, "properties")
+    found = np.zeros(table.rows, bool)
+    given = table.columns.get("properties")
     if given is not None:
         if pa.types.is_map(given.type):
             given = pa.ListArray.from_arrays(given.offsets, given.keys.cast(pa.large_string()))
             given = pc.binary_join(given, _text(PROPERTY_SEPARATOR))
         has = pc.match_substring(given.cast(pa.large_string()), PROPERTY_DELAY)
         found |= has.fill_null(False).to_numpy(zero_copy_only=False)
-    if "delay_level" in table.column_names:
-        found |= numbers_of(table, "delay_level", table.num_rows, 0, INT32_MAX) > 0
+    if "delay_level" in table.columns:
+        found |= numbers_of(table, "delay_level", 0, INT32_MAX) > 0
     return np.flatnonzero(found)
 
 
@@ -206,9 +221,9 @@ def _with_room_for_crcs(properties: Any) -> Any:
     return pc.binary_join_element_wise(properties, pc.if_else(ended, empty, separator), room, empty)
 
 
-def _keys(table: pa.Table) -> Any:
+def _keys(table: Given) -> Any:
     """Return the keys of each row as one text, null without any."""
-    column = _column(table, "keys")
+    column = table.columns.get("keys")
     if column is None or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
         return _texts(table, "keys")
     column = column.cast(pa.list_(pa.large_string()))
@@ -238,11 +253,11 @@ def _refuse_separator(column: Any, separator: str, name: str) -> None:
         raise InvalidMessage(f"{name}: a value contains {separator!r}, which separates them")
 
 
-def numbers_of(table: pa.Table, name: str, count: int, least: int, most: int) -> Any:
+def numbers_of(table: Given, name: str, least: int, most: int) -> Any:
     """Return a column of whole numbers, checked against the field's range."""
-    column = _column(table, name)
+    column = table.columns.get(name)
     if column is None:
-        return np.full(count, getattr(_DEFAULTS, name), np.int64)
+        return np.full(table.rows, getattr(_DEFAULTS, name), np.int64)
     try:
         values = column.cast(pa.int64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -277,11 +292,11 @@ def times_of(column: Any) -> Any:
         raise InvalidMessage(f"born_timestamp: {column.type} is no time") from None
 
 
-def hosts_of_rows(table: pa.Table, name: str, count: int) -> tuple[list[bytes], Int64s]:
+def hosts_of_rows(table: Given, name: str) -> tuple[list[bytes], Int64s]:
     """Return the distinct hosts as on disk, and which of them each row has."""
     column = _texts(table, name)
     if column is None:
-        return [encode_host(getattr(_DEFAULTS, name))], np.zeros(count, np.int64)
+        return [encode_host(getattr(_DEFAULTS, name))], np.zeros(table.rows, np.int64)
     encoded = column.fill_null(getattr(_DEFAULTS, name)).dictionary_encode()
     try:
         raw = [encode_host(text) for text in encoded.dictionary.to_pylist()]

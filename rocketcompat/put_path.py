@@ -18,11 +18,12 @@ from rocketcompat.commit_log import CommitLog
 from rocketcompat.dispatch import ReputMessageService
 from rocketcompat.formats import BLANK, INT32_MAX, encode_host
 from rocketcompat.message_columns import (
+    Given,
+    given_in,
     may_be_delayed,
     numbers_of,
     property_texts,
     range_of,
-    table_of,
 )
 from rocketcompat.messages import Message, MessageBatch, PutBatchResult, PutResult, PutStatus
 from rocketcompat.options import MessageStoreConfig
@@ -114,18 +115,17 @@ class PutPath:
         return PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT
 
 
-def put_aside(messages: Any, config: MessageStoreConfig) -> pa.Table:
+def put_aside(messages: Any, config: MessageStoreConfig) -> Given:
     """Return messages given as columns with those that are delayed as they are put aside."""
-    table = table_of(messages)
+    table = given_in(messages)
     rows = may_be_delayed(table)
     if not len(rows):
         return table
-    count = table.num_rows
-    texts = property_texts(table, count, config).to_pylist()
-    topics = table["topic"].to_pylist()
-    queue_ids = numbers_of(table, "queue_id", count, 0, INT32_MAX).tolist()
-    sys_flags = numbers_of(table, "sys_flag", count, *range_of("sys_flag")).tolist()
-    levels = numbers_of(table, "delay_level", count, 0, INT32_MAX).tolist()
+    texts = property_texts(table, config).to_pylist()
+    topics = table.columns["topic"].to_pylist() if "topic" in table.columns else [None] * table.rows
+    queue_ids = numbers_of(table, "queue_id", 0, INT32_MAX).tolist()
+    sys_flags = numbers_of(table, "sys_flag", *range_of("sys_flag")).tolist()
+    levels = numbers_of(table, "delay_level", 0, INT32_MAX).tolist()
     for row in rows.tolist():
         message = delayed(
             Message(topics[row], properties=texts[row], queue_id=queue_ids[row],
@@ -141,5 +141,5 @@ def put_aside(messages: Any, config: MessageStoreConfig) -> pa.Table:
         "queue_id": pa.array(queue_ids, pa.int64()),
     }
     replaced = {*changed, "tags", "keys", "delay_level"}
-    kept = {name: table[name] for name in table.column_names if name not in replaced}
-    return pa.table({**kept, **changed})
+    kept = {name: column for name, column in table.columns.items() if name not in replaced}
+    return Given(table.rows, {**kept, **changed})
