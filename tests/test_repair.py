@@ -12,8 +12,8 @@ import pytest
 
 import tubestore
 from tests.support.golden import TUBE_VERSION, GoldenFactory, unpack
+from tests.support.publishing import CLOCK, ROOT, bodies, open_store, some, stage
 from tests.support.tube import make_rows, open_shard, tree_digest, write_rows
-from tests.test_publish import CLOCK, ROOT, bodies, open_store, some, stage
 from tests.test_state_check import half_published
 from tubestore.check import Reason, check
 from tubestore.clock import ManualClock

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tubestore
+from tests.support.publishing import stage
 from tests.support.tube import T0
-from tests.test_publish import stage
 from tubestore.cache_formats import DIGEST_BLOCK_BYTES, DIGESTS_HEADER, signed_digest
 from tubestore.check import Finding, Reason, check
 from tubestore.clock import ManualClock

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import tubestore
+from tests.support.publishing import CLOCK, ROOT, bodies, numbered, open_store, some, stage
 from tests.support.tube import T0, make_rows, open_shard
-from tests.test_publish import CLOCK, ROOT, bodies, numbered, open_store, some, stage
 from tubestore.check import Finding, Reason, check
 from tubestore.dump import dump
 from tubestore.errors import NotAStore, StoreFailed
