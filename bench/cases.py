@@ -16,16 +16,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from bench.layouts import Durability, Layout, Unavailable, fresh
 from bench.payload import SEED, Payload
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parent.parent
 
@@ -210,15 +212,20 @@ def syncing(make: Any) -> Callable[[Case], Any]:
     return start
 
 
+def by_turns(places: Iterable[T]) -> Iterator[T]:
+    """Go through places in an order that is drawn once, again and again."""
+    order = list(places)
+    random.Random(SEED).shuffle(order)
+    return cycle(order)
+
+
 def reading(make: Any, *, lean: bool = False) -> Callable[[Case], Any]:
     """Read partition after partition from its first message, in a fixed random order."""
 
     @contextmanager
     def start(case: Case) -> Iterator[Runner]:
         layout = case.opened(make)
-        places = [(t, p) for t in range(case.topics) for p in range(case.partitions)]
-        random.Random(SEED).shuffle(places)
-        turn = cycle(places)
+        turn = by_turns((t, p) for t in range(case.topics) for p in range(case.partitions))
 
         def run(messages: int) -> Measure:
             count = calls = 0

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import tubestore
-from bench.cases import Case, Measure, Runner, clock
+from bench.cases import Case, Measure, Runner, by_turns, clock
 from bench.layouts import TopicSharded, fresh
 from bench.payload import SEED
 from tubestore.formats import key_code_of
@@ -29,12 +29,6 @@ RARE = 100
 SEALED_BYTES = 32 << 20
 
 
-def _turn(case: Case) -> Iterator[int]:
-    places = list(range(case.partitions))
-    random.Random(SEED).shuffle(places)
-    return cycle(places)
-
-
 def each(*, sealed: bool = False, zero_copy: bool = False) -> Callable[[Case], Any]:
     """Offsets and bodies, a call for each partition; copied or shown where they are.
 
@@ -44,7 +38,7 @@ def each(*, sealed: bool = False, zero_copy: bool = False) -> Callable[[Case], A
     @contextmanager
     def start(case: Case) -> Iterator[Runner]:
         topic = _sealed(case) if sealed else _opened(case)
-        turn = _turn(case)
+        turn = by_turns(range(case.partitions))
 
         def run(messages: int) -> Measure:
             count = calls = 0
@@ -74,7 +68,7 @@ def each(*, sealed: bool = False, zero_copy: bool = False) -> Callable[[Case], A
 def together(case: Case) -> Iterator[Runner]:
     """The same for a hundred partitions a call; a call counts as a hundred."""
     topic = _opened(case)
-    turn = _turn(case)
+    turn = by_turns(range(case.partitions))
 
     def run(messages: int) -> Measure:
         count = calls = 0

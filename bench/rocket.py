@@ -23,7 +23,7 @@ import pyarrow as pa
 
 import rocketcompat
 from bench import real
-from bench.cases import Case, Contestant, Measure, Runner, child, clock
+from bench.cases import Case, Contestant, Measure, Runner, by_turns, child, clock
 from bench.layouts import SingleLog, fresh
 from bench.payload import SEED
 
@@ -64,10 +64,7 @@ def scan(*, verify: bool = False) -> Callable[[Case], Any]:
 @contextmanager
 def queues(case: Case) -> Iterator[Runner]:
     """One queue after the other to its end, 1,000 messages a call."""
-    store = _store(case)
-    order = list(range(case.partitions))
-    random.Random(SEED).shuffle(order)
-    turn = cycle(order)
+    store, turn = _store(case), by_turns(range(case.partitions))
 
     def run(messages: int) -> Measure:
         count = calls = 0
@@ -88,10 +85,7 @@ def queues(case: Case) -> Iterator[Runner]:
 @contextmanager
 def many_queues(case: Case) -> Iterator[Runner]:
     """The same, a hundred queues a call."""
-    store = _store(case)
-    order = list(range(case.partitions))
-    random.Random(SEED).shuffle(order)
-    turn = cycle(order)
+    store, turn = _store(case), by_turns(range(case.partitions))
 
     def run(messages: int) -> Measure:
         count = calls = 0

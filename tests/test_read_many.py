@@ -8,6 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.topics import T0, bodies
+from tests.support.topics import filled as filled
+from tests.support.topics import topic as topic
 from tubestore.errors import (
     InvalidMessage,
     OffsetOutOfRange,
@@ -15,32 +18,6 @@ from tubestore.errors import (
 from tubestore.manager import MessageStoreManager
 from tubestore.records import ENTRY_SIZE
 from tubestore.topic import Topic
-
-T0 = 1_700_000_000_000
-
-
-@pytest.fixture
-def topic(store: MessageStoreManager) -> Topic:
-    return store.create_topic("logs", partitions=4)
-
-
-def bodies(page: Any) -> list[bytes | None]:
-    return [m.body for m in page]
-
-
-@pytest.fixture
-def filled(topic: Topic) -> Topic:
-    """100 messages, by turns in 4 partitions, the last ones still in memory."""
-    for number in range(100):
-        topic.append(
-            b"%03d" % number,
-            partition=number % 4,
-            received_time=T0 + number,
-            filter_item=["even", "odd", None][number % 3],
-            durability="memory" if number > 90 else "page_cache",
-        )
-    return topic
-
 
 # -- many partitions at once -----------------------------------------------------------------
 

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tubestore
+from tests.support.topics import T0, bodies
+from tests.support.topics import topic as topic
 from tubestore.clock import ManualClock, time_ms
 from tubestore.errors import (
     BatchError,
@@ -28,18 +30,6 @@ from tubestore.manager import MessageStoreManager
 from tubestore.records import ENTRY_SIZE
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.topic import Topic
-
-T0 = 1_700_000_000_000
-
-
-@pytest.fixture
-def topic(store: MessageStoreManager) -> Topic:
-    return store.create_topic("logs", partitions=4)
-
-
-def bodies(page: Any) -> list[bytes | None]:
-    return [m.body for m in page]
-
 
 # -- one message -----------------------------------------------------------------------------
 

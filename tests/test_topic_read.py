@@ -10,6 +10,9 @@ import pyarrow as pa
 import pytest
 
 import tubestore
+from tests.support.topics import T0, bodies
+from tests.support.topics import filled as filled
+from tests.support.topics import topic as topic
 from tubestore import read_path
 from tubestore.clock import ManualClock
 from tubestore.errors import (
@@ -23,33 +26,7 @@ from tubestore.records import ENTRY_SIZE, HEADER_SIZE
 from tubestore.testing import MemoryVfs
 from tubestore.topic import Topic
 
-T0 = 1_700_000_000_000
-
-
-@pytest.fixture
-def topic(store: MessageStoreManager) -> Topic:
-    return store.create_topic("logs", partitions=4)
-
-
-def bodies(page: Any) -> list[bytes | None]:
-    return [m.body for m in page]
-
-
 # -- pages -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def filled(topic: Topic) -> Topic:
-    """100 messages, by turns in 4 partitions, the last ones still in memory."""
-    for number in range(100):
-        topic.append(
-            b"%03d" % number,
-            partition=number % 4,
-            received_time=T0 + number,
-            filter_item=["even", "odd", None][number % 3],
-            durability="memory" if number > 90 else "page_cache",
-        )
-    return topic
 
 
 def test_pages_of_a_limit_give_everything_once(filled: Topic) -> None:
