@@ -25,6 +25,7 @@ from rocketcompat.formats import (
     HOST_V6_SIZE,
     KEY_SEPARATOR,
     MAGIC_V2,
+    MESSAGE_HEAD,
     MESSAGE_HEADS,
     MESSAGE_PREFIX,
     NAME_VALUE_SEPARATOR,
@@ -34,9 +35,8 @@ from rocketcompat.formats import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     SYS_FLAG_BORN_HOST_V6,
-    SYS_FLAG_HOSTS_MASK,
-    SYS_FLAG_HOSTS_SHIFT,
     SYS_FLAG_STORE_HOST_V6,
+    hosts_of,
 )
 from rocketcompat.record_check import first_fault
 from tubestore.errors import CorruptRecord
@@ -45,7 +45,6 @@ from tubestore.kernels import Int64s, bytes_of, gather, slices
 from tubestore.layout import Buffer
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-_NATIVE: dict[str, np.dtype[Any]] = {"i4": np.dtype(np.int32), "i8": np.dtype(np.int64)}
 _NONE = np.empty(0, np.int64)
 _PREFIX_FIELDS = {field.name for field in MESSAGE_PREFIX.fields}
 
@@ -83,9 +82,11 @@ class RecordColumns:
         """Return a fixed field (not a host) in native byte order; int32 or int64."""
         found = self._columns.get(name)
         if found is None:
-            code = next(f.code for f in MESSAGE_HEADS[0].fields if f.name == name)
-            values = gather(self._raw, self._positions(name), np.dtype(">" + code))
-            found = self._columns[name] = values.astype(_NATIVE[code])
+            if name in _PREFIX_FIELDS or not self._hosts.any():
+                values = self._heads[name]
+            else:
+                values = gather(self._raw, self._positions(name), MESSAGE_HEAD.dtype[name])
+            found = self._columns[name] = values.astype(values.dtype.newbyteorder("="))
         return found
 
     def hosts(self, name: str) -> pa.LargeBinaryArray:
@@ -197,11 +198,13 @@ class RecordColumns:
         return _absolute(np.array(hashes, np.int64).astype(np.uint32))
 
     @cached_property
+    def _heads(self) -> Any:
+        """The fixed fields, at one look; behind the prefix they are right with IPv4 hosts only."""
+        return gather(self._raw, self.starts, MESSAGE_HEAD.dtype)
+
+    @cached_property
     def _hosts(self) -> Any:
-        flags = gather(
-            self._raw, self.starts + MESSAGE_PREFIX.position("sys_flag"), np.dtype(">i4")
-        )
-        return flags.astype(np.int32) >> SYS_FLAG_HOSTS_SHIFT & SYS_FLAG_HOSTS_MASK
+        return hosts_of(self._heads["sys_flag"].astype(np.int32))
 
     @cached_property
     def _head_sizes(self) -> Int64s:
@@ -231,7 +234,15 @@ class RecordColumns:
 
     @cached_property
     def _topics(self) -> pa.DictionaryArray:
-        return slices(self.data, *self._topic_places).dictionary_encode()
+        starts, sizes = self._topic_places
+        count = len(starts)
+        if count and sizes.item(0) and not np.count_nonzero(sizes != sizes.item(0)):
+            found = gather(self._raw, starts, np.dtype((np.void, sizes.item(0)))).tobytes()
+            first = found[: sizes.item(0)]
+            if found == first * count:  # as in most pieces of a log
+                names = pa.array([first], pa.large_binary())
+                return pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), names)
+        return slices(self.data, starts, sizes).dictionary_encode()
 
     @cached_property
     def _properties(self) -> pa.LargeBinaryArray:
