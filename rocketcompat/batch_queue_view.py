@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_CQ_UNIT, parse_offset_name
 from rocketcompat.inner_batches import message_counts
 from rocketcompat.messages import has_queue_unit
-from rocketcompat.queue_view import QueueKey, QueueViews
+from rocketcompat.queue_view import QueueKey, QueueView, QueueViews
 from rocketcompat.scanned_end import ScannedEnd
+from tubestore.kernels import Int64s
 
 _SIZE = BATCH_CQ_UNIT.size
 
@@ -66,6 +68,24 @@ class BatchQueueView:
         return (
             end_of(BATCH_CQ_UNIT.unpack_from(self.units[-1:].tobytes())) if len(self.units) else 0
         )
+
+    @property
+    def message_count(self) -> int:
+        """How many messages the queue has, damaged ones included."""
+        return int(self.units["batch_size"][self.expired :].sum(dtype=np.int64))
+
+    @property
+    def record_offsets(self) -> Int64s:
+        """Physical offsets of the records that should be readable, in the queue's order."""
+        kept = self.states[self.expired : len(self.units)] != "damaged"
+        found: Int64s = self.units["physical_offset"][self.expired :][kept].astype(np.int64)
+        return found
+
+    def record_offset(self, offset: int) -> int:
+        """Return the physical offset of the record with a message between the bounds; -1 for
+        one that no unit tells of."""  # fmt: skip
+        units, bases = self.spans(offset, 1)
+        return int(units["physical_offset"][0]) if len(units) and bases[0] <= offset else -1
 
     def spans(self, start: int, count: int) -> tuple[Units, Sequence[int]]:
         """Return units of an ordinary queue from the one on that holds the message at `start`."""
@@ -166,6 +186,25 @@ class BatchQueueViews:
                     records.column("queue_offset")[rows], 1 if counts is None else counts[rows],
                 )  # fmt: skip
                 parts.setdefault(key, []).append(units)
+
+
+class AllQueueViews:
+    """The queues of both kinds of a directory."""
+
+    def __init__(
+        self, directory: StoreDirectory, *, topic: str | None = None, trust: bool = False
+    ) -> None:
+        self._ordinary = QueueViews(directory, topic=topic, trust=trust)
+        self._batches = BatchQueueViews(directory, topic=topic)
+        #: Regions of the log without records, and its end.
+        self.regions, self.log_end = self._ordinary.regions, self._ordinary.log_end
+
+    def __iter__(self) -> Iterator[QueueView | BatchQueueView]:
+        return chain(self._ordinary, self._batches)
+
+    def find(self, topic: str, queue_id: int) -> QueueView | BatchQueueView | None:
+        """Return a queue's view, None if it is neither on disk nor in the log."""
+        return self._ordinary.find(topic, queue_id) or self._batches.find(topic, queue_id)
 
 
 def views_of(

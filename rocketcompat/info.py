@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rocketcompat.batch_queue_view import AllQueueViews, BatchQueueViews
 from rocketcompat.config_files import config_names, consumer_offsets, read_config
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.formats import (
@@ -25,8 +26,9 @@ from rocketcompat.formats import (
 )
 from rocketcompat.index_geometry import geometry_of
 from rocketcompat.log_reads import read_record
-from rocketcompat.queue_view import QueueView, QueueViews
+from rocketcompat.queue_view import QueueViews
 from tubestore.errors import InvalidMessage
+from tubestore.kernels import Int64s
 
 Row = dict[str, Any]
 
@@ -46,7 +48,7 @@ _TRACES = (
 _BLOCK = 512
 
 
-def describe(directory: StoreDirectory, views: QueueViews) -> Row:
+def describe(directory: StoreDirectory, views: AllQueueViews) -> Row:
     """Return the whole as one object; rows under "queues", "settings" and "structures"."""
     holder = lock_holder(directory.path(LOCK_FILE))
     crashed = directory.vfs.exists(directory.path(ABORT_FILE))
@@ -70,18 +72,18 @@ def describe(directory: StoreDirectory, views: QueueViews) -> Row:
     }
 
 
-def span_rows(directory: StoreDirectory, views: QueueViews) -> Iterator[Row]:
+def span_rows(directory: StoreDirectory, views: AllQueueViews) -> Iterator[Row]:
     """Yield a row a queue: its offsets, and the store times of its first and last message."""
     for view in views:
-        count = int((view.states[: view.max_offset - view.min_offset] != "fill").sum())
+        offsets = view.record_offsets
         yield {
             "topic": view.topic,
             "queue_id": view.queue_id,
             "min_offset": view.min_offset,
             "max_offset": view.max_offset,
-            "messages": count,
-            "first_timestamp": _time_near(directory, view, view.min_offset, 1),
-            "last_timestamp": _time_near(directory, view, view.max_offset - 1, -1),
+            "messages": view.message_count,
+            "first_timestamp": _time_of_one(directory, offsets),
+            "last_timestamp": _time_of_one(directory, offsets[::-1]),
         }
 
 
@@ -126,7 +128,9 @@ def structure_rows(directory: StoreDirectory) -> Iterator[Row]:
         yield {"structure": name, "files": files, "bytes": length, "bytes_on_disk": taken}
 
 
-def held_row(directory: StoreDirectory, views: QueueViews, key: tuple[str, int], at: int) -> Row:
+def held_row(
+    directory: StoreDirectory, views: QueueViews | BatchQueueViews, key: tuple[str, int], at: int
+) -> Row:
     """Return whether the message at a queue offset is still there, and why not."""
     view = views.find(*key)
     row: Row = {"topic": key[0], "queue_id": key[1], "queue_offset": at, "held": False}
@@ -137,8 +141,7 @@ def held_row(directory: StoreDirectory, views: QueueViews, key: tuple[str, int],
         return row | {"verdict": "expired"}
     if at >= view.max_offset:
         return row | {"verdict": "not-yet"}
-    unit = view.units[at - view.min_offset]
-    record = read_record(directory.log, int(unit["physical_offset"]))
+    record = read_record(directory.log, view.record_offset(at))
     if record is None:
         return row | {"verdict": "damaged"}
     row |= {
@@ -148,7 +151,7 @@ def held_row(directory: StoreDirectory, views: QueueViews, key: tuple[str, int],
     return row | {"held": True, "verdict": "held"}
 
 
-def lag_rows(directory: StoreDirectory, views: QueueViews) -> Iterator[Row]:
+def lag_rows(directory: StoreDirectory, views: AllQueueViews) -> Iterator[Row]:
     """Yield a row a queue that a group consumes: how far it is, and what it may have missed.
 
     From `config/consumerOffset.json`. `lost` is how many messages expired before the group came
@@ -203,13 +206,10 @@ def _writers(directory: StoreDirectory) -> list[str]:
     return sorted(set(found))
 
 
-def _time_near(directory: StoreDirectory, view: QueueView, offset: int, step: int) -> int | None:
-    """Return the store time of the first message from `offset` on that can be read."""
-    while view.min_offset <= offset < view.max_offset:
-        place = offset - view.min_offset
-        if view.states[place] not in ("fill", "damaged"):
-            record = read_record(directory.log, int(view.units[place]["physical_offset"]))
-            if record is not None:
-                return record.store_timestamp
-        offset += step
+def _time_of_one(directory: StoreDirectory, offsets: Int64s) -> int | None:
+    """Return the store time of the first of these records that can be read."""
+    for offset in offsets:
+        record = read_record(directory.log, int(offset))
+        if record is not None:
+            return record.store_timestamp
     return None

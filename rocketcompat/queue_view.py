@@ -78,6 +78,23 @@ class QueueView:
         """The number of the first unit in the files, counted from offset 0 on."""
         return self.min_offset
 
+    @property
+    def message_count(self) -> int:
+        """How many messages the queue has, damaged ones included."""
+        return int((self.states[: self.max_offset - self.min_offset] != "fill").sum())
+
+    @property
+    def record_offsets(self) -> Int64s:
+        """Physical offsets of the records that should be readable, in the queue's order."""
+        states = self.states[: self.max_offset - self.min_offset]
+        kept = (states != "fill") & (states != "damaged")
+        found: Int64s = self.units["physical_offset"][: len(states)][kept].astype(np.int64)
+        return found
+
+    def record_offset(self, offset: int) -> int:
+        """Return the physical offset of the record with a message between the bounds."""
+        return int(self.units["physical_offset"][offset - self.min_offset])
+
     def units_in_file(self, start: int, count: int) -> Units:
         """Return units of one file, as `ConsumeQueue` does."""
         end = min(start + count, self.next_file_offset(start), self.max_offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,44 @@ def test_a_sound_store_has_no_findings_and_lists_both_kinds(root: Path, command:
         (0, 3, "ok"), (3, 1, "ok"), (4, 1, "ok"), (5, 5, "ok"),
     ]  # fmt: skip
     assert sum(r["messages"] for r in units) == 69
+
+
+def test_info_and_lag_tell_of_queues_of_both_kinds(root: Path, command: Command) -> None:
+    (found,) = command("info", root, "--format", "jsonl").rows
+    rows = {(row["topic"], row["queue_id"]): row for row in found["queues"]}
+    assert {key: row["messages"] for key, row in rows.items()} == {
+        ("T", 0): 21, ("B", 0): 69, ("B", 1): 3,
+    }  # fmt: skip
+    views = BatchQueueViews(StoreDirectory(root, OPTIONS))
+    units = views.view(("B", 0)).units
+    times = rows["B", 0]["first_timestamp"], rows["B", 0]["last_timestamp"]
+    assert times == (units["store_timestamp"][0], units["store_timestamp"][-1])
+    config = root / "config"
+    config.mkdir(exist_ok=True)
+    table = {"offsetTable": {"B@g": {"0": 60, "1": 4}, "T@g": {"0": 20}}}
+    (config / "consumerOffset.json").write_text(json.dumps(table))
+    told = command("lag", root, "--format", "jsonl").rows
+    assert [(r["topic"], r["queue_id"], r["lag"], r["verdict"]) for r in told] == [
+        ("B", 0, 9, "held"), ("B", 1, 0, "beyond"), ("T", 0, 1, "held"),
+    ]  # fmt: skip
+
+
+def test_info_tells_whether_a_message_in_the_middle_of_an_inner_batch_is_held(
+    root: Path, command: Command
+) -> None:
+    def asked(offset: int) -> tuple[int, str, int | None]:
+        given = ["--topic", "B", "--queue", 0, "--offset", offset, "--format", "jsonl"]
+        done = command("info", root, *given)
+        (row,) = done.rows
+        return done.code, row["verdict"], row.get("physical_offset")
+
+    units = BatchQueueViews(StoreDirectory(root, OPTIONS)).view(("B", 0)).units
+    assert [int(base) for base in units["base_offset"][:4]] == [0, 3, 4, 5]
+    assert asked(2) == (0, "held", int(units["physical_offset"][0]))
+    assert asked(5) == asked(9) == (0, "held", int(units["physical_offset"][3]))
+    assert asked(69) == (1, "not-yet", None)
+    patch(root / "commitlog" / f"{0:020d}", int(units["physical_offset"][1]) + 4, b"\xff")
+    assert asked(3)[:2] == (1, "damaged")
 
 
 def test_the_golden_store_is_sound_and_pulls_from_its_directory_are_the_store_s(

@@ -67,15 +67,11 @@ def dump(
 def queues(given: Given, trust_queues: TrustQueues = False) -> None:
     """List the queues with their first and next offsets, as a correct recovery would give them."""
     directory = given.directory()
-    from itertools import chain
-
-    from rocketcompat.batch_queue_view import BatchQueueViews
+    from rocketcompat.batch_queue_view import AllQueueViews
     from rocketcompat.dump import dump_queues
-    from rocketcompat.queue_view import QueueViews
 
-    ordinary = QueueViews(directory, trust=trust_queues)
     emit_rows(
-        dump_queues(chain(ordinary, BatchQueueViews(directory))),
+        dump_queues(AllQueueViews(directory, trust=trust_queues)),
         QUEUE_COLUMNS,
         given.output,
         position=lambda row: {"topic": row["topic"], "queue_id": row["queue_id"]},

@@ -121,13 +121,13 @@ def info(
     With --topic, --queue and --offset: whether that message is still held; exit 1 if it is not.
     """
     directory = given.directory()
+    from rocketcompat.batch_queue_view import AllQueueViews, views_of
     from rocketcompat.info import describe, held_row
-    from rocketcompat.queue_view import QueueViews
 
     if offset is None:
         if queue is not None:
             raise UsageMistake("--queue goes with --topic and --offset")
-        views = QueueViews(directory, topic=topic, trust=trust_queues)
+        views = AllQueueViews(directory, topic=topic, trust=trust_queues)
         found = describe(directory, views)
         if prometheus:
             from rocketcompat.metrics import directory_text
@@ -140,8 +140,8 @@ def info(
         raise UsageMistake("--prometheus goes without --offset")
     if topic is None or queue is None:
         raise UsageMistake("--offset goes with --topic and --queue")
-    views = QueueViews(directory, only=(topic, queue), trust=trust_queues)
-    row = held_row(directory, views, (topic, queue), offset)
+    queue_views = views_of(directory, topic, queue, trust=trust_queues)
+    row = held_row(directory, queue_views, (topic, queue), offset)
     emit_object(row, HELD_COLUMNS, given.output)
     if not row["held"]:
         raise Leave(EXIT_NOT_FOUND)
@@ -156,12 +156,13 @@ def lag(
 ) -> None:
     """List how far each group has consumed, from config/consumerOffset.json."""
     directory = given.directory()
+    from rocketcompat.batch_queue_view import AllQueueViews
     from rocketcompat.info import lag_rows
-    from rocketcompat.queue_view import QueueViews
 
+    views = AllQueueViews(directory, topic=topic, trust=trust_queues)
     rows = (
         row
-        for row in lag_rows(directory, QueueViews(directory, topic=topic, trust=trust_queues))
+        for row in lag_rows(directory, views)
         if group in (None, row["group"]) and topic in (None, row["topic"])
     )
     emit_rows(
