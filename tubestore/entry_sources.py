@@ -58,9 +58,6 @@ class Filter:
 EVERYTHING = Filter()
 
 
-EVERYTHING = Filter()
-
-
 class Source:
     """A stretch of index entries that a reader may see: a segment's, or a memory batch's."""
 
@@ -108,10 +105,11 @@ class Source:
         """Return the first ordinal at or behind an index offset."""
         return max(0, -(-(offset - self.index_start) // ENTRY_SIZE))
 
-    def offsets(self, ordinals: Array, out: Array | None = None) -> Array:
+    def offsets(self, ordinals: Array) -> Array:
         """Return the index offsets of some of its entries (int64)."""
-        offsets = np.multiply(ordinals, _ENTRY_SIZE, out=out)
-        offsets += self.index_start
+        offsets = np.multiply(ordinals, _ENTRY_SIZE)
+        if self.index_start:
+            offsets += self.index_start
         return offsets
 
     def take(self, ordinals: Array) -> Array:
@@ -121,9 +119,13 @@ class Source:
             return self.entries[first : last + 1]
         return as_entries(self._raw.take(ordinals))
 
-    def take_into(self, raw: Array, ordinals: Array) -> None:
-        """Copy some of its entries; they are known to be there."""
-        self._raw.take(ordinals, out=raw, mode="clip")  # else numpy copies them twice
+    def gather(self, ordinals: Array, offsets: Array, raw: Array) -> None:
+        """Fill in the offsets (int64) and raw bytes of some of its entries; they are there."""
+        offsets[:] = ordinals
+        self._raw.take(offsets, out=raw, mode="clip")  # else numpy copies them twice
+        offsets *= _ENTRY_SIZE
+        if self.index_start:
+            offsets += self.index_start
 
     def of_partition(self, partition_id: int, first: int, limit: int | None) -> Array:
         """Return up to `limit` ordinals >= `first` of a partition, ascending."""

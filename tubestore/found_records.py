@@ -9,6 +9,7 @@ Next to read: `payload_columns.py`.
 
 from __future__ import annotations
 
+import struct
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,17 +17,24 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore import kernels, messages
-from tubestore.formats import DATA_HEADER, TOKEN_MESSAGE
+from tubestore.formats import (
+    DATA_HEADER,
+    FLAG_HAS_ATTRIBUTES,
+    LENGTH_BEFORE_PAYLOAD,
+    TOKEN_MESSAGE,
+)
 from tubestore.records import HEADER_SIZE
 
 Array = np.ndarray[Any, Any]
 
 #: Records no farther apart than this stand in a row for the processor's prefetching.
 _DENSE_BYTES = 4096
-#: What the first eight bytes of a header, length and token, are as one number when the record's
+#: What the first eight bytes of a header, length and token, are as one number when the payload's
 #: size has been taken away.
-_HEAD_LESS_SIZE = TOKEN_MESSAGE - (4 << 32)
+_HEAD_LESS_SIZE = TOKEN_MESSAGE + (LENGTH_BEFORE_PAYLOAD << 32)
 _HEAD_TYPE = np.dtype(">i8")
+_HEAD = struct.Struct(">ii")
+_RAW_HEADER = np.dtype((np.void, HEADER_SIZE))
 #: A header and the first bytes of its payload, which a view of the payload repeats.
 _SIZE_WITH_PREFIX = HEADER_SIZE + 4
 _PREFIX_TYPE = np.dtype("<i4")
@@ -71,23 +79,47 @@ class Data:
 
 
 class Records(NamedTuple):
-    """Where the payloads of some readable rows stand in the data, and their headers.
+    """Where the payloads of some readable rows stand in the data, and what stands before them.
 
-    `bounds`: start, end, start, end … if they ascend, as in a log; `size`: of each payload, if
-    they are all of one; `table`: the records as its rows, if they stand at one distance, too;
-    `payloads`: copies that were made in time; `prefixes`: their first bytes.
+    `sizes`: of the payloads, one number if all are of one; `raw`: the headers as they lie, a row
+    each; `ascending`: one payload ends before the next begins, as in a log; `bounds`: start, end,
+    start, end … of those, if somebody has made them; `table`: the records as its rows, if they
+    stand at one distance, too; `payloads`: copies that were made in time; `prefixed`: behind each
+    header stand the first bytes of its payload.
     """
 
     starts: Array
-    ends: Array
-    headers: Array
-    #: The low byte of each one's flag.
-    flags: Array
+    sizes: Array | int
+    raw: Array
+    ascending: bool = False
     bounds: Array | None = None
-    size: int = 0
     table: Array | None = None
     payloads: pa.LargeBinaryArray | None = None
-    prefixes: Array | None = None
+    prefixed: bool = False
+
+    @property
+    def ends(self) -> Array:
+        """Where the payloads end."""
+        return self.starts + self.sizes
+
+    @property
+    def headers(self) -> Array:
+        """The headers, as structures."""
+        return _fields(self.raw, 0, DATA_HEADER.dtype)
+
+    @property
+    def prefixes(self) -> Array | None:
+        """The first bytes of the payloads, if they are known."""
+        return _fields(self.raw, HEADER_SIZE, _PREFIX_TYPE) if self.prefixed else None
+
+    def have_attributes(self) -> bool:
+        """Whether some of them begin with attributes."""
+        if not len(self.raw):
+            return False
+        flags = _fields(self.raw, _LOW_FLAG_BYTE, _BYTE)
+        if flags.tobytes().count(0) == len(flags):
+            return False
+        return bool(np.bitwise_or.reduce(flags) & FLAG_HAS_ATTRIBUTES)
 
 
 def plain_records(
@@ -98,46 +130,78 @@ def plain_records(
     Bodies that stand one behind the other are copied first: that brings the headers between
     them into the processor's cache. The first lines of scattered ones are brought there by a
     look at the headers, many at a time, which the copy, one by one, cannot do.
+
+    Most is compared as bytes: of a page of some dozen rows a column of numbers takes as long.
     """
     count = len(entries)
     if not count or data.size < HEADER_SIZE:
         return None
-    sizes = entries["data_size"].astype(np.int64)
     if data.start:
         positions = positions - data.start
-    bounds = np.empty((count, 2), np.int64)
-    starts, ends = bounds[:, 0], bounds[:, 1]
-    np.add(positions, HEADER_SIZE, out=starts)
-    np.add(positions, sizes, out=ends)
-    flat = bounds.reshape(-1)
-    if (
-        positions.item(0) < 0
-        or flat.item(-1) > data.size
-        # Not equal either: a payload has a byte, and a header stands before the next one.
-        or np.count_nonzero(flat[1:] <= flat[:-1])
-    ):
-        return None
-    first = sizes.item(0)
-    size = 0 if np.count_nonzero(sizes != first) else first - HEADER_SIZE
-    table = _table(data, positions, first) if size else None
+    table, bounds = None, None
+    sizes: Array | int
+    lengths = entries["data_size"].tobytes()
+    size = entries["data_size"].item(0) if lengths == lengths[:4] * count else 0
+    if size:
+        if not _in_order(entries, positions, size, data.size):
+            return None
+        starts, sizes = positions + HEADER_SIZE, size - HEADER_SIZE
+        table = _table(data, positions, size)
+        span = positions.item(-1) - positions.item(0) + size
+    else:
+        sizes = entries["data_size"].astype(np.int64)
+        bounds = _bounds(positions, sizes, data.size)
+        if bounds is None:
+            return None
+        starts, span = bounds[0::2], bounds.item(-1) - bounds.item(0)
+        sizes -= HEADER_SIZE
     payloads = None
-    dense = flat.item(-1) - flat.item(0) < _DENSE_BYTES * count
-    if with_body and dense and not shown and not data.attributed:
-        payloads = bodies(data, starts, flat, size, table)
+    if with_body and span < _DENSE_BYTES * count and not shown and not data.attributed:
+        payloads = bodies(data, starts, sizes, bounds, table)
     prefixed = shown and positions.item(-1) + _SIZE_WITH_PREFIX <= data.size
-    if table is not None and size >= 4:
+    if table is not None and size >= _SIZE_WITH_PREFIX:
         raw = np.ascontiguousarray(table[:, : _SIZE_WITH_PREFIX if prefixed else HEADER_SIZE])
     else:
         raw = (data.prefixed_windows if prefixed else data.windows)[positions]
-    heads = _fields(raw, 0, _HEAD_TYPE).astype(np.int64)
-    sizes <<= 32
-    heads -= sizes
-    if np.count_nonzero(heads != _HEAD_LESS_SIZE):
+    if not _heads_agree(raw, sizes):
         return None
-    headers = _fields(raw, 0, DATA_HEADER.dtype)
-    flags = _fields(raw, _LOW_FLAG_BYTE, _BYTE)
-    prefixes = _fields(raw, HEADER_SIZE, _PREFIX_TYPE) if prefixed else None
-    return Records(starts, ends, headers, flags, flat, size, table, payloads, prefixes)
+    return Records(starts, sizes, raw, True, bounds, table, payloads, prefixed)
+
+
+def _in_order(entries: Array, positions: Array, size: int, data_size: int) -> bool:
+    """Whether records of one size ascend without overlap inside the data, and have a payload."""
+    if size <= HEADER_SIZE or positions.item(0) < 0 or positions.item(-1) > data_size - size:
+        return False
+    # None is negative or so large that a difference would not fit.
+    if entries["data_offset"].tobytes()[0::8].count(0) != len(entries):
+        return False
+    return not np.count_nonzero(positions[1:] - positions[:-1] < size)
+
+
+def _bounds(positions: Array, sizes: Array, data_size: int) -> Array | None:
+    """Return start, end, start, end … of payloads that ascend without overlap inside the data."""
+    bounds = np.empty(2 * len(positions), np.int64)
+    np.add(positions, HEADER_SIZE, out=bounds[0::2])
+    np.add(positions, sizes, out=bounds[1::2])
+    if (
+        positions.item(0) < 0
+        or bounds.item(-1) > data_size
+        # Not equal either: a payload has a byte, and a header stands before the next one.
+        or np.count_nonzero(bounds[1:] <= bounds[:-1])
+    ):
+        return None
+    return bounds
+
+
+def _heads_agree(raw: Array, sizes: Array | int) -> bool:
+    """Whether length and token at the beginning of raw headers are those of such payloads."""
+    heads = _fields(raw, 0, _HEAD_TYPE)
+    if isinstance(sizes, int):
+        head = _HEAD.pack(sizes + LENGTH_BEFORE_PAYLOAD, TOKEN_MESSAGE)
+        return heads.tobytes() == head * len(heads)
+    left = heads.astype(np.int64)
+    left -= sizes << 32
+    return not np.count_nonzero(left != _HEAD_LESS_SIZE)
 
 
 def _fields(raw: Array, position: int, dtype: np.dtype[Any]) -> Array:
@@ -164,13 +228,17 @@ def _table(data: Data, positions: Array, size: int) -> Array | None:
 
 
 def bodies(
-    data: Data, starts: Array, bounds: Array, size: int, table: Array | None
+    data: Data, starts: Array, sizes: Array | int, bounds: Array | None, table: Array | None
 ) -> pa.LargeBinaryArray:
-    """Copy payloads that ascend; `size`: of each, 0 if they differ; `table`: of the records."""
+    """Copy payloads that ascend; `sizes`, `bounds`, `table`: as those of `Records`."""
     if table is not None:
         return kernels.spaced_pieces(table[:, HEADER_SIZE:])
-    if size * len(starts) <= kernels.EVEN_BYTES_MAX and size:
-        return kernels.even_pieces(data.payload_windows(size), starts)
+    if isinstance(sizes, int) and sizes * len(starts) <= kernels.EVEN_BYTES_MAX:
+        return kernels.even_pieces(data.payload_windows(sizes), starts)
+    if bounds is None:
+        bounds = np.empty(2 * len(starts), np.int64)
+        bounds[0::2] = starts
+        np.add(starts, sizes, out=bounds[1::2])
     return kernels.pieces(data.view, bounds)
 
 
@@ -182,13 +250,13 @@ def readable_records(entries: Array, data: Data, states: Array) -> tuple[Records
     states[~inside] = messages.STATES.index(messages.STATE_MISSING)
     rows = np.flatnonzero(inside)
     positions, sizes = positions[rows], sizes[rows]
-    headers = np.empty(0, DATA_HEADER.dtype)
+    raw = np.empty(0, _RAW_HEADER)
     if len(rows):  # all of them are inside
-        headers = kernels.gather_inside(data.bytes, positions, DATA_HEADER.dtype)
+        raw = data.windows[positions]
+    headers = raw.view(DATA_HEADER.dtype)
     sound = (headers["token"] == TOKEN_MESSAGE) & (headers["length"] == sizes - 4)
     if not sound.all():
         states[rows[~sound]] = messages.STATES.index(messages.STATE_BAD_RECORD)
-        rows, headers = rows[sound], headers[sound]
+        rows, raw = rows[sound], raw[sound]
         positions, sizes = positions[sound], sizes[sound]
-    flags = headers["flag"].astype(np.uint8)
-    return Records(positions + HEADER_SIZE, positions + sizes, headers, flags), rows
+    return Records(positions + HEADER_SIZE, sizes - HEADER_SIZE, raw), rows

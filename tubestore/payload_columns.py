@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tubestore import kernels, messages
 from tubestore.attributes import LENGTH_SIZE, parse_text
 from tubestore.columns import constant, spread
-from tubestore.formats import ATTRIBUTE_TYPE, FLAG_HAS_ATTRIBUTES
+from tubestore.formats import ATTRIBUTE_TYPE
 from tubestore.found_records import Data, Records, bodies
 from tubestore.records import HEADER_SIZE, has_attributes
 
@@ -34,24 +34,25 @@ def payload_columns(
 
     `shown`: bodies are not copied where nothing is wrong with any of them.
     """
-    starts, ends, headers, flags, bounds, size, table, payloads, prefixes = records
-    shown = shown and bounds is not None
+    starts, sizes = records.starts, records.sizes
+    shown = shown and records.ascending
     count = len(starts)
-    if not np.bitwise_or.reduce(flags) & FLAG_HAS_ATTRIBUTES:
+    if not records.have_attributes():
         for name in ("filter_item", "attributes"):
             if name in wanted:
                 values[name] = constant(name, None, count)
-        if payloads is not None:
-            values["body"] = payloads
+        if records.payloads is not None:
+            values["body"] = records.payloads
         elif "body" in wanted and shown:
-            values["body"] = kernels.views(data.view, starts, ends, prefixes)
-        elif "body" in wanted and bounds is not None:
-            values["body"] = bodies(data, starts, bounds, size, table)
+            values["body"] = kernels.views(data.view, starts, records.ends, records.prefixes)
+        elif "body" in wanted and records.ascending:
+            values["body"] = bodies(data, starts, sizes, records.bounds, records.table)
         elif "body" in wanted:
-            values["body"] = kernels.slices(data.view, starts, ends - starts)
+            values["body"] = kernels.slices(data.view, starts, records.ends - starts)
         return starts[:0]
     data.attributed = True
-    flagged = np.flatnonzero(has_attributes(headers["flag"]))
+    ends = records.ends
+    flagged = np.flatnonzero(has_attributes(records.headers["flag"]))
     lengths, broken = _attribute_lengths(data, starts, ends, flagged)
     body_starts = starts.copy()
     body_starts[flagged] += LENGTH_SIZE + lengths

@@ -83,8 +83,7 @@ def _gathered(found: list[tuple[Source, Array]]) -> Rows:
     start = 0
     for source, ordinals in found:
         end = start + len(ordinals)
-        source.offsets(ordinals, offsets[start:end])
-        source.take_into(raw[start:end], ordinals)
+        source.gather(ordinals, offsets[start:end], raw[start:end])
         start = end
     return Rows(offsets, as_entries(raw))
 
