@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tubestore.entry_rows import RAW_ENTRY, as_entries
+from tubestore.entry_rows import RAW_ENTRY, Rows, as_entries
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.index_lists import IndexLists
 from tubestore.mem_store import Placed
@@ -153,3 +153,27 @@ class Source:
         if wanted.end_ms is not None:
             high = self.times.end_before(self.entries, wanted.end_ms)
         return low, max(low, high)
+
+
+def rows_of(found: list[tuple[Source, Array]]) -> list[Rows]:
+    """Return entries of stretches by their ordinals: those of the files, which come first, as one.
+
+    Each batch in memory stays for itself.
+    """
+    count = sum([source.placed is None for source, _ in found])
+    parts = [_gathered(found[:count])] if count > 1 else []
+    for source, ordinals in found[count if count > 1 else 0 :]:
+        parts.append(Rows(source.offsets(ordinals), source.take(ordinals), source.placed))
+    return parts
+
+
+def _gathered(found: list[tuple[Source, Array]]) -> Rows:
+    """Put entries of several stretches of the files behind each other."""
+    total = sum([len(ordinals) for _, ordinals in found])
+    offsets, raw = np.empty(total, np.int64), np.empty(total, RAW_ENTRY)
+    start = 0
+    for source, ordinals in found:
+        end = start + len(ordinals)
+        source.gather(ordinals, offsets[start:end], raw[start:end])
+        start = end
+    return Rows(offsets, as_entries(raw))

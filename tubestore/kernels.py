@@ -36,6 +36,8 @@ _UNCHECKED = pc.TakeOptions(boundscheck=False)
 #: Up to so many pieces Python's join is done before Arrow's take has started.
 _JOINED_MAX = 32
 EVEN_BYTES_MAX = 128 << 10
+#: Fewer slices are cut out before it is known that they are rows of a table.
+_TABLE_MIN = 32
 #: Arrow's `binary_view` keeps so many bytes in the view itself.
 _INLINE_MAX = 12
 assert crc32(b"123456789") == zlib.crc32(b"123456789") == 0xCBF43926
@@ -303,7 +305,7 @@ def crc_each(
     CRC, and a call of isal's takes 0.05 µs for 1 KiB. To make a slice takes 0.12 µs; half of
     that if all are of one size and at one distance, rows of a table.
     """
-    table = _table_of(data, starts, ends)
+    table = _table_of(data, starts, ends) if len(starts) >= _TABLE_MIN else None
     if table is not None:
         found = list(map(crc32, table))
     else:
@@ -319,8 +321,6 @@ def _table_of(
 ) -> np.ndarray[Any, Any] | None:
     """Present slices of one size at one distance, behind each other, as rows; else None."""
     count = len(starts)
-    if count < 2:
-        return None
     first, size = starts.item(0), ends.item(0) - starts.item(0)
     step = starts.item(1) - first
     if step < size or size <= 0 or starts.item(-1) - first != step * (count - 1):

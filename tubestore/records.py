@@ -79,8 +79,9 @@ class RecordColumns:
     sizes: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sizes = np.full(len(self.partition_ids), HEADER_SIZE, np.int64)
-        for part in self.payloads:
+        first, *others = self.payloads
+        self.sizes = binary_sizes(first) + HEADER_SIZE
+        for part in others:
             self.sizes += binary_sizes(part)
 
     def __len__(self) -> int:
@@ -102,9 +103,14 @@ class RecordColumns:
 
 def binary_sizes(column: pa.LargeBinaryArray) -> Array:
     """Return the length of each element, in bytes."""
-    bounds = np.frombuffer(column.buffers()[1], np.int64)
-    bounds = bounds[column.offset : column.offset + len(column) + 1]
+    bounds = binary_bounds(column)
     return np.asarray(bounds[1:] - bounds[:-1])
+
+
+def binary_bounds(column: pa.LargeBinaryArray) -> Array:
+    """Return where each element begins in the column's bytes, and where the last one ends."""
+    first = column.offset
+    return np.frombuffer(column.buffers()[1], np.int64)[first : first + len(column) + 1]
 
 
 class EncodedBatch:
@@ -158,13 +164,16 @@ def encode_columns(columns: RecordColumns) -> EncodedBatch:
     headers["key_code"] = columns.key_codes
     headers["msg_id"] = columns.msg_ids
     headers["flag"] = columns.flags
-    buffer = kernels.interleave(kernels.fixed_binary(headers), *columns.payloads)
     bounds = kernels.offsets_of(columns.sizes)
     starts = bounds[:-1]
+    if len(columns.payloads) == 1:
+        headers["checksum"] = _checksums(columns.payloads[0])
+    buffer = kernels.interleave(kernels.fixed_binary(headers), *columns.payloads)
     # The join's buffer may be longer than its content and is ours alone, so it is written to.
-    data = kernels.bytes_of(buffer)[: bounds[-1]]
-    checksums = kernels.crc_each(buffer, starts + HEADER_SIZE, bounds[1:], CHECKSUM_MASK)
-    kernels.scatter(data, starts + _CHECKSUM_AT, checksums.astype(">i4"))
+    data = kernels.bytes_of(buffer)[: bounds.item(-1)]
+    if len(columns.payloads) > 1:  # a payload's parts stand together now
+        checksums = kernels.crc_each(buffer, starts + HEADER_SIZE, bounds[1:], CHECKSUM_MASK)
+        kernels.scatter(data, starts + _CHECKSUM_AT, checksums.astype(">i4"))
 
     entries = np.empty(count, INDEX_ENTRY.dtype)
     entries["partition_id"] = columns.partition_ids
@@ -172,6 +181,11 @@ def encode_columns(columns: RecordColumns) -> EncodedBatch:
     entries["key_code"] = columns.key_codes
     entries["received_time"] = columns.received_times
     return EncodedBatch(data, entries, starts)
+
+
+def _checksums(payloads: pa.LargeBinaryArray) -> Array:
+    bounds = binary_bounds(payloads)
+    return kernels.crc_each(payloads.buffers()[2], bounds[:-1], bounds[1:], CHECKSUM_MASK)
 
 
 def pack_header(

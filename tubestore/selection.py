@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tubestore.entry_rows import RAW_ENTRY, Rows, as_entries, cut, fitting_rows, joined
-from tubestore.entry_sources import PORTION, PORTION_MAX, Filter, Source
+from tubestore.entry_rows import Rows, cut, fitting_rows, joined
+from tubestore.entry_sources import PORTION, PORTION_MAX, Filter, Source, rows_of
 from tubestore.kernels import rows_at
 from tubestore.records import ENTRY_SIZE
 
@@ -69,23 +69,7 @@ def _all_of(
             missing -= len(ordinals)
             if not missing:
                 break
-    count = sum([source.placed is None for source, _ in found])  # those of the files come first
-    parts = [_gathered(found[:count])] if count > 1 else []
-    for source, ordinals in found[count if count > 1 else 0 :]:
-        parts.append(Rows(source.offsets(ordinals), source.take(ordinals), source.placed))
-    return parts, missing
-
-
-def _gathered(found: list[tuple[Source, Array]]) -> Rows:
-    """Put entries of several stretches of the files behind each other."""
-    total = sum([len(ordinals) for _, ordinals in found])
-    offsets, raw = np.empty(total, np.int64), np.empty(total, RAW_ENTRY)
-    start = 0
-    for source, ordinals in found:
-        end = start + len(ordinals)
-        source.gather(ordinals, offsets[start:end], raw[start:end])
-        start = end
-    return Rows(offsets, as_entries(raw))
+    return rows_of(found), missing
 
 
 def _some_of(

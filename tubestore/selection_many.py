@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tubestore.entry_rows import Rows, cut, fitting_rows, joined
-from tubestore.entry_sources import PORTION, PORTION_MAX, Filter, Source
+from tubestore.entry_rows import Rows, cut, fitting_rows
+from tubestore.entry_sources import PORTION, PORTION_MAX, Filter, Source, rows_of
 from tubestore.kernels import ranks
 from tubestore.records import ENTRY_SIZE
 
@@ -44,7 +44,7 @@ def find_many(
     """
     #: How many of each partition's entries were found, all that are wanted or more than `limit`.
     available = np.zeros(len(partition_ids), np.int64)
-    parts: list[Rows] = []
+    chosen: list[tuple[Source, Array]] = []
     owners: list[Array] = []
     for source in sources:
         firsts = np.maximum(0, -(-(offsets - source.index_start) // ENTRY_SIZE))
@@ -54,16 +54,16 @@ def find_many(
             found = _passing_of_each(source, partition_ids, firsts, limit, available, wanted)
         for ordinals, owner in found:
             owners.append(owner)
-            parts.append(Rows(source.offsets(ordinals), source.take(ordinals), source.placed))
+            chosen.append((source, ordinals))
         if (available > limit).all():
             break
     owner = np.concatenate(owners) if owners else np.empty(0, np.int64)
-    places = np.concatenate([p.offsets for p in parts]) if parts else np.empty(0, np.int64)
+    rows = rows_of(chosen)
+    places = np.concatenate([p.offsets for p in rows]) if rows else np.empty(0, np.int64)
     truncated = available > limit
     after = offsets.copy()
     after[owner] = places + ENTRY_SIZE  # the last row of each stays
     next_offsets = np.where(truncated, after, np.maximum(end, offsets))
-    rows = joined(parts)
     fitting = None if max_bytes is None else fitting_rows(rows, max_bytes)
     if fitting is not None:
         rows = cut(rows, fitting)

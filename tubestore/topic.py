@@ -16,6 +16,7 @@ from tubestore import ingest
 from tubestore.arguments import whole_number
 from tubestore.attributes import encode_prefix
 from tubestore.clock import Time, time_ms
+from tubestore.columns import integers
 from tubestore.errors import (
     BatchError,
     InvalidMessage,
@@ -250,7 +251,9 @@ def append_table(
         next_msg_ids=store.next_msg_ids,
     )
     offsets = append_columns(topics, codes, columns, level, store.journal)
-    return BatchAck(pa.array(columns.partition_ids), pa.array(offsets), level)
+    return BatchAck(
+        integers(pa.int32(), columns.partition_ids), integers(pa.int64(), offsets), level
+    )
 
 
 def append_columns(
