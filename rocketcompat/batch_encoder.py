@@ -25,7 +25,6 @@ from rocketcompat.formats import (
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_HOSTS_MASK,
     SYS_FLAG_HOSTS_SHIFT,
-    SYS_FLAG_INNER_BATCH,
     SYS_FLAG_STORE_HOST_V6,
     hosts_of,
 )
@@ -165,9 +164,12 @@ def renew_crcs(data: Any, bounds: Int64s, rows: Int64s) -> None:
     scatter(data, ends - PROPERTY_CRC_DIGITS - 1, texts)
 
 
-def encode_columns(messages: Any, config: MessageStoreConfig) -> EncodedColumns:
+def encode_columns(
+    messages: Any, config: MessageStoreConfig, *, have_offsets: bool = False
+) -> EncodedColumns:
     """Check and encode messages from anything with `__arrow_c_stream__`, or a dict of columns.
 
+    `have_offsets`: inner batches have the queue offset that they will get in their properties.
     Raises InvalidMessage, InvalidName, MessageTooLarge, naming the first row at fault.
     """
     table = given.given_in(messages)
@@ -185,9 +187,8 @@ def encode_columns(messages: Any, config: MessageStoreConfig) -> EncodedColumns:
     hosts = {name: given.hosts_of_rows(table, name) for name in ("born_host", "store_host")}
     sys_flags = fields.get("sys_flag", np.zeros(count, np.int64))
     sys_flags = sys_flags & ~(SYS_FLAG_HOSTS_MASK << SYS_FLAG_HOSTS_SHIFT)
-    if np.count_nonzero(sys_flags & SYS_FLAG_INNER_BATCH) and (
-        config.compat == "5.3.3" or not config.batch_topics.isdisjoint(names)
-    ):  # the queue offset stands in its properties, so its size is known when it is put
+    if not have_offsets and given.inner_rows(table, config):
+        # The queue offset stands in its properties, so its size is known when it is put.
         raise InvalidMessage("an inner batch is put by itself: put_inner_batch")
     for name, bit in _WIDE.items():
         wide = np.array([len(host) == HOST_V6_SIZE for host in hosts[name][0]], bool)

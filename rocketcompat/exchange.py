@@ -30,10 +30,13 @@ from rocketcompat.convert import build_structures
 from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.formats import encode_properties, parse_properties
 from rocketcompat.log_writer import LogWriter
+from rocketcompat.message_columns import Given, given_in, inner_rows, message_of
 from rocketcompat.message_rows import MESSAGE_SCHEMA, STATE_OK
 from rocketcompat.message_table import table_of
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.prepare import prepare
 from rocketcompat.selection import Selection
+from rocketcompat.topics import PROPERTY_INNER_BASE
 from tubestore.clock import Clock
 from tubestore.errors import InvalidMessage
 from tubestore.kernels import offsets_of
@@ -175,7 +178,9 @@ def _keep(
                 raise InvalidMessage(f"{name}: needed to keep offsets, and a row has none")
         if not chosen.num_rows:
             continue
-        encoded = encode_columns(_puttable(chosen), config)
+        puttable = given_in(_puttable(chosen))
+        _check_bases(puttable, chosen["queue_offset"], config)
+        encoded = encode_columns(puttable, config, have_offsets=True)
         offsets, times = (
             chosen[name].to_numpy().astype(np.int64) for name in ("queue_offset", "store_timestamp")
         )
@@ -186,6 +191,17 @@ def _keep(
     writer.close()
     build_structures(target, config, vfs, clock)
     return {"messages": messages, "left_out": left_out}
+
+
+def _check_bases(table: Given, offsets: pa.ChunkedArray, config: MessageStoreConfig) -> None:
+    """Refuse inner batches that are not what their queue offset says, or where none can be."""
+    for row in inner_rows(table, config):
+        message = message_of(table.part(row, row + 1), config)
+        prepare(message, config)  # says what is wrong with the batch
+        base = parse_properties(str(message.properties)).get(PROPERTY_INNER_BASE)
+        if base != str(offsets[row].as_py()):
+            at = offsets[row].as_py()
+            raise InvalidMessage(f"{PROPERTY_INNER_BASE}: {base}, and the queue offset is {at}")
 
 
 def _sound(table: pa.Table) -> tuple[pa.Table, int]:

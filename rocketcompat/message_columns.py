@@ -25,6 +25,7 @@ from rocketcompat.formats import (
     PROPERTY_KEYS,
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
+    SYS_FLAG_INNER_BATCH,
     encode_host,
     property_crc_text,
 )
@@ -50,6 +51,11 @@ class Given(NamedTuple):
 
     rows: int
     columns: dict[str, Any]
+
+    def part(self, first: int, end: int) -> Given:
+        """Return some rows, copied out."""
+        places = pa.array(np.arange(first, end))
+        return Given(end - first, {name: c.take(places) for name, c in self.columns.items()})
 
 
 def given_in(messages: Any) -> Given:
@@ -196,6 +202,37 @@ def property_texts(table: Given, config: MessageStoreConfig) -> Any:
     if config.trailing_property_separator:
         return joined
     return pc.utf8_rtrim(joined, PROPERTY_SEPARATOR)
+
+
+def message_of(table: Given, config: MessageStoreConfig) -> Message:
+    """Return the one row that is there as a message."""
+    given: dict[str, Any] = {}
+    for name in ("topic", "born_host", "store_host"):
+        column = _texts(table, name)
+        if column is not None and column[0].is_valid:
+            given[name] = column[0].as_py()
+    for name in NUMBERS:
+        given[name] = numbers_of(table, name, *range_of(name)).item(0)
+    if "born_timestamp" in table.columns:
+        given["born_timestamp"] = times_of(table.columns["born_timestamp"]).item(0)
+    return Message(
+        **{"topic": "", **given},
+        body=bodies_of(table)[0].as_py(),
+        properties=property_texts(table, config)[0].as_py(),
+        queue_id=numbers_of(table, "queue_id", 0, INT32_MAX).item(0),
+    )
+
+
+def inner_rows(table: Given, config: MessageStoreConfig) -> list[int]:
+    """Return the rows that are inner batches where that says something (spec §1.11)."""
+    if "sys_flag" not in table.columns:
+        return []
+    flags = numbers_of(table, "sys_flag", *range_of("sys_flag"))
+    rows: list[int] = np.flatnonzero(flags & SYS_FLAG_INNER_BATCH).tolist()
+    if not rows or config.compat == "5.3.3":
+        return rows
+    topics = _texts(table, "topic")
+    return [row for row in rows if topics[row].as_py() in config.batch_topics]
 
 
 def may_be_delayed(table: Given) -> Int64s:

@@ -8,11 +8,13 @@ Next to read: `commit_log.py`.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
-from rocketcompat.batch_encoder import encode_columns
+from rocketcompat.batch_encoder import EncodedColumns, encode_columns
 from rocketcompat.batches import columns_of_batch, inner_batch
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.dispatch import ReputMessageService
@@ -20,14 +22,16 @@ from rocketcompat.formats import BLANK, INT32_MAX, encode_host
 from rocketcompat.message_columns import (
     Given,
     given_in,
+    inner_rows,
     may_be_delayed,
+    message_of,
     numbers_of,
     property_texts,
     range_of,
 )
 from rocketcompat.messages import Message, MessageBatch, PutBatchResult, PutResult, PutStatus
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.prepare import prepare
+from rocketcompat.prepare import Prepared, prepare
 from rocketcompat.schedule import delayed
 from rocketcompat.topics import PROPERTY_DELAY
 from tubestore.errors import MessageTooLarge
@@ -72,7 +76,11 @@ class PutPath:
 
     def put_columns(self, messages: Any, durability: Durability | None) -> pa.Table:
         """Append many messages given as columns."""
-        encoded = encode_columns(put_aside(messages, self._config), self._config)
+        table = put_aside(messages, self._config)
+        inner = inner_rows(table, self._config)
+        if inner:
+            return self._put_with_inner(table, inner, durability)
+        encoded = encode_columns(table, self._config)
         physical_offsets, queue_offsets, timestamp = self._log.put_columns(encoded)
         self._dispatcher.help_with_columns()
         if len(encoded) and self._waits(durability):
@@ -86,6 +94,40 @@ class PutPath:
             "store_timestamp": pa.repeat(pa.scalar(timestamp, pa.int64()), len(encoded)),
         }
         return pa.table(columns)
+
+    def _put_with_inner(
+        self, table: Given, inner: list[int], durability: Durability | None
+    ) -> pa.Table:
+        """Append rows some of which are inner batches: those one by one, all checked before."""
+        parts: list[Prepared | EncodedColumns] = []
+        for before, row in pairwise((-1, *inner, table.rows)):
+            if row > before + 1:
+                parts.append(encode_columns(table.part(before + 1, row), self._config))
+            if row < table.rows:
+                message = message_of(table.part(row, row + 1), self._config)
+                parts.append(prepare(message, self._config))
+        placed, sizes = [], []
+        for part in parts:
+            if isinstance(part, Prepared):
+                at, offset, timestamp = self._log.put_one(part)
+                placed.append((np.array([at]), np.array([offset]), np.array([timestamp])))
+                sizes.append(np.array([part.size]))
+            else:
+                physical, offsets, timestamp = self._log.put_columns(part)
+                placed.append((physical, offsets, np.full(len(part), timestamp)))
+                sizes.append(part.sizes)
+        columns = [np.concatenate(arrays) for arrays in zip(*placed, strict=True)]
+        size = np.concatenate(sizes)
+        self._dispatcher.wake_or_help(int(columns[0][-1] + size[-1]))
+        if self._waits(durability):
+            self._log.sync_to(int(columns[0][-1] + size[-1]))
+        elif durability == "page_cache" and self._log.commit():
+            self._dispatcher.wake()
+        physical, offsets, timestamps = columns
+        return pa.table(
+            {"physical_offset": physical, "queue_offset": offsets, "size": size,
+             "store_timestamp": timestamps}
+        )  # fmt: skip
 
     def put_batch(self, batch: MessageBatch, durability: Durability | None) -> PutBatchResult:
         """Append a batch: all of it in one file, or nothing."""

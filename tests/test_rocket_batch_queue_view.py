@@ -234,3 +234,39 @@ def test_a_copy_in_other_files_has_the_same_queues(root: Path, tmp_path: Path, c
         ("T", 0, 21), ("B", 0, 69), ("B", 1, 3),
     ]  # fmt: skip
     assert [row["reason"] for row in check(target, OPTIONS)] == ["checkpoint"]
+
+
+@pytest.mark.parametrize("offsets", ["keep", "renumber"])
+def test_inner_batches_are_exported_and_imported(
+    root: Path, command: Command, tmp_path: Path, offsets: str
+) -> None:
+    file, copy = tmp_path / "all.jsonl", tmp_path / "copy"
+    assert command("export", root, "--out", file).code == 0
+    sizes = ["-o", "mappedFileSizeCommitLog=4096", "-o", "mappedFileSizeConsumeQueue=200"]
+    named = ["-o", "batchTopics=B", *sizes]
+    done = command("import", copy, file, "--offsets", offsets, *named, *GIVEN)
+    assert done.code == 0, done.err
+    assert {found["reason"] for found in check(copy, OPTIONS)} <= {"checkpoint"}
+    left, right = (
+        [(row["topic"], row["queue_id"], row["queue_offset"], row["body"], row["properties"])
+         for row in command("dump", store, "--format", "jsonl").rows]
+        for store in (root, copy)
+    )  # fmt: skip
+    assert left == right
+    if offsets == "keep":
+        assert files_of(root, "commitlog") == files_of(copy, "commitlog")
+
+
+def test_an_inner_batch_whose_base_is_not_its_offset_is_not_imported_with_it(
+    root: Path, command: Command, tmp_path: Path
+) -> None:
+    file, copy = tmp_path / "all.jsonl", tmp_path / "copy"
+    assert command("export", root, "--out", file).code == 0
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    row = next(row for row in rows if row["topic"] == "B" and row["queue_offset"] == 5)
+    row["queue_offset"] = 6
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ["--offsets", "keep", "-o", "batchTopics=B", "-o", "mappedFileSizeCommitLog=4096"]
+    done = command("import", copy, file, *given, *GIVEN)
+    assert done.code in (2, 3)
+    assert "INNER_BASE: 5, and the queue offset is 6" in done.err
