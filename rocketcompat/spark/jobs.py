@@ -26,7 +26,12 @@ from rocketcompat.tube_record import to_tube
 from tubestore.errors import CorruptRecord, InvalidName
 from tubestore.filenames import check_topic_name
 from tubestore.formats import PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
-from tubestore.spark.jobs.publishing import Published, load_arguments, stage_and_publish
+from tubestore.spark.jobs.publishing import (
+    Published,
+    load_arguments,
+    stage_and_publish,
+    staged_row,
+)
 from tubestore.spark.jobs.running import Row, Told, silent
 from tubestore.spark.loads import Load
 from tubestore.spark.write_options import WriteOptions
@@ -69,10 +74,7 @@ class ConvertJob:
                 records += len(chosen)
                 left_out += len(chosen) - _stage(writer, chosen)
             staged = writer.finish()
-        rows = sum(file.rows for file in staged)
-        files = [file.as_json() for file in staged]
-        return {"split": number, "records": records, "rows": rows, "left_out": left_out,
-                "files": files}  # fmt: skip
+        return staged_row(number, staged, left_out, records=records)
 
 
 def _stage(writer: StagedWriter, records: RecordColumns) -> int:

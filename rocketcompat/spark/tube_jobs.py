@@ -27,7 +27,12 @@ from rocketcompat.tube_to_log import to_log
 from tubestore.errors import InvalidOption
 from tubestore.kernels import bytes_of
 from tubestore.spark.jobs.compact import sound_columns
-from tubestore.spark.jobs.publishing import Published, load_arguments, stage_and_publish
+from tubestore.spark.jobs.publishing import (
+    Published,
+    load_arguments,
+    stage_and_publish,
+    staged_row,
+)
 from tubestore.spark.jobs.running import Row, Told, silent
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Plan, Split, plan
@@ -58,9 +63,7 @@ class TubeConvertJob:
         with self.load.writer(self.job_id, f"{number}") as writer:
             left_out = self._stage(writer, split)
             staged = writer.finish()
-        rows = sum(piece.rows for piece in staged)
-        files = [piece.as_json() for piece in staged]
-        return {"split": number, "rows": rows, "left_out": left_out, "files": files}
+        return staged_row(number, staged, left_out)
 
     def _stage(self, writer: StagedLogWriter, split: Split) -> int:
         """Stage the records of a split in the order of their ids; returns how many are damaged."""

@@ -46,13 +46,23 @@ class Cluster:
         """Start the master, then both workers; returns when they are registered."""
         log = self._launch("master", "127.0.0.1", _MASTER, "--host", "127.0.0.1")
         self.url = self._wait_for(log, r"Starting Spark master at (spark://\S+)")
+        self.add_workers(*HOSTS)
+
+    def add_workers(self, *hosts: str) -> None:
+        """Start a worker on each host; returns when they are registered."""
         logs = []
-        for host in HOSTS:
+        for host in hosts:
             where = str(self.home / f"work-{host}")
             arguments = ("--host", host, "--cores", "1", "--memory", "1g", "--work-dir", where)
             logs.append(self._launch(f"worker-{host}", host, _WORKER, *arguments, self.url))
         for log in logs:
             self._wait_for(log, r"(Successfully registered with master)")
+
+    def kill_worker(self, host: str) -> None:
+        """Kill the worker on a host, with its executors."""
+        found = next(one for one in self._processes if one[1].name == f"worker-{host}.log")
+        end(found[0], 0)
+        self._processes.remove(found)
 
     def _launch(self, name: str, host: str, main: str, *arguments: str) -> Path:
         log = self.home / f"{name}.log"

@@ -1,16 +1,22 @@
-"""A standalone cluster of two workers: executors and drivers are killed, and nothing is lost."""
+"""A standalone cluster of two workers: executors, workers, drivers are killed, nothing is lost."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.spark.cluster import JAVA_OPTIONS, Cluster, Driver
+from tests.spark.cluster import HOSTS, JAVA_OPTIONS, Cluster, Driver
+from tests.spark.rocket_stores import dumped
 from tests.spark.stores import scanned_rows, write_store
+from tests.spark.test_rocket_writing import SMALL
+from tests.spark.test_spark_rocket_write import verify_log
 from tubestore.check import check
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
@@ -19,7 +25,8 @@ COUNT = 8000
 #: Writes numbered messages, slowly, and says which task has begun.
 WRITE = """
 import os, sys, time
-from tubestore.spark import session, write
+from tubestore.spark import session
+from PACKAGE.spark import write
 master, root, marks, java, count, times = *sys.argv[1:5], int(sys.argv[5]), int(sys.argv[6])
 settings = {"spark.executor.memory": "600m", "spark.speculation": "true",
             "spark.driver.extraJavaOptions": java, "spark.executor.extraJavaOptions": java,
@@ -42,7 +49,7 @@ frame = spark.range(0, count, numPartitions=8).selectExpr(
     "if(id % 2 = 0, 'even', 'odd') AS topic", "CAST(id % 5 AS INT) AS partition",
     "CAST(CAST(id AS STRING) AS BINARY) AS body")
 for _ in range(times):
-    write(frame.mapInArrow(slowly, frame.schema), root, job_id="load")
+    write(frame.mapInArrow(slowly, frame.schema), root, job_id="load", OPTIONS)
     print("written", flush=True)
 """
 
@@ -69,7 +76,7 @@ def cluster(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
         made.stop()
 
 
-def verify(root: Path) -> None:
+def verify_shards(root: Path) -> None:
     """Every message is there once, in order within its partition; the files are sound."""
     rows = scanned_rows(root)
     assert sorted(int(row["body"]) for row in rows) == list(range(COUNT))
@@ -82,15 +89,45 @@ def verify(root: Path) -> None:
     assert list(check(root)) == []
 
 
+@dataclass(frozen=True)
+class Sink:
+    """What is written to, with which options; what is there, and whether it is right."""
+
+    package: str
+    options: dict[str, str]
+    rows: Callable[[Path], list[Any]]
+    verify: Callable[[Path], None]
+
+
+def rows_of_log(root: Path) -> list[Any]:
+    return dumped(root) if (root / "commitlog").exists() else []
+
+
+SINKS = {
+    "shards": Sink("tubestore", {}, scanned_rows, verify_shards),
+    "log": Sink(
+        "rocketcompat", SMALL, rows_of_log, partial(verify_log, expected=list(range(COUNT)))
+    ),
+}
+
+
+@pytest.fixture(params=SINKS)
+def sink(request: pytest.FixtureRequest) -> Sink:
+    return SINKS[request.param]
+
+
 @pytest.fixture
-def start_writing(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[int], Driver]]:
+def start_writing(
+    cluster: Cluster, sink: Sink, tmp_path: Path
+) -> Iterator[Callable[[int], Driver]]:
     """Start drivers that write the store so many times; they are gone when the test ends."""
     (tmp_path / "marks").mkdir()
     started: list[Driver] = []
+    code = WRITE.replace("PACKAGE", sink.package).replace("OPTIONS", f"**{sink.options!r}")
 
     def start(times: int) -> Driver:
         places = (tmp_path / "store", tmp_path / "marks")
-        driver = Driver(tmp_path / "said", WRITE, cluster.url, *places, JAVA_OPTIONS, COUNT, times)
+        driver = Driver(tmp_path / "said", code, cluster.url, *places, JAVA_OPTIONS, COUNT, times)
         started.append(driver)
         return driver
 
@@ -100,28 +137,41 @@ def start_writing(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[int], 
 
 
 def test_an_executor_is_killed_and_a_slow_task_is_overtaken(
-    cluster: Cluster, start_writing: Callable[[int], Driver], tmp_path: Path
+    cluster: Cluster, sink: Sink, start_writing: Callable[[int], Driver], tmp_path: Path
 ) -> None:
     marks = tmp_path / "marks"
     driver = start_writing(1)
     driver.wait_until((marks / "begun").exists, "the first task")
     os.kill(cluster.executors()[0], signal.SIGKILL)
     assert driver.finished() == "written\n"
-    verify(tmp_path / "store")
+    sink.verify(tmp_path / "store")
     attempts = [name for name in os.listdir(marks) if name.startswith("task-")]
     assert len(attempts) > 8  # some were run again, elsewhere
 
 
+def test_a_worker_is_killed_and_the_other_one_ends_the_job(
+    cluster: Cluster, sink: Sink, start_writing: Callable[[int], Driver], tmp_path: Path
+) -> None:
+    driver = start_writing(1)
+    driver.wait_until((tmp_path / "marks" / "begun").exists, "the first task")
+    cluster.kill_worker(HOSTS[1])
+    try:
+        assert driver.finished() == "written\n"
+    finally:
+        cluster.add_workers(HOSTS[1])
+    sink.verify(tmp_path / "store")
+
+
 def test_a_driver_is_killed_and_its_job_is_submitted_again(
-    start_writing: Callable[[int], Driver], tmp_path: Path
+    sink: Sink, start_writing: Callable[[int], Driver], tmp_path: Path
 ) -> None:
     root = tmp_path / "store"
     driver = start_writing(1)
     driver.wait_until((tmp_path / "marks" / "begun").exists, "the first task")
     driver.kill()
-    assert not root.exists() or scanned_rows(root) == []
+    assert not root.exists() or sink.rows(root) == []
     assert start_writing(2).finished() == "written\nwritten\n"
-    verify(root)
+    sink.verify(root)
 
 
 def test_the_doctor_sees_both_workers_and_an_audit_runs_on_them(

@@ -26,8 +26,18 @@ def numbered(spark: Any, count: int = COUNT) -> Any:
 
 
 def verify(root: Path, expected: list[int]) -> None:
+    """As `verify_log`, and nothing is left of what was staged."""
+    verify_log(root, expected)
+    assert not list((root / ".tubestore" / "staging").iterdir())
+
+
+def verify_log(root: Path, expected: list[int]) -> None:
     """Every message is there once, in order within its queue, and the store is sound."""
     rows = dumped(root)
+    places = [row["physical_offset"] for row in rows]
+    assert places == sorted(set(places))
+    ids = {f"{row['msg_id'][-16:]}" for row in rows}
+    assert ids == {f"{place:016X}" for place in places}
     assert sorted(int(row["body"]) for row in rows) == expected
     following: dict[tuple[str, int], int] = {}
     last: dict[tuple[str, int], int] = {}
@@ -38,7 +48,6 @@ def verify(root: Path, expected: list[int]) -> None:
         assert int(row["body"]) >= last.get(key, -1)
         last[key] = int(row["body"])
     assert list(check(root, GEOMETRY)) == []
-    assert not list((root / ".tubestore" / "staging").iterdir())
 
 
 def test_a_dataframe_is_appended_once_though_a_task_fails(spark: Any, tmp_path: Path) -> None:

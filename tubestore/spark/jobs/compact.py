@@ -24,7 +24,12 @@ from tubestore.formats import DATA_HEADER
 from tubestore.options import StoreOptions
 from tubestore.records import HEADER_SIZE, RecordColumns, verify_entries
 from tubestore.shard_bytes import ShardBytes, Window
-from tubestore.spark.jobs.publishing import Published, load_arguments, stage_and_publish
+from tubestore.spark.jobs.publishing import (
+    Published,
+    load_arguments,
+    stage_and_publish,
+    staged_row,
+)
 from tubestore.spark.jobs.running import Row, Told, silent
 from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
@@ -65,9 +70,7 @@ class CompactJob:
                     left_out += bad
                     writer.write_columns(portion.shard.topic, columns)
             staged = writer.finish()
-        rows = sum(file.rows for file in staged)
-        files = [file.as_json() for file in staged]
-        return {"split": number, "rows": rows, "left_out": left_out, "files": files}
+        return staged_row(number, staged, left_out)
 
 
 def sound_columns(portion: Portion, options: ReadOptions) -> Iterator[tuple[RecordColumns, int]]:

@@ -24,7 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tubestore.errors import InvalidMessage, InvalidOption
-from tubestore.spark.jobs.publishing import Published, load_arguments, stage_and_publish
+from tubestore.spark.jobs.publishing import (
+    Published,
+    load_arguments,
+    stage_and_publish,
+    staged_row,
+)
 from tubestore.spark.jobs.running import Done, Row, Told, run, silent, split_key
 from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
@@ -188,8 +193,7 @@ class ImportJob:
     def work(self, number: int, split: ParquetSplit) -> Row:
         """Stage one split."""
         staged = self.load.stage(self.job_id, f"{number}", self._batches(split))
-        rows = sum(file.rows for file in staged)
-        return {"split": number, "rows": rows, "files": [file.as_json() for file in staged]}
+        return staged_row(number, staged)
 
     def _batches(self, split: ParquetSplit) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(split.path) as file:

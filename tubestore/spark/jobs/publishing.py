@@ -63,6 +63,12 @@ def load_arguments(job: Any) -> dict[str, Any]:
     return {"job_id": job.job_id, "options": digests}
 
 
+def staged_row(number: int, staged: Sequence[Any], left_out: int = 0, **more: Any) -> Row:
+    """Return the row of a split: what was staged, and how many messages could not be taken."""
+    rows, files = sum(one.rows for one in staged), [one.as_json() for one in staged]
+    return {"split": number, **more, "rows": rows, "left_out": left_out, "files": files}
+
+
 def stage_and_publish(
     spark: SparkSession, job: Job, splits: Sequence[Any], load: StagesFiles, job_id: str,
     told: Told = silent,
