@@ -21,7 +21,7 @@ from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_CQ_UNIT, parse_offset_name
 from rocketcompat.inner_batches import message_counts
 from rocketcompat.messages import has_queue_unit
-from rocketcompat.queue_view import QueueKey, QueueView, QueueViews
+from rocketcompat.queue_view import QueueKey, QueueView, QueueViews, ScannedUnits
 from rocketcompat.scanned_end import ScannedEnd
 from tubestore.kernels import Int64s
 
@@ -104,9 +104,15 @@ class BatchQueueView:
 
 
 class BatchQueueViews:
-    """The queues of inner batches of a directory; one scan of the log if it has any."""
+    """The queues of inner batches of a directory; one scan of the log if it has any.
 
-    def __init__(self, directory: StoreDirectory, *, topic: str | None = None) -> None:
+    With `scanned` (units of inner batches in it) the log is not read here.
+    """
+
+    def __init__(
+        self, directory: StoreDirectory, *, topic: str | None = None,
+        scanned: ScannedUnits | None = None,
+    ) -> None:  # fmt: skip
         self._directory = directory
         topics = directory.config.batch_topics
         self._topics = topics if topic is None else topics & {topic}
@@ -115,7 +121,10 @@ class BatchQueueViews:
         self.log_end = directory.log.min_offset
         names = directory.queue_names(BATCH_CONSUME_QUEUE_DIRECTORY)
         self._on_disk = {key for key in names if key[0] in self._topics}
-        if self._topics:
+        if scanned is not None:
+            self._regions, self.log_end = list(scanned.regions), scanned.log_end
+            self._computed = {key: units for key, (_, units) in scanned.units.items()}
+        elif self._topics:
             self._scan()
         self._end = ScannedEnd(directory, self.log_end)
 

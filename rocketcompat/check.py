@@ -16,7 +16,7 @@ import numpy as np
 
 import tubestore
 from rocketcompat.batch_queue_view import BatchQueueViews
-from rocketcompat.check_index import LogKeys, check_index
+from rocketcompat.check_index import Keys, LogKeys, check_index
 from rocketcompat.check_queues import check_extensions, check_kinds, check_queue
 from rocketcompat.config_files import config_names, read_config
 from rocketcompat.directory import ENDS, Region, StoreDirectory
@@ -196,7 +196,7 @@ def check_config(directory: StoreDirectory) -> Iterator[Finding]:
             yield finding(found.path, 0, "config", f"{found.problem}; {kept}", severity)
 
 
-def check_checkpoint(directory: StoreDirectory, log: LogKeys) -> Iterator[Finding]:
+def check_checkpoint(directory: StoreDirectory, log: Keys) -> Iterator[Finding]:
     """The checkpoint has 4096 bytes (spec §4.1), and knows no messages that are not there."""
     path = directory.path(CHECKPOINT_FILE)
     try:

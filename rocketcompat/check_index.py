@@ -6,6 +6,7 @@ Next to read: `check.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,31 +24,44 @@ from tubestore.errors import CorruptRecord, InvalidMessage
 from tubestore.kernels import Int64s
 
 
-class LogKeys:
+@dataclass(slots=True)
+class Keys:
+    """Keys of the log, for the index."""
+
+    #: One entry a key, by physical offset and in the order of the keys.
+    hashes: Any
+    offsets: Int64s
+    #: Physical offset of the log's first record with a key; None without any.
+    begin: int | None
+    end: ScannedEnd
+    #: Store time of the youngest record, ms.
+    last_timestamp: int = 0
+
+
+class LogKeys(Keys):
     """One pass over the log: what is wrong in it, and its keys for the index."""
 
     def __init__(self, directory: StoreDirectory) -> None:
         self.findings: list[Finding] = []
         hashes: list[Any] = [np.empty(0, np.int32)]
         offsets: list[Int64s] = [np.empty(0, np.int64)]
-        end = directory.log.min_offset
-        #: Store time of the youngest record, ms.
-        self.last_timestamp = 0
+        end, last_timestamp = directory.log.min_offset, 0
         for piece in directory.scan_log():
             if isinstance(piece, Region):
-                self.findings.append(self._of_region(directory, piece))
+                self.findings.append(region_finding(directory, piece))
                 if piece.state not in ENDS:
                     end = piece.end
                 continue
             youngest = int(piece.column("store_timestamp").max())
-            self.last_timestamp = max(self.last_timestamp, youngest)
+            last_timestamp = max(last_timestamp, youngest)
             rows, found = self._keys(piece)
             hashes.append(found)
             offsets.append(piece.starts[rows] + piece.base)
             end = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
-        self.end = ScannedEnd(directory, end)
-        #: One entry a key, by physical offset and in the order of the keys.
-        self.hashes, self.offsets = np.concatenate(hashes), np.concatenate(offsets)
+        known = np.concatenate(offsets)
+        begin = int(known[0]) if len(known) else None
+        scanned = ScannedEnd(directory, end)
+        super().__init__(np.concatenate(hashes), known, begin, scanned, last_timestamp)
 
     @staticmethod
     def _keys(piece: RecordColumns) -> tuple[Int64s, Any]:
@@ -55,16 +69,17 @@ class LogKeys:
         wanted = has_index_items(piece.column("sys_flag"))[rows]
         return rows[wanted], hashes[wanted]
 
-    @staticmethod
-    def _of_region(directory: StoreDirectory, region: Region) -> Finding:
-        size = region.end - region.start
-        where = f"physical offset {region.start}, {size} bytes: {region.reason}"
-        if region.state == "missing":
-            return finding(region.path, region.start, "file_missing", where, "error")
-        crashed = directory.vfs.exists(directory.path(ABORT_FILE))
-        mended = region.state == "stale" or (region.state == "torn" and crashed)
-        severity = "warning" if mended else "error"
-        return finding(region.path, region.position, region.state, where, severity)
+
+def region_finding(directory: StoreDirectory, region: Region) -> Finding:
+    """Say what it means that a part of the log holds no records."""
+    size = region.end - region.start
+    where = f"physical offset {region.start}, {size} bytes: {region.reason}"
+    if region.state == "missing":
+        return finding(region.path, region.start, "file_missing", where, "error")
+    crashed = directory.vfs.exists(directory.path(ABORT_FILE))
+    mended = region.state == "stale" or (region.state == "torn" and crashed)
+    severity = "warning" if mended else "error"
+    return finding(region.path, region.position, region.state, where, severity)
 
 
 def check_index(directory: StoreDirectory, log: LogKeys) -> Iterator[Finding]:
@@ -88,13 +103,16 @@ def check_index(directory: StoreDirectory, log: LogKeys) -> Iterator[Finding]:
         except CorruptRecord as error:
             yield finding(path, error.position, "size", error.reason, "error")
             continue
-        yield from _check_index_file(file, log, seen)
+        yield from check_index_file(file, log, seen)
         file.release()
     yield from _missing_items(paths, log, seen)
 
 
-def _check_index_file(file: IndexFile, log: LogKeys, seen: Any) -> Iterator[Finding]:
-    """Check one file; marks the keys of the log that its items stand for."""
+def check_index_file(file: IndexFile, log: Keys, seen: Any) -> Iterator[Finding]:
+    """Check one file, with the keys of its part of the log at least.
+
+    Marks the keys of the log that its items stand for.
+    """
     count = file.index_count - 1
     if count <= 0:
         return
@@ -113,16 +131,16 @@ def _check_index_file(file: IndexFile, log: LogKeys, seen: Any) -> Iterator[Find
     yield from _listed(file, stray, "item_surplus", "item {}: no record has this key", "warning")
 
 
-def _strays(hashes: Int64s, offsets: Int64s, log: LogKeys, seen: Any) -> Int64s:
+def _strays(hashes: Int64s, offsets: Int64s, log: Keys, seen: Any) -> Int64s:
     """Return the places of items without a record, expired ones aside; marks the keys found."""
-    if len(log.offsets) == 0:
+    if log.begin is None:
         return np.flatnonzero((offsets >= log.end.offset) & ~log.end.is_later(offsets))
     # Both sides as one number a pair: a record's keys are few, and its offset is far below 2^32
     # times the record size least; equal pairs of one side are equal keys of one message.
     ours = _pairs(log.hashes.astype(np.int64), log.offsets)
     theirs = _pairs(hashes, offsets)
     seen |= np.isin(ours, theirs)
-    unknown = ~np.isin(theirs, ours) & (offsets >= int(log.offsets[0]))
+    unknown = ~np.isin(theirs, ours) & (offsets >= log.begin)
     return np.flatnonzero(unknown & ~log.end.is_later(offsets))
 
 

@@ -288,16 +288,21 @@ class StoreDirectory:
         clock that was set back.
         """
         for file in reversed(self.log.files):
-            raw = file.read(0, MESSAGE_HEADS[-1].size)
-            if len(raw) < MESSAGE_HEADS[-1].size:
-                continue
-            prefix = MESSAGE_PREFIX.unpack_from(raw)
-            if prefix.physical_offset != file.file_from_offset:
-                continue
-            head = MESSAGE_HEADS[hosts_of(prefix.sys_flag)].unpack_from(raw)
-            if head.store_timestamp < since - CLOCK_SLACK_MS:
-                return file.file_from_offset
+            first = self.first_time(file)
+            if first is not None and first < since - CLOCK_SLACK_MS:
+                return int(file.file_from_offset)
         return self.log.min_offset
+
+    @staticmethod
+    def first_time(file: Any) -> int | None:
+        """Return the store time of a log file's first record, ms; None if there is none."""
+        raw = file.read(0, MESSAGE_HEADS[-1].size)
+        if len(raw) < MESSAGE_HEADS[-1].size:
+            return None
+        prefix = MESSAGE_PREFIX.unpack_from(raw)
+        if prefix.physical_offset != file.file_from_offset:
+            return None
+        return int(MESSAGE_HEADS[hosts_of(prefix.sys_flag)].unpack_from(raw).store_timestamp)
 
     def _region_at(self, position: int, fault: str, *, again: bool) -> Region | None:
         """Judge what is no record; None if it should be looked at again: a writer has gone on, or

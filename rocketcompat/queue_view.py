@@ -11,7 +11,7 @@ queues' files are read one queue at a time.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,13 +110,25 @@ class QueueView:
         return offset - offset % self.units_per_file + self.units_per_file
 
 
+@dataclass(frozen=True, slots=True)
+class ScannedUnits:
+    """What a scan of the log found, whoever has scanned it."""
+
+    #: By queue: queue offsets, and the units of their records, as in the log.
+    units: Mapping[QueueKey, tuple[Int64s, Units]]
+    #: What holds no records and lies before others.
+    regions: Sequence[Region]
+    log_end: int
+
+
 class QueueViews:
     """The queues of a directory; `find` makes it the table of queues for `reads.get_message`."""
 
     def __init__(
         self, directory: StoreDirectory, *, only: QueueKey | None = None, topic: str | None = None,
-        trust: bool = False,
+        trust: bool = False, scanned: ScannedUnits | None = None,
     ) -> None:  # fmt: skip
+        """`trust` believes the files; with `scanned` the log is not read here."""
         self._directory, self._only, self._topic = directory, only, topic
         self._trust = trust
         self._units_per_file = directory.config.consume_queue_file_size // CQ_UNIT.size
@@ -125,8 +137,10 @@ class QueueViews:
         self._computed: dict[QueueKey, tuple[Int64s, Units]] = {}
         self._batch_topics = directory.config.batch_topics  # see `batch_queue_view.py`
         self._on_disk = {key for key in directory.queue_names() if key[0] not in self._batch_topics}
-        if not trust:
-            self._scan()
+        if scanned is not None:
+            self._take(scanned)
+        elif not trust:
+            self._take(self._scan())
         self._end = ScannedEnd(directory, self.log_end)
 
     def keys(self) -> list[QueueKey]:
@@ -163,21 +177,31 @@ class QueueViews:
             return key == self._only
         return self._topic is None or key[0] == self._topic
 
-    def _scan(self) -> None:
+    def _scan(self) -> ScannedUnits:
         """Collect the units of the wanted queues from the log."""
         parts: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
+        regions, log_end = [], self._directory.log.min_offset
         for piece in self._directory.scan_log():
             if isinstance(piece, Region):
                 if piece.state not in ENDS:
-                    self.regions.append(piece)
-                    self.log_end = piece.end
+                    regions.append(piece)
+                    log_end = piece.end
                 continue
             self._collect(piece, parts)
-            self.log_end = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
-        for key, pieces in parts.items():
-            offsets = np.concatenate([offsets for offsets, _ in pieces])
-            raw = b"".join(units.tobytes() for _, units in pieces)
-            units = np.frombuffer(raw, CQ_UNIT.dtype)
+            log_end = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+        found = {
+            key: (
+                np.concatenate([offsets for offsets, _ in pieces]),
+                np.frombuffer(b"".join(units.tobytes() for _, units in pieces), CQ_UNIT.dtype),
+            )
+            for key, pieces in parts.items()
+        }
+        return ScannedUnits(found, regions, log_end)
+
+    def _take(self, scanned: ScannedUnits) -> None:
+        """Take what the log has, a unit a queue offset."""
+        self.regions, self.log_end = list(scanned.regions), scanned.log_end
+        for key, (offsets, units) in scanned.units.items():
             # One record a queue offset: the first stays, as in the store.
             offsets, places = np.unique(offsets, return_index=True)
             # What is far ahead of the rest is damage; the store refuses it too.

@@ -10,13 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
+from rocketcompat.cli.checking import FINDING_COLUMNS
 from rocketcompat.cli.mending import ACTION_COLUMNS, QuarantineOption
-from tubestore.cli.arguments import printing
-from tubestore.cli.errors import Leave
+from rocketcompat.formats import TUBE_DIRECTORY
+from tubestore.cli.arguments import printing, say
+from tubestore.cli.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.output import emit_rows
-from tubestore.cli.spark_jobs import JobRun, job_command, spark_app
+from tubestore.cli.spark_jobs import JobRun, job_command, spark_app, stats_columns
 
-app = spark_app("Jobs over RocketMQ stores in Spark.")
+app = spark_app("Jobs over RocketMQ stores in Spark: convert, rebuild, audit, stats.")
+
+
+_HOUR, _TOPIC = stats_columns("queue_id", "queues")
 
 
 class StructureName(enum.StrEnum):
@@ -80,6 +85,50 @@ def rebuild(
     given.finished(found.done)
     with printing(None, given.format) as output:
         emit_rows(found.rows, ACTION_COLUMNS, output)
+
+
+@app.command()
+@job_command()
+def audit(given: JobRun, root: StoreArgument) -> None:
+    """Cross-check log, queues and index as `check` does: a row a finding, exit code 1 with any.
+
+    Options are the store's, with RocketMQ's names. A broker may be at work.
+    """
+    from rocketcompat.spark import auditing
+
+    settings: dict[str, Any] = {"job_id": given.job_id, "options": given.options}
+    given.only_said(lambda: auditing.plan_audit(root, **settings).log.describe())
+    with given.running("audit") as (spark, told):
+        found = auditing.audit(spark, root, told=told, **settings)
+    given.finished(found.done)
+    with printing(None, given.format) as output:
+        emit_rows(found.findings, FINDING_COLUMNS, output)
+    say(
+        f"{found.records:,} messages, {found.bytes:,} bytes in {found.done.seconds:.1f} s; "
+        f"{len(found.findings)} findings"
+    )
+    if os.path.isdir(os.path.join(root, TUBE_DIRECTORY)):
+        say(f"its shards are a root of their own: tubestore spark audit {root}/{TUBE_DIRECTORY}")
+    if found.findings:
+        raise Leave(EXIT_FINDINGS)
+
+
+@app.command()
+@job_command(options=False)
+def stats(
+    given: JobRun,
+    root: StoreArgument,
+    hours: Annotated[bool, typer.Option("--hours", help="A row a queue and hour.")] = False,
+) -> None:
+    """Add messages and bytes up by topic, or by queue and hour, from the heads of the records."""
+    from rocketcompat.spark import stats as job
+
+    given.only_said(lambda: job.plan_stats(root).describe())
+    with given.running("stats") as (spark, told):
+        found = job.stats(spark, root, job_id=given.job_id, told=told)
+    given.finished(found.done)
+    with printing(None, given.format) as output:
+        emit_rows(found.hours if hours else found.topics, _HOUR if hours else _TOPIC, output)
 
 
 @app.command()

@@ -19,7 +19,10 @@ is one sequence, and reading one topic reads all of it, from `startingTimestamp`
 | `write_options`, `intake`, `loads` | what a sink does |
 | `source`, `stream` | what Spark calls |
 | `jobs`, `tube_jobs`, `id_splits` | a log into a tube root, and back |
-| `log_parts`, `rebuilding` | queues and index built anew, split by split |
+| `log_parts`, `log_scanning` | what queues and index need of a split; the log scanned in splits |
+| `rebuild_tasks`, `rebuilding` | queues and index built anew, split by split |
+| `audit_tasks`, `auditing` | log, queues and index compared, split by split |
+| `stats` | a log added up |
 | `frames` | DataFrames, their options checked where the caller is |
 """
 

@@ -11,7 +11,8 @@ Next to read: `stream.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from rocketcompat.columns import RecordColumns
@@ -28,10 +29,16 @@ VERSION = 1
 
 
 class LogBatches:
-    """The log of a store as a stream's batches; lives as long as the query. Not thread-safe."""
+    """The log of a store as a stream's batches; lives as long as the query. Not thread-safe.
 
-    def __init__(self, options: RocketOptions, vfs: Vfs | None = None) -> None:
-        self.options, self._vfs = options, vfs
+    `say` is told what was skipped when `failOnDataLoss` is off; `skipped` counts its bytes.
+    """
+
+    def __init__(
+        self, options: RocketOptions, vfs: Vfs | None = None, say: Callable[[str], None] = print
+    ) -> None:
+        self.options, self._vfs, self._say = options, vfs, say
+        self.skipped, self._skipped_to = 0, -1
         self._target: int | None = None
         #: An end that is known: the chain is followed from there.
         self._known: int | None = None
@@ -109,11 +116,21 @@ class LogBatches:
         log: Any = directory.log
         if offset >= log.min_offset:
             return offset
-        lost = f"offsets {offset} to {log.min_offset} of the log were removed before they were read"
+        begin = int(log.min_offset)
+        topics = ", ".join(self.options.topics or ()) or "all topics"
+        lost = f"{self.options.path}: offsets {offset} to {begin} of the log ({topics}), "
+        lost += f"{begin - offset} bytes, were removed before they were read"
+        moment = directory.first_time(log.files[0]) if log.files else None
+        if moment is not None:
+            kept = datetime.fromtimestamp(moment / 1000, UTC).isoformat(" ", "seconds")
+            lost += f"; what is kept begins at {kept}"
         if self.options.fail_on_data_loss:
-            text = f"{self.options.path}: {lost} (failOnDataLoss=false goes on there)"
-            raise DataLoss(text)
-        return int(log.min_offset)
+            raise DataLoss(f"{lost} (failOnDataLoss=false goes on there)")
+        if begin > self._skipped_to:  # said once, though a batch is planned after it was cut
+            self.skipped += begin - max(offset, self._skipped_to)
+            self._skipped_to = begin
+            self._say(f"{lost}; skipped, {self.skipped} bytes in all")
+        return begin
 
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> LogPlan:
         """Split a batch."""

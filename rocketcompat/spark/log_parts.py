@@ -89,6 +89,8 @@ class PartSummary:
     #: Physical offset of the last record with a key, and of the last record; -1 without one.
     last_item: int = -1
     last_record: int = -1
+    #: Store time of the youngest record, ms.
+    last_timestamp: int = 0
     regions: list[Region] = field(default_factory=list)
     #: Whether the log ends in it, whatever bytes follow.
     ends: bool = False
@@ -133,6 +135,7 @@ class PartWriter:
         summary.items += len(items)
         summary.end = batch.end
         summary.last_record = int(batch.physical_offsets[-1])
+        summary.last_timestamp = max(summary.last_timestamp, int(batch.store_timestamps.max()))
         if len(items):
             summary.last_item = int(items["physical_offset"][-1])
 

@@ -19,6 +19,7 @@ import numpy as np
 from rocketcompat.batch_consume_queue import batch_units
 from rocketcompat.batch_queue_table import BatchQueueTable, queue_names
 from rocketcompat.consume_queue_table import ConsumeQueueTable
+from rocketcompat.consume_queue_units import Units
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -149,17 +150,12 @@ def _build_queues(home: str, split: QueueSplit, files: QueueFiles) -> list[str]:
     table = ConsumeQueueTable(vfs, path, files.size, ext_file_size=files.ext_size)
     batches = BatchQueueTable(vfs, batch_path, files.batch_size, files.batch_topics)
     try:
-        for kind, topic, queue_id, rows, damaged in _runs_of(split.parts, wanted):
-            units = np.ascontiguousarray(rows["unit"]).view(CQ_UNIT.dtype)
-            offsets, times = rows["queue_offset"], rows["store_timestamp"]
+        for kind, topic, queue_id, rows, damaged in runs_in(split.parts, wanted):
             if kind == BATCH_CONSUME_QUEUE_DIRECTORY:
-                made = batch_units(
-                    units["physical_offset"], units["size"], units["tags_code"], times, offsets,
-                    rows["messages"],
-                )  # fmt: skip
-                batches.put_run(topic, queue_id, made)
+                batches.put_run(topic, queue_id, batch_units_in(rows))
             else:
-                table.put_run(topic, queue_id, offsets, units, times, damaged)
+                offsets, times = rows["queue_offset"], rows["store_timestamp"]
+                table.put_run(topic, queue_id, offsets, plain_units_in(rows), times, damaged)
         table.flush(sync=True)
         batches.flush(sync=True)
     finally:
@@ -175,7 +171,21 @@ def _build_queues(home: str, split: QueueSplit, files: QueueFiles) -> list[str]:
     ]
 
 
-def _runs_of(
+def plain_units_in(rows: Array) -> Units:
+    """Return rows of a part as units of an ordinary queue."""
+    return np.ascontiguousarray(rows["unit"]).view(CQ_UNIT.dtype)
+
+
+def batch_units_in(rows: Array) -> Units:
+    """Return rows of a part as units of a queue of inner batches."""
+    units = plain_units_in(rows)
+    return batch_units(
+        units["physical_offset"], units["size"], units["tags_code"],
+        rows["store_timestamp"], rows["queue_offset"], rows["messages"],
+    )  # fmt: skip
+
+
+def runs_in(
     parts: Sequence[PartPlace], wanted: Collection[Queue]
 ) -> Iterator[tuple[str, str, int, Array, Damaged | None]]:
     """Go through the units of queues as in the log: the queue, rows, the region before them."""

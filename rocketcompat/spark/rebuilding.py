@@ -21,14 +21,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocketcompat.batch_queue_table import BatchQueueTable
 from rocketcompat.consume_queue_table import ConsumeQueueTable
-from rocketcompat.directory import ENDS, Region, StoreDirectory
+from rocketcompat.directory import StoreDirectory
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
@@ -41,26 +41,21 @@ from rocketcompat.index_service import IndexService, index_file_name
 from rocketcompat.quarantine import Quarantine
 from rocketcompat.rebuild import Built, extension_size, install, structures_to_build
 from rocketcompat.spark.log_parts import counts_of, items_in, shared_out
+from rocketcompat.spark.log_scanning import LogScan, ScannedLog, run_wave
 from rocketcompat.spark.options import RocketOptions
-from rocketcompat.spark.planning import LogPlan, plan_range
+from rocketcompat.spark.planning import plan_range
 from rocketcompat.spark.rebuild_tasks import (
     BuildJob,
     IndexSplit,
-    PartPlace,
     QueueFiles,
     QueueSplit,
-    ScanJob,
-    ScanSplit,
 )
 from rocketcompat.store_lock import StoreLock
 from tubestore.spark.jobs import running
 from tubestore.spark.jobs.running import (
     Done,
-    Job,
-    Journal,
     Row,
     Told,
-    run,
     silent,
 )
 
@@ -88,18 +83,10 @@ class Rebuilt:
 
 
 @dataclass(frozen=True)
-class Rebuild:
+class Rebuild(LogScan):
     """A rebuild that is planned."""
 
-    directory: StoreDirectory
     structures: tuple[str, ...]
-    work_directory: str
-    log: LogPlan
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What tasks open the directory with."""
-        return {**self.directory.inferred, **self.directory.options}
 
     @property
     def queue_files(self) -> QueueFiles:
@@ -115,24 +102,6 @@ class Rebuild:
     def describe(self) -> str:
         """Say what would be read and built."""
         return f"{self.log.describe()}; builds {' and '.join(self.structures)}"
-
-    def scan_splits(self) -> list[ScanSplit]:
-        """Return the splits of the log with the times of their files."""
-        vfs, log = self.directory.vfs, self.directory.log
-        files = [(file, vfs.modified_ms(file.path)) for file in log.files]
-        return [
-            ScanSplit(
-                split.start,
-                split.end,
-                tuple(
-                    changed
-                    for file, changed in files
-                    if file.file_from_offset < split.end
-                    and file.file_from_offset + log.file_size > split.start
-                ),
-            )
-            for split in self.log.splits
-        ]
 
 
 def plan_rebuild(
@@ -151,7 +120,7 @@ def plan_rebuild(
     # Up to the end of the files: whoever reads the last records finds the log's.
     made = plan_range(directory, given, directory.log.min_offset, directory.log.max_offset)
     work = directory.path(OWN_DIRECTORY, WORK_DIRECTORY, job_id)
-    return Rebuild(directory, wanted, work, made)
+    return Rebuild(directory, work, made, wanted)
 
 
 def rebuild(
@@ -182,13 +151,11 @@ def rebuild(
         if (work / _PLACING).exists():
             shutil.rmtree(work)
         work.mkdir(parents=True, exist_ok=True)
-        scanned = _run(spark, "scan", ScanJob(directory.root, planned.options, str(work)),
-                       planned.scan_splits(), work, told)  # fmt: skip
-        log = _joined(directory.log.min_offset, scanned.rows)
+        scanned, log = planned.scanned(spark, told)
         geometry = geometry_of(directory, believe=True)
         job = BuildJob(str(work), planned.queue_files, geometry)
         splits = list(_build_splits(planned, job, log, running.parallelism(spark)))
-        built = _run(spark, "build", job, splits, work, told)
+        built = run_wave(spark, "build", job, splits, work, told)
         (work / _PLACING).touch()
         _gather(work, built.rows)
         result = Built(str(work), log.end, log.records, log.regions)
@@ -203,54 +170,8 @@ def rebuild(
     return Rebuilt(rows, log.records, done)
 
 
-def _run(
-    spark: SparkSession, name: str, job: Job, splits: Sequence[Any], work: Path, told: Told
-) -> Done:
-    """Run one of the two waves, with a journal in the work directory."""
-    journal = Journal(
-        work / f"{name}.jsonl", job, anew=True, holds=lambda row: os.path.exists(row["path"])
-    )
-    return run(spark, job, splits, journal=journal, told=told)
-
-
-@dataclass(slots=True)
-class _Log:
-    """The log as its parts say it is, in order."""
-
-    end: int
-    records: int = 0
-    regions: list[Region] = field(default_factory=list)
-    parts: list[PartPlace] = field(default_factory=list)
-    items: list[int] = field(default_factory=list)
-    last_item: int = -1
-    last_record: int = -1
-
-
-def _joined(start: int, rows: Sequence[Row]) -> _Log:
-    """Put what the tasks saw together; what stands behind the log's end does not count."""
-    log = _Log(start)
-    last: Region | None = None
-    for row in rows:
-        regions = [Region(**one) for one in row["regions"]]
-        goes_on = bool(last and regions and regions[0].start < last.end)
-        damaged = (last.start, last.end - last.start) if last else None
-        log.parts.append(PartPlace(row["path"], damaged, goes_on))
-        log.items.append(row["items"])
-        log.records += row["records"]
-        if row["records"] or regions:
-            log.end = max(log.end, row["end"])
-        log.last_item = max(log.last_item, row["last_item"])
-        log.last_record = max(log.last_record, row["last_record"])
-        for region in regions[1:] if goes_on else regions:
-            log.regions.append(region)
-            last = last if region.state in ENDS else region
-        if row["ends"]:
-            break
-    return log
-
-
 def _build_splits(
-    planned: Rebuild, job: BuildJob, log: _Log, groups: int
+    planned: Rebuild, job: BuildJob, log: ScannedLog, groups: int
 ) -> Iterator[QueueSplit | IndexSplit]:
     """Share the building out: the index files first, they take longest."""
     if INDEX_DIRECTORY in planned.structures and log.records:
@@ -260,7 +181,7 @@ def _build_splits(
         yield QueueSplit(queues, tuple(log.parts))
 
 
-def _index_splits(log: _Log, geometry: IndexGeometry) -> Iterator[IndexSplit]:
+def _index_splits(log: ScannedLog, geometry: IndexGeometry) -> Iterator[IndexSplit]:
     """Give every index file its items, by their number in the log."""
     room = geometry.items - 1
     starts = [0, *accumulate(log.items)]

@@ -12,9 +12,10 @@ from functools import partial
 from rocketcompat.spark.log_batches import LogBatches
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.reading import LogReading
+from tubestore.spark.tasks import say
 from tubestore.spark.triggers import TriggeredReader
 
 
 def stream_reader(options: RocketOptions, reading: LogReading) -> TriggeredReader:
     """Return what reads a store as a stream."""
-    return TriggeredReader(options, reading, partial(LogBatches, options))
+    return TriggeredReader(options, reading, partial(LogBatches, options, say=say))

@@ -199,14 +199,22 @@ def test_a_stream_follows_a_broker_and_is_frozen_if_asked_for(root: Path) -> Non
     assert drain(root, batches, at)[1] == []
 
 
-def test_a_log_that_was_cleaned_fails_the_stream_or_is_skipped(root: Path) -> None:
+def test_a_log_that_was_cleaned_fails_the_stream_or_is_skipped_and_counted(root: Path) -> None:
     at = batches_of(root).initial()
-    sorted((root / "commitlog").iterdir())[0].unlink()
-    with pytest.raises(DataLoss, match="were removed before they were read"):
-        batches_of(root).latest(at)
-    lenient = batches_of(root, failOnDataLoss="false")
+    first, second = sorted((root / "commitlog").iterdir())[:2]
+    first.unlink()
+    size = int(second.name)
+    text = rf"offsets 0 to {size} of the log \(topic1\), {size} bytes, were removed before they "
+    with pytest.raises(DataLoss, match=text + r"were read; what is kept begins at \d{4}-\d\d-"):
+        batches_of(root, subscribe="topic1").latest(at)
+    said: list[str] = []
+    options = RocketOptions.parse({"path": str(root), "failOnDataLoss": "false"}, stream=True)
+    lenient = LogBatches(options, say=said.append)
     end = lenient.latest(at)
     assert numbers(read_log(root, lenient.plan(at, end))) == numbers(read_log(root, planned(root)))
+    assert lenient.skipped == size
+    assert len(said) == 1
+    assert said[0].endswith(f"skipped, {size} bytes in all")
 
 
 @pytest.mark.parametrize(

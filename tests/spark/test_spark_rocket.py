@@ -12,10 +12,12 @@ import rocketcompat.cli
 import rocketcompat.cli.demo
 import tubestore.cli.demo
 from rocketcompat.cli import demo_spark
+from rocketcompat.message_rows import MESSAGE_SCHEMA
 from tests.spark.rocket_stores import dumped, of_dump, write_rocket_store
 from tests.spark.stores import scanned_rows
 from tests.spark.test_rocket_rebuilding import files_of
 from tests.support.command import run_command
+from tests.support.golden import ROCKET_VERSIONS, unpack
 from tubestore.check import check
 from tubestore.cli.errors import UsageMistake
 from tubestore.errors import TubeStoreError
@@ -137,6 +139,47 @@ def test_queues_and_index_are_rebuilt_by_the_command(
     assert files_of(root) == before
     done = run_command(rocketcompat.cli.main, (*run[:3], "tube"), capsys, monkeypatch)
     assert done.code == 2
+
+
+def test_a_log_is_audited_and_its_statistics_are_printed(
+    spark: Any, root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = ("-o", "maxHashSlotNum=100", "-o", "maxIndexNum=400", "--format", "jsonl")
+    rows_file = tmp_path / "rows.jsonl"
+
+    def audited() -> Any:
+        run = ("spark", "audit", root, *options, "--rows", rows_file)
+        return run_command(rocketcompat.cli.main, run, capsys, monkeypatch)
+
+    done = audited()
+    assert (done.code, done.rows) == (0, [])
+    assert rows_file.read_text().count("\n") > 1
+    queue = next((root / "consumequeue").glob("*/*/*"))
+    raw = bytearray(queue.read_bytes())
+    raw[3] ^= 1
+    queue.write_bytes(raw)
+    done = audited()
+    assert done.code == 1
+    assert [(row["path"], row["reason"]) for row in done.rows] == [(str(queue), "unit_wrong")]
+
+    run = ("spark", "stats", root, "--format", "jsonl")
+    topics = run_command(rocketcompat.cli.main, run, capsys, monkeypatch).rows
+    assert sum(row["messages"] for row in topics) == len(dumped(root))
+    hours = run_command(rocketcompat.cli.main, (*run, "--hours"), capsys, monkeypatch).rows
+    assert {row["queue_id"] for row in hours} == {0, 1, 2, 3}
+    for job in ("audit", "stats"):
+        run = ("spark", job, root, "--dry-run")
+        assert "planned" in run_command(rocketcompat.cli.main, run, capsys, monkeypatch).out
+
+
+def test_golden_logs_are_read_as_they_are_dumped(spark: Any, tmp_path: Path) -> None:
+    from rocketcompat.spark import read
+
+    for version in ROCKET_VERSIONS:
+        root = unpack("rocketmq", version, "rolled", tmp_path / version).store
+        found = read(spark, str(root), columns=list(MESSAGE_SCHEMA.names)).toArrow()
+        order = [("physical_offset", "ascending")]
+        assert found.sort_by(order).to_pylist() == dumped(root)
 
 
 def test_the_demos_stores_are_worked_on(

@@ -174,6 +174,41 @@ def test_a_stream_is_copied_batch_by_batch_and_goes_on(spark: Any, tmp_path: Pat
     assert list(check(two)) == []
 
 
+def test_a_stream_of_which_a_task_failed_goes_on_without_a_loss_or_a_duplicate(
+    spark: Any, tmp_path: Path
+) -> None:
+    from tubestore.spark import read_stream, write_stream
+
+    one, two, marks = tmp_path / "one", tmp_path / "two", tmp_path / "marks"
+    write_store(one, {"logs": 300})
+    marks.mkdir()
+
+    def fail_thrice(batches: Any) -> Any:  # a task has three attempts
+        import os
+
+        yield from batches
+        if len(os.listdir(marks)) in (1, 2, 3):
+            open(f"{marks}/{len(os.listdir(marks))}", "w").close()
+            raise RuntimeError("again")
+
+    def run_it() -> None:
+        frame = read_stream(spark, str(one), maxOffsetsPerTrigger=150)
+        query = write_stream(
+            frame.mapInArrow(fail_thrice, frame.schema), str(two),
+            checkpoint=str(tmp_path / "c"), trigger={"availableNow": True},
+        )  # fmt: skip
+        query.awaitTermination()
+
+    (marks / "0").touch()
+    with pytest.raises(Exception, match="again"):
+        run_it()
+    assert len(list(marks.iterdir())) == 4
+    assert not two.exists() or scanned_rows(two) == []
+    run_it()
+    assert scanned_rows(two) == scanned_rows(one)
+    assert list(check(two)) == []
+
+
 def test_a_named_query_writes_each_batch_once_also_with_a_new_checkpoint(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 from tubestore.cli.arguments import RootArgument, printing, say
 from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.output import Column, Summary, emit_rows
-from tubestore.cli.spark_jobs import JobRun, job_command, spark_app
+from tubestore.cli.spark_jobs import JobRun, job_command, spark_app, stats_columns
 
 app = spark_app("Jobs over whole stores in Spark: audit, stats, export, import, compact, doctor.")
 
@@ -24,17 +24,7 @@ _EXECUTOR = (
     Column("host"), Column("process", "int64"), Column("python"), Column("tubestore"),
     Column("pyspark"), Column("pyarrow"), Column("numpy"), Column("uuid"),
 )  # fmt: skip
-_HOUR = (
-    Column("topic"), Column("partition_id", "int32"), Column("hour", "int64"),
-    Column("messages", "int64"), Column("bytes", "int64"), Column("least", "int64"),
-    Column("most", "int64"), Column("first", "int64"), Column("last", "int64"),
-)  # fmt: skip
-_TOPIC = (
-    Column("topic"), Column("partitions", "int64"), Column("messages", "int64"),
-    Column("bytes", "int64"), Column("mean_bytes", "int64"),
-    Column("messages_per_second"), Column("skew"),
-    Column("first", "int64"), Column("last", "int64"),
-)  # fmt: skip
+_HOUR, _TOPIC = stats_columns("partition_id", "partitions")
 
 
 @app.command()

@@ -162,6 +162,18 @@ def spark_app(help: str) -> typer.Typer:
     )
 
 
+def stats_columns(one: str, several: str) -> tuple[tuple[Column, ...], tuple[Column, ...]]:
+    """Return the columns of statistics by the hour and by topic; what shares a topic is `one`."""
+    numbers = ("messages", "bytes", "least", "most", "first", "last")
+    hour = (Column("topic"), Column(one, "int32"), Column("hour", "int64"))
+    topic = (
+        Column("topic"), Column(several, "int64"), Column("messages", "int64"),
+        Column("bytes", "int64"), Column("mean_bytes", "int64"), Column("messages_per_second"),
+        Column("skew"), Column("first", "int64"), Column("last", "int64"),
+    )  # fmt: skip
+    return (*hour, *(Column(name, "int64") for name in numbers)), topic
+
+
 def pairs(given: Iterable[str] | None) -> dict[str, str]:
     """Read NAME=VALUE texts; UsageMistake."""
     found = {}

@@ -56,9 +56,15 @@ def _added(portion: Portion, bytes_: ShardBytes) -> list[list[Any]]:
     if not parts:
         return []
     entries = np.concatenate(parts)
-    times = entries["received_time"].astype(np.int64)
-    sizes = entries["data_size"].astype(np.int64)
-    ids = entries["partition_id"].astype(np.int64)
+    names = ("partition_id", "received_time", "data_size")
+    return added_up(portion.shard.topic, *(entries[name].astype(np.int64) for name in names))
+
+
+def added_up(topic: str, ids: Array, times: Array, sizes: Array) -> list[list[Any]]:
+    """Add messages of a topic up by partition and hour: lists in the order of `COLUMNS`.
+
+    `ids` are their partitions, `times` ms, `sizes` bytes: int64, shape (n,), n > 0.
+    """
     hours = times // HOUR_MS
     low, span = int(hours.min()), int(hours.max() - hours.min()) + 1
     keys, order, counts = _grouped(ids * span + (hours - low))
@@ -73,7 +79,7 @@ def _added(portion: Portion, bytes_: ShardBytes) -> list[list[Any]]:
         np.maximum.reduceat(times, bounds),
     )
     return [
-        [portion.shard.topic, key // span, key % span + low, *values]
+        [topic, key // span, key % span + low, *values]
         for key, *values in zip(keys.tolist(), *(c.tolist() for c in columns), strict=True)
     ]
 
