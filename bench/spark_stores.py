@@ -1,0 +1,111 @@
+"""The stores that Spark is measured over, and what a process of Spark's takes of the machine.
+
+Next to read: `spark_cases.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import rocketcompat
+import tubestore
+
+BODY = 1024
+PARTITIONS = 10
+_BATCH = 1000
+
+
+def fill(root: Path, mib: int) -> int:
+    """Write a store of so many MiB of bodies; returns the messages."""
+    table = pa.table(
+        {
+            "body": [os.urandom(BODY) for _ in range(_BATCH)],
+            "partition": pa.array([n % PARTITIONS for n in range(_BATCH)], pa.int32()),
+            "filter_item": ["paid"] * _BATCH,
+        }
+    )
+    batches = -(-(mib << 10) // _BATCH)
+    with tubestore.open(root, segment_size_bytes=128 << 20) as store:
+        topic = store.create_topic("logs", partitions=PARTITIONS)
+        for _ in range(batches):
+            topic.append_batch(table)
+    return batches * _BATCH
+
+
+def fill_log(root: Path, mib: int) -> int:
+    """Write a CommitLog of so many MiB of bodies, each with two keys; returns the messages."""
+    body = [os.urandom(BODY) for _ in range(_BATCH)]
+    batches = -(-(mib << 10) // _BATCH)
+    with rocketcompat.open(root, "w", layouts=set()) as store:
+        for first in range(0, batches * _BATCH, _BATCH):
+            numbers = range(first, first + _BATCH)
+            store.put_columns(
+                {
+                    "topic": ["orders"] * _BATCH,
+                    "queue_id": pa.array([n % 8 for n in numbers], pa.int32()),
+                    "body": body,
+                    "tags": ["paid"] * _BATCH,
+                    "keys": [f"order-{n} user-{n % 5000}" for n in numbers],
+                }
+            )
+    return batches * _BATCH
+
+
+def linked(store: Path, root: Path, times: int) -> Path:
+    """Make a root of so many topics, each with the files of one store (links)."""
+    shutil.rmtree(root, ignore_errors=True)
+    for number in range(times):
+        shutil.copytree(store / "logs-0", root / f"logs{number}-0", copy_function=os.link)
+    return root
+
+
+def fresh(path: Path) -> Path:
+    """Return a directory that is not there."""
+    shutil.rmtree(path, ignore_errors=True)
+    return path
+
+
+def _python_workers() -> Iterator[Any]:
+    """Go through Spark's Python processes on this machine: what the JVM has started."""
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "python" in process.name() and "pyspark.daemon" in process.cmdline():
+                yield process
+
+
+def watched(run: Callable[[], Any]) -> tuple[float, int]:
+    """Run something: (processor seconds of all processes, peak MB of the largest Python worker)."""
+    import psutil
+
+    def spent() -> float:
+        total = 0.0
+        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
+    for process in _python_workers():
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # the peak starts anew
+    before = spent()
+    run()
+    cpu = max(0.0, spent() - before)  # of what has ended meanwhile nothing is known
+    return cpu, max((_peak_mb(process.pid) for process in _python_workers()), default=0)
+
+
+def _peak_mb(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) >> 10
+    return 0
