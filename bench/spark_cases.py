@@ -18,11 +18,12 @@ from bench.spark_bounds import arrow_writer, from_memory, thrown_away
 from bench.spark_stores import BODY, fill, fill_log, fresh, linked
 from bench.workload import Bar
 from rocketcompat.directory import StoreDirectory
+from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketcompat.quarantine import Quarantine
 from rocketcompat.rebuild import rebuild as rebuild_here
 from rocketcompat.spark import write as write_log
 from rocketcompat.spark.jobs import convert, plan_convert
-from rocketcompat.spark.rebuilding import STRUCTURES, rebuild
+from rocketcompat.spark.rebuilding import rebuild
 from rocketcompat.spark.tube_jobs import convert_tube, plan_tube_convert
 from tubestore.clock import SystemClock
 from tubestore.spark import read, write
@@ -33,6 +34,7 @@ from tubestore.spark.jobs.stats import stats
 COLUMNS = ["partition_id", "offset", "received_time_ms", "key_code", "body"]
 #: How many times the store stands there for jobs that take a second a GiB.
 TIMES = 4
+_STRUCTURES = (CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY)
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,7 @@ class Cases:
 
         def here() -> None:
             kept = Quarantine(directory.vfs, root)
-            list(rebuild_here(directory, tuple(STRUCTURES), clock=SystemClock(), quarantine=kept))
+            list(rebuild_here(directory, _STRUCTURES, clock=SystemClock(), quarantine=kept))
 
         def clean(run: Callable[[], Any]) -> None:
             run()
@@ -274,7 +276,7 @@ class Cases:
             "Queues and index of a CommitLog, built and put in the place of the old ones",
             count,
             (
-                Way("in Spark", lambda: clean(lambda: rebuild(self.spark, root))),
+                Way("in Spark", lambda: clean(lambda: rebuild(self.spark, root, _STRUCTURES))),
                 Way("one process", lambda: clean(here)),
             ),
             (Bar("one process", 1.5),),
