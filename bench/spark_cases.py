@@ -91,10 +91,10 @@ class Cases:
         root = linked(self._store(), self.place / "linked", times)
         return str(root), times * self._counts["store"]
 
-    def _log(self, times: int = 1) -> tuple[str, int]:
+    def _log(self, times: int, *, users: bool) -> tuple[str, int]:
         name = f"log-{times}"
         if name not in self._counts:
-            self._counts[name] = fill_log(self.place / name, times * self.mib)
+            self._counts[name] = fill_log(self.place / name, times * self.mib, users=users)
         return str(self.place / name), self._counts[name]
 
     # -- kernels without Spark -------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Cases:
         )
 
     def _to_tube(self) -> SparkCase:
-        (root, count), out = self._log(), self.place / "converted"
+        (root, count), out = self._log(1, users=False), self.place / "converted"
 
         def here() -> tuple[Any, Iterable[Any]]:
             job, made = plan_convert(root, str(fresh(out)), None, {})
@@ -194,7 +194,7 @@ class Cases:
 
         return self._job(
             "spark-to-tube",
-            "A CommitLog into a tube root; kernels stage files, Spark publishes them as well",
+            "A CommitLog (a key each) into a tube root; kernels stage files, Spark publishes, too",
             count,
             lambda: convert(self.spark, root, str(fresh(out))),
             here,
@@ -260,7 +260,7 @@ class Cases:
         )
 
     def _rebuild(self) -> SparkCase:
-        root, count = self._log(TIMES)
+        root, count = self._log(TIMES, users=True)
         directory = StoreDirectory(root)
 
         def here() -> None:
@@ -273,7 +273,7 @@ class Cases:
 
         return SparkCase(
             "spark-rebuild",
-            "Queues and index of a CommitLog, built and put in the place of the old ones",
+            "Queues and index of a CommitLog (two keys each), put in the place of the old ones",
             count,
             (
                 Way("in Spark", lambda: clean(lambda: rebuild(self.spark, root, _STRUCTURES))),

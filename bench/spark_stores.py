@@ -39,8 +39,8 @@ def fill(root: Path, mib: int) -> int:
     return batches * _BATCH
 
 
-def fill_log(root: Path, mib: int) -> int:
-    """Write a CommitLog of so many MiB of bodies, each with two keys; returns the messages."""
+def fill_log(root: Path, mib: int, *, users: bool) -> int:
+    """Write a CommitLog of so many MiB of bodies, each with a key, or two; returns the messages."""
     body = [os.urandom(BODY) for _ in range(_BATCH)]
     batches = -(-(mib << 10) // _BATCH)
     with rocketcompat.open(root, "w", layouts=set()) as store:
@@ -52,7 +52,9 @@ def fill_log(root: Path, mib: int) -> int:
                     "queue_id": pa.array([n % 8 for n in numbers], pa.int32()),
                     "body": body,
                     "tags": ["paid"] * _BATCH,
-                    "keys": [f"order-{n} user-{n % 5000}" for n in numbers],
+                    "keys": [
+                        f"order-{n} user-{n % 5000}" if users else f"order-{n}" for n in numbers
+                    ],
                 }
             )
     return batches * _BATCH

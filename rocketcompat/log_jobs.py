@@ -39,8 +39,8 @@ ROW = np.dtype(
     ]
 )  # fmt: skip
 KEY_HASH = np.dtype("<i4")
-#: Bytes that are looked at, or copied, at a time.
-WINDOW_BYTES = 8 << 20
+#: Bytes that are looked at, or copied, at a time: they stay in the processor's cache.
+WINDOW_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
