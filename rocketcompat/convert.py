@@ -26,7 +26,6 @@ from rocketcompat.formats import (
     BODY_CRC_MASK,
     BOLTMQ_MAGIC,
     BOLTMQ_MAGIC_BLANK,
-    COMMIT_LOG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
     MAGIC_V1,
@@ -75,6 +74,8 @@ def copy_store(
     pieces = _bolt_pieces if is_boltmq(source) else _pieces
     vfs = source.vfs
     state = _State(vfs, source.root, target)
+    if state.end is None:
+        _check_new(vfs, target)
     writer = LogWriter(
         vfs, target, config.mapped_file_size_commit_log, start=source.log.min_offset,
         resume_at=state.end,
@@ -101,8 +102,7 @@ def to_tubestore(
 ) -> dict[str, int]:
     """Build the shards of a log as a tubestore root of its own at `target`, a new directory."""
     vfs = source.vfs
-    if vfs.entries(target):
-        raise NotAStore(target, "holds something already; a new directory is needed")
+    _check_new(vfs, target)
     parent = os.path.dirname(os.path.abspath(target))
     vfs.make_directories(parent)
     built = build(source, [TUBE_DIRECTORY], clock=clock, told=told, work=f"{target}.new")
@@ -125,8 +125,7 @@ def from_tubestore(
     config = MessageStoreConfig.from_camel(options or {}).changed(
         layouts=frozenset({"consume_queue", "index"})
     )
-    if OsVfs().entries(os.path.join(target, COMMIT_LOG_DIRECTORY)):
-        raise NotAStore(target, "holds a log already; a new root is needed")
+    _check_new(OsVfs(), target)
     count = size = 0
     with (
         tubestore.open(source, mode="r", on_damage="isolate") as shards,
@@ -141,6 +140,12 @@ def from_tubestore(
                         count, size = count + 1, put.physical_offset + put.size
             told(done + 1, len(topics))
     return {"records": count, "bytes": size, "left_out": 0}
+
+
+def _check_new(vfs: Vfs, target: str) -> None:
+    """Raise NotAStore if a copy would be mixed with something that is there."""
+    if vfs.entries(target):
+        raise NotAStore(target, "holds something already; a new directory is needed")
 
 
 def is_boltmq(directory: StoreDirectory) -> bool:

@@ -39,6 +39,7 @@ from rocketcompat.log_scan import Damage, find_record, scan
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.progress import ProgressFile
 from tubestore.errors import NotAStore
+from tubestore.filenames import OWN_DIRECTORY, STORE_FILE
 from tubestore.vfs import OsVfs, Vfs
 
 #: States of a region behind which the log does not go on.
@@ -88,7 +89,10 @@ class StoreDirectory:
         self.options = dict(options or {})
         paths = self._log_paths()
         if not self.vfs.exists(paths[0]):
-            raise NotAStore(self.root, "has no commitlog directory, so it is no RocketMQ store")
+            ours = self.vfs.exists(os.path.join(self.root, OWN_DIRECTORY, STORE_FILE))
+            hint = "; it is a tubestore store: use tubestore" if ours else ""
+            text = f"has no commitlog directory, so it is no RocketMQ store{hint}"
+            raise NotAStore(self.root, text)
         missing = [path for path in paths if not self.vfs.exists(path)]
         if missing:
             raise NotAStore(self.root, f"has no directory {missing[0]}")

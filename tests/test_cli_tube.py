@@ -386,6 +386,11 @@ def test_check_ends_with_0_when_clean_and_1_with_findings(
         (("dump", "{root}/t-0"), 3, "directory above"),
         (("stat", "{root}/absent"), 3, "no such directory"),
         (("check", "{root}/absent"), 3, "no such directory"),
+        *(
+            ((command, "{root}", "-t", "absent"), 1, "no topic 'absent'")
+            for command in ("stat", "check", "repair")
+        ),
+        (("read", "{root}", "t", "-f", "xml"), 2, "'--format' / '-f': 'xml' is not one of"),
     ],
 )
 def test_a_mistake_is_one_line_on_stderr_and_its_exit_code(
@@ -486,6 +491,9 @@ def test_help_loads_neither_numpy_nor_arrow_nor_the_engine() -> None:
 
 def test_the_module_runs_as_the_command() -> None:
     assert finish("--version").stdout.startswith(b"tubestore ")
+    rocket = [sys.executable, "-m", "rocketcompat", "--version"]
+    said = subprocess.run(rocket, capture_output=True, env=ENVIRONMENT, check=True).stdout
+    assert said.startswith(b"rocketcompat ")
     result = finish()
     assert (result.returncode, result.stdout) == (2, b"")
     assert b"append" in result.stderr

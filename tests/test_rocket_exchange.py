@@ -21,11 +21,12 @@ from rocketcompat.diff import diff
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.dump import dump_log
 from rocketcompat.log_writer import LogWriter
-from tests.support.command import Command
+from tests.support.command import Command, run_command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_cli import command_fixture, digest  # noqa: F401
 from tests.test_rocket_decode import BOLTMQ
 from tests.test_rocket_rebuild import SMALL, messages
+from tubestore.cli import main as tubestore_main
 from tubestore.clock import ManualClock
 from tubestore.errors import MessageTooLarge, NotAStore
 from tubestore.vfs import OsVfs
@@ -269,6 +270,39 @@ def test_a_log_becomes_shards_and_a_log_again(tmp_path: Path, command: Command) 
     assert done.code == 0
     assert differences(tmp_path / "a", tmp_path / "b", ignore=["store_timestamp"]) == []
     assert command("convert", tmp_path / "a", tmp_path / "shards", "--to", "tubestore").code == 3
+
+
+def test_a_copy_is_not_mixed_with_what_is_there(tmp_path: Path, command: Command) -> None:
+    with rocketcompat.open(tmp_path / "log", "w", SMALL, background=False) as store:
+        for message in messages(3):
+            store.put_message(message)
+    with tubestore.open(tmp_path / "shards") as shards:
+        shards.create_topic("logs").append(b"here")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    sources, before = (tmp_path / "log", tmp_path / "shards"), digest(tmp_path)
+    for source in sources:
+        for target in (*sources, tmp_path / "other"):
+            done = command("convert", source, target)
+            assert (done.code, "holds something already" in done.err) == (3, True)
+    assert digest(tmp_path) == before
+
+
+def test_each_program_names_the_other_for_the_others_stores(
+    tmp_path: Path,
+    command: Command,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with rocketcompat.open(tmp_path / "log", "w", SMALL, background=False) as store:
+        store.put_message(messages(1)[0])
+    with tubestore.open(tmp_path / "shards") as shards:
+        shards.create_topic("logs").append(b"here")
+    assert "it is a tubestore store: use tubestore" in command("info", tmp_path / "shards").err
+    assert (tmp_path / "log" / "index").exists()
+    refused = run_command(tubestore_main, ("check", tmp_path / "log"), capsys, monkeypatch)
+    assert refused.code == 3
+    assert f"use rocketcompat; its shards are in {tmp_path}/log/tube" in refused.err
 
 
 def test_shards_of_tubemq_become_queues(tmp_path: Path, command: Command) -> None:

@@ -119,11 +119,11 @@ def check_root(root: str, vfs: Vfs) -> None:
     if not vfs.exists(root):
         raise NotAStore(root, "no such directory")
     names = {name: is_directory for name, is_directory, _ in vfs.entries(root)}
-    if names.get(INDEX_DIRECTORY) or any(name.endswith(DATA_SUFFIX) for name in names):
-        raise NotAStore(root, "this is one shard; give the directory above it")
-    if names.get("commitlog"):
+    if names.get("commitlog"):  # it has an `index`, too
         where = f"; its shards are in {join(root, 'tube')}" if names.get("tube") else ""
         raise NotAStore(root, f"this is a RocketMQ store: use rocketcompat{where}")
+    if names.get(INDEX_DIRECTORY) or any(name.endswith(DATA_SUFFIX) for name in names):
+        raise NotAStore(root, "this is one shard; give the directory above it")
     shards = any(d and parse_store_key(name) for name, d in names.items())
     if names and not shards and OWN_DIRECTORY not in names:
         raise NotAStore(root, "there is no store in this directory")

@@ -20,6 +20,7 @@ from rocketcompat.cli.moving import convert, diff, export, import_
 from rocketcompat.cli.reading import get, offset_by_time, query
 from rocketcompat.cli.spark import app as _spark
 from rocketcompat.cli.tailing import tail
+from tubestore.cli.arguments import add_version
 from tubestore.cli.errors import run
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+add_version(app, "rocketcompat")
 _COMMANDS = (
     info, dump, tail, get, query, offset_by_time, queues, cq, index, checkpoint, lag, decode, check,
     recover, repair, rebuild, clean, export, import_, convert, diff,

@@ -16,6 +16,7 @@ from tubestore.cli.arguments import (
     StoreIdOption,
     TopicArgument,
     TopicOption,
+    add_version,
 )
 from tubestore.cli.errors import Leave
 from tubestore.cli.output import (
@@ -48,21 +49,7 @@ LongFormat = Annotated[Format, typer.Option("--format", help="How to print the d
 Verify = Annotated[bool, typer.Option("--verify", help="Compare checksums.")]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from tubestore import __version__
-
-        print(f"tubestore {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
+add_version(app, "tubestore")
 
 
 @app.command()

@@ -17,6 +17,7 @@ from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Format, Int64, Output
 from tubestore.cli.times import parse_time
 from tubestore.clock import SystemClock
+from tubestore.errors import UnknownTopic
 from tubestore.filenames import OWN_DIRECTORY, TOPICS_FILE, parse_store_key
 
 RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's directory.")]
@@ -26,13 +27,25 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     """Return the topics of ROOT that begin so; for the shell, so it has to be quick and quiet."""
     # What stands before an option that waits for its value has not been parsed.
     root = str(context.params.get("root") or next(iter(context.args), ""))
+    return sorted(name for name in _topics_of(root) or () if name.startswith(incomplete))
+
+
+def check_topic(root: str, topic: str | None) -> None:
+    """Raise UnknownTopic for one that a directory has not: a slip would look like a sound one."""
+    if topic is not None and topic not in (_topics_of(root) or (topic,)):
+        raise UnknownTopic(topic)
+
+
+def _topics_of(root: str) -> set[str] | None:
+    """Return the topics that files and settings tell of; None if they cannot be read."""
     try:
-        settings = Path(root, OWN_DIRECTORY, TOPICS_FILE).read_bytes()
-        names = set(json.loads(settings)["topics"])
-        names |= {key[0] for name in os.listdir(root) if (key := parse_store_key(name))}
+        names = {key[0] for name in os.listdir(root) if (key := parse_store_key(name))}
+        with contextlib.suppress(FileNotFoundError):  # a broker's directory
+            settings = Path(root, OWN_DIRECTORY, TOPICS_FILE).read_bytes()
+            names |= set(json.loads(settings)["topics"])
+        return names
     except (OSError, ValueError, KeyError, TypeError):
-        return []
-    return sorted(name for name in names if name.startswith(incomplete))
+        return None
 
 
 TopicArgument = Annotated[
@@ -54,6 +67,25 @@ OutOption = Annotated[
     str | None,
     typer.Option("--out", "-o", metavar="FILE", help="Write to a file; needed for arrow, parquet."),
 ]
+
+
+def add_version(app: typer.Typer, name: str) -> None:
+    """Give a program the option --version."""
+
+    def show(wanted: bool) -> None:
+        if wanted:
+            from tubestore import __version__
+
+            print(f"{name} {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def _options(
+        version: bool = typer.Option(
+            False, "--version", callback=show, is_eager=True, help="Print the version."
+        ),
+    ) -> None:
+        pass
 
 
 class DurabilityName(enum.StrEnum):

@@ -113,7 +113,8 @@ def _typer_or_internal(name: str, error: Exception) -> int:
         print(error.format_message(), file=sys.stderr)  # type: ignore[attr-defined]  # the help
         return EXIT_USAGE
     if "ClickException" in kind:
-        return _say(name, error.format_message(), EXIT_USAGE)  # type: ignore[attr-defined]
+        text = error.format_message()  # type: ignore[attr-defined]
+        return _say(name, text.replace(": Value error, ", ": "), EXIT_USAGE)
     return _say(
         name, f"internal error: {error!r} (traceback in {_save_traceback()})", EXIT_INTERNAL
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tubestore.cli.arguments import printing, say, watching
+from tubestore.cli.arguments import check_topic, printing, say, watching
 from tubestore.cli.batches import emit_batches
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.output import (
@@ -68,6 +68,7 @@ def stat(
 ) -> None:  # fmt: skip
     """Print a row a shard from the names and lengths of its files."""
     shards = find_shards(root, topic=topic, store_id=store_id)
+    check_topic(root, topic)
     with printing(out, **how) as output:
         if prometheus:
             from tubestore import metrics
@@ -119,6 +120,7 @@ def check(
     """Print a row a finding; exit code 1 if there are any."""
     from tubestore import check as checking
 
+    check_topic(root, topic)
     with printing(out, **how) as output, watching("checked", progress) as watch:
         findings = checking.check(
             root,
@@ -151,6 +153,7 @@ def repair(
     """Print a row an action; exit code 1 if something is to be done and was not."""
     from tubestore import repair as repairing
 
+    check_topic(root, topic)
     with printing(out, **how) as output, watching("shards", progress) as watch:
         actions = repairing.repair(
             root,
