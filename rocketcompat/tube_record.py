@@ -16,6 +16,7 @@ Next to read: `tube_layout.py`.
 from __future__ import annotations
 
 import base64
+import re
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,8 @@ _KEY_BYTES = np.frombuffer(f"{RESERVED_KEY}=".encode(), np.uint8)
 #: 1 for a byte that no plain property string has.
 _NOT_PLAIN = np.zeros(256, np.uint8)
 _NOT_PLAIN[list(b",=$ \t\r\n\x0b\x0c")] = 1
+#: The same in texts, where white space has more signs.
+_STRANGE = re.compile(r"[,=$\x01\x02\s]")
 _TO_ATTRIBUTES = np.arange(256, dtype=np.uint8)
 _TO_ATTRIBUTES[ord(NAME_VALUE_SEPARATOR)] = ord("=")
 _TO_ATTRIBUTES[ord(PROPERTY_SEPARATOR)] = ord(",")
@@ -115,7 +118,9 @@ def to_tube(log: LogColumns, rows: Array) -> RecordColumns:
     reserved = _reserved_column(log, rows, bits, narrow)
     special = np.flatnonzero(~(plain & narrow))
     if len(special):
-        reserved, texts = _with_special(log, rows, bits, special, reserved, texts, properties)
+        reserved, texts = _with_special(
+            log, rows, bits, narrow, special, reserved, texts, properties
+        )
     system = _system_items(tags, columns["store_timestamp"])
     commas = pa.array([b"", b","], pa.large_binary()).take(
         pa.array((binary_sizes(texts) > 0).astype(np.int8))
@@ -212,31 +217,31 @@ def _with_special(
     log: LogColumns,
     rows: Array,
     bits: Array,
+    narrow: Array,
     special: Array,
     reserved: Any,
     texts: Any,
     properties: Any,
 ) -> tuple[Any, Any]:
-    """Replace what does not fit the fast way: IPv6 hosts, property strings that are not plain."""
-    own, plain_texts = [], []
-    born, store = log.hosts("born_host"), log.hosts("store_host")
-    for place in special.tolist():
-        row = int(rows[place])
-        raw = properties[place].as_py()
-        fields = {f: int(log.column(f)[row]) for f in _NUMBERS}
-        own.append(
-            _reserved_bytes(int(bits[place]), fields, born[row].as_py(), store[row].as_py(), raw)
-        )
-        plain_texts.append(_plain_pairs(raw) if bits[place] & BIT_RAW_PROPERTIES else None)
+    """Replace what does not fit the fast way: IPv6 hosts, property strings that are not plain.
+
+    Keys with a space between them are such a string, and frequent: with IPv4 hosts the string's
+    base64 is put behind what the fast way has made, whose size is a multiple of 3.
+    """
+    chosen = pa.array(special)
+    raws, own = properties.take(chosen).to_pylist(), reserved.take(chosen).to_pylist()
+    for number in np.flatnonzero(~narrow[special]).tolist():
+        own[number] = _wide(log, int(rows[special[number]]), int(bits[special[number]]))
+    not_plain = bits[special] & BIT_RAW_PROPERTIES != 0
+    kept = texts.take(chosen).to_pylist()
+    for number in np.flatnonzero(not_plain).tolist():
+        own[number] += base64.urlsafe_b64encode(raws[number]).rstrip(b"=")
+        kept[number] = _plain_pairs(raws[number])
     places = np.arange(len(rows))
     places[special] = len(rows) + np.arange(len(special))
-    reserved = pa.concat_arrays([reserved, pa.array(own, pa.large_binary())])
-    kept = [
-        texts[place].as_py() if text is None else text
-        for place, text in zip(special.tolist(), plain_texts, strict=True)
-    ]
-    texts = pa.concat_arrays([texts, pa.array(kept, pa.large_binary())])
     order = pa.array(places)
+    reserved = pa.concat_arrays([reserved, pa.array(own, pa.large_binary())])
+    texts = pa.concat_arrays([texts, pa.array(kept, pa.large_binary())])
     return reserved.take(order), texts.take(order)
 
 
@@ -250,24 +255,20 @@ _NUMBERS = (
 )
 
 
-def _reserved_bytes(
-    bits: int, fields: dict[str, int], born_host: bytes, store_host: bytes, raw: bytes
-) -> bytes:
-    layout = RESERVED[(len(born_host) == 20) + 2 * (len(store_host) == 20)]
-    blob = layout.pack(
-        version=RESERVED_VERSION, bits=bits, born_host=born_host, store_host=store_host, **fields
-    )
-    if bits & BIT_RAW_PROPERTIES:
-        blob += raw
-    return _KEY_BYTES.tobytes() + base64.urlsafe_b64encode(blob).rstrip(b"=")
+def _wide(log: LogColumns, row: int, bits: int) -> bytes:
+    """Return `$rmq$=…` of a row with hosts of any length, without its property string."""
+    hosts = {name: log.hosts(name)[row].as_py() for name in ("born_host", "store_host")}
+    layout = RESERVED[(len(hosts["born_host"]) == 20) + 2 * (len(hosts["store_host"]) == 20)]
+    fields = {name: int(log.column(name)[row]) for name in _NUMBERS}
+    blob = layout.pack(version=RESERVED_VERSION, bits=bits, **hosts, **fields)
+    return _KEY_BYTES.tobytes() + base64.urlsafe_b64encode(blob)
 
 
 def _plain_pairs(raw: bytes) -> bytes:
     """Return those pairs of a property string that a TubeMQ reader can be shown as attributes."""
     pairs = []
     for name, value in parse_properties(raw.decode(errors="replace")).items():
-        text = name + value
-        if not any(c in text for c in ",=$\x01\x02") and not any(c.isspace() for c in text):
+        if not _STRANGE.search(name) and not _STRANGE.search(value):
             pairs.append(f"{name}={value}")
     return ",".join(pairs).encode()
 
