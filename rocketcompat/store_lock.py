@@ -61,5 +61,5 @@ def _locked(vfs: Vfs, root: str) -> VfsLock:
         file.close()
     try:
         return vfs.lock(path, kind="lockf")
-    except (BlockingIOError, PermissionError):
+    except BlockingIOError:
         raise StoreLocked(root) from None

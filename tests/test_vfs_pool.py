@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gc
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import rocketcompat
 import tubestore
 from tubestore.manager import MessageStoreManager
 from tubestore.testing import MemoryVfs
@@ -121,6 +125,33 @@ def test_reading_many_shards_needs_few_descriptors(tmp_path: Path) -> None:
         topic = write_to_many_shards(store)
         assert topic.scan().read_all().num_rows == 180
         assert open_descriptors() - before <= 30
+
+
+def test_a_lock_that_may_not_be_taken_is_not_called_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Any, *_: Any) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    tubestore.open(tmp_path / "s").close()
+    rocketcompat.open(tmp_path / "r", "w", background=False).close()
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(PermissionError):
+        tubestore.open(tmp_path / "s")
+    with pytest.raises(PermissionError):
+        rocketcompat.open(tmp_path / "r", "w", background=False)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EAGAIN])
+def test_what_lockf_says_of_a_lock_that_is_held_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def held(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "lockf", held)
+    with pytest.raises(BlockingIOError):
+        OsVfs().lock(str(tmp_path / "lock"), kind="lockf")
 
 
 def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:

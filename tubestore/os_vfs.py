@@ -219,8 +219,10 @@ class OsLock:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             else:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             os.close(self._fd)
+            if error.errno == errno.EACCES:  # lockf's other word for it
+                raise BlockingIOError(error.errno, error.strerror, path) from None
             raise
 
     def release(self) -> None:
@@ -350,7 +352,7 @@ class OsVfs:
             self.sync_directory(os.path.dirname(path))
 
     def lock(self, path: str, *, kind: str) -> OsLock:
-        """Take the lock of a file; BlockingIOError or PermissionError if somebody has it."""
+        """Take the lock of a file; BlockingIOError if somebody has it."""
         return OsLock(path, kind)
 
     def boot_id(self) -> str:

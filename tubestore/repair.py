@@ -66,7 +66,7 @@ def repair(
     vfs.make_directories(own)
     try:
         lock = vfs.lock(join(own, LOCK_FILE), kind="flock")
-    except (BlockingIOError, PermissionError) as error:
+    except BlockingIOError as error:
         raise StoreLocked(root) from error
     try:
         quarantine = Quarantine(vfs, root, (clock or SystemClock()).now_ms())

@@ -62,7 +62,7 @@ class StoreDirectory:
             raise NotAStore(self.root, "not a directory") from error
         try:
             self._lock = self.vfs.lock(join(self._own, LOCK_FILE), kind="flock")
-        except (BlockingIOError, PermissionError) as error:
+        except BlockingIOError as error:
             raise StoreLocked(self.root) from error
         if not self.vfs.exists(join(self._own, STORE_FILE)):
             try:
