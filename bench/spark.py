@@ -103,6 +103,7 @@ def measure(asked: argparse.Namespace, out: TextIO, place: Path) -> None:
                     out.write(run.as_json() + "\n")
                     runs.append(run)
                 print(table(case, runs), flush=True)
+                cases.tidy()
         if any(_STREAM.startswith(part) for part in only):
             found = latency(spark, place)
             note(found)

@@ -74,6 +74,11 @@ class Cases:
         for times in (1, 2, 4, 8):
             yield f"growth-{times}", lambda times=times: self._growth(times)
 
+    def tidy(self) -> None:
+        """Remove what a case has made: its pages would be written out beside the next one."""
+        for name in ("copied", "converted", "sink", "plain", "linked"):
+            fresh(self.place / name)
+
     def close(self) -> None:
         """Let the processes go."""
         if self._pool is not None:

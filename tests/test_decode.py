@@ -169,5 +169,21 @@ def test_any_text_is_a_map(texts: list[bytes]) -> None:
     maps.validate(full=True)
 
 
+@pytest.mark.parametrize("kinds", [1, 2, 30])
+def test_attributes_that_are_alike_are_those_of_every_row(kinds: int) -> None:
+    rows, expected = [], []
+    for n in range(30):
+        own = {"k": f"v{n % kinds}"} if n % 3 else None
+        prefix = b"" if own is None else encode_prefix(f"t{n % kinds}", T0, own)
+        rows.append(make_row(prefix + b"body %d" % n, flag=int(own is not None), msg_id=n))
+        expected.append((f"t{n % kinds}", own["k"], b"body %d" % n) if own else
+                        (None, None, b"body %d" % n))  # fmt: skip
+    found = [
+        (row["filter_item"], dict(row["attributes"] or []).get("k"), row["body"])
+        for row in decode_rows(rows)
+    ]
+    assert found == expected
+
+
 def test_no_rows_are_an_empty_batch() -> None:
     assert decoded(np.empty(0, INDEX_ENTRY.dtype), b"") == []

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -274,6 +275,19 @@ def test_data_without_entries_is_a_finding(root: Path) -> None:
 
 
 # -- stats ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("span", [1, 7, 1 << 16, (1 << 16) + 1, 1 << 40])
+def test_rows_are_grouped_the_same_way_however_far_apart_the_keys_are(span: int) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    keys = np.random.default_rng(seed).integers(0, span, 5000, np.int64) - 3
+    keys[:2] = -3, span - 4
+    found, order, counts = stats_module._grouped(keys)
+    expected, many = np.unique(keys, return_counts=True)
+    assert found.tolist() == expected.tolist()
+    assert counts.tolist() == many.tolist()
+    assert order.tolist() == np.argsort(keys, kind="stable").tolist()
 
 
 def test_statistics_are_those_of_the_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
