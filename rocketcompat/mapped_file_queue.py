@@ -163,10 +163,13 @@ class MappedFileQueue:
     def find(self, offset: int) -> MappedFile | None:
         """Return the file that holds the byte at `offset`; None if there is none."""
         files = self._files
+        file: MappedFile | None = files.get(offset - offset % self.file_size)
+        if file is not None:  # as nearly always: files begin at multiples of their size
+            return file
         place = files.bisect_right(offset) - 1
         if place < 0:
             return None
-        file: MappedFile = files.peekitem(place)[1]
+        file = files.peekitem(place)[1]
         return file if offset < file.file_from_offset + self.file_size else None
 
     def read(self, offset: int, size: int) -> bytes:

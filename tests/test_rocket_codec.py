@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcompat import Message, MessageStoreConfig, columns
+from rocketcompat import Message, MessageStoreConfig, codec, columns
 from rocketcompat.batch_encoder import encode_columns
 from rocketcompat.codec import decode_one, encode_blank, encode_one
 from rocketcompat.columns import decode_columns, hash_slices
@@ -362,3 +362,29 @@ def test_maps_of_properties_follow_keys_and_tags() -> None:
     encoded.place(np.zeros(3, np.int64), encoded.bounds[:-1], 0)
     found = decode_columns(encoded.data.tobytes(), encoded.bounds[:-1], 0)
     assert found.properties().to_pylist() == [b"TAGS\x01t\x02x\x011\x02y\x012", b"", b""]
+
+
+@pytest.mark.parametrize("check_crc", [True, False])
+@pytest.mark.parametrize("topic", ["T", "t" * 127, "ä", "t" * 128])
+def test_a_record_with_any_changed_byte_is_judged_alike_on_the_short_and_on_the_long_way(
+    monkeypatch: pytest.MonkeyPatch, topic: str, check_crc: bool
+) -> None:
+    config = CONFIG.changed(compat="5.3.3", max_topic_length=255)
+    given = prepare(Message(topic, b"body", tags="x", keys="k"), config)
+    sound = encode_one(given, 5, 4096, 7)
+
+    def judged(raw: bytes) -> Any:
+        try:
+            return decode_one(raw, physical_offset=4096, check_crc=check_crc)
+        except CorruptRecord as error:
+            return error.reason
+
+    changed = [
+        b"" + sound[:place] + bytes([sound[place] ^ bit]) + sound[place + 1 :] + b"rest"
+        for place in range(len(sound))
+        for bit in (1, 0x80, 0xFF)
+    ]
+    changed += [sound, sound[:-1], sound[:90], sound[:40]]
+    short = [judged(raw) for raw in changed]
+    monkeypatch.setattr(codec, "_plain_record", lambda *given, **options: None)
+    assert short == [judged(raw) for raw in changed]
