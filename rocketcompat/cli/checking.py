@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from rocketcompat.cli.options import Given, store_command
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.output import Column, emit_rows
+from tubestore.cli.output import emit_rows
 
 FINDING_COLUMNS = (
     Column("path"),

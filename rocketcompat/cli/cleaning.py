@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rocketcompat.cli.options import Given, store_command
-from tubestore.cli.output import Column, emit_rows
+from tubestore.cli.columns import Column
+from tubestore.cli.output import emit_rows
 
 if TYPE_CHECKING:
     from rocketcompat.cleaning import FileVerdict

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.output import (
-    Column,
     Format,
     FormatOption,
     Int64,

@@ -17,7 +17,8 @@ from rocketcompat.cli.selecting import (
     emit_log,
     selection_of,
 )
-from tubestore.cli.output import Column, Summary, emit_rows
+from tubestore.cli.columns import Column
+from tubestore.cli.output import Summary, emit_rows
 
 QUEUE_COLUMNS = (
     Column("topic"),

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from rocketcompat.cli.options import Given, Topic, TrustQueues, store_command
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_NOT_FOUND, Leave, UsageMistake
-from tubestore.cli.output import Column, Summary, emit_object, emit_prometheus, emit_rows
+from tubestore.cli.output import Summary, emit_object, emit_prometheus, emit_rows
 
 SPAN_COLUMNS = (
     Column("topic"),

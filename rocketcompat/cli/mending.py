@@ -10,8 +10,9 @@ import typer
 from rocketcompat.cli.options import Given, store_command
 from rocketcompat.cli.progress import bar
 from tubestore.cli.arguments import say
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.output import Column, emit_object, emit_rows
+from tubestore.cli.output import emit_object, emit_rows
 
 if TYPE_CHECKING:
     from rocketcompat.directory import StoreDirectory

@@ -19,8 +19,9 @@ from rocketcompat.cli.options import (
 from rocketcompat.cli.progress import bar
 from rocketcompat.cli.selecting import Begin, Grep, Key, Tags, Until, selection_of
 from tubestore.cli.arguments import printing
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
-from tubestore.cli.output import Column, Format, emit_object, emit_rows, emit_tables
+from tubestore.cli.output import Format, emit_object, emit_rows, emit_tables
 
 if TYPE_CHECKING:
     from rocketcompat.options import MessageStoreConfig

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import (
-    Column,
     Format,
     FormatOption,
     Int64,

@@ -16,8 +16,9 @@ from rocketcompat.cli.options import (
     TrustQueues,
     store_command,
 )
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_NOT_FOUND, Leave
-from tubestore.cli.output import Column, emit_object
+from tubestore.cli.output import emit_object
 from tubestore.cli.times import parse_time
 from tubestore.clock import SystemClock
 

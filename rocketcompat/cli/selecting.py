@@ -8,7 +8,8 @@ import typer
 
 from rocketcompat.cli.options import MESSAGE_COLUMNS, Given
 from tubestore.cli.arguments import parse_bound
-from tubestore.cli.output import Format, Row, Summary, emit_rows, emit_tables
+from tubestore.cli.columns import Row
+from tubestore.cli.output import Format, Summary, emit_rows, emit_tables
 
 if TYPE_CHECKING:
     from rocketcompat.selection import Selection

@@ -26,8 +26,10 @@ from rocketcompat.cli.selecting import (
     place_in_log,
     selection_of,
 )
+from tubestore.cli.columns import Row
 from tubestore.cli.errors import UsageMistake
-from tubestore.cli.output import Format, Row, emit_rows, time_text
+from tubestore.cli.output import Format, emit_rows
+from tubestore.cli.text import time_text
 from tubestore.clock import SystemClock
 
 _LINES = (Format.TEXT, Format.JSONL, Format.CSV)

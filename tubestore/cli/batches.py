@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from tubestore.cli.output import Column, Format, Output, Row, Summary, emit_rows, report
+from tubestore.cli.columns import Column, Row
+from tubestore.cli.output import Format, Output, Summary, emit_rows, report
 
 
 def emit_batches(

@@ -11,17 +11,9 @@ import pyarrow as pa
 
 from tubestore.cli.arguments import check_topic, printing, say, watching
 from tubestore.cli.batches import emit_batches
+from tubestore.cli.columns import Column, Kind, Row
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.output import (
-    Column,
-    Format,
-    Kind,
-    Row,
-    Summary,
-    emit_prometheus,
-    emit_rows,
-    report,
-)
+from tubestore.cli.output import Format, Summary, emit_prometheus, emit_rows, report
 from tubestore.filenames import LOCK_FILE, OWN_DIRECTORY, join
 from tubestore.shard_files import find_shards
 

@@ -12,8 +12,9 @@ import pyarrow as pa
 
 import tubestore
 from tubestore.cli.arguments import printing
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import UsageMistake
-from tubestore.cli.output import Column, Format, Output, emit_object, emit_rows
+from tubestore.cli.output import Format, Output, emit_object, emit_rows
 from tubestore.errors import InvalidMessage, UnknownTopic
 from tubestore.job_files import StagedFile
 from tubestore.message_store import MessageStore

@@ -10,8 +10,9 @@ import pyarrow as pa
 import tubestore
 from tubestore.cli.arguments import parse_bound, printing
 from tubestore.cli.batches import emit_batches
+from tubestore.cli.columns import Column, Row
 from tubestore.cli.errors import UsageMistake
-from tubestore.cli.output import Column, Format, Row
+from tubestore.cli.output import Format
 from tubestore.columns import columns_for
 from tubestore.formats import address_from_int
 from tubestore.messages import ALL_COLUMNS, MESSAGE_SCHEMA

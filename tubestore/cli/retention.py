@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import tubestore
 from tubestore.cli.arguments import printing, say
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import UsageMistake
-from tubestore.cli.output import Column, Format, emit_rows
+from tubestore.cli.output import Format, emit_rows
 from tubestore.quantities import age_text, moment_text, parse_age, parse_size, size_text
 from tubestore.retention import SegmentRow
 from tubestore.shard_files import check_root

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from tubestore.cli.arguments import RootArgument, printing, say
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
-from tubestore.cli.output import Column, Summary, emit_rows
+from tubestore.cli.output import Summary, emit_rows
 from tubestore.cli.spark_jobs import JobRun, job_command, spark_app, stats_columns
 
 app = spark_app("Jobs over whole stores in Spark: audit, stats, export, import, compact, doctor.")

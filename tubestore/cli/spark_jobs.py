@@ -21,8 +21,9 @@ from typing import Annotated, Any
 import typer
 
 from tubestore.cli.arguments import printing, say, watching
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import Leave, UsageMistake
-from tubestore.cli.output import Column, Format, FormatOption, emit_object
+from tubestore.cli.output import Format, FormatOption, emit_object
 from tubestore.cli.shared import Shared, with_shared
 
 _OPTIONS: tuple[Shared, ...] = (

@@ -12,9 +12,11 @@ import numpy as np
 
 import tubestore
 from tubestore.cli.arguments import printing
+from tubestore.cli.columns import Row
 from tubestore.cli.errors import UsageMistake
-from tubestore.cli.output import Format, Row, emit_rows, time_text
+from tubestore.cli.output import Format, emit_rows
 from tubestore.cli.read import COLUMNS, rows_of
+from tubestore.cli.text import time_text
 from tubestore.columns import columns_for
 from tubestore.entry_rows import Rows
 from tubestore.entry_sources import Filter

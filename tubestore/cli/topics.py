@@ -9,8 +9,9 @@ import typer
 
 import tubestore
 from tubestore.cli.arguments import printing, say
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
-from tubestore.cli.output import Column, emit_rows
+from tubestore.cli.output import emit_rows
 from tubestore.cli.write import check_directory
 from tubestore.quantities import parse_age, parse_size, size_text
 from tubestore.shard_files import check_root, find_shards

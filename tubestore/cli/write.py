@@ -10,9 +10,10 @@ import pyarrow as pa
 
 import tubestore
 from tubestore.cli.arguments import InputFormat
+from tubestore.cli.columns import Column
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.intake import Block, blocks_of, lines_of, rows_of, total_bytes
-from tubestore.cli.output import Column, Format, Output, emit_object
+from tubestore.cli.output import Format, Output, emit_object
 from tubestore.clock import SystemClock
 from tubestore.errors import NotAStore, TopicExists, TubeStoreError
 from tubestore.messages import MESSAGE_SCHEMA
