@@ -103,3 +103,78 @@ def test_who_has_no_time_left_does_not_wait_for_a_sync_that_somebody_else_runs()
     may_end.set()
     first.join(10)
     assert commits.reach(10, slow_sync, lambda: 0.0)
+
+
+def test_what_is_to_be_covered_is_prepared_once_for_all_that_wait() -> None:
+    commits, calls = GroupCommit(0), []
+    begun, may_end, waiting = threading.Event(), threading.Event(), threading.Barrier(9)
+
+    def sync() -> int:
+        calls.append("sync")
+        if len(calls) == 1:
+            begun.set()
+            may_end.wait(10)
+        return 10 * calls.count("sync")
+
+    def reach() -> None:
+        waiting.wait(10)
+        commits.reach(20, sync, prepare=lambda: calls.append("prepare"))
+
+    first = threading.Thread(target=commits.reach, args=(10, sync))
+    first.start()
+    begun.wait(10)
+    assert commits.is_busy
+    others = [threading.Thread(target=reach) for _ in range(8)]
+    for thread in others:
+        thread.start()
+    waiting.wait(10)
+    may_end.set()
+    for thread in [first, *others]:
+        thread.join(10)
+    assert calls == ["sync", "prepare", "sync"]
+    assert not commits.is_busy
+
+
+def test_a_roll_goes_on_while_somebody_prepares_the_next_sync() -> None:
+    commits, rolled = GroupCommit(0), []
+    commits.reach(5, lambda: 5, prepare=lambda: commits.run(lambda: rolled.append(1) or 3))
+    assert rolled == [1]
+    assert commits.end == 5
+
+
+def test_when_preparing_fails_somebody_else_has_his_turn() -> None:
+    commits = GroupCommit(0)
+
+    def full() -> None:
+        raise DiskFull("/s/t-0", "no space")
+
+    with pytest.raises(DiskFull):
+        commits.reach(5, lambda: 5, prepare=full)
+    assert not commits.is_busy
+    assert commits.reach(5, lambda: 5)
+
+
+def test_each_of_many_threads_reaches_its_end_with_a_few_syncs() -> None:
+    commits, written, synced, lock = GroupCommit(0), [0], [0], threading.Lock()
+
+    def sync() -> int:
+        synced[0] += 1
+        return written[0]
+
+    def append(number: int) -> None:
+        for _ in range(50):
+            with lock:
+                written[0] += 1
+                end = written[0]
+            prepare = (lambda: None) if number % 2 else None
+            assert commits.reach(end, sync, prepare=prepare)
+            assert commits.end >= end
+
+    threads = [threading.Thread(target=append, args=(n,)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert commits.end == written[0] == 800
+    assert synced[0] <= 800

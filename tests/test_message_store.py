@@ -247,12 +247,14 @@ def test_data_is_written_before_the_entries_that_point_to_it(memory_vfs: MemoryV
 
 
 def test_threads_that_wait_for_a_sync_share_it(memory_vfs: MemoryVfs) -> None:
-    gated = GatedVfs(memory_vfs, writes=16)
-    shard = open_shard(gated)
+    gated = GatedVfs(memory_vfs, messages=16)
+    shard = gated.shard = open_shard(gated)
+    before = gated.calls["pwrite"]
     with ThreadPoolExecutor(16) as threads:
         offsets = list(threads.map(lambda row: shard.append(row, "fsync"), ROWS[:16]))
     assert sorted(offsets) == [ENTRY_SIZE * n for n in range(16)]
     assert gated.calls["sync"] <= 2  # the first one, and one for all who came during it
+    assert gated.calls["pwrite"] - before <= 4  # and what they all had was written together
     assert sorted(bodies(shard.view())) == sorted(BODIES[:16])
     shard.close()
 

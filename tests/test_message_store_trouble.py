@@ -111,9 +111,9 @@ def test_any_other_failure_fails_the_shard_until_it_is_opened_again(
 
 
 def test_who_waits_for_a_sync_that_fails_gets_the_error_too(memory_vfs: MemoryVfs) -> None:
-    gated = GatedVfs(memory_vfs, writes=8)
+    gated = GatedVfs(memory_vfs, messages=8)
     gated.fail("sync", forever=True)
-    shard = open_shard(gated)
+    shard = gated.shard = open_shard(gated)
 
     def append(number: int) -> str:
         try:
@@ -122,7 +122,6 @@ def test_who_waits_for_a_sync_that_fails_gets_the_error_too(memory_vfs: MemoryVf
             return "failed"
         return "acknowledged"
 
-    gated.reached.set()
     with ThreadPoolExecutor(8) as threads:
         assert set(threads.map(append, range(8))) == {"failed"}
     with pytest.raises(StoreFailed):  # what it took may not be in the files

@@ -274,6 +274,8 @@ class MsgFileStore:
         return known and not self._unsynced_directories
 
     def _sync_directories(self) -> None:
+        if not self._unsynced_directories:
+            return
         pending, self._unsynced_directories = self._unsynced_directories, set()
         for directory in sorted(pending):
             self.vfs.sync_directory(directory)

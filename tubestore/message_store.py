@@ -129,7 +129,16 @@ class MessageStore(JournalledShard):
         return offset, main.data_end
 
     def _append_reaching(self, header: bytes, payload: bytes, durability: Durability) -> int:
-        """Append at a level above `memory`."""
+        """Append at a level above `memory`.
+
+        While a sync is under way nothing is written: whoever does the next one writes first what
+        all have put into the buffer that wait for it, with one write.
+        """
+        if durability == "fsync" and self._commits.is_busy:
+            with self._append_lock:
+                offset, data_end = self._enter(header, payload)
+            self._sync_data(data_end, prepare=self.flush)
+            return offset
         if self._flush_lock.acquire(blocking=False):
             try:
                 written = self._write_through(header, payload)

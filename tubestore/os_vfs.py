@@ -26,7 +26,8 @@ from tubestore.layout import Buffer
 #: A process with ten thousand shards stays below 1,024 with all else that it has open.
 DESCRIPTORS_MAX = 512
 LOOKS_MAX = 8
-_DESCRIPTOR_PATH = "/dev/fd/{}" if platform.system() == "Darwin" else "/proc/self/fd/{}"
+_DARWIN = platform.system() == "Darwin"
+_DESCRIPTOR_PATH = "/dev/fd/{}" if _DARWIN else "/proc/self/fd/{}"
 
 
 class _Descriptor:
@@ -136,7 +137,7 @@ class OsFile:
         """Bring data and length to stable storage."""
         held = self._hold()
         held.dirty = False
-        if platform.system() == "Darwin":  # fdatasync leaves it in the drive's cache there
+        if _DARWIN:  # fdatasync leaves it in the drive's cache there
             fcntl.fcntl(held.fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined]
         else:
             os.fdatasync(held.fd)

@@ -122,9 +122,14 @@ class SyncedShard:
             write_checkpoint(self.files, ends.index_end, ends.data_end)
         self.files.keep_caches()
 
-    def _sync_data(self, data_end: int) -> None:
-        """Wait until data below `data_end` is on stable storage; waiters share syncs."""
-        self._commits.reach(data_end, lambda: self._synced(self.files.sync_data, None))
+    def _sync_data(self, data_end: int, prepare: Callable[[], None] | None = None) -> None:
+        """Wait until data below `data_end` is on stable storage; waiters share syncs.
+
+        `prepare`: writes what is still in the buffers of it.
+        """
+        self._commits.reach(
+            data_end, lambda: self._synced(self.files.sync_data, None), prepare=prepare
+        )
 
     def _synced(self, sync: Callable[[], int | None], data_end: int | None) -> int:
         """Run a sync of the files; a failed one fails the shard. Returns how far data is safe."""
