@@ -201,3 +201,12 @@ def test_an_entry_that_differs_in_any_field_is_not_good(field: str) -> None:
         True,
         True,
     ]
+
+
+def test_of_thousands_of_entries_the_bad_ones_alone_are_not_good() -> None:
+    batch = encode_rows(make_rows(5000), 280, 1000)
+    data = bytearray(batch.data.tobytes())
+    for row in (0, 2047, 2048, 4999):
+        data[int(batch.starts[row]) + HEADER_SIZE] ^= 1
+    good = verify_entries(batch.entries, 280, data, 1000)
+    assert np.flatnonzero(~good).tolist() == [0, 2047, 2048, 4999]

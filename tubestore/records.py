@@ -35,6 +35,8 @@ HEADER_SIZE = DATA_HEADER.size
 ENTRY_SIZE = INDEX_ENTRY.size
 #: What an entry and its record both say of a message.
 SHARED_FIELDS = ("partition_id", "key_code", "received_time")
+#: Entries whose records are verified together.
+_VERIFIED_ROWS = 2048
 _CHECKSUM_AT = DATA_HEADER.position("checksum")
 _PARTITION_ID, _QUEUE_LOGIC_OFFSET, _RECEIVED_TIME, _KEY_CODE = (
     DATA_HEADER.slice(name)
@@ -322,8 +324,27 @@ def verify_entries(
     also carry the entry's offset, which TubeMQ gives a second time after some crashes.
     `check_crc` False: payloads are not looked at.
     """
-    count = len(entries)
-    good = np.zeros(count, bool)
+    good = np.empty(len(entries), bool)
+    # Some at a time: what headers were taken of is in the processor's cache when it is summed up.
+    for first in range(0, len(entries), _VERIFIED_ROWS):
+        end = first + _VERIFIED_ROWS
+        some, start = entries[first:end], index_start + ENTRY_SIZE * first
+        good[first:end] = _verify_some(
+            some, start, data, data_start, own_offset=own_offset, check_crc=check_crc
+        )
+    return good
+
+
+def _verify_some(
+    entries: Array,
+    index_start: int,
+    data: Buffer,
+    data_start: int,
+    *,
+    own_offset: bool,
+    check_crc: bool,
+) -> Array:
+    good = np.zeros(len(entries), bool)
     positions = entries["data_offset"].astype(np.int64) - data_start
     sizes = entries["data_size"].astype(np.int64)
     inside = (sizes > HEADER_SIZE) & (sizes <= RECORD_SIZE_MAX) & (positions >= 0)
@@ -331,7 +352,9 @@ def verify_entries(
     rows = np.flatnonzero(inside)
     if len(rows) == 0:
         return good
-    positions, sizes, wanted = positions[rows], sizes[rows], entries[rows]
+    wanted = entries
+    if len(rows) < len(entries):
+        positions, sizes, wanted = positions[rows], sizes[rows], entries[rows]
     headers = kernels.gather(kernels.bytes_of(data), positions, DATA_HEADER.dtype)
     same = (headers["token"] == TOKEN_MESSAGE) & (headers["length"] == sizes - 4)
     for name in SHARED_FIELDS:
