@@ -13,8 +13,8 @@ import pytest
 import tubestore
 from tests.support.golden import GoldenFactory
 from tests.support.tube import tree_digest
-from tests.test_cli_tube import Cli
-from tests.test_cli_tube import cli as cli
+from tests.support.tube_cli import Cli
+from tests.support.tube_cli import cli as cli
 from tubestore.staging import StagedWriter
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import tubestore
-from tests.test_cli_tube import COMMAND, ENVIRONMENT, Cli
-from tests.test_cli_tube import cli as cli
+from tests.support.tube_cli import COMMAND, ENVIRONMENT, Cli
+from tests.support.tube_cli import cli as cli
 
 
 @pytest.fixture

@@ -4,79 +4,19 @@ from __future__ import annotations
 
 import base64
 import csv
-import io
 import json
-import os
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import tubestore
 from tests.support.golden import GoldenFactory
-from tubestore.cli import main
-
-COMMAND = [sys.executable, "-m", "tubestore"]
-HERE = Path(__file__).resolve().parent.parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE), "NO_COLOR": "1"}
-
-
-class Result(NamedTuple):
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-class Cli:
-    """Runs a command in this process, from its arguments to its exit code."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capture: Any) -> None:
-        self._monkeypatch, self._capture = monkeypatch, capture
-
-    def __call__(self, *arguments: object, stdin: bytes = b"") -> Result:
-        self._monkeypatch.setattr(sys, "argv", ["tubestore", *map(str, arguments)])
-        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        self._capture.readouterr()
-        with pytest.raises(SystemExit) as leaving:
-            main()
-        out, err = self._capture.readouterr()
-        return Result(int(leaving.value.code or 0), out, err.decode())
-
-    def json(self, *arguments: object) -> list[dict[str, Any]]:
-        result = self(*arguments, "--format", "jsonl")
-        assert result.code == 0, result.err
-        return result.rows
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsysbinary: Any) -> Cli:
-    return Cli(monkeypatch, capsysbinary)
-
-
-@pytest.fixture
-def root(tmp_path: Path, cli: Cli) -> Path:
-    """A store with 1,000 numbered lines over 4 partitions."""
-    lines = b"".join(b"line %d\n" % n for n in range(1000))
-    assert cli("append", tmp_path / "s", "t", "--partitions", 4, stdin=lines).code == 0
-    return tmp_path / "s"
-
-
-def finish(*arguments: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        env=ENVIRONMENT, capture_output=True, timeout=60, check=False, **options,
-    )  # fmt: skip
-
+from tests.support.tube_cli import COMMAND, ENVIRONMENT, Cli, Result, bodies_in
+from tests.support.tube_cli import cli as cli
+from tests.support.tube_cli import root as root
 
 # -- append and read -------------------------------------------------------------------------
 
@@ -164,18 +104,11 @@ def test_lines_from_a_slow_pipe_are_readable_before_the_pipe_ends(tmp_path: Path
         child.stdin.write(b"first\n")
         child.stdin.flush()
         deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and not _bodies(tmp_path / "s"):
+        while time.monotonic() < deadline and not bodies_in(tmp_path / "s"):
             time.sleep(0.02)
-        assert _bodies(tmp_path / "s") == [b"first"]
+        assert bodies_in(tmp_path / "s") == [b"first"]
         child.stdin.close()
         assert child.wait(20) == 0
-
-
-def _bodies(root: Path) -> list[bytes | None]:
-    if not (root / ".tubestore" / "topics.json").exists():
-        return []
-    with tubestore.open(root, mode="r") as store:
-        return [m.body for m in store["t"].read(0)] if "t" in store else []
 
 
 # -- listings --------------------------------------------------------------------------------
@@ -305,7 +238,7 @@ def test_times_bound_a_read(cli: Cli, tmp_path: Path) -> None:
 # -- formats ---------------------------------------------------------------------------------
 
 
-def test_csv_has_a_header_and_base64_bodies(cli: Cli, root: Path) -> None:
+def test_csv_has_a_header_and_base64bodies_in(cli: Cli, root: Path) -> None:
     result = cli("read", root, "t", "-p", 0, "--format", "csv")
     rows = list(csv.DictReader(result.out.decode().splitlines()))
     assert len(rows) == 250
@@ -343,179 +276,3 @@ def test_text_has_no_colours_and_no_control_characters(cli: Cli, tmp_path: Path)
     result = cli("read", tmp_path / "s", "t")
     assert b"\x1b" not in result.out
     assert b"red" in result.out
-
-
-# -- how a command ends ----------------------------------------------------------------------
-
-
-def test_check_ends_with_0_when_clean_and_1_with_findings(
-    cli: Cli, root: Path, golden: GoldenFactory
-) -> None:
-    assert cli("check", root, "-f", "jsonl") == Result(0, b"", "")
-    damaged = golden("tubemq", "1.2.0", "torn").store
-    result = cli("check", damaged, "--topic", "payloadbit", "-f", "jsonl")
-    assert result.code == 1
-    (row,) = result.rows
-    path = str(damaged / "payloadbit-0" / "00000000000000000000.tube")
-    assert list(row) == ["path", "position", "reason", "message", "severity"]
-    assert (row["path"], row["reason"], row["severity"]) == (path, "bad_checksum", "error")
-    text = cli("check", damaged, "--topic", "payloadbit")
-    assert text.code == 1
-    assert path in text.out.decode()  # whole, however long
-    note = cli("check", damaged, "-n", 3, "-f", "jsonl")
-    assert json.loads(note.err)["truncated"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("nonsense",), 2, "nonsense"),
-        (("read", "{root}"), 2, "TOPIC"),
-        (("read", "{root}", "t", "--offset", "x"), 2, "--offset"),
-        (("read", "{root}", "t", "--offset", "28"), 2, "--partition"),
-        (("read", "{root}", "t", "-p", "4"), 2, "partition 4"),
-        (("read", "{root}", "t", "-p", "0", "--offset", "28000028"), 3, "outside"),
-        (("read", "{root}", "absent"), 1, "no topic 'absent'"),
-        (("append", "{root}", "absent", "/dev/null"), 2, "--partitions"),
-        (("append", "{root}", "t", "/nowhere"), 3, "/nowhere: No such file"),
-        (("append", "{root}/absent", "t"), 3, "no such directory"),
-        (("append", "{root}", "t", "--partitions", "5"), 3, "4 partitions"),
-        (("create", "{root}", "t"), 3, "exists"),
-        (("create", "{root}", "a/b"), 2, "a/b"),
-        (("create", "{root}", "x", "--partitions", "0"), 2, "--partitions"),
-        (("dump", "{root}/t-0"), 3, "directory above"),
-        (("stat", "{root}/absent"), 3, "no such directory"),
-        (("check", "{root}/absent"), 3, "no such directory"),
-        *(
-            ((command, "{root}", "-t", "absent"), 1, "no topic 'absent'")
-            for command in ("stat", "check", "repair")
-        ),
-        (("read", "{root}", "t", "-f", "xml"), 2, "'--format' / '-f': 'xml' is not one of"),
-    ],
-)
-def test_a_mistake_is_one_line_on_stderr_and_its_exit_code(
-    cli: Cli, root: Path, arguments: tuple[str, ...], code: int, words: str
-) -> None:
-    result = cli(*(a.format(root=root) for a in arguments))
-    assert (result.code, result.out) == (code, b"")
-    assert words in result.err
-    assert result.err.startswith("tubestore: ")
-    assert result.err.count("\n") == 1
-
-
-def test_a_locked_store_refuses_a_writer_and_serves_readers(cli: Cli, root: Path) -> None:
-    with tubestore.open(root):
-        result = cli("append", root, "t", stdin=b"x\n")
-        assert (result.code, result.out) == (3, b"")
-        assert "locked" in result.err
-        assert len(cli.json("read", root, "t")) == 1000
-        assert cli("check", root).code == 0
-        assert len(cli.json("dump", root)) == 1000
-
-
-def test_a_store_that_will_not_open_is_refused_by_read_and_shown_by_dump_stat_and_check(
-    cli: Cli, golden: GoldenFactory
-) -> None:
-    root = golden("tubemq", "1.2.0", "torn").store
-    assert cli("read", root, "innerindexgone", "-p", 0).code == 3
-    assert len(cli.json("dump", root, "--topic", "innerindexgone")) == 56
-    assert cli.json("stat", root, "--topic", "innerindexgone")[0]["entries"] == 36
-    assert cli("check", root, "--topic", "innerindexgone").code == 1
-
-
-def test_an_error_of_ours_is_one_line_and_a_saved_traceback(
-    cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr("tubestore.cli.inspect.stat", fail)
-    result = cli("stat", root)
-    assert (result.code, result.out) == (4, b"")
-    path = Path(result.err.split("traceback in ")[1].strip().rstrip(")"))
-    assert "RuntimeError: a bug" in path.read_text()
-    path.unlink()
-
-
-@pytest.mark.parametrize("format", ["text", "jsonl", "csv"])
-def test_a_reader_that_closes_the_pipe_ends_it_quietly(root: Path, format: str) -> None:
-    command = [*COMMAND, "dump", str(root), "--format", format]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=-1, stderr=-1) as child:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        child.stdout.readline()
-        child.stdout.close()
-        assert child.stderr.read() == b""
-        assert child.wait(20) == 0
-
-
-def _hear_interrupts() -> None:
-    """What a shell starts in the background ignores them, and so do its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def test_an_interrupt_ends_with_130_and_keeps_what_was_appended(tmp_path: Path) -> None:
-    command = [*COMMAND, "append", str(tmp_path / "s"), "t", "--partitions", "1"]
-    with subprocess.Popen(
-        command, env=ENVIRONMENT, stdin=-1, stdout=-1, stderr=-1, preexec_fn=_hear_interrupts
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert child.stderr is not None
-        child.stdin.write(b"kept\n")
-        child.stdin.flush()
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and not _bodies(tmp_path / "s"):
-            time.sleep(0.02)
-        child.send_signal(signal.SIGINT)
-        assert child.wait(20) == 130
-        assert child.stdout.read() == b""
-        assert child.stderr.read().strip() == b""
-    assert _bodies(tmp_path / "s") == [b"kept"]
-
-
-def test_help_loads_neither_numpy_nor_arrow_nor_the_engine() -> None:
-    code = (
-        "import sys; sys.argv = ['tubestore', 'dump', '--help']\n"
-        "from tubestore.cli import main\n"
-        "heavy = {'numpy', 'pyarrow', 'tubestore.manager', 'rich'}\n"
-        "try: main()\n"
-        "finally: print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=True
-    )
-    assert b"--trust-index" in result.stdout
-    assert result.stderr.strip() == b"[]"
-
-
-def test_the_module_runs_as_the_command() -> None:
-    assert finish("--version").stdout.startswith(b"tubestore ")
-    rocket = [sys.executable, "-m", "rocketcompat", "--version"]
-    said = subprocess.run(rocket, capture_output=True, env=ENVIRONMENT, check=True).stdout
-    assert said.startswith(b"rocketcompat ")
-    result = finish()
-    assert (result.returncode, result.stdout) == (2, b"")
-    assert b"append" in result.stderr
-
-
-def test_memory_stays_flat_over_a_store_larger_than_the_bound(tmp_path: Path) -> None:
-    with tubestore.open(tmp_path / "s") as store:
-        topic = store.create_topic("t", partitions=2)
-        bodies = pa.array([b"x" * 4000] * 5000, pa.large_binary())
-        for _ in range(6):
-            topic.append_batch(pa.table({"body": bodies}))
-    limited = (
-        "import resource, sys; sys.argv = ['tubestore', *sys.argv[1:]]\n"
-        "from tubestore.cli import main\n"
-        "try: main()\n"
-        "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
-    )
-    peaks = []
-    for limit in ("100", "30000"):
-        command = [sys.executable, "-c", limited, "dump", str(tmp_path / "s"), "-n", limit]
-        command += ["--format", "csv", "-o", "/dev/null"]
-        result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=True)
-        peaks.append(int(result.stderr.split()[-1]))
-    unit = 1 if sys.platform == "darwin" else 1024
-    assert (peaks[1] - peaks[0]) * unit < 60 << 20  # of 120 MB in the store
