@@ -29,7 +29,6 @@ from pyspark.sql.types import StructType
 
 from tubestore.errors import InvalidOption
 from tubestore.spark.tasks import plain_errors, say
-from tubestore.spark.worker_process import settle
 
 
 class Replayable(Protocol):
@@ -83,7 +82,6 @@ def _context() -> TaskContext:
 
 
 def _stage(load: AnyLoad, job_id: str, batches: Iterator[pa.RecordBatch]) -> Staged:
-    settle()
     with plain_errors():
         if load.is_published(job_id):
             return Staged(job_id, [])

@@ -44,7 +44,6 @@ class ReadsSplits(Protocol):
 
 def read_partition(reading: ReadsSplits, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read what Spark handed to a task; a job without splits has one task with nothing to do."""
-    settle()
     with plain_errors():
         if partition.value is not None:
             yield from reading.batches(partition.value)
@@ -75,8 +74,10 @@ class SplitReader(DataSourceReader):
 def plain_errors() -> Iterator[None]:
     """Let the user see the sentence of an error of ours, and not the way through Spark to it.
 
-    This process ends with the error, so the variable that PySpark looks at stays set.
+    This process ends with the error, so the variable that PySpark looks at stays set. Whatever
+    Spark asks comes through here first: the processes that plan are settled, too.
     """
+    settle()
     try:
         yield
     except TubeStoreError:

@@ -17,9 +17,10 @@ _REUSED = "SPARK_REUSE_WORKER"
 def settle() -> None:
     """Keep the collector from going through all that is imported, after every task.
 
-    PySpark has it collect everything when a task has ended, and the worker's next task waits for
-    that: 40 to 120 ms with Arrow and NumPy in memory, more than many tasks take. What is there at
-    the first call is not looked at any more; what tasks leave is collected as before.
+    PySpark has it collect everything when a task or a question has ended, and the worker's next
+    one waits for that: 40 to 120 ms with Arrow and NumPy in memory, more than many tasks take.
+    What is there at the first call is not looked at any more; what tasks leave is collected as
+    before.
     """
     if os.environ.get(_REUSED) and not gc.get_freeze_count():
         gc.freeze()
