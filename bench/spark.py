@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,7 +31,7 @@ from bench.harness import Run, file_system, machine
 from bench.payload import standard_library
 from bench.report import lines, machine_line
 from bench.spark_cases import Cases, SparkCase, Way
-from bench.spark_stores import watched
+from bench.spark_stores import BODY, watched
 from bench.spark_stream import latency
 from bench.workload import Sizes, Workload
 from tubestore.spark import session
@@ -89,6 +90,8 @@ def measure(asked: argparse.Namespace, out: TextIO, place: Path) -> None:
         out.flush()
 
     described = machine(standard_library(), "full") | {"mib": asked.mib}
+    described["payload"] = {"body": BODY, "xxh3": "random bytes, other ones each time"}
+    described["versions"]["pyspark"] = metadata.version("pyspark")
     note(described)
     print(machine_line(described) + f"\n{asked.mib} MiB of bodies\n", flush=True)
     only = asked.only.split(",") if asked.only else [""]

@@ -86,23 +86,26 @@ def _python_workers() -> Iterator[Any]:
 
 def watched(run: Callable[[], Any]) -> tuple[float, int]:
     """Run something: (processor seconds of all processes, peak MB of the largest Python worker)."""
-    import psutil
-
-    def spent() -> float:
-        total = 0.0
-        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                total += times.user + times.system
-        return total
-
     for process in _python_workers():
         with contextlib.suppress(OSError):
             Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # the peak starts anew
-    before = spent()
+    before = _spent()
     run()
-    cpu = max(0.0, spent() - before)  # of what has ended meanwhile nothing is known
+    # Of processes that have ended meanwhile nothing is known: idle workers, mostly.
+    cpu = sum(seconds - before.get(pid, 0.0) for pid, seconds in _spent().items())
     return cpu, max((_peak_mb(process.pid) for process in _python_workers()), default=0)
+
+
+def _spent() -> dict[int, float]:
+    """Return the processor seconds of this process and of all that it has started, by id."""
+    import psutil
+
+    found = {}
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            found[process.pid] = times.user + times.system
+    return found
 
 
 def _peak_mb(pid: int) -> int:
