@@ -218,7 +218,9 @@ def test_a_store_that_is_open_is_refused(tmp_path: Path, command: Command) -> No
         store.put_message(rocketcompat.Message("T", b"x"))
         done = command("repair", tmp_path, "--apply")
         assert (done.code, done.err.count("\n")) == (3, 1)
-    assert command("repair", tmp_path).code == 0
+    clean = [command("check", tmp_path), command("repair", tmp_path)]
+    assert [(done.code, done.out) for done in clean] == [(0, "")] * 2
+    assert [done.err for done in clean] == ["nothing found\n", "nothing to repair\n"]
 
 
 def test_a_broken_configuration_comes_back_from_its_backup(

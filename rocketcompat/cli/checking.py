@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from rocketcompat.cli.options import Given, store_command
+from tubestore.cli.arguments import emit_found
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.output import emit_rows
 
 FINDING_COLUMNS = (
-    Column("path"),
+    Column("path", "line"),
     Column("position", "int64"),
     Column("reason"),
-    Column("message"),
+    Column("message", "line"),
     Column("severity"),
 )
 
@@ -27,8 +27,7 @@ def check(given: Given) -> None:
     directory = given.directory()
     from rocketcompat.check import check_store
 
-    listing = emit_rows(check_store(directory), FINDING_COLUMNS, given.output)
-    if listing.rows or listing.truncated:
+    if emit_found(check_store(directory), FINDING_COLUMNS, given.output, "nothing found"):
         raise Leave(EXIT_FINDINGS)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from rocketcompat.cli.options import Given, store_command
 from rocketcompat.cli.progress import bar
-from tubestore.cli.arguments import say
+from tubestore.cli.arguments import emit_found, say
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.output import emit_object, emit_rows
@@ -121,8 +121,9 @@ def repair(
 
     if not apply:
         plan = plan_repair(directory, keep_bodies=keep_bodies)
-        emit_rows([action.as_row() for action in plan.actions], ACTION_COLUMNS, given.output)
-        if plan.actions:
+        planned = (action.as_row() for action in plan.actions)
+        if emit_found(planned, ACTION_COLUMNS, given.output, "nothing to repair"):
+            say("nothing was changed; --apply does it")
             raise Leave(EXIT_FINDINGS)
         return
     from rocketcompat.quarantine import Quarantine

@@ -7,14 +7,16 @@ import enum
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tubestore.cli.columns import Column, Row
 from tubestore.cli.errors import UsageMistake
-from tubestore.cli.output import Format, Int64, Output
+from tubestore.cli.output import Format, Int64, Output, Summary, emit_rows, report
 from tubestore.cli.times import parse_time
 from tubestore.clock import SystemClock
 from tubestore.errors import UnknownTopic
@@ -148,6 +150,19 @@ def say(text: str) -> None:
     """Tell a person something on stderr; stdout is for data."""
     sys.stdout.flush()
     print(text, file=sys.stderr)
+
+
+def emit_found(
+    rows: Iterator[Row], columns: Sequence[Column], output: Output, nothing: str
+) -> bool:
+    """Print rows, or tell people that there are none; returns whether there are some."""
+    first = next(rows, None)
+    if first is None and output.format is Format.TEXT:
+        say(nothing)
+        report(Summary(), output)
+        return False
+    emit_rows(rows if first is None else chain([first], rows), columns, output)
+    return first is not None
 
 
 @contextlib.contextmanager

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tubestore.cli.arguments import check_topic, printing, say, watching
+from tubestore.cli.arguments import check_topic, emit_found, printing, say, watching
 from tubestore.cli.batches import emit_batches
 from tubestore.cli.columns import Column, Kind, Row
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.output import Format, Summary, emit_prometheus, emit_rows, report
+from tubestore.cli.output import Format, Summary, emit_prometheus, emit_rows
 from tubestore.filenames import LOCK_FILE, OWN_DIRECTORY, join
 from tubestore.shard_files import find_shards
 
@@ -121,14 +120,9 @@ def check(
             is_written=lambda: has_writer(root),
             watch=watch,
         )
-        first = next(findings, None)
-        if first is None and output.format is Format.TEXT:
-            say("nothing found")
-            report(Summary(), output)
-            return
-        found = findings if first is None else chain([first], findings)
-        emit_rows((f.as_row() for f in found), CHECK_COLUMNS, output)
-    if first is not None:
+        rows = (finding.as_row() for finding in findings)
+        found = emit_found(rows, CHECK_COLUMNS, output, "nothing found")
+    if found:
         raise Leave(EXIT_FINDINGS)
 
 
@@ -155,14 +149,9 @@ def repair(
             is_written=lambda: has_writer(root),
             watch=watch,
         )
-        first = next(actions, None)
-        if first is None:
-            if output.format is Format.TEXT:
-                say("nothing to repair")
-            report(Summary(), output)
-            return
-        emit_rows((a.as_row() for a in chain([first], actions)), REPAIR_COLUMNS, output)
-    if not apply:
+        rows = (action.as_row() for action in actions)
+        found = emit_found(rows, REPAIR_COLUMNS, output, "nothing to repair")
+    if found and not apply:
         say("nothing was changed; --apply does it")
         raise Leave(EXIT_FINDINGS)
 
