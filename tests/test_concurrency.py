@@ -21,10 +21,13 @@ from rocketcompat.directory import StoreDirectory
 from tests.crash.explore import seed_from_environment
 from tests.kill_child import CONFIG, SHARDS, body_of
 from tubestore.check import check
+from tubestore.manager import MessageStoreManager
 from tubestore.options import DURABILITIES
 
 WRITERS, READERS, ROUNDS, PARTITIONS = 8, 4, 60, 5
 SMALL = {"segment_size_bytes": 16 << 10, "index_segment_size_bytes": 28 * 100}
+#: Buffers that are full often.
+FEW = {"mem_store_messages": 50}
 #: How often a reader beside a writing process looks, at least, and until it has seen so much.
 LOOKS, SEEN = 15, 300
 
@@ -91,6 +94,53 @@ def test_eight_writers_and_four_readers_see_every_message_once_and_in_order(
         assert [len(n) for n in numbers_of(topic).values()] == counts
     with tubestore.open(tmp_path, mode="r") as again:
         assert {w: len(n) for w, n in numbers_of(again["t"]).items()} == dict(enumerate(counts))
+    assert list(check(tmp_path)) == []
+
+
+def write_mixed(store: MessageStoreManager, writer: int, seed: int) -> int:
+    """Append numbered messages of one writer, one to each topic a batch; returns their number."""
+    random = Random(seed + writer)
+    for number in range(ROUNDS):
+        level = random.choice(("page_cache", "page_cache", "fsync", "memory"))
+        rows = [{"topic": name, "body": b"%d:%d" % (writer, number)} for name in store.topics()]
+        if random.random() < 0.7:
+            store.append_batch(rows, durability=level)
+        else:
+            for row in rows:
+                store[row["topic"]].append(row["body"], durability=level)
+    return ROUNDS
+
+
+def test_writers_over_many_topics_and_readers_of_each_see_every_message_once_and_in_order(
+    tmp_path: Path,
+) -> None:
+    seed = seed_from_environment()
+    print(f"CRASH_SEED={seed}")
+    done = threading.Event()
+    with tubestore.open(tmp_path, **SMALL, journal_size_bytes=20_000, **FEW) as store:
+        topics = [store.create_topic(f"t{n:02d}", partitions=PARTITIONS) for n in range(12)]
+
+        def read(reader: int) -> int:
+            looks = 0
+            while not done.is_set() or not looks:
+                for topic in topics[reader::READERS]:
+                    for writer, numbers in numbers_of(topic).items():
+                        assert numbers == list(range(len(numbers))), f"writer {writer}"
+                store.stats()
+                looks += 1
+            return looks
+
+        with ThreadPoolExecutor(4 + READERS) as threads:
+            readers = [threads.submit(read, n) for n in range(READERS)]
+            writers = [threads.submit(write_mixed, store, n, seed) for n in range(4)]
+            try:
+                counts = [writer.result() for writer in writers]
+            finally:
+                done.set()
+            assert all(reader.result() for reader in readers)
+    with tubestore.open(tmp_path, mode="r") as again:
+        for name in again.topics():
+            assert [len(n) for n in numbers_of(again[name]).values()][:4] == counts
     assert list(check(tmp_path)) == []
 
 

@@ -29,7 +29,8 @@ def write(journal: RootJournal, batch: EncodedBatch, names: tuple[str, ...]) -> 
     parts["entries"] = count
     parts["index_start"] = 28 * np.arange(len(names))
     parts["data_size"] = np.diff(ends[::count])
-    journal.write(names, parts, batch.entries.view(np.uint8).data, batch.data.data)
+    lines = "\n".join(names).encode()
+    journal.write(lines, parts, batch.entries.view(np.uint8).data, batch.data.data)
 
 
 def parts_in(vfs: MemoryVfs) -> list[JournalPart]:

@@ -30,6 +30,7 @@ class AdoptingShard(DoubleBuffer):
         try:
             with self._append_lock:
                 self._held = True
+                self._take_back()
                 self._close_room()
             self._flush_to(None)
             ends = self._visible

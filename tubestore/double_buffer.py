@@ -70,6 +70,8 @@ class DoubleBuffer(SyncedShard):
         self._granted = 0
         #: While files are being put behind ours nothing enters the buffers (`adoption.py`).
         self._held = False
+        #: Whether somebody else keeps the shard's end, and messages before it (`_take_back`).
+        self._lent = False
         #: How far main is filled without another look at its bounds, the pool and trouble: up to
         #: this data offset, and with so many messages.
         self._room_end = self._room_count = -1
@@ -88,6 +90,8 @@ class DoubleBuffer(SyncedShard):
     def _swap(self) -> None:
         """Let the buffers change places; under the append lock, with nothing being flushed."""
         assert self._flushing is None
+        if self._lent:
+            self._take_back()
         self.counters.swaps += 1
         self._flushing = self._main
         self._main = MsgMemStore(self._flushing.index_end, self._flushing.data_end)
@@ -99,8 +103,11 @@ class DoubleBuffer(SyncedShard):
 
     def _take_room(self, size: int, count: int) -> MsgMemStore:
         """Wait until main takes this, and return it; under the append lock."""
+        if self._lent:
+            self._take_back()
         if self._refusal is not None or not self._fits(size, count):
             self._stall(size, count)
+            self._take_back()  # it may have been lent while we waited
         return self._open_room()
 
     def _open_room(self) -> MsgMemStore:
@@ -209,6 +216,8 @@ class DoubleBuffer(SyncedShard):
     def _flush_to(self, index_end: int | None) -> None:
         """Write the buffers; under the flush lock."""
         with self._append_lock:
+            if self._lent:
+                self._take_back()
             self._check_open()
             target = self._main.index_end if index_end is None else index_end
         if isinstance(self._refusal, DiskFull) and self._flushing is None:

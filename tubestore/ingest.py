@@ -158,18 +158,30 @@ def route(
     table: pa.Table, codes: Array, topics: Sequence[TopicOptions], round_robin: Callable[..., Array]
 ) -> Array:
     """Return each row's partition id; `codes` says which of `topics` a row belongs to."""
-    given = column(table, "partition")
-    if given is None:
-        given = column(table, "partition_id")
+    given = _given_partitions(table)
     if given is not None and len(topics) == 1 and topics[0].stores == 1:
         ids = _integers(given, "partition")
         # Negative ones are the largest of all when they are looked at without a sign.
         if not np.count_nonzero(ids.view(np.uint64) >= topics[0].partitions):
             return ids
-    per_store: Any = np.array([t.partitions for t in topics], np.int64)
-    stores: Any = np.array([t.stores for t in topics], np.int64)
-    if len(topics) > 1:  # else one number is for all rows
+    partitions = np.array([t.partitions for t in topics], np.int64)
+    stores = np.array([t.stores for t in topics], np.int64)
+    return route_among(table, codes, partitions, stores, round_robin)
+
+
+def route_among(
+    table: pa.Table,
+    codes: Array,
+    partitions: Array,
+    store_counts: Array,
+    round_robin: Callable[..., Array],
+) -> Array:
+    """As `route`, with each topic's partitions in a store and its stores as columns."""
+    per_store: Any = partitions
+    stores: Any = store_counts
+    if len(partitions) > 1:  # else one number is for all rows
         per_store, stores = per_store[codes], stores[codes]
+    given = _given_partitions(table)
     if given is not None:
         ids = _integers(given, "partition")
         store, place = np.divmod(ids, PARTITIONS_PER_STORE)
@@ -182,6 +194,11 @@ def route(
     numbers = round_robin(codes) if keys is None else _hash_keys(keys, round_robin, codes)
     numbers = (numbers % (per_store * stores).astype(np.uint64)).astype(np.int64)
     return np.asarray(numbers // per_store * PARTITIONS_PER_STORE + numbers % per_store)
+
+
+def _given_partitions(table: pa.Table) -> pa.Array | None:
+    given = column(table, "partition")
+    return column(table, "partition_id") if given is None else given
 
 
 def hash_key(key: str | bytes) -> int:

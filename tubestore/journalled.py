@@ -1,11 +1,13 @@
-"""Batches over many shards: one write to the root's journal, and their messages in the buffers.
+"""Batches over many shards: one write to the root's journal, and one block in memory.
 
 A batch of a thousand rows over a thousand topics would be two thousand writes of its own. Here
-it is one, and the shards write when they have a few dozen messages each. What holds a shard back
-from taking part (no room, messages in its buffers that are in no file and no journal, trouble)
+it is one, and the shards write when they have a few dozen messages each; until then, or until
+somebody looks at a shard, the batch stays in one piece (`pending_batches.py`). What holds a shard
+back from taking part (full buffers, messages in them that are in no file and no journal, trouble)
 makes only that shard write at once.
 
-Guards: the journal's lock, from the look at the shards' ends to the frame that says them.
+Guards: the journal's lock, from the look at the shards' ends to the frame that says them. It comes
+before any of a shard's, and whoever holds it lends a shard's end; anybody takes it back.
 
 Next to read: `topic.py`.
 """
@@ -14,21 +16,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from tubestore import kernels
+from tubestore.chosen_shards import ChosenShards
 from tubestore.clock import Clock
 from tubestore.errors import StoreFailed, TubeStoreError
 from tubestore.formats import JOURNAL_PART
 from tubestore.group_commit import GroupCommit
 from tubestore.left_messages import LeftMessages
+from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
 from tubestore.options import Durability, StoreOptions
-from tubestore.records import ENTRY_SIZE, EncodedBatch
+from tubestore.pending_batches import PendingBatches
+from tubestore.records import EncodedBatch
 from tubestore.root_journal import LeftJournal, RootJournal
 from tubestore.vfs import Vfs
 
@@ -44,9 +49,16 @@ class JournalledAppends:
     """The journal of a store, and the shards that have messages in it."""
 
     def __init__(
-        self, vfs: Vfs, root: str, options: StoreOptions, clock: Clock, next_id: Callable[[], int]
+        self,
+        vfs: Vfs,
+        root: str,
+        options: StoreOptions,
+        clock: Clock,
+        next_id: Callable[[], int],
+        pool: MemoryPool,
     ) -> None:
         self._options, self._clock, self._next_id = options, clock, next_id
+        self._pending = PendingBatches(pool, options.journal_size_bytes)
         self._journal = RootJournal(vfs, root, next_id())
         #: Comes before any of a shard's.
         self.lock = threading.RLock()
@@ -58,6 +70,8 @@ class JournalledAppends:
         #: Whether anybody was promised that what the journal holds survives a power cut.
         self._promised = False
         self._failed = False
+        #: Whether shards write in the order of their numbers or against it, the next time.
+        self._turned = False
         #: When this generation began (monotonic seconds).
         self._begun = 0.0
         self._left = LeftMessages()
@@ -93,7 +107,7 @@ class JournalledAppends:
     def append(
         self,
         batch: EncodedBatch,
-        shards: Sequence[MessageStore],
+        shards: ChosenShards,
         firsts: Array,
         offsets: Array,
         level: Durability,
@@ -103,10 +117,10 @@ class JournalledAppends:
         Fills `offsets`, also of what was taken when it raises.
         """
         with self.lock:
-            if self._journal.size >= self._options.journal_size_bytes and not self._try_to_settle():
-                taken = np.zeros(len(shards), bool)
-            else:
+            if self._has_room(batch, len(shards)):
                 taken = self._place(batch, shards, firsts, offsets)
+            else:
+                taken = np.zeros(len(shards), bool)
             position = self._write(batch, shards, firsts, taken)
             self._promised |= level == "fsync"
         self._append_directly(batch, shards, firsts, offsets, taken)
@@ -116,41 +130,42 @@ class JournalledAppends:
         if level == "fsync":
             self._sync(shards, taken, position)
 
-    # -- into the buffers --------------------------------------------------------------------
+    # -- into memory -------------------------------------------------------------------------
+
+    def _has_room(self, batch: EncodedBatch, shards: int) -> bool:
+        """Make room for a batch in the journal and in memory; if there is any, it is taken."""
+        options, pending, size = self._options, self._pending, len(batch.data)
+        if self._journal.size >= options.journal_size_bytes and not self._try_to_settle():
+            return False
+        buffers = options.mem_store_size_bytes, options.mem_store_messages
+        if pending.is_enough(shards, size, len(batch), *buffers):
+            self._try(self._deliver)
+        return pending.makes_room(size) or (self._try(self._deliver) and pending.makes_room(size))
 
     def _place(
         self,
         batch: EncodedBatch,
-        shards: Sequence[MessageStore],
+        shards: ChosenShards,
         firsts: Array,
         offsets: Array,
     ) -> Array:
-        """Place the batch behind the shards' ends and put it into their buffers.
-
-        Returns which shards took their part.
-        """
-        stands = [shard.buffered_ends() for shard in shards]
-        ends = np.array(stands, np.int64)
-        bounds = np.append(firsts, len(batch))
-        counts = np.diff(bounds)
-        places = np.append(batch.starts, len(batch.data))[bounds]
-        shifts = ends[:, 1] - places[:-1]  # from a place in the batch to one in the shard
-        rows = np.arange(len(batch))
-        index = np.repeat(ends[:, 0] - ENTRY_SIZE * firsts, counts) + ENTRY_SIZE * rows
-        batch.place_each(index, batch.starts + np.repeat(shifts, counts))
-        offsets[:] = index
-        data, entries = batch.data.tobytes(), batch.entries.tobytes()
-        generation = self._journal.generation
-        slices = pairwise((ENTRY_SIZE * bounds).tolist()), pairwise(places.tolist())
-        taken = [
-            shard.take_journalled(entries[a:b], data[c:d], *stand, generation)
-            for shard, stand, (a, b), (c, d) in zip(shards, stands, *slices, strict=True)
-        ]
-        self._dirty.update(dict.fromkeys(shards))
-        return np.array(taken)
+        """Place the batch behind the ends that the shards lend; returns which shards lent them."""
+        numbers = shards.numbers()
+        asked = []
+        for n in np.flatnonzero(~self._pending.lent(numbers)).tolist():
+            shard = shards[n]
+            if shard.lend(self._pending, self._journal.generation):
+                self._dirty[shard] = None
+                shards.note_number(n)
+                numbers[n] = shard.number
+                asked.append(shard)
+        taken = self._pending.add(batch, numbers, firsts, offsets)
+        for shard in asked:  # whoever waits for messages has taken the shard's end back before
+            shard.wake()
+        return taken
 
     def _write(
-        self, batch: EncodedBatch, shards: Sequence[MessageStore], firsts: Array, taken: Array
+        self, batch: EncodedBatch, shards: ChosenShards, firsts: Array, taken: Array
     ) -> int | None:
         """Write the frame of what was taken; returns the journal's end, None if it failed."""
         bounds = np.append(firsts, len(batch))
@@ -161,13 +176,13 @@ class JournalledAppends:
             batch.data, batch.starts[firsts] + batch.INDEX_OFFSET_AT, np.dtype(">i8")
         )
         parts["data_start"] = batch.entries["data_offset"][firsts]
-        names: Sequence[str] = [shard.name for shard in shards]
+        names = shards.names()
         entries, data = batch.entries.view(np.uint8).data, batch.data.data
         if not taken.all():
             kept = np.flatnonzero(taken)
-            parts, names = parts[kept], [names[n] for n in kept.tolist()]
+            parts, names = parts[kept], shards.names(kept)
             entries, data = _only(batch, np.repeat(taken, np.diff(bounds)))
-        if not len(names):
+        if not len(parts):
             return None
         if self._journal.size == 0:
             self._begun = self._clock.monotonic()
@@ -183,7 +198,7 @@ class JournalledAppends:
     def _append_directly(
         self,
         batch: EncodedBatch,
-        shards: Sequence[MessageStore],
+        shards: ChosenShards,
         firsts: Array,
         offsets: Array,
         taken: Array,
@@ -199,7 +214,7 @@ class JournalledAppends:
 
     # -- to stable storage -------------------------------------------------------------------
 
-    def _sync(self, shards: Sequence[MessageStore], taken: Array, position: int | None) -> None:
+    def _sync(self, shards: ChosenShards, taken: Array, position: int | None) -> None:
         """Bring what the shards were given to stable storage, with one sync if possible."""
         durable = False
         if position is not None:
@@ -243,20 +258,58 @@ class JournalledAppends:
             return
         age_ms = (self._clock.monotonic() - self._begun) * 1000
         options = self._options
-        if age_ms < options.journal_flush_ms or not self._journal.size:
+        if not self._journal.size:  # nothing since it was emptied
+            with self.lock:
+                self._pending.release()
+            return
+        if age_ms < options.journal_flush_ms:
             return
         if self._journal.size * _HOT_MS >= options.journal_size_bytes * age_ms:
             return
         with self.lock:
             self._try_to_settle()
 
+    def relieve(self) -> None:
+        """Have the shards write what is pending: others wait for its memory."""
+        with self.lock:
+            if self._pending.size_bytes:
+                self._try(self._deliver)
+            self._pending.release()
+
     def _try_to_settle(self) -> bool:
+        return self._try(self.settle)
+
+    @staticmethod
+    def _try(empty: Callable[[], None]) -> bool:
         try:
-            self.settle()
+            empty()
         except TubeStoreError as error:
             log.warning("the journal cannot be emptied: %s", error)
             return False
         return True
+
+    def _deliver(self) -> None:
+        """Have all shards take and write what stands in the journal. Under `lock`.
+
+        Raises what the first one raises that cannot; the others have written then.
+        """
+        failure: TubeStoreError | None = None
+        shards = [shard for shard in self._dirty if not shard.is_over()]
+        # There and back: the files of the last ones are still open at the next time.
+        shards.sort(key=attrgetter("number"), reverse=self._turned)
+        self._turned = not self._turned
+        for n, parts in self._pending.gather([shard.number for shard in shards]):
+            try:
+                shards[n].deliver(parts)
+            except TubeStoreError as error:
+                failure = failure or error
+        for shard in shards:
+            try:
+                shard.flush()
+            except TubeStoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def settle(self) -> None:
         """Have all shards write what stands in the journal, and begin it anew. Under `lock`.
@@ -264,11 +317,10 @@ class JournalledAppends:
         Raises what the shards raise; the journal then stays as it is, and goes on.
         """
         self._left.open_all()
+        self._deliver()
         for shard in list(self._dirty):
-            if not shard.is_over():
-                shard.flush()
-                if self._promised:
-                    shard.sync_written()
+            if self._promised and not shard.is_over():
+                shard.sync_written()
             del self._dirty[shard]
         self._base += self._journal.size
         self._commits.reach_without(self._base)
@@ -278,6 +330,7 @@ class JournalledAppends:
     def abandon(self) -> None:
         """Have a lock that is free: another thread held the old one at a fork."""
         self.lock = threading.RLock()
+        self._pending.abandon()
 
     def forget(self) -> None:
         """Have nothing in the journal, on the disk as well; hold `lock` as long as that matters.

@@ -1,9 +1,11 @@
-"""A shard's part of the root's journal: messages in its buffers that the journal holds too.
+"""A shard's part of the root's journal: messages that the journal holds and the files do not.
 
-Everything in the buffers from `_journal_from` to `_journal_to` (data offsets) stands in frames of
-one generation; what is below `_journal_from` is in the files.
+Everything from `_journal_from` to the end of the buffers, as far as it came from the journal (data
+offsets: up to `_journal_to`), stands in frames of one generation; what is below `_journal_from` is
+in the files. While the shard's end is lent (`pending_batches.py`) its last messages are not in its
+buffers: nothing may be put behind them, written or shown before `_take_back`.
 
-Guards: `_append_lock` guards the three fields here.
+Guards: `_append_lock` guards the fields here, the journal's lock `number`.
 
 Next to read: `message_store.py`.
 """
@@ -14,7 +16,7 @@ from typing import Any
 
 from tubestore.adoption import AdoptingShard
 from tubestore.errors import StoreClosed
-from tubestore.records import ENTRY_SIZE
+from tubestore.pending_batches import Parts, PendingBatches
 
 
 class JournalledShard(AdoptingShard):
@@ -26,41 +28,72 @@ class JournalledShard(AdoptingShard):
         self._journal_generation: int | None = None
         #: A generation that holds something of this shard that is not in its files.
         self._barred_generation: int | None = None
+        #: What the shard is among the pending batches; -1 if it has no part in this generation.
+        self.number = -1
+        self._pending: PendingBatches | None = None
 
-    def buffered_ends(self) -> tuple[int, int]:
-        """Return where the next message's entry and record would stand, without any lock."""
-        main = self._main
-        return main.index_start + ENTRY_SIZE * main.count, main.data_end
+    def lend(self, pending: PendingBatches, generation: int) -> bool:
+        """Let batches be placed behind the shard's end, unless something speaks against it.
 
-    def take_journalled(
-        self, entries: bytes, records: bytes, index_start: int, data_start: int, generation: int
-    ) -> bool:
-        """Take messages encoded for this place, unless they would have to wait or are out of place.
-
-        Also not behind messages that are in no file and no journal: what a level promises of a
-        message it promises of all before it.
+        That is trouble, or buffers that are full; also messages that are in no file and no
+        journal: what a level promises of a message it promises of all before it.
         """
         with self._append_lock:
-            main = self._main
-            if generation == self._barred_generation:
+            if self._lent:
+                return True
+            if generation == self._barred_generation or self._refusal is not None or self._held:
                 return False
-            before = main.count
-            if main.data_end != data_start or main.index_start + ENTRY_SIZE * before != index_start:
+            main, options = self._main, self._options
+            if (
+                main.size_bytes >= options.mem_store_size_bytes
+                or main.count >= options.mem_store_messages
+            ):
                 return False
-            in_files = self._visible.data_end
-            continues = self._journal_to == data_start and self._journal_generation == generation
-            if in_files != data_start and not (continues and self._journal_from <= in_files):
+            data_end, in_files = main.data_end, self._visible.data_end
+            continues = self._journal_to == data_end and self._journal_generation == generation
+            if in_files != data_end and not (continues and self._journal_from <= in_files):
                 return False
-            data_end, count = data_start + len(records), len(entries) // ENTRY_SIZE
-            if data_end > self._room_end or before + count > self._room_count:
-                if self._refusal is not None or not self._fits(data_end - data_start, count):
-                    return False
-                self._open_room()
-            main.add_block(entries, records, count)
+            if main.count == 0:
+                main.first_time = self._clock.monotonic()
             if not continues:
-                self._journal_from, self._journal_generation = data_start, generation
+                self._journal_from, self._journal_generation = data_end, generation
             self._journal_to = data_end
+            self._close_room()
+            self.number = pending.lend(self.number, main.index_end, data_end)
+            self._pending, self._lent = pending, True
             return True
+
+    def _take_back(self, parts: Parts | None = None) -> None:
+        """Have the end of the shard in its buffers again; under the append lock."""
+        if not self._lent:
+            return
+        assert self._pending is not None
+        parts = self._pending.take_back(self.number, parts)
+        self._lent = False
+        self._granted += len(parts.records)
+        if parts.messages:
+            self._main.add_block(*parts)
+        self._journal_to = self._main.data_end
+
+    def deliver(self, parts: Parts) -> None:
+        """Take parts that were gathered while the shard's end was lent, and write everything."""
+        with self._append_lock:
+            self._take_back(parts)
+        self.flush()
+
+    def wake(self) -> None:
+        """Let those look again that wait for messages."""
+        with self._append_lock:
+            self._room.notify_all()
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes that are in no file: in the buffers, and in batches that are pending."""
+        in_buffers = super().dirty_bytes
+        if not self._lent or self._pending is None:
+            return in_buffers
+        # Without a lock: if the end was taken back meanwhile, the buffers are as they were.
+        return in_buffers + max(0, self._pending.data_end(self.number) - self._main.data_end)
 
     def bar_generation(self, generation: int) -> None:
         """Take no part in a generation: its frames of this shard do not follow each other."""
@@ -69,6 +102,7 @@ class JournalledShard(AdoptingShard):
     def leave_journal(self) -> None:
         """Forget that messages were journalled: their frame was not written."""
         with self._append_lock:
+            self._take_back()
             self._journal_to = -1
 
     def sync_before_journal(self) -> None:
@@ -85,7 +119,7 @@ class JournalledShard(AdoptingShard):
 
     def has_journalled(self) -> bool:
         """Whether messages are in the journal and not in the files."""
-        return self._journal_to > self._visible.data_end
+        return self._lent or self._journal_to > self._visible.data_end
 
     def is_over(self) -> bool:
         """Whether the shard was closed or its topic deleted: it writes nothing any more."""

@@ -38,6 +38,7 @@ from tubestore.housekeeping import Housekeeping
 from tubestore.journal_overlay import JournalOverlay
 from tubestore.journalled import JournalledAppends
 from tubestore.left_messages import LeftMessages
+from tubestore.many_topics import AddressBook
 from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
 from tubestore.messages import BatchAck
@@ -104,6 +105,7 @@ class MessageStoreManager(BulkLoads):
             self._topics = TopicRegistry(self._directory, self.options, self._make_topic)
             if mode == "w":
                 self._topics.finish_deletions()
+            self._address_book = AddressBook(self._topics)
         except BaseException:
             self._directory.release()
             raise
@@ -137,9 +139,8 @@ class MessageStoreManager(BulkLoads):
         table = ingest.as_table(data, with_topic=True)
         if table.num_rows == 0:
             return append_table(self, table, [], np.empty(0, np.int64), durability)
-        names, codes = ingest.split_topics(table)
-        topics = self._topics.get_all(names)
-        return append_table(self, table.drop_columns(["topic"]), topics, codes, durability)
+        to, codes = self._address_book.of(table)
+        return append_table(self, table, to.topics, codes, durability, to)
 
     def _make_topic(self, name: str, options: TopicOptions) -> Topic:
         return Topic(self, name, options, self._open_shard)
@@ -155,7 +156,9 @@ class MessageStoreManager(BulkLoads):
         may be appended behind what nobody knows.
         """
         frames = read_journal(self.vfs, self.root)
-        journal = JournalledAppends(self.vfs, self.root, self.options, self.clock, self.next_msg_id)
+        journal = JournalledAppends(
+            self.vfs, self.root, self.options, self.clock, self.next_msg_id, self._pool
+        )
         if frames is not None and frames.parts:
             self._left = LeftMessages(frames.parts, self._open_left)
             if frames.boot_id == self.vfs.boot_id() and self.options.journal_size_bytes:
@@ -301,6 +304,8 @@ class MessageStoreManager(BulkLoads):
 
     def _relieve_memory(self) -> None:
         """Write the oldest buffers and the largest: they hold what the others wait for (D8)."""
+        if self.journal is not None:
+            self.journal.relieve()
         dirty = [shard for shard in self.writing_shards() if shard.dirty_bytes]
         some = RELIEVED_AT_ONCE // 2
         oldest = heapq.nsmallest(some, dirty, key=attrgetter("dirty_since"))

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tubestore.formats import INDEX_ENTRY
+from tubestore.layout import Buffer
 from tubestore.records import ENTRY_SIZE, HEADER_SIZE, EncodedBatch, join_records
 
 
@@ -43,7 +44,6 @@ class MsgMemStore:
 
     __slots__ = (
         "_batches",
-        "_blocks",
         "count",
         "data_end",
         "data_start",
@@ -59,8 +59,6 @@ class MsgMemStore:
         #: When the first message entered (monotonic seconds); 0.0 while it is empty.
         self.first_time = 0.0
         self._batches: list[Placed] = []
-        #: Entries and records, placed already, in turn: behind the last batch, before `parts`.
-        self._blocks: list[bytes] = []
         #: Headers and payloads in turn, of the last messages; for `add`, and for who does the same.
         self.parts: list[bytes] = []
 
@@ -89,11 +87,15 @@ class MsgMemStore:
         self.count += 1
         return offset
 
-    def add_block(self, entries: bytes, records: bytes, count: int) -> None:
+    def add_block(self, entries: Buffer, records: Buffer, count: int) -> None:
         """Take `count` messages that are encoded for this very place."""
-        if self.parts:
-            self._join()
-        self._blocks += (entries, records)
+        self._join()
+        batch = EncodedBatch(
+            np.frombuffer(records, np.uint8),
+            np.frombuffer(entries, INDEX_ENTRY.dtype),
+            np.empty(0, np.int64),
+        )
+        self._batches.append(Placed(self.index_end, self.data_end, batch))
         self.data_end += len(records)
         self.count += count
 
@@ -120,12 +122,6 @@ class MsgMemStore:
         return last.index_end, last.data_start + len(last.batch.data)
 
     def _join(self) -> None:
-        if self._blocks:  # they came before `parts`
-            entries = np.frombuffer(b"".join(self._blocks[0::2]), INDEX_ENTRY.dtype)
-            data = np.frombuffer(b"".join(self._blocks[1::2]), np.uint8)
-            batch = EncodedBatch(data, entries, np.empty(0, np.int64))
-            self._batches.append(Placed(*self._joined_end(), batch))
-            self._blocks = []
         if self.parts:
             place = self._joined_end()
             self._batches.append(Placed(*place, join_records(self.parts, *place)))

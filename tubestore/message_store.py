@@ -161,6 +161,8 @@ class MessageStore(JournalledShard):
         is what each append one by one above the `memory` level does.
         """
         with self._append_lock:
+            if self._lent:
+                self._take_back()
             if self._refusal is not None or self._flushing is not None or self._main.count:
                 return None
             one = self._main
@@ -241,6 +243,7 @@ class MessageStore(JournalledShard):
         """
         with self._flush_lock, self._append_lock:
             self._check_open()
+            self._take_back()
             assert self._main.count == 0, "cut with messages in memory"
             data_end = self._data_end_before(index_offset)
             self.files.cut_copying(index_offset, data_end)
@@ -294,6 +297,8 @@ class MessageStore(JournalledShard):
             if isinstance(self._refusal, StoreClosed):
                 raise self._refusal
             self.counters.reads += 1
+            if self._lent:
+                self._take_back()
             flushing = self._flushing.batches() if self._flushing else ()
             memory = flushing + self._main.batches()
             kept = self._view
@@ -311,6 +316,7 @@ class MessageStore(JournalledShard):
         """
         with self._append_lock:
             self._check_open()
+            self._take_back()
             if self._main.index_end <= offset:
                 self._close_room()  # the next append takes the long way, which wakes us
                 self._room.wait(timeout)
@@ -318,6 +324,7 @@ class MessageStore(JournalledShard):
     def stats(self) -> dict[str, Any]:
         """Return what the shard has done since it was opened, and how it stands."""
         with self._append_lock:
+            self._take_back()
             main = self._main
             first = self.dirty_since if self.dirty_bytes else None
             index_opened, data_opened = self._opened_at
@@ -344,6 +351,7 @@ class MessageStore(JournalledShard):
         self._append_lock = threading.Lock()
         self._room = threading.Condition(self._append_lock)
         self._commits = GroupCommit(self._commits.end)
+        self._lent = False  # nobody is shown anything any more
         self._refusal = reason
         self._close_room()
 
@@ -354,6 +362,7 @@ class MessageStore(JournalledShard):
         """
         with self._flush_lock:
             with self._append_lock:
+                self._take_back()
                 self._refusal = reason
                 self._room.notify_all()
             with contextlib.suppress(StoreFailed):
@@ -378,6 +387,7 @@ class MessageStore(JournalledShard):
             self.sync()
         finally:
             with self._append_lock:
+                self._take_back()
                 self._refusal = StoreClosed(f"{self.name} is closed")
                 self._close_room()
                 self._room.notify_all()

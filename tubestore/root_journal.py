@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,29 +71,30 @@ class RootJournal:
         self._file: VfsFile | None = None
         self._named = False
 
-    def write(self, names: Sequence[str], parts: Array, entries: Buffer, data: Buffer) -> None:
+    def write(self, names: bytes, parts: Array, entries: Buffer, data: Buffer) -> None:
         """Append a frame, in the page cache when this returns; OSError leaves none.
 
-        `parts`: a structured array, a row a shard, in the order of `entries` and `data`.
+        `parts`: a structured array, a row a shard, in the order of `entries` and `data`; `names`:
+        their shards', joined by line feeds.
         """
         file = self._opened()
         front = self._front(names, parts.tobytes(), entries, data)
         if self.size == 0:
-            front = self._front((self._boot_id,), b"", b"", b"") + front
+            front = self._front(self._boot_id.encode(), b"", b"", b"") + front
         file.pwrite(data, self.size + len(front))
         file.pwrite(front, self.size)  # last: it is what makes the frame count
         self.size += len(front) + len(data)
 
-    def _front(self, names: Sequence[str], parts: bytes, entries: Buffer, data: Buffer) -> bytes:
+    def _front(self, names: bytes, parts: bytes, entries: Buffer, data: Buffer) -> bytes:
         """Return all of a frame but the records."""
-        head = b"".join((parts, "\n".join(names).encode()))
+        head = parts + names
         digest = xxhash.xxh3_64(head)
         digest.update(entries)
         digest.update(data)
         header = JOURNAL_FRAME.pack(
             magic=JOURNAL_MAGIC,
             parts=len(parts) // JOURNAL_PART.size,
-            names_size=len(head) - len(parts),
+            names_size=len(names),
             entries=len(entries) // INDEX_ENTRY.size,
             data_size=len(data),
             generation=self.generation,

@@ -54,6 +54,9 @@ class SyncedShard:
         self.failed = False
         self._visible = files.snapshot()
 
+    def _take_back(self) -> None:
+        """Have the shard's end in its buffers, if somebody else keeps it; under the append lock."""
+
     def _close_room(self) -> None:
         """Have the next append look whether it may enter; the buffers know how."""
 
@@ -96,6 +99,7 @@ class SyncedShard:
         if isinstance(refusal, StoreFailed):
             self.failed = True
         with self._append_lock:
+            self._take_back()
             if not isinstance(self._refusal, StoreFailed | StoreClosed):
                 self._refusal = refusal
                 self._close_room()
@@ -163,6 +167,7 @@ class SyncedShard:
         failed = StoreFailed(self.files.directory, reason)
         self.failed = True
         with self._append_lock:
+            self._take_back()
             if not isinstance(self._refusal, StoreClosed):
                 self._refusal = failed
                 self._close_room()

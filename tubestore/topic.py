@@ -5,7 +5,7 @@ Next to read: `manager.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from tubestore import ingest
 from tubestore.arguments import whole_number
 from tubestore.attributes import encode_prefix
+from tubestore.chosen_shards import ChosenShards
 from tubestore.clock import Time, time_ms
 from tubestore.columns import integers
 from tubestore.errors import (
@@ -66,6 +67,17 @@ class TopicHost(ReadHost, Protocol):
         self, topic: Topic, max_age: Age | None, max_bytes: int | None
     ) -> list[SegmentRow]:
         """Say what would become of each of a topic's files."""
+
+
+class Recipients(Protocol):
+    """What is known in columns of the topics that a batch is for (`many_topics.py`)."""
+
+    #: Partitions in each store, and stores, of each topic (int64).
+    partitions: Array
+    stores: Array
+
+    def shards(self, keys: Array) -> ChosenShards:
+        """Return the shards with these keys: topic code * 10,000 + store id."""
 
 
 class Topic(TopicReader):
@@ -231,18 +243,22 @@ def append_table(
     topics: list[Topic],
     codes: Array,
     durability: Durability | None,
+    to: Recipients | None = None,
 ) -> BatchAck:
     """Append the rows of a checked table to their topics: `codes[i]` says which of `topics`.
 
-    Rows are grouped by shard, encoded together once, and handed to their shards in slices.
+    `to`: what is known of these topics in columns. Rows are grouped by shard, encoded together
+    once, and handed to their shards in slices.
     """
     level = store.options.durability if durability is None else check_durability(durability)
     count = table.num_rows
     if count == 0:
         return BatchAck(pa.array([], pa.int32()), pa.array([], pa.int64()), level)
-    partition_ids = ingest.route(
-        table, codes, [t.options for t in topics], lambda c: _turns(topics, c)
-    )
+    turns = partial(_turns, topics)
+    if to is None:
+        partition_ids = ingest.route(table, codes, [t.options for t in topics], turns)
+    else:
+        partition_ids = ingest.route_among(table, codes, to.partitions, to.stores, turns)
     columns = ingest.build_columns(
         table,
         partition_ids,
@@ -250,7 +266,7 @@ def append_table(
         payload_size_max=store.options.payload_size_max,
         next_msg_ids=store.next_msg_ids,
     )
-    offsets = append_columns(topics, codes, columns, level, store.journal)
+    offsets = append_columns(topics, codes, columns, level, store.journal, to)
     return BatchAck(
         integers(pa.int32(), columns.partition_ids), integers(pa.int64(), offsets), level
     )
@@ -262,15 +278,19 @@ def append_columns(
     columns: RecordColumns,
     level: Durability,
     journal: JournalledAppends | None = None,
+    to: Recipients | None = None,
 ) -> Array:
     """Append checked columns to their topics; returns the offsets (int64) in their order.
 
     Rows of a shard keep their order. BatchError says what was taken when a part was not.
     """
     order, firsts, keys = ingest.shard_order(codes, columns.partition_ids)
-    shards = [
-        topics[k // PARTITIONS_PER_STORE].writable(k % PARTITIONS_PER_STORE) for k in keys.tolist()
-    ]
+    shards: Sequence[MessageStore]
+    if to is None:
+        pairs = (divmod(key, PARTITIONS_PER_STORE) for key in keys.tolist())
+        shards = [topics[code].writable(store_id) for code, store_id in pairs]
+    else:
+        shards = to.shards(keys)
     placed = np.full(len(columns), -1, np.int64)
     failure: TubeStoreError | None = None
     try:
@@ -283,10 +303,10 @@ def append_columns(
         offsets = np.empty(len(columns), np.int64)
         offsets[order] = placed
     if failure is not None:
-        pairs = zip(columns.partition_ids.tolist(), offsets.tolist(), strict=True)
+        rows = zip(columns.partition_ids.tolist(), offsets.tolist(), strict=True)
         # Over several shards the syncs come last, and which of them were done is not known here.
         reached = _level_below(level, len(shards))
-        acks = [Ack(p, o, reached) if o >= 0 else None for p, o in pairs]
+        acks = [Ack(p, o, reached) if o >= 0 else None for p, o in rows]
         if not any(acks):
             raise failure
         raise BatchError(str(failure), acks) from failure
@@ -310,7 +330,7 @@ def _level_below(level: Durability, shards: int) -> Durability:
 
 def _append_slices(
     columns: RecordColumns,
-    shards: list[MessageStore],
+    shards: Sequence[MessageStore],
     firsts: Array,
     offsets: Array,
     level: Durability,
@@ -319,7 +339,8 @@ def _append_slices(
     """Encode once, append each shard's slice; `fsync` syncs after all are written."""
     batch = encode_columns(columns)
     if journal is not None and level != "memory" and journal.takes(len(shards), len(batch.data)):
-        journal.append(batch, shards, firsts, offsets, level)
+        chosen = shards if isinstance(shards, ChosenShards) else ChosenShards.of(shards)
+        journal.append(batch, chosen, firsts, offsets, level)
         return
     bounds = [*firsts.tolist(), len(columns)]
     below = _level_below(level, len(shards))

@@ -36,6 +36,8 @@ class TopicRegistry:
         self._directory, self._options = directory, options
         self._make_topic = make_topic
         self.lock = threading.RLock()
+        #: Counts up when topics or their settings change.
+        self.version = 0
         known = load_topics(directory, options)
         #: Topics whose settings nobody gave: learned from their files, and never saved.
         self._guessed = known.guessed
@@ -122,6 +124,7 @@ class TopicRegistry:
                 self._topics[name].adopt(options)
             else:
                 self._topics[name] = self._make_topic(name, options)
+        self.version += 1
 
     def _named(self, name: str, options: TopicOptions) -> TopicOptions:
         """Return the settings with the topic's id, given now to one that has none."""
@@ -147,6 +150,7 @@ class TopicRegistry:
             self._deleted.add(name)
             self._guessed.discard(name)
             del self._topics[name]
+            self.version += 1
             topic.discard(StoreClosed(f"topic {name!r} was deleted"))
             self.finish_deletions()
 
@@ -182,6 +186,7 @@ class TopicRegistry:
                 if topics.get(name) is not topic:
                     topic.discard(StoreClosed(f"topic {name!r} was deleted"))
             self._topics, self._guessed = topics, fresh.guessed
+            self.version += 1
 
     def abandon(self) -> None:
         """Have a lock that is free: other threads held the old one at a fork."""
