@@ -170,6 +170,29 @@ def test_an_append_between_two_batches_stands_between_them(
         assert (numbers_in(again, 5), numbers_in(again, 6)) == wanted
 
 
+def test_an_append_that_waited_for_room_goes_behind_a_batch_that_came_meanwhile(
+    memory_vfs: MemoryVfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(memory_vfs, mem_store_messages=2) as store:
+        store.append_batch(mixed(0))
+        shard = shard_of(store, 0)
+        wait_for_room = shard._wait_for_room
+
+        def wait(size: int, count: int) -> None:
+            wait_for_room(size, count)
+            shard._append_lock.release()
+            try:
+                store.append_batch(mixed(24))
+                assert is_lent(shard)
+            finally:
+                shard._append_lock.acquire()
+
+        monkeypatch.setattr(shard, "_wait_for_room", wait)
+        ack = store[TOPICS[0]].append(b"1000", partition=0, durability="memory")
+        assert ack.offset == 4 * 28
+        assert numbers_in(store, 0) == [0, 12, 24, 36, 1000]
+
+
 def test_statistics_count_what_waits(memory_vfs: MemoryVfs) -> None:
     with open_store(memory_vfs) as store:
         store.append_batch(mixed(0))
@@ -287,10 +310,10 @@ def test_a_shard_whose_sync_failed_takes_no_more_parts_and_shows_what_it_had(
     faulty.fail("sync", path=f"{TOPICS[4]}-0")
     with pytest.raises(StoreFailed):
         shard_of(store, 4).sync_files()
-    assert numbers_in(store, 4) == [4, 16, 28, 40]
     with pytest.raises(tubestore.BatchError) as caught:
         store.append_batch(mixed(48))
     assert [n for n, ack in enumerate(caught.value.acks) if ack is None] == [4, 16]
+    assert numbers_in(store, 4) == [4, 16, 28, 40]
     killed(store, memory_vfs)
     with open_store(memory_vfs) as again:
         assert set(range(48)) <= set(bodies(again))
