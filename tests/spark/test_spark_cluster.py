@@ -113,6 +113,7 @@ SINKS = {
 
 @pytest.fixture(params=SINKS)
 def sink(request: pytest.FixtureRequest) -> Sink:
+    """A kill takes half a minute; where one sink is named, `test_spark_kills` has the other."""
     return SINKS[request.param]
 
 
@@ -149,6 +150,7 @@ def test_an_executor_is_killed_and_a_slow_task_is_overtaken(
     assert len(attempts) > 8  # some were run again, elsewhere
 
 
+@pytest.mark.parametrize("sink", ["log"], indirect=True)
 def test_a_worker_is_killed_and_the_other_one_ends_the_job(
     cluster: Cluster, sink: Sink, start_writing: Callable[[int], Driver], tmp_path: Path
 ) -> None:
@@ -162,6 +164,7 @@ def test_a_worker_is_killed_and_the_other_one_ends_the_job(
     sink.verify(tmp_path / "store")
 
 
+@pytest.mark.parametrize("sink", ["shards"], indirect=True)
 def test_a_driver_is_killed_and_its_job_is_submitted_again(
     sink: Sink, start_writing: Callable[[int], Driver], tmp_path: Path
 ) -> None:
