@@ -75,12 +75,16 @@ def fresh(path: Path) -> Path:
 
 
 def _python_workers() -> Iterator[Any]:
-    """Go through Spark's Python processes on this machine: what the JVM has started."""
+    """Go through the processes of Spark's Python tasks on this machine.
+
+    Not those that plan and commit: whoever publishes maps the files of which it keeps digests, and
+    pages of the page cache count as resident.
+    """
     import psutil
 
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if "python" in process.name() and "pyspark.daemon" in process.cmdline():
+            if "python" in process.name() and process.cmdline()[-1:] == ["pyspark.worker"]:
                 yield process
 
 
