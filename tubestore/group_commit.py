@@ -1,10 +1,10 @@
-"""Syncs of one shard: one at a time, each shared by everybody who waits for it.
+"""Syncs of one stream (a shard, a log): one at a time, each shared by everybody who waits for it.
 
 Invariants:
-- never two syncs of a shard at once: the kernel reports a write error to one of them only,
+- never two syncs of a stream at once: the kernel reports a write error to one of them only,
   and the other would acknowledge what was lost;
 - a sync covers what was written before it began;
-- after a failed one nobody is told that anything is safe, now and until the shard is reopened.
+- after a failed one nobody is told that anything is safe, now and until it is reopened.
 
 When a sync ends, those are woken whom it covers, and one of the others, who does the next: to wake
 all that wait for it costs a change of threads each, which is what sixteen threads spend most on.
