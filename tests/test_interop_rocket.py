@@ -288,6 +288,7 @@ class TestKilled:
             tmp_path, "orders", 4, 25, keys=wanted.wanted_keys(), settings=SETTINGS
         )
         book = book_of([row_of_answer(row) for row in of_kind(rows, "message")], acknowledged)
+        book.take_end(of_kind(rows, "store")[0]["maxPhyOffset"])
         check_real(rows, book, clean=False)
         book.take(rows)
         with opened(tmp_path, version) as store:
@@ -303,6 +304,7 @@ class TestKilled:
         acknowledged = killed(tmp_path, monkeypatch, after=700)
         with opened(tmp_path, version) as store:
             book = book_of(rows_of(read_all(store)), acknowledged)
+            book.take_end(store.max_physical_offset)
             check_store(store, book)
         check_files(tmp_path, book)
         visit(version, tmp_path, book)

@@ -50,11 +50,19 @@ class Book:
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.rows = sorted(rows, key=lambda row: row["physicalOffset"])
+        self._empty_file = 0
 
     @property
     def end(self) -> int:
-        """Physical offset behind the last message."""
-        return int(self.rows[-1]["physicalOffset"] + self.rows[-1]["storeSize"])
+        """Physical offset at which the log ends: behind the last message, as a rule."""
+        last = self.rows[-1]["physicalOffset"] + self.rows[-1]["storeSize"]
+        return max(int(last), self._empty_file)
+
+    def take_end(self, end: int) -> None:
+        """Take it that a killed writer had closed a file and put nothing into the next yet."""
+        size = SETTINGS["mappedFileSizeCommitLog"]
+        assert end in (self.end, -(-self.end // size) * size), f"ends at {end}"
+        self._empty_file = end
 
     @property
     def queues(self) -> dict[Place, list[Row]]:
