@@ -173,7 +173,7 @@ class BatchQueueViews:
         for piece in self._directory.scan_log():
             if not isinstance(piece, Region):
                 self._collect(piece, parts)
-                self.log_end = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+                self.log_end = piece.records_end
             elif piece.state not in ENDS:
                 self._regions.append(piece)
                 self.log_end = piece.end

@@ -165,7 +165,7 @@ def _ids_by_topic(directory: StoreDirectory) -> tuple[dict[str, Int64s], Scanned
             end = end if piece.state in ENDS else piece.end
             continue
         offsets = piece.starts + piece.base
-        end = int(offsets[-1] + piece.column("total_size")[-1])
+        end = piece.records_end
         queue_ids = piece.column("queue_id")
         wanted = has_queue_unit(piece.column("sys_flag")) & (queue_ids >= 0)
         wanted &= queue_ids < PARTITIONS_PER_STORE * PARTITIONS_PER_STORE

@@ -57,7 +57,7 @@ class LogKeys(Keys):
             rows, found = self._keys(piece)
             hashes.append(found)
             offsets.append(piece.starts[rows] + piece.base)
-            end = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+            end = piece.records_end
         known = np.concatenate(offsets)
         begin = int(known[0]) if len(known) else None
         scanned = ScannedEnd(directory, end)

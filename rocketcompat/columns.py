@@ -75,6 +75,11 @@ class RecordColumns:
         """Physical offset behind the last byte of `data`."""
         return self.base + len(self._raw)
 
+    @property
+    def records_end(self) -> int:
+        """Physical offset behind the last of its records, of which there is one at least."""
+        return self.base + int(self.starts[-1]) + int(self.column("total_size")[-1])
+
     def __len__(self) -> int:
         return len(self.starts)
 

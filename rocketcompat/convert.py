@@ -198,8 +198,7 @@ def _pieces(source: StoreDirectory, start: int, state: _State) -> Iterator[_Piec
             state.left_out += 1
             continue
         sizes = piece.column("total_size").astype(np.int64)
-        following = piece.base + int(piece.starts[-1] + sizes[-1])
-        yield piece.data, piece.starts, sizes, following
+        yield piece.data, piece.starts, sizes, piece.records_end
 
 
 def _bolt_pieces(source: StoreDirectory, start: int, state: _State) -> Iterator[_Piece]:

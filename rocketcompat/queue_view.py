@@ -188,7 +188,7 @@ class QueueViews:
                     log_end = piece.end
                 continue
             self._collect(piece, parts)
-            log_end = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+            log_end = piece.records_end
         found = {
             key: (
                 np.concatenate([offsets for offsets, _ in pieces]),

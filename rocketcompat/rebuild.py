@@ -291,7 +291,7 @@ def _batches(directory: StoreDirectory, start: int, built: Built) -> Iterator[Di
                 damaged = piece.start, piece.end - piece.start
                 built.log_end = piece.end
             continue
-        end = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+        end = piece.records_end
         yield batch_of_records(piece, position, end, delays, damaged)
         built.records += len(piece)
         built.log_end = position = end

@@ -72,7 +72,7 @@ class Tail:
                 if piece.state not in ("torn", "stale"):
                     self.position = max(self.position, piece.end)
                 continue
-            behind = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+            behind = piece.records_end
             self.position = max(self.position, behind)
             found = self._wanted.of(piece)
             if len(found):

@@ -205,7 +205,7 @@ def write_part(
         if isinstance(piece, Region):
             writer.add_region(piece)
             continue
-        behind = piece.base + int(piece.starts[-1] + piece.column("total_size")[-1])
+        behind = piece.records_end
         writer.add(batch_of_records(piece, writer.summary.end, behind, delays))
     summary = writer.summary
     summary.ends = summary.ends or (summary.end < end and not _ends_a_file(directory, summary.end))

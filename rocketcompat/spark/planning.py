@@ -123,8 +123,7 @@ def log_end(directory: StoreDirectory, start: int | None = None) -> int:
         position = filled[-1].file_from_offset
     for piece in directory.scan_log(position, chained=True):
         if isinstance(piece, RecordColumns):
-            sizes = piece.column("total_size")
-            position = int(piece.starts[-1]) + piece.base + int(sizes[-1])
+            position = piece.records_end
         elif piece.state in ("damaged", "missing"):
             position = piece.end
     return int(position)
