@@ -17,7 +17,7 @@ from rocketcompat.findings import PER_FILE_MAX, Finding, finding
 from rocketcompat.formats import ABORT_FILE, INDEX_DIRECTORY, INDEX_ITEM
 from rocketcompat.index_file import IndexFile
 from rocketcompat.index_geometry import geometry_of
-from rocketcompat.index_items import link_chains
+from rocketcompat.index_items import IndexGeometry, link_chains
 from rocketcompat.messages import has_index_items
 from rocketcompat.scanned_end import ScannedEnd
 from tubestore.errors import CorruptRecord, InvalidMessage
@@ -86,15 +86,11 @@ def check_index(directory: StoreDirectory, log: LogKeys) -> Iterator[Finding]:
     """Compare headers, chains and items of the index with each other and with the log's keys."""
     paths = directory.index_paths()
     if not paths:
-        if len(log.offsets) and directory.config.message_index_enable:
-            path, first = directory.path(INDEX_DIRECTORY), int(log.offsets[0])
-            message = f"no index: {len(log.offsets)} keys, the first of the record at {first}"
-            yield finding(path, 0, "item_missing", message, "warning")
+        yield from no_index(directory, len(log.offsets), log.begin)
         return
-    try:
-        geometry = geometry_of(directory)
-    except InvalidMessage as error:
-        yield finding(paths[0], 0, "index_geometry", str(error), "warning")
+    geometry, unknown = known_geometry(directory)
+    yield from unknown
+    if geometry is None:
         return
     seen = np.zeros(len(log.hashes), bool)
     for path in paths:
@@ -106,6 +102,23 @@ def check_index(directory: StoreDirectory, log: LogKeys) -> Iterator[Finding]:
         yield from check_index_file(file, log, seen)
         file.release()
     yield from _missing_items(paths, log, seen)
+
+
+def no_index(directory: StoreDirectory, keys: int, first: int | None) -> Iterator[Finding]:
+    """Say that there are no files for so many keys, the first of the record at `first`."""
+    if first is not None and directory.config.message_index_enable:
+        message = f"no index: {keys} keys, the first of the record at {first}"
+        path = directory.path(INDEX_DIRECTORY)
+        yield finding(path, 0, "item_missing", message, "warning")
+
+
+def known_geometry(directory: StoreDirectory) -> tuple[IndexGeometry | None, list[Finding]]:
+    """Return the form of the index files, None without any; a finding if it is not known."""
+    paths = directory.index_paths()
+    try:
+        return (geometry_of(directory) if paths else None), []
+    except InvalidMessage as error:
+        return None, [finding(paths[0], 0, "index_geometry", str(error), "warning")]
 
 
 def check_index_file(file: IndexFile, log: Keys, seen: Any) -> Iterator[Finding]:

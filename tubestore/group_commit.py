@@ -108,9 +108,7 @@ class GroupCommit:
             reached = sync()
         except BaseException as error:
             with self._lock:
-                if isinstance(
-                    error, StoreFailed
-                ):  # others, a full disk for one, may be tried again
+                if isinstance(error, StoreFailed):  # a full disk, for one, may be tried again
                     self._failure = error
                 self._running = False
                 self._wake()

@@ -23,19 +23,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rocketcompat import check
-from rocketcompat.check_index import Keys, region_finding
+from rocketcompat.check_index import Keys, known_geometry, no_index, region_finding
 from rocketcompat.check_queues import check_kinds
 from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.findings import Finding, finding
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
-    INDEX_DIRECTORY,
     INDEX_ITEM,
     OWN_DIRECTORY,
 )
-from rocketcompat.index_geometry import geometry_of
-from rocketcompat.index_items import IndexGeometry
 from rocketcompat.scanned_end import ScannedEnd
 from rocketcompat.spark.audit_tasks import AuditJob, IndexFileSplit
 from rocketcompat.spark.log_parts import Queue, counts_of, items_in, shared_out
@@ -43,7 +40,6 @@ from rocketcompat.spark.log_scanning import LogScan, ScannedLog, run_wave
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import plan_range
 from rocketcompat.spark.rebuild_tasks import QueueSplit
-from tubestore.errors import InvalidMessage
 from tubestore.spark.jobs import running
 from tubestore.spark.jobs.running import Done, Row, Told, silent
 
@@ -104,7 +100,7 @@ def audit(
     before = [*check.check_jobs(directory), *check.check_files(directory)]
     scanned, log = planned.scanned(spark, told)
     keys = _first_key(log)
-    geometry, unknown = _geometry(directory)
+    geometry, unknown = known_geometry(directory)
     job = AuditJob(directory.root, planned.options, tuple(_holes(log)), log.end, keys, geometry)
     queues = list(_queue_splits(directory, log, running.parallelism(spark)))
     paths = directory.index_paths() if geometry is not None else []
@@ -139,15 +135,6 @@ def _first_key(log: ScannedLog) -> int | None:
     return None
 
 
-def _geometry(directory: StoreDirectory) -> tuple[IndexGeometry | None, list[Finding]]:
-    """Return the form of the index files; a finding if it is not known."""
-    paths = directory.index_paths()
-    try:
-        return (geometry_of(directory) if paths else None), []
-    except InvalidMessage as error:
-        return None, [finding(paths[0], 0, "index_geometry", str(error), "warning")]
-
-
 def _queue_splits(directory: StoreDirectory, log: ScannedLog, groups: int) -> Iterator[QueueSplit]:
     """Share the queues out that are in the log, or on disk."""
     counts: dict[Queue, int] = {
@@ -177,10 +164,7 @@ def _missing_items(
     if first is None or unknown:
         return
     if not rows:
-        if directory.config.message_index_enable:
-            path = directory.path(INDEX_DIRECTORY)
-            message = f"no index: {total} keys, the first of the record at {first}"
-            yield finding(path, 0, "item_missing", message, "warning")
+        yield from no_index(directory, total, first)
         return
     missing = total - sum(row["seen"] for row in rows)
     if missing > 0:
