@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tubestore
-from tests.support.faults import WatchingVfs
+from tests.support.faults import WatchingVfs, failing_after_the_record
 from tests.support.publishing import CLOCK, ROOT, batch, bodies, numbered, open_store, stage
 from tests.support.publishing import store as store
 from tests.support.publishing import vfs as vfs
@@ -152,18 +152,8 @@ def test_a_failure_after_the_record_fails_the_shards_until_they_are_reopened(cal
     store.create_topic("b")
     store["a"].append(b"before", partition=0)
     staged = stage(inner, "j", batch(numbered(9)))
-    link = inner.link
-
-    def fail_from_here(source: str, target: str) -> None:
-        link(source, target)
-        faulty.fail(call, forever=True)
-        if call == "link":
-            raise OSError(errno.EIO, "after it was done")
-
-    inner.link = fail_from_here  # type: ignore[method-assign]
-    with pytest.raises(StoreFailed):
+    with failing_after_the_record(inner, faulty, call), pytest.raises(StoreFailed):
         store.publish("j", staged)
-    faulty.heal()
     with pytest.raises(StoreFailed):
         store["a"].append(b"x", partition=0)
     with pytest.raises(StoreFailed):

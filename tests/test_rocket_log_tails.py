@@ -16,18 +16,11 @@ from rocketcompat.directory import StoreDirectory
 from rocketcompat.log_staging import StagedLogWriter
 from rocketcompat.quarantine import Quarantine
 from rocketcompat.rebuild import rebuild
+from tests.support.rocket_publishing import CONFIG, ROOT
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage
 from tubestore.testing import MemoryVfs
 
-ROOT = "/store"
-CONFIG = MessageStoreConfig(
-    mapped_file_size_commit_log=4096,
-    mapped_file_size_consume_queue=200,
-    max_hash_slot_num=16,
-    max_index_num=40,
-    layouts=frozenset({"consume_queue", "index"}),
-)
 OPTIONS = {"maxHashSlotNum": 16, "maxIndexNum": 40}
 Vfs = MemoryVfs
 

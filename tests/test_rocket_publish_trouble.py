@@ -21,7 +21,7 @@ from rocketcompat.directory import StoreDirectory
 from rocketcompat.log_jobs import LogRecords, StagedPiece
 from rocketcompat.log_staging import StagedLogWriter
 from tests.support.command import Command
-from tests.support.faults import WatchingVfs
+from tests.support.faults import WatchingVfs, failing_after_the_record
 from tests.support.rocket_cli import command_fixture  # noqa: F401
 from tests.support.rocket_publishing import (
     CLOCK,
@@ -98,19 +98,8 @@ def test_a_failure_after_the_record_fails_the_log_until_it_is_reopened(
         call = "open"  # nothing is renamed there
     if call == "pwrite" and count == 60:
         call = "rename"
-    link = inner.link
-
-    def fail_from_here(source: str, target: str) -> None:
-        link(source, target)
-        faulty.fail(call, forever=True)
-        if call == "link":
-            raise OSError(errno.EIO, "after it was done")
-
-    inner.link = fail_from_here  # type: ignore[method-assign]
-    with pytest.raises(StoreFailed):
+    with failing_after_the_record(inner, faulty, call), pytest.raises(StoreFailed):
         store.publish("j", pieces)
-    faulty.heal()
-    inner.link = link  # type: ignore[method-assign]
     with pytest.raises(StoreFailed):
         store.put_message(Message("orders", b"x"))
     with pytest.raises(StoreFailed):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from tubestore.testing import FaultyVfs
+from tubestore.testing import FaultyVfs, MemoryVfs
 
 
 class WatchingVfs(FaultyVfs):
@@ -26,3 +29,22 @@ class WatchingVfs(FaultyVfs):
         """Of a publish: what could fail before its link, but for looking."""
         link = next(n for n, (call, _) in enumerate(self.noted) if call == "link")
         return [call for call in self.noted[:link] if call[0] not in ("read_file", "entries")]
+
+
+@contextmanager
+def failing_after_the_record(inner: MemoryVfs, faulty: FaultyVfs, call: str) -> Iterator[None]:
+    """Have each `call` fail once a job's record was linked; the link itself after it was done."""
+    link = inner.link
+
+    def fail_from_here(source: str, target: str) -> None:
+        link(source, target)
+        faulty.fail(call, forever=True)
+        if call == "link":
+            raise OSError(errno.EIO, "after it was done")
+
+    inner.link = fail_from_here  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        faulty.heal()
+        inner.link = link  # type: ignore[method-assign]
