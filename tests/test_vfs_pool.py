@@ -70,6 +70,17 @@ def test_a_closed_file_opens_again_when_it_is_used(tmp_path: Path) -> None:
     assert bytes(view) == b"abc"
 
 
+@pytest.mark.parametrize("position", [0, 1, (256 << 10) - 1, 3 << 20])
+def test_a_large_write_is_whole_wherever_it_begins(tmp_path: Path, position: int) -> None:
+    data = bytes(range(256)) * 4096 + b"the end"
+    file = OsVfs().open(str(tmp_path / "f"), create=True)
+    for given in (data, bytearray(data), memoryview(data)):
+        file.truncate(0)
+        file.pwrite(given, position)
+        assert file.size() == position + len(data)
+        assert file.pread(len(data) + 1, position) == data
+
+
 def test_threads_share_a_small_pool(tmp_path: Path) -> None:
     vfs = OsVfs(descriptors_max=3)
     files = [vfs.open(str(tmp_path / str(n)), create=True) for n in range(12)]
