@@ -11,6 +11,7 @@ import binascii
 import json
 import os
 import select
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -43,6 +44,13 @@ def total_bytes(files: Sequence[str]) -> int | None:
     if all(name != "-" and os.path.isfile(name) for name in files):
         return sum(os.path.getsize(name) for name in files)
     return None
+
+
+def check_readable(files: Sequence[str]) -> None:
+    """Raise OSError for a file that cannot be read; "-" and pipes are left to wait."""
+    for name in files:
+        if name != "-" and not stat.S_ISFIFO(os.stat(name).st_mode):
+            open(name, "rb").close()
 
 
 def blocks_of(files: Sequence[str]) -> Iterator[Block]:

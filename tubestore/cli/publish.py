@@ -14,13 +14,13 @@ import tubestore
 from tubestore.cli.arguments import printing
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import UsageMistake
+from tubestore.cli.intake import check_readable
+from tubestore.cli.opening import is_empty, open_existing
 from tubestore.cli.output import Format, Output, emit_object, emit_rows
 from tubestore.errors import InvalidMessage, UnknownTopic
 from tubestore.job_files import StagedFile
 from tubestore.message_store import MessageStore
-from tubestore.shard_files import check_root
 from tubestore.staging import StagedWriter
-from tubestore.vfs import OsVfs
 
 _DONE = (
     Column("job_id"),
@@ -52,9 +52,12 @@ def publish(
         raise UsageMistake("publish reports as text or jsonl")
     if bool(files) == bool(staged):
         raise UsageMistake("give files to load, or --staged with what tasks have staged")
-    check_root(root, OsVfs())
-    with tubestore.open(root) as store:
-        found = _staged_before(staged) if staged else _stage(store, root, job_id, files, topic)
+    _check_names(files)
+    before = _staged_before(staged) if staged else []
+    if is_empty(root) and not create and topic is None:
+        raise UsageMistake(f"{root}: there are no topics; --create makes those that are missing")
+    with open_existing(root, None if create else topic) as store:
+        found = before if staged else _stage(store, root, job_id, files, topic)
         try:
             result = store.publish(job_id, found, create_topics=create)
         except (InvalidMessage, UnknownTopic):
@@ -98,34 +101,42 @@ def _stage(
         return writer.finish()
 
 
+def _check_names(files: Sequence[str]) -> None:
+    for path in files:
+        if not path.endswith((".parquet", ".arrow")):
+            raise UsageMistake(f"{path}: a file to load is named .arrow or .parquet")
+    check_readable(files)
+
+
 def _batches(path: str) -> Iterator[pa.RecordBatch]:
     try:
         if path.endswith(".parquet"):
             import pyarrow.parquet
 
             yield from pyarrow.parquet.ParquetFile(path).iter_batches()
-        elif path.endswith(".arrow"):
+        else:
             with pa.memory_map(path) as file, pa.ipc.open_file(file) as reader:
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
-        else:
-            raise UsageMistake(f"{path}: a file to load is named .arrow or .parquet")
     except pa.ArrowException as error:
         raise UsageMistake(f"{path}: {error}") from error
 
 
 def recover(root: str, *, out: str | None, format: Format) -> None:
     """Open all shards for writing, and print a row for each."""
-    check_root(root, OsVfs())
-    with tubestore.open(root) as store:
-        rows = [
+    rows = [] if is_empty(root) else _recover_shards(root)
+    with printing(out, format=format) as output:
+        emit_rows(rows, _RECOVERED, output)
+
+
+def _recover_shards(root: str) -> list[dict[str, Any]]:
+    with open_existing(root) as store:
+        return [
             {"topic": name, "store_id": store_id, **_report(store.topic(name), store_id)}
             for name in store.topics()
             for store_id in range(store.topic(name).options.stores)
             if store.shard_exists(name, store_id)
         ]
-    with printing(out, format=format) as output:
-        emit_rows(rows, _RECOVERED, output)
 
 
 def _report(topic: tubestore.Topic, store_id: int) -> dict[str, int]:
