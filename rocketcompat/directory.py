@@ -91,6 +91,8 @@ class StoreDirectory:
         if not self.vfs.exists(paths[0]):
             ours = self.vfs.exists(os.path.join(self.root, OWN_DIRECTORY, STORE_FILE))
             hint = "; it is a tubestore store: use tubestore" if ours else ""
+            if not self.vfs.entries(self.root):  # which says of a file that it is one
+                hint = "; it is empty"
             text = f"has no commitlog directory, so it is no RocketMQ store{hint}"
             raise NotAStore(self.root, text)
         missing = [path for path in paths if not self.vfs.exists(path)]

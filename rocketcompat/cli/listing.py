@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rocketcompat.cli.naming import check_queue
 from rocketcompat.cli.options import Given, Queue, Topic, TrustQueues, store_command
 from rocketcompat.cli.selecting import (
     Begin,
@@ -103,8 +104,9 @@ def cq(
 
     only = (topic, queue) if topic is not None and queue is not None else None
     views = QueueViews(directory, only=only, topic=topic, trust=trust_queues)
-    batches = dump_batch_units(BatchQueueViews(directory, topic=topic), start)
-    every = chain(dump_units(views, start), batches)
+    batches = BatchQueueViews(directory, topic=topic)
+    check_queue(directory, [*views.keys(), *batches.keys()], topic, queue)
+    every = chain(dump_units(views, start), dump_batch_units(batches, start))
     rows = (row for row in every if queue is None or row["queue_id"] == queue)
     emit_rows(
         rows,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
+from rocketcompat.cli.naming import check_group, check_index_file, check_queue
 from rocketcompat.cli.options import Given, Topic, TrustQueues, store_command
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_NOT_FOUND, Leave, UsageMistake
@@ -129,6 +131,7 @@ def info(
         if queue is not None:
             raise UsageMistake("--queue goes with --topic and --offset")
         views = AllQueueViews(directory, topic=topic, trust=trust_queues)
+        check_queue(directory, views.keys(), topic, None)
         found = describe(directory, views)
         if prometheus:
             from rocketcompat.metrics import directory_text
@@ -161,11 +164,9 @@ def lag(
     from rocketcompat.info import lag_rows
 
     views = AllQueueViews(directory, topic=topic, trust=trust_queues)
-    rows = (
-        row
-        for row in lag_rows(directory, views)
-        if group in (None, row["group"]) and topic in (None, row["topic"])
-    )
+    found = list(lag_rows(directory, views))
+    check_group(found, group)
+    rows = (row for row in found if group in (None, row["group"]) and topic in (None, row["topic"]))
     emit_rows(
         rows,
         LAG_COLUMNS,
@@ -189,6 +190,7 @@ def index(
     directory = given.directory()
     from rocketcompat.inside import index_rows, item_rows
 
+    check_index_file(directory, file)
     if items or keys:
         emit_rows(
             item_rows(directory, name=file, start=start, keys=keys),
@@ -197,7 +199,7 @@ def index(
             position=lambda row: {"path": row["path"], "number": row["number"]},
         )
         return
-    rows = (row for row in index_rows(directory) if file is None or row["path"].endswith(file))
+    rows = (row for row in index_rows(directory) if file in (None, os.path.basename(row["path"])))
     emit_rows(rows, HEADER_COLUMNS, given.output, position=lambda row: {"path": row["path"]})
 
 

@@ -149,7 +149,9 @@ def convert(
     from rocketcompat.convert import copy_store, from_tubestore, to_tubestore
     from rocketcompat.directory import StoreDirectory
     from rocketcompat.formats import COMMIT_LOG_DIRECTORY
+    from tubestore.cli.opening import is_empty
     from tubestore.clock import SystemClock
+    from tubestore.errors import NotAStore
 
     options = given.store_options()
     paths = {name: options.pop(name) for name in _LOG_PATHS if name in options}
@@ -161,6 +163,8 @@ def convert(
             source = StoreDirectory(given.root, paths)
             done = copy_store(source, target, options, clock=SystemClock(), told=told)
         else:
+            if is_empty(given.root):
+                raise NotAStore(given.root, "neither a RocketMQ store nor shards: it is empty")
             done = from_tubestore(given.root, target, options, told=told)
     names = ("records", "bytes", "left_out")
     emit_object(done, tuple(Column(name, "int64") for name in names), given.output)
