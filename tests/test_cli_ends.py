@@ -180,6 +180,17 @@ def test_an_interrupt_ends_with_130_and_keeps_what_was_appended(tmp_path: Path) 
     assert bodies_in(tmp_path / "s") == [b"kept"]
 
 
+@pytest.mark.parametrize("program", [[], ["spark"]])
+def test_the_list_of_commands_says_of_each_in_whole_what_it_does(
+    cli: Cli, program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = cli(*program, "--help").out.decode()
+    commands = text.partition("Commands:")[2].splitlines()
+    assert len(commands) > 4
+    assert not [line for line in commands if line.endswith("...")]
+
+
 def test_help_loads_neither_numpy_nor_arrow_nor_the_engine() -> None:
     code = (
         "import sys; sys.argv = ['tubestore', 'dump', '--help']\n"

@@ -392,6 +392,17 @@ def test_a_closed_pipe_is_quiet(basic: Golden) -> None:
     assert program.wait() == 0
 
 
+@pytest.mark.parametrize("program", [[], ["spark"]])
+def test_the_list_of_commands_says_of_each_in_whole_what_it_does(
+    command: Command, program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = command(*program, "--help").out
+    commands = text.partition("Commands:")[2].splitlines()
+    assert len(commands) > 4
+    assert not [line for line in commands if line.endswith("...")]
+
+
 def test_help_needs_neither_numpy_nor_pyarrow() -> None:
     code = (
         "import sys, rocketcompat.cli; sys.argv = ['x', '--help']\n"

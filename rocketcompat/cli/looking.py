@@ -119,9 +119,10 @@ def info(
         bool, typer.Option("--prometheus", help="In Prometheus' text format.")
     ] = False,
 ) -> None:
-    """Say what the store is: state, sizes, files, and what its queues span in offsets and time.
+    """Say what the store is: state, sizes, files, queues.
 
-    With --topic, --queue and --offset: whether that message is still held; exit 1 if it is not.
+    And what its queues span in offsets and time. With --topic, --queue and --offset: whether that
+    message is still held; exit 1 if it is not.
     """
     directory = given.directory()
     from rocketcompat.batch_queue_view import AllQueueViews, views_of
@@ -158,7 +159,7 @@ def lag(
     topic: Topic = None,
     trust_queues: TrustQueues = False,
 ) -> None:
-    """List how far each group has consumed, from config/consumerOffset.json."""
+    """List how far each group has consumed. From config/consumerOffset.json."""
     directory = given.directory()
     from rocketcompat.batch_queue_view import AllQueueViews
     from rocketcompat.info import lag_rows
@@ -186,7 +187,7 @@ def index(
     file: Annotated[str | None, typer.Option("--file", help="Only the file of this name.")] = None,
     start: Annotated[int, typer.Option("--from", min=1, help="First item of each file.")] = 1,
 ) -> None:
-    """List the index files, or their items with the chains they stand in."""
+    """List the index files, or their items. With the chains they stand in."""
     directory = given.directory()
     from rocketcompat.inside import index_rows, item_rows
 
@@ -205,7 +206,7 @@ def index(
 
 @store_command(limit=False)
 def checkpoint(given: Given) -> None:
-    """Show the checkpoint, and where a broker's recovery would begin."""
+    """Show the checkpoint, and where a broker's recovery begins."""
     from rocketcompat.inside import checkpoint_row
 
     emit_object(checkpoint_row(given.directory()), CHECKPOINT_COLUMNS, given.output)

@@ -26,8 +26,11 @@ _LOOK_SECONDS = 0.5
 #: What a JSON line may have; the second set is printed by `read` and `dump` and has no say here.
 _FIELDS = {"body", "text", "partition", "partition_id", "key", "filter_item", "attributes"}
 _FIELDS |= {"received_time", "received_time_ms"}
-_PASSED_OVER = {"topic", "store_id", "offset", "index_offset", "data_offset", "data_size"}
-_PASSED_OVER |= {"key_code", "msg_id", "flag", "report_address", "checksum", "state"}
+_PASSED_OVER = {"topic", "msg_id", "report_address"}
+#: Of these, what says where a message stood, which a load passes over too.
+PLACE_COLUMNS = {"store_id", "offset", "index_offset", "data_offset", "data_size"}
+PLACE_COLUMNS |= {"key_code", "flag", "checksum", "state"}
+_PASSED_OVER |= PLACE_COLUMNS
 
 
 class Block(NamedTuple):

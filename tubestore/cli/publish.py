@@ -8,17 +8,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 import tubestore
 from tubestore.cli.arguments import printing
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import UsageMistake
-from tubestore.cli.intake import check_readable
+from tubestore.cli.intake import PLACE_COLUMNS, check_readable
 from tubestore.cli.opening import is_empty, open_existing
 from tubestore.cli.output import Format, Output, emit_object, emit_rows
 from tubestore.errors import InvalidMessage, UnknownTopic
-from tubestore.job_files import StagedFile
+from tubestore.formats import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
+from tubestore.job_files import StagedFile, check_job_id
 from tubestore.message_store import MessageStore
 from tubestore.staging import StagedWriter
 
@@ -52,6 +54,7 @@ def publish(
         raise UsageMistake("publish reports as text or jsonl")
     if bool(files) == bool(staged):
         raise UsageMistake("give files to load, or --staged with what tasks have staged")
+    check_job_id(job_id)
     _check_names(files)
     before = _staged_before(staged) if staged else []
     if is_empty(root) and not create and topic is None:
@@ -94,11 +97,27 @@ def _stage(
         for path in files:
             for batch in _batches(path):
                 table = pa.Table.from_batches([batch])
+                table = _as_given(table)
                 if "topic" not in table.column_names and topic is not None:
                     names = pa.array([topic] * table.num_rows, pa.string())
                     table = table.append_column("topic", names)
                 writer.write(table)
         return writer.finish()
+
+
+def _as_given(table: pa.Table) -> pa.Table:
+    """Return the columns of an append of a table that `read` may have written."""
+    table = table.drop_columns([n for n in table.column_names if n in PLACE_COLUMNS])
+    place = table.column_names.index("attributes") if "attributes" in table.column_names else -1
+    if place >= 0 and pa.types.is_map(table.schema.types[place]):
+        maps = table.column(place).combine_chunks()
+        kept = ~np.isin(maps.keys.to_numpy(zero_copy_only=False), [ATTRIBUTE_TIME, ATTRIBUTE_TYPE])
+        ends = np.cumsum([0, *kept])[maps.offsets.to_numpy(zero_copy_only=False)]
+        mine = maps.keys.filter(pa.array(kept)), maps.items.filter(pa.array(kept))
+        table = table.set_column(
+            place, "attributes", pa.MapArray.from_arrays(ends.astype(np.int32), *mine)
+        )
+    return table
 
 
 def _check_names(files: Sequence[str]) -> None:
