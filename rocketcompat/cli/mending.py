@@ -139,7 +139,7 @@ def repair(
                 mend(directory, clock=SystemClock(), quarantine=kept, keep_bodies=keep_bodies,
                      told=told)
             )  # fmt: skip
-        emit_rows(rows, ACTION_COLUMNS, given.output)
+        emit_found(iter(rows), ACTION_COLUMNS, given.output, "nothing to repair")
         if kept.path:
             say(f"what was there before is in {kept.path}")
     finally:

@@ -29,6 +29,7 @@ from tubestore.errors import (
     InvalidName,
     InvalidOption,
     MessageTooLarge,
+    StoreLocked,
     TubeStoreError,
     UnknownTopic,
 )
@@ -105,6 +106,11 @@ def _call(app: Callable[..., Any], name: str) -> int:
         return _say(name, str(error), EXIT_NOT_FOUND)
     except _USAGE as error:
         return _say(name, str(error), EXIT_USAGE)
+    except StoreLocked as error:
+        by = f" by {error.holder}" if error.holder else ""
+        return _say(
+            name, f"{error.directory}: locked{by}: another process writes to it", EXIT_REFUSED
+        )
     except TubeStoreError as error:
         return _say(name, str(error), EXIT_REFUSED)
     except OSError as error:
