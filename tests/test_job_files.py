@@ -37,6 +37,13 @@ def test_descriptions_survive_json() -> None:
     one.check()
 
 
+def test_a_description_of_an_earlier_version_says_no_place() -> None:
+    earlier = {name: value for name, value in staged().items() if not name.endswith("_start")}
+    assert len(earlier) == len(staged()) - 2
+    one = StagedFile.from_json(earlier)
+    assert (one.index_start, one.data_start) == (0, 0)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -61,6 +68,8 @@ def test_what_is_no_description_is_refused(wrong: dict[str, object]) -> None:
         {"store_id": -1},
         {"partitions": 0},
         {"rows": 0},
+        {"index_start": -28},
+        {"data_start": -1},
         {"topic": "../t"},
     ],
 )

@@ -55,7 +55,7 @@ def staging_directory(root: str, job_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A pair of files, data and index, that one task wrote for one shard; offsets from 0.
+    """A pair of files, data and index, that one task wrote for one shard.
 
     Small and plain: it is pickled or sent as JSON from the task to who publishes.
     """
@@ -76,6 +76,10 @@ class StagedFile:
     #: xxh3 of the files as they were staged.
     data_digest: str
     index_digest: str
+    #: The place in the shard that its offsets were written for: bytes of index and of data before
+    #: it. 0 also where nobody could say, and in descriptions of earlier versions.
+    index_start: int = 0
+    data_start: int = 0
 
     @property
     def index_size(self) -> int:
@@ -116,6 +120,7 @@ class StagedFile:
             raise InvalidMessage(f"staged file {self.name!r}: not a name in a staging directory")
         possible = 0 <= self.store_id < PARTITIONS_PER_STORE
         possible &= 1 <= self.partitions <= PARTITIONS_PER_STORE
+        possible &= self.index_start >= 0 and self.data_start >= 0
         if not possible or self.rows < 1 or self.data_size < 1:
             raise InvalidMessage(f"staged file {self.name}: impossible values, {self}")
 

@@ -1,8 +1,28 @@
 """Give a staged pair of files its place in a shard: offsets become absolute, in place.
 
+A pair that was staged for the place that it gets is taken as it is, if its rows have their ids:
+nothing is written, and nothing synced, since its writer did that before it described the pair.
+Any other is rewritten in place. What is checked:
+
+| pair | index | data |
+| --- | --- | --- |
+| taken as it is | all of it against its digest | length; own offset of the first record |
+| rewritten | all of it against its digest | all of it against its digest |
+
+The digests are those of the pair as it was staged, with the offsets (and ids that are given here)
+as they were then. Data that is not rewritten need not be read: its writer summed up each payload
+and synced the file, and what a disk spoils after a sync shows as it does in any other file of the
+store, by the records' checksums.
+
 Always true: it may be repeated, with other places and other ids, also after it was interrupted
-anywhere. What is checked before anything is taken for good are the digests of the pair as it was
-staged, with the offsets (and ids that are given here) as they were then.
+anywhere. So nothing of a rewritten pair may look as if it had been staged for another place:
+
+1. the index's first entry is marked, synced (only where a pair may be taken as it is: with ids);
+2. the records get their offsets, synced;
+3. the index gets its offsets, which takes the mark away, synced.
+
+Interrupted before the end of 3 the mark shows. After it the first record does, where the index
+cannot: entries do not know their own offsets.
 
 Next to read: `publish.py`.
 """
@@ -37,6 +57,8 @@ _THREADED_BYTES = 32 << 20
 _THREADS_MAX = 8
 _OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
 _ID_AT = DATA_HEADER.position("msg_id")
+#: The data offset of a first entry whose pair is being rewritten.
+_MARK = -1
 
 
 def place_all(
@@ -59,7 +81,7 @@ def place_all(
 def place_file(
     vfs: Vfs, staging: str, staged: StagedFile, file: PlacedFile, ids: Array | None
 ) -> None:
-    """Make the offsets of a pair absolute, give `ids` (int64, if any), and sync it.
+    """Make the offsets of a pair absolute, give `ids` (int64, if any), and sync it; see the head.
 
     What does not fit to the description is InvalidMessage.
     """
@@ -72,16 +94,54 @@ def place_file(
     # From the sizes: an earlier call may have been interrupted, its offsets half written.
     starts = kernels.offsets_of(entries["data_size"].astype(np.int64))[:-1]
     _check_entries(staged, entries, starts)
-    if _place_records(data, starts, file, ids) != staged.data_digest:
+    if ids is not None or not _is_placed(data, staged, entries, starts, file):
+        _rewrite(data, index, staged, entries, starts, file, ids)
+    for opened in (data, index):
+        opened.close()
+
+
+def _is_placed(
+    data: VfsFile, staged: StagedFile, entries: Array, starts: Array, file: PlacedFile
+) -> bool:
+    """Whether a pair that has its ids was staged for its place, and is as it was staged."""
+    if (staged.index_start, staged.data_start) != (file.index_start, file.data_start):
+        return False
+    if not np.array_equal(entries["data_offset"], starts + staged.data_start):
+        return False
+    own = data.pread(8, _OFFSET_AT)
+    return int.from_bytes(own, "big") == staged.index_start
+
+
+def _rewrite(
+    data: VfsFile,
+    index: VfsFile,
+    staged: StagedFile,
+    entries: Array,
+    starts: Array,
+    file: PlacedFile,
+    ids: Array | None,
+) -> None:
+    """Write the offsets of a place, and ids, into a pair; the steps are those of the head."""
+    if staged.has_ids:
+        _mark(index, entries)
+    if _place_records(data, staged, starts, file, ids) != staged.data_digest:
         raise InvalidMessage(f"{data.path}: not the bytes that were staged")
+    data.sync()
     entries["data_offset"] = starts + file.data_start
     index.pwrite(entries.view(np.uint8).data, 0)
-    for written in (data, index):
-        written.sync()
-        written.close()
+    index.sync()
 
 
-def _place_records(data: VfsFile, starts: Array, file: PlacedFile, ids: Array | None) -> str:
+def _mark(index: VfsFile, entries: Array) -> None:
+    """Let an index show, durably, that its pair is being rewritten."""
+    entries["data_offset"][0] = _MARK
+    index.pwrite(entries[:1].view(np.uint8).data, 0)
+    index.sync()
+
+
+def _place_records(
+    data: VfsFile, staged: StagedFile, starts: Array, file: PlacedFile, ids: Array | None
+) -> str:
     """Write offsets and ids into the records, a window at a time; returns the staged digest."""
     digest = xxhash.xxh3_64()
     row = 0
@@ -94,7 +154,7 @@ def _place_records(data: VfsFile, starts: Array, file: PlacedFile, ids: Array | 
             raise InvalidMessage(f"{data.path}: shorter than it was staged")
         places = starts[row:stop] - low
         offsets = np.arange(row, stop, dtype=np.int64) * ENTRY_SIZE
-        kernels.scatter(records, places + _OFFSET_AT, offsets.astype(">i8"))
+        kernels.scatter(records, places + _OFFSET_AT, (offsets + staged.index_start).astype(">i8"))
         if ids is not None:
             kernels.scatter(records, places + _ID_AT, np.zeros(stop - row, ">i8"))
         digest.update(records.data)
@@ -108,9 +168,9 @@ def _place_records(data: VfsFile, starts: Array, file: PlacedFile, ids: Array | 
 
 def _check_entries(staged: StagedFile, entries: Array, starts: Array) -> None:
     """Raise InvalidMessage unless these are the entries that were staged, all of this shard."""
-    relative = entries.copy()
-    relative["data_offset"] = starts
-    same = xxhash.xxh3_64_hexdigest(relative.view(np.uint8).data) == staged.index_digest
+    as_staged = entries.copy()
+    as_staged["data_offset"] = starts + staged.data_start
+    same = xxhash.xxh3_64_hexdigest(as_staged.view(np.uint8).data) == staged.index_digest
     same &= int(starts[-1]) + int(entries["data_size"][-1]) == staged.data_size
     same &= bool((entries["data_size"] > HEADER_SIZE).all())
     places = entries["partition_id"].astype(np.int64) - staged.store_id * PARTITIONS_PER_STORE

@@ -20,7 +20,7 @@ The steps, and what a crash after each leaves:
 | step | a crash leaves |
 | --- | --- |
 | buffers of the shards concerned are written and synced | nothing of the job |
-| offsets become absolute, in place in the staged files; synced, names too | nothing of the job |
+| pairs not staged for their place are rewritten (`placing.py`); names are synced | as before |
 | the commit record is linked into place: **the atomic step** | the job, to be finished |
 | files are renamed behind the ends of the shards; directories synced | the job, to be finished |
 | the job is noted as finished | the job |

@@ -141,6 +141,13 @@ class EncodedBatch:
             self.data[low:high], self.entries[first:end], self.starts[first:end] - low
         )
 
+    def take(self, rows: Array) -> EncodedBatch:
+        """Return the rows at these places, in this order, as a batch with bytes of its own."""
+        bounds = np.append(self.starts, len(self.data))
+        taken = kernels.binary_from(bounds, self.data).take(pa.array(rows))
+        data = kernels.bytes_of(taken.buffers()[2])[: binary_bounds(taken).item(-1)]
+        return EncodedBatch(data, kernels.rows_at(self.entries, rows), binary_bounds(taken)[:-1])
+
     def place_each(self, index_offsets: Array, data_offsets: Array) -> None:
         """As `place`, for rows that do not stand behind each other: absolute offsets of each."""
         kernels.scatter(self.data, self.starts + self.INDEX_OFFSET_AT, index_offsets.astype(">i8"))

@@ -15,7 +15,8 @@ Always true:
   `<root>/.tubestore/staging/<job>/`: a task that is run twice, or by two workers at once,
   disturbs nobody, and what is not published is never seen;
 - files of a pair are whole and synced when they are described;
-- positions in them count from 0; `publish` makes them absolute.
+- positions in them are those of the place that was expected for the pair, if one was, else they
+  count from 0; where that is not the place that `publish` gives it, it rewrites them.
 
 Next to read: `publish.py`.
 """
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,15 @@ from tubestore.errors import InvalidMessage
 from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, check_topic_name, join
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.job_files import StagedFile
+from tubestore.layout import Buffer
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.records import ENTRY_SIZE, EncodedBatch, RecordColumns, encode_columns
 from tubestore.task_staging import TaskStaging
 from tubestore.vfs import Vfs, VfsFile
 
 Array = np.ndarray[Any, Any]
+#: Bytes of index and of data before a place in a shard.
+Place = tuple[int, int]
 
 #: Rows of a shard are written together when there are so many bytes of them …
 _WRITE_BYTES = 256 << 10
@@ -58,7 +62,9 @@ class StagedWriter(TaskStaging):
     `attempt` names the task's attempt (letters, digits, `_ . -`). `topics` gives settings of
     topics whose rows bring no partition: they are routed by key, or take turns; `new_topics`
     those of topics that `topics` does not name. A pair is closed when its data or its index has
-    the segment size of `options`. Not thread-safe.
+    the segment size of `options`. `places` says of shards, by topic and store id, where the rows
+    of this writer will probably begin: `publish` takes a pair as it is that stands where it was
+    expected to, if its rows brought their ids. Not thread-safe.
 
     Errors: InvalidMessage and MessageTooLarge (the batch was not taken), InvalidName; DiskFull
     and StoreFailed when a file cannot be written: the writer is of no use any more then.
@@ -73,6 +79,7 @@ class StagedWriter(TaskStaging):
         topics: Mapping[str, TopicOptions] | None = None,
         new_topics: TopicOptions | None = None,
         options: StoreOptions | None = None,
+        places: Mapping[tuple[str, int], Place] | None = None,
         vfs: Vfs | None = None,
         clock: Clock | None = None,
         token: str | None = None,
@@ -82,6 +89,8 @@ class StagedWriter(TaskStaging):
         self._options = options or StoreOptions()
         self._clock: Clock = clock or SystemClock()
         self._turn = xxhash.xxh3_64_intdigest(self._name.encode()) >> 1
+        #: Where the next pair of a shard is expected to stand.
+        self._places = dict(places or {})
         self._pairs: dict[tuple[str, int], _Pair] = {}
         self._made: list[_Pair] = []
         self._has_ids: bool | None = None
@@ -111,7 +120,7 @@ class StagedWriter(TaskStaging):
             payload_size_max=self._options.payload_size_max,
             next_msg_ids=lambda count: np.zeros(count, np.int64),
         )
-        self._add(names, codes, columns)
+        self._add_columns(names, codes, columns)
 
     def write_columns(self, topic: str, columns: RecordColumns) -> None:
         """Take checked columns of one topic, message ids included: for who has them anyway."""
@@ -119,7 +128,23 @@ class StagedWriter(TaskStaging):
         if len(columns):
             self._check_ids(True)
             check_topic_name(topic)
-            self._add([topic], np.zeros(len(columns), np.int64), columns)
+            self._add_columns([topic], np.zeros(len(columns), np.int64), columns)
+
+    def write_records(self, topic: str, records: EncodedBatch) -> None:
+        """Take whole sound records of one topic, with entries that say the same of them.
+
+        Only offsets become others, in the bytes that are given: nothing is encoded or summed up.
+        """
+        self._check_open()
+        if len(records):
+            self._check_ids(True)
+            check_topic_name(topic)
+
+            def ordered(order: Array | None) -> EncodedBatch:
+                return records if order is None else records.take(order)
+
+            ids = records.entries["partition_id"]
+            self._add([topic], np.zeros(len(records), np.int64), ids, ordered)
 
     def _check_ids(self, given: bool) -> None:
         if self._has_ids is None:
@@ -139,9 +164,22 @@ class StagedWriter(TaskStaging):
         first, self._turn = self._turn, self._turn + len(codes)
         return np.arange(first, first + len(codes), dtype=np.uint64)
 
-    def _add(self, names: list[str], codes: Array, columns: RecordColumns) -> None:
-        order, firsts, keys = ingest.shard_order(codes, columns.partition_ids)
-        batch = encode_columns(columns if order is None else columns.take(order))
+    def _add_columns(self, names: list[str], codes: Array, columns: RecordColumns) -> None:
+        def encoded(order: Array | None) -> EncodedBatch:
+            return encode_columns(columns if order is None else columns.take(order))
+
+        self._add(names, codes, columns.partition_ids, encoded)
+
+    def _add(
+        self,
+        names: list[str],
+        codes: Array,
+        partition_ids: Array,
+        ordered: Callable[[Array | None], EncodedBatch],
+    ) -> None:
+        """Take rows; `ordered` returns them in an order, None for their own."""
+        order, firsts, keys = ingest.shard_order(codes, partition_ids)
+        batch = ordered(order)
         bounds = [*firsts.tolist(), len(batch)]
         try:
             for key, first, end in zip(keys.tolist(), bounds, bounds[1:], strict=False):
@@ -159,7 +197,8 @@ class StagedWriter(TaskStaging):
             if not self._made:
                 self._vfs.make_directories(self.directory)
             name = f"{self._name}-{len(self._made)}"
-            pair = _Pair(self._vfs, self.directory, name, topic, store_id)
+            place = self._places.get((topic, store_id), (0, 0))
+            pair = _Pair(self._vfs, self.directory, name, topic, store_id, place)
             self._made.append(pair)
             self._pairs[topic, store_id] = pair
         self._held += pair.add(part)
@@ -170,6 +209,8 @@ class StagedWriter(TaskStaging):
         if full or pair.rows * ENTRY_SIZE >= options.index_segment_size_bytes:
             del self._pairs[topic, store_id]
             self._held -= pair.close()
+            if (topic, store_id) in self._places:
+                self._places[topic, store_id] = pair.end
 
     # -- end ---------------------------------------------------------------------------------
 
@@ -196,10 +237,13 @@ class StagedWriter(TaskStaging):
 
 
 class _Pair:
-    """A data file and its index file, being written; offsets count from 0."""
+    """A data file and its index file, being written; offsets count from `place`."""
 
-    def __init__(self, vfs: Vfs, directory: str, name: str, topic: str, store_id: int) -> None:
+    def __init__(
+        self, vfs: Vfs, directory: str, name: str, topic: str, store_id: int, place: Place
+    ) -> None:
         self._vfs, self.name, self.topic, self.store_id = vfs, name, topic, store_id
+        self._index_start, self._data_start = place
         self._data = _Stream(vfs, join(directory, name + DATA_SUFFIX))
         self._index = _Stream(vfs, join(directory, name + INDEX_SUFFIX))
         self.rows = self.data_size = 0
@@ -211,12 +255,17 @@ class _Pair:
         """Bytes that wait in memory."""
         return len(self._data.held) + len(self._index.held)
 
+    @property
+    def end(self) -> Place:
+        """Where the next pair of the shard stands, if this one stands in its place."""
+        return self._index_start + self.rows * ENTRY_SIZE, self._data_start + self.data_size
+
     def add(self, part: EncodedBatch) -> int:
         """Take rows; returns how many more bytes wait in memory."""
         before = self.held
-        part.place(self.rows * ENTRY_SIZE, self.data_size)
-        self._data.held += part.data.data
-        self._index.held += part.entries.view(np.uint8).data
+        part.place(*self.end)
+        self._data.add(part.data.data)
+        self._index.add(part.entries.view(np.uint8).data)
         self.rows += len(part)
         self.data_size += len(part.data)
         times = part.entries["received_time"]
@@ -259,6 +308,8 @@ class _Pair:
             has_ids=has_ids,
             data_digest=self._data.digest.hexdigest(),
             index_digest=self._index.digest.hexdigest(),
+            index_start=self._index_start,
+            data_start=self._data_start,
         )
 
 
@@ -272,15 +323,26 @@ class _Stream:
         self.held = bytearray()
         self.digest = xxhash.xxh3_64()
 
+    def add(self, data: memoryview) -> None:
+        """Take bytes: many are written at once, from where they are, few wait for others."""
+        if len(data) < _WRITE_BYTES:
+            self.held += data
+        else:
+            self.flush()
+            self._write(data)
+
     def flush(self) -> None:
         """Write what waits."""
+        held, self.held = self.held, bytearray()
+        self._write(held)
+
+    def _write(self, data: Buffer) -> None:
         if self._file is None:
             self._file = self._vfs.open(self._path, create=True)
-        if self.held:
-            self._file.pwrite(self.held, self._size)
-            self.digest.update(self.held)
-            self._size += len(self.held)
-            self.held = bytearray()
+        if len(data):
+            self._file.pwrite(data, self._size)
+            self.digest.update(data)
+            self._size += len(data)
 
     def close(self) -> None:
         """Write what waits, sync and close."""

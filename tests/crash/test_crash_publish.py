@@ -19,7 +19,8 @@ from tests.crash.engine import ROOT, SETTINGS, open_store
 from tests.crash.explore import is_thorough
 from tests.crash.publishing import explore_publishing, leave_record_unsynced
 from tests.crash.shards import read_shards
-from tubestore import job_recovery, publish
+from tests.support.tube import columns_of, make_row
+from tubestore import job_recovery, placing, publish
 from tubestore.check import check
 from tubestore.clock import ManualClock
 from tubestore.commit_records import CommitRecords, Horizon
@@ -149,6 +150,73 @@ def test_a_job_is_there_once_or_not_at_all_after_every_call() -> None:
         "publish", recorded_run, look, range(40 if thorough else 6), 5 if thorough else 400
     )
     assert min(counts) > 200
+
+
+#: Two pairs for a shard, and where they are expected to stand: the one behind the other.
+PAIRS = ([b"first %d " % n * 70 for n in range(5)], [b"second %d " % n * 60 for n in range(3)])
+
+
+def staged_for_places(vfs: MemoryVfs) -> list[StagedFile]:
+    """Stage both, with their ids."""
+    place, staged = (0, 0), []
+    for number, payloads in enumerate(PAIRS):
+        with StagedWriter(
+            ROOT, JOBS[0], f"{number}", vfs=vfs, places={("a", 0): place}, token="t"
+        ) as writer:
+            writer.write_columns("a", columns_of([make_row(p) for p in payloads]))
+            (file,) = writer.finish()
+        place = place[0] + file.index_size, place[1] + file.data_size
+        staged.append(file)
+    return staged
+
+
+def rewriting_run() -> tuple[Journal, int]:
+    """A job whose pairs are published in the other order than was expected; nothing marked."""
+    clock = ManualClock()
+    vfs = MemoryVfs(clock)
+    store = open_store(vfs, clock)
+    store.create_topic("a", partitions=1)
+    staged = staged_for_places(vfs)
+    journal = vfs.record()
+    store.publish(JOBS[0], staged[::-1])
+    store.abandon("killed")
+    return journal, clock.now_ms()
+
+
+def look_at_rewritten(state: CrashState, now_ms: int, attempt: str) -> Journal:
+    """Publish again, in the order that was expected: what is there then, in one of both orders."""
+    clock = ManualClock(now_ms + 1000)
+    vfs = state.vfs(clock)
+    recovery = vfs.record()
+    store = open_store(vfs, clock)
+    try:
+        staged = staged_for_places(MemoryVfs(clock))
+        result = store.publish(JOBS[0], staged)
+        order = [
+            staged.index(next(f for f in staged if f.name == one.name)) for one in result.files
+        ]
+        assert sorted(order) == [0, 1]
+        assert shown(store, sound=True) == {"a": [p for pair in order for p in PAIRS[pair]]}
+        store.close()
+    finally:
+        store.abandon("looked at")
+    assert list(check(ROOT, vfs=vfs)) == []
+    read_shards(vfs, ROOT, Book(), damage_allowed=False)
+    return recovery
+
+
+@pytest.mark.crash
+def test_pairs_that_were_half_rewritten_for_another_place_are_rewritten_for_theirs() -> None:
+    variants = range(40 if is_thorough() else 10)
+    counts = explore_publishing("rewrite", rewriting_run, look_at_rewritten, variants, 20)
+    assert min(counts) > 50
+
+
+@pytest.mark.crash
+def test_a_bug_in_rewriting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "_mark", lambda *rest: None)
+    with pytest.raises(AssertionError):
+        explore_publishing("rewrite", rewriting_run, look_at_rewritten, range(10), 1 << 30)
 
 
 def unsynced_placing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,9 @@ import pytest
 
 import tubestore
 from tests.spark.stores import T0, planned, scanned_rows, write_store
+from tubestore import placing
 from tubestore.check import check
+from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidOption
 from tubestore.formats import DATA_HEADER
 from tubestore.spark.jobs import audit as audit_module
@@ -24,6 +26,8 @@ from tubestore.spark.jobs import compact as compact_module
 from tubestore.spark.jobs import parquet as parquet_module
 from tubestore.spark.jobs import running
 from tubestore.spark.jobs import stats as stats_module
+from tubestore.spark.jobs.publishing import staged_row
+from tubestore.staging import StagedWriter
 
 pytestmark = pytest.mark.usefixtures("small_waves")
 COUNT = 1200
@@ -384,6 +388,111 @@ def test_a_copy_has_the_same_messages_byte_for_byte(
     assert compact_module.compact(None, str(root), str(out), job_id="c").replayed
 
 
+@pytest.fixture
+def rewritten(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The staged pairs that publishing rewrites, by their topics."""
+    found: list[str] = []
+    rewrite = placing._rewrite
+
+    def noted(data: Any, index: Any, staged: Any, *rest: Any) -> None:
+        found.append(staged.topic)
+        rewrite(data, index, staged, *rest)
+
+    monkeypatch.setattr(placing, "_rewrite", noted)
+    return found
+
+
+def as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let copies decode and encode every message, for no place: what records are to be like."""
+
+    def work(self: Any, number: int, split: Any) -> Any:
+        out = self.load.options
+        with StagedWriter(out.path, self.job_id, f"{number}", options=out.store) as writer:
+            for portion in split.portions:
+                for columns, _ in compact_module.sound_columns(portion, self.options):
+                    writer.write_columns(portion.shard.topic, columns)
+            return staged_row(number, writer.finish())
+
+    monkeypatch.setattr(compact_module.CompactJob, "work", work)
+
+
+def shards_of(root: Path) -> dict[str, bytes]:
+    """The bytes of the streams of all shards."""
+    streams = [(shard, ".tube") for shard in sorted(root.glob("*-*"))]
+    streams += [(shard / "index", ".index") for shard, _ in streams]
+    return {str(path.relative_to(root)): joined(path, suffix) for path, suffix in streams}
+
+
+def damage(root: Path) -> None:
+    """Spoil one message of each topic, somewhere in the middle."""
+    for topic in ("logs", "orders"):
+        data = sorted((root / f"{topic}-0").glob("*.tube"))[0]
+        raw = bytearray(data.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        data.write_bytes(raw)
+
+
+COPIES: dict[str, dict[str, str]] = {
+    "everything": {},
+    "since a time": {"startingTimestamp": str(T0 + 333)},
+    "one topic": {"subscribe": "orders"},
+    "what is sound": {"failOnCorrupt": "false"},
+}
+
+
+@pytest.mark.parametrize("into", ["a new store", "itself", "one that grows meanwhile"])
+@pytest.mark.parametrize("what", COPIES)
+def test_records_that_are_copied_whole_are_what_encoding_makes_of_them(
+    what: str, into: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    rewritten: list[str],
+) -> None:  # fmt: skip
+    in_small_splits(monkeypatch, compact_module)
+    if what == "what is sound":
+        damage(root)
+    outs = [tmp_path / "whole", tmp_path / "encoded"]
+    if into != "a new store":
+        for out in outs:
+            shutil.copytree(root, out)
+    options = COPIES[what] | {"job_id": "c"}
+    with monkeypatch.context() as patched:
+        if into == "one that grows meanwhile":
+            _growing(patched, outs[0])
+        result = compact_module.compact(None, str(root), str(outs[0]), **options)
+    topics = set(rewritten)
+    if into == "one that grows meanwhile":
+        assert topics == {file["topic"] for row in result.done.rows for file in row["files"]}
+        write_more(outs[1])
+    elif what == "what is sound":
+        # Those in front of the damage stand where they were expected.
+        assert 0 < len(rewritten) < sum(len(row["files"]) for row in result.done.rows)
+    else:
+        assert topics == set()
+    as_columns(monkeypatch)
+    compact_module.compact(None, str(root), str(outs[1]), **options)
+    assert shards_of(outs[0]) == shards_of(outs[1])
+    damaged = what == "what is sound" and into != "a new store"
+    assert len(list(check(outs[0]))) == (2 if damaged else 0)
+
+
+def _growing(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
+    """Let somebody append to a store after a copy into it was planned."""
+    planned_copy = compact_module.plan_compact
+
+    def plan_and_append(*given: Any) -> Any:
+        found = planned_copy(*given)
+        write_more(out)
+        return found
+
+    monkeypatch.setattr(compact_module, "plan_compact", plan_and_append)
+
+
+def write_more(root: Path) -> None:
+    with tubestore.open(root, clock=ManualClock(), background=False) as store:
+        for topic in ("logs", "orders"):
+            table = {"body": [b"meanwhile"], "partition": [0], "received_time_ms": [T0]}
+            store[topic].append_batch(table)
+
+
 def joined(directory: Path, suffix: str) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(directory.glob(f"*{suffix}")))
 
@@ -393,6 +502,15 @@ def test_a_copy_leaves_out_what_is_too_old(root: Path, tmp_path: Path) -> None:
     compact_module.compact(None, str(root), str(out), startingTimestamp=str(T0 + 250))
     kept = [r for r in scanned_rows(root) if r["received_time_ms"] >= T0 + 250]
     assert [r["msg_id"] for r in scanned_rows(out)] == [r["msg_id"] for r in kept]
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
+def test_a_copy_takes_no_offsets_of_partitions(name: str, root: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="a copy has whole topics"):
+        compact_module.compact(
+            None, str(root), str(tmp_path / "out"), **{name: '{"logs": {"0": 28}}'}
+        )
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_part_of_a_split_without_wanted_messages_is_passed_by(root: Path, tmp_path: Path) -> None:

@@ -75,10 +75,9 @@ def change(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
 ) -> None:
-    """Change what is given of a topic's settings.
+    """Change what is given of a topic's settings; `none` takes a bound away.
 
-    `none` takes a bound away. Partitions and shards only rise, and more of them change where keys
-    go.
+    Partitions and shards only rise, and more of them change where keys go.
     """
     from tubestore.cli import topics as commands
 
@@ -117,10 +116,9 @@ def retention(
     int64: Int64Option = Int64.NUMBER,
     out: OutOption = None,
 ) -> None:
-    """Show which files are too old or too many. With --apply they go.
+    """Show which files the topics' settings, or the bounds given, let go; --apply removes them.
 
-    By the topics' settings, or by the bounds given; --max-bytes bounds the store, or the one
-    topic. What is removed waits in a trash for a while.
+    --max-bytes bounds the store, or the one topic. What is removed waits in a trash for a while.
     """
     from tubestore.cli import retention as command
 

@@ -18,7 +18,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,6 +54,8 @@ class Load:
     intake: Intake
     #: Settings of the topics that are there, by which keys are routed.
     topics: Mapping[str, TopicOptions]
+    #: Settings that topics get with the job: those of a store that it copies.
+    settings: Mapping[str, TopicOptions] = field(default_factory=dict)
 
     @classmethod
     def prepare(cls, options: WriteOptions, schema: pa.Schema) -> Load:
@@ -112,6 +114,7 @@ class Load:
     def publish(self, job_id: str, staged: list[StagedFile]) -> PublishResult:
         """Make the files part of the store, in this order; StoreLocked after the timeout."""
         with opened(self.options) as store:
+            store.ensure_topics(self.settings)
             if self.options.create_topics:
                 # As large as keys were routed by, even if those that came need less.
                 missing = {f.topic for f in staged}.difference(store.topics())

@@ -1,8 +1,13 @@
 """A copy of a store with what is wanted of it, in a new one: topics, and messages since a time.
 
-Headers and payloads are copied as they are: message ids, sender's addresses, flags, times. Only
+Records are verified and copied as they lie: message ids, sender's addresses, flags, times. Only
 offsets are new, since they count bytes of the index. Damaged messages end the job, unless they
 are left out on purpose; they are counted.
+
+Where a split's rows will stand in the other store follows from the index alone: behind what is
+there, and behind the splits before it. Tasks write the offsets of that place, so that nothing is
+left to do when the job is published. If it comes otherwise (somebody wrote there meanwhile, or
+messages were left out), the files concerned are rewritten then.
 
 Next to read: `running.py`.
 """
@@ -10,20 +15,28 @@ Next to read: `running.py`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-import tubestore
 from tubestore import kernels
+from tubestore.entry_sources import Filter
 from tubestore.errors import CorruptRecord, InvalidOption
 from tubestore.formats import DATA_HEADER
 from tubestore.options import StoreOptions
-from tubestore.records import HEADER_SIZE, RecordColumns, verify_entries
+from tubestore.records import (
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    EncodedBatch,
+    RecordColumns,
+    binary_bounds,
+    verify_entries,
+)
 from tubestore.shard_bytes import ShardBytes, Window
+from tubestore.shard_files import find_shards
 from tubestore.spark.jobs.publishing import (
     Published,
     load_arguments,
@@ -36,7 +49,7 @@ from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Plan, Portion, Split, plan
 from tubestore.spark.reading import portion_entries
 from tubestore.spark.write_options import WriteOptions
-from tubestore.staging import StagedWriter
+from tubestore.staging import Place, StagedWriter
 from tubestore.store_directory import StoreDirectory
 from tubestore.topic_settings import load_topics
 from tubestore.vfs import OsVfs
@@ -45,6 +58,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SCHEMA = pa.schema([("topic", pa.string()), ("body", pa.binary()), ("partition", pa.int32())])
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSplit(Split):
+    """A split, and where its rows are expected to stand in the copy, by topic and store id."""
+
+    places: Mapping[tuple[str, int], Place]
 
 
 @dataclass(frozen=True)
@@ -60,25 +80,34 @@ class CompactJob:
         """Return what tells this job from another."""
         return load_arguments(self)
 
-    def work(self, number: int, split: Split) -> Row:
+    def work(self, number: int, split: PlacedSplit) -> Row:
         """Stage one split."""
         left_out = 0
         out = self.load.options
-        with StagedWriter(out.path, self.job_id, f"{number}", options=out.store) as writer:
+        with StagedWriter(
+            out.path, self.job_id, f"{number}", options=out.store, places=split.places
+        ) as writer:
             for portion in split.portions:
-                for columns, bad in sound_columns(portion, self.options):
+                for entries, window, bad in _sound_entries(portion, self.options):
                     left_out += bad
-                    writer.write_columns(portion.shard.topic, columns)
+                    if len(entries):
+                        writer.write_records(portion.shard.topic, _records_of(entries, window))
             staged = writer.finish()
         return staged_row(number, staged, left_out)
 
 
 def sound_columns(portion: Portion, options: ReadOptions) -> Iterator[tuple[RecordColumns, int]]:
     """Go through the sound messages that are wanted: (columns, how many were damaged)."""
+    for entries, window, bad in _sound_entries(portion, options):
+        yield columns_of(entries, window), bad
+
+
+def _sound_entries(portion: Portion, options: ReadOptions) -> Iterator[tuple[Any, Window, int]]:
+    """Go through what is wanted: (entries of sound records, their bytes, how many were damaged)."""
     bytes_ = ShardBytes(OsVfs(), portion.shard)
     try:
         for _, entries in portion_entries(bytes_, portion):
-            wanted = entries[options.filter.mask(entries)]
+            wanted = _chosen(entries, options.filter.mask(entries))
             for window in bytes_.windows(wanted):
                 part = wanted[window.first : window.end]
                 good = _sound(part, window)
@@ -86,15 +115,34 @@ def sound_columns(portion: Portion, options: ReadOptions) -> Iterator[tuple[Reco
                     place = int(part["data_offset"][int(np.argmin(good))])
                     reason = "a damaged message (failOnCorrupt=false leaves it out)"
                     raise CorruptRecord(portion.shard.directory, place, reason)
-                yield columns_of(part[good], window), int((~good).sum())
+                yield _chosen(part, good), window, int((~good).sum())
     finally:
         bytes_.close()
+
+
+def _chosen(entries: Any, keep: Any) -> Any:
+    return entries if keep.all() else kernels.rows_at(entries, np.flatnonzero(keep))
 
 
 def _sound(entries: Any, window: Window) -> Any:
     if window.data is None:
         return np.zeros(len(entries), bool)
     return verify_entries(entries, 0, window.data, window.data_start, own_offset=False)
+
+
+def _records_of(entries: Any, window: Window) -> EncodedBatch:
+    """Return sound records, one at least, as they lie, in a copy."""
+    assert window.data is not None
+    starts = entries["data_offset"].astype(np.int64) - window.data_start
+    bounds = kernels.offsets_of(entries["data_size"].astype(np.int64))
+    first = starts.item(0)
+    if np.array_equal(starts - first, bounds[:-1]):
+        data = kernels.bytes_of(window.data)[first : first + bounds.item(-1)].copy()
+    else:
+        taken = kernels.slices(window.data, starts, bounds[1:] - bounds[:-1])
+        low = binary_bounds(taken).item(0)
+        data = kernels.bytes_of(taken.buffers()[2])[low : low + bounds.item(-1)]
+    return EncodedBatch(data, entries.copy(), bounds[:-1])
 
 
 def columns_of(entries: Any, window: Window) -> RecordColumns:
@@ -128,7 +176,62 @@ def plan_compact(
         raise InvalidOption("partitions", "a copy has whole topics")
     name = job_id or f"compact-{uuid.uuid4()}"
     load = Load.prepare(WriteOptions.parse({"path": out, "jobId": name}), _SCHEMA)
-    return CompactJob(name, load, options), plan(options)
+    made = plan(options)
+    if any(portion.limits for split in made.splits for portion in split.portions):
+        raise InvalidOption("startingOffsets", "a copy has whole topics")
+    settings = load_topics(StoreDirectory(OsVfs(), options.path, "r"), StoreOptions()).settings
+    load = replace(
+        load, settings={name: its for name, its in settings.items() if options.wants_topic(name)}
+    )
+    splits = placed_splits(made.splits, _ends_of(load.path), options.filter)
+    return CompactJob(name, load, options), replace(made, splits=splits)
+
+
+def placed_splits(
+    splits: Sequence[Split], ends: Mapping[tuple[str, int], Place], wanted: Filter
+) -> tuple[PlacedSplit, ...]:
+    """Say of each split where its rows will stand, if they go behind `ends` in its order."""
+    placed, now = [], dict(ends)
+    for split in splits:
+        places: dict[tuple[str, int], Place] = {}
+        for portion in split.portions:
+            key = (portion.shard.topic, portion.shard.store_id)
+            index_end, data_end = now.setdefault(key, (0, 0))
+            places.setdefault(key, (index_end, data_end))
+            rows, size = _expected(portion, wanted)
+            now[key] = (index_end + rows * ENTRY_SIZE, data_end + size)
+        placed.append(PlacedSplit(split.portions, places))
+    return tuple(placed)
+
+
+def _expected(portion: Portion, wanted: Filter) -> tuple[int, int]:
+    """Return (rows, bytes of their records) of a portion, by the index alone.
+
+    Where all rows are wanted, by its ends: records follow each other, or almost always do.
+    """
+    if wanted.is_empty:
+        return portion.rows, portion.bytes - portion.rows * ENTRY_SIZE
+    rows = size = 0
+    bytes_ = ShardBytes(OsVfs(), portion.shard)
+    try:
+        for _, entries in portion_entries(bytes_, portion):
+            keep = wanted.mask(entries)
+            rows += int(np.count_nonzero(keep))
+            size += int(entries["data_size"].sum(where=keep, dtype=np.int64))
+    finally:
+        bytes_.close()
+    return rows, size
+
+
+def _ends_of(root: str) -> dict[tuple[str, int], Place]:
+    """Return where the shards of a store end, by their files: (index, data)."""
+    if not OsVfs().exists(root):
+        return {}
+    found = {}
+    for shard in find_shards(root, with_pending=True):
+        ends = shard.statistics()
+        found[shard.topic, shard.store_id] = (ends["index_max"], ends["data_max"])
+    return found
 
 
 def compact(
@@ -142,14 +245,4 @@ def compact(
 ) -> Published:
     """Copy what `options` (those of `read`) choose into another store, all of it or nothing."""
     job, made = plan_compact(root, out, job_id, options)
-    _copy_settings(job)
     return stage_and_publish(spark, job, made.splits, job.load, job.job_id, told)
-
-
-def _copy_settings(job: CompactJob) -> None:
-    """Make the topics as they are in the old store."""
-    directory = StoreDirectory(OsVfs(), job.options.path, "r")
-    settings = load_topics(directory, StoreOptions()).settings
-    wanted = {name: known for name, known in settings.items() if job.options.wants_topic(name)}
-    with tubestore.open(job.load.options.path, background=False) as store:
-        store.ensure_topics(wanted)
