@@ -3,7 +3,8 @@
 Two waves are under way at a time, so that no core waits for the slowest task of one; the driver
 gets the rows of a wave when it ends, writes them to the journal, and says how far the job is.
 A wave costs 0.1 s and a task 15 ms, in which an audit looks at 60 MB: so waves are of some GiB,
-and their tasks take several splits, one after the other.
+and their tasks take several splits, one after the other. The first tasks of a wave take most of
+them and the last ones a split each: nobody waits long for whoever is last, in few tasks.
 
 Next to read: `audit.py`, the simplest job.
 """
@@ -40,9 +41,8 @@ def silent(_done: int, _all: int) -> None:
 
 _ROW_SCHEMA = "split bigint, row string"
 _AT_ONCE = 2
-#: Splits and tasks of a wave, a core.
+#: Splits of a wave, a core; about: a few more take no wave of their own.
 _SPLITS_A_CORE = 16
-_TASKS_A_CORE = 4
 _VERSION = 1
 
 
@@ -172,10 +172,10 @@ def run(
     told(resumed, len(splits))
     if left:
         cores = parallelism(spark)
-        size = _SPLITS_A_CORE * cores
-        waves = [left[i : i + size] for i in range(0, len(left), size)]
+        count = max(1, round(len(left) / (_SPLITS_A_CORE * cores)))
+        waves = [left[len(left) * n // count : len(left) * (n + 1) // count] for n in range(count)]
         done = resumed
-        for rows in _waves(spark, job, splits, waves, _TASKS_A_CORE * cores):
+        for rows in _waves(spark, job, splits, waves, cores):
             for number, row in rows:
                 journal.add(keys[number], row)
             done += len(rows)
@@ -184,7 +184,7 @@ def run(
 
 
 def _waves(
-    spark: SparkSession, job: Job, splits: Sequence[Any], waves: list[list[int]], tasks: int
+    spark: SparkSession, job: Job, splits: Sequence[Any], waves: list[list[int]], cores: int
 ) -> Iterator[list[tuple[int, Row]]]:
     """Run waves, some at a time; yields the rows of each when it is done."""
     with ThreadPoolExecutor(_AT_ONCE, "tubestore-jobs") as pool:
@@ -194,7 +194,7 @@ def _waves(
         while True:
             while failed is None and len(running) < _AT_ONCE and (wave := next(waiting, None)):
                 chosen = [(number, splits[number]) for number in wave]
-                running.add(pool.submit(_wave, spark, job, chosen, tasks))
+                running.add(pool.submit(_wave, spark, job, chosen, cores))
             if not running:
                 break
             ended, running = wait(running, return_when=FIRST_COMPLETED)
@@ -208,38 +208,53 @@ def _waves(
 
 
 def _wave(
-    spark: SparkSession, job: Job, chosen: list[tuple[int, Any]], tasks: int
+    spark: SparkSession, job: Job, chosen: list[tuple[int, Any]], cores: int
 ) -> list[tuple[int, Row]]:
-    """Run one wave in at most so many tasks."""
-    task = _Task(job, chosen)
-    parts = min(tasks, len(chosen))
-    frame = spark.range(0, len(chosen), numPartitions=parts).mapInArrow(task, _ROW_SCHEMA)
+    """Run one wave."""
+    shares = _shares(chosen, cores)
+    frame = spark.range(0, len(shares), numPartitions=len(shares))
     try:
-        found = frame.collect()
+        found = frame.mapInArrow(_Task(job, shares), _ROW_SCHEMA).collect()
     except Exception as error:
         raise plain(error) from None
     return [(int(row[0]), json.loads(row[1])) for row in found]
 
 
-class _Task:
-    """What runs in a worker: reads which of the splits are its own, and works on them."""
+def _shares(chosen: list[tuple[int, Any]], cores: int) -> list[list[tuple[int, Any]]]:
+    """Share splits out to tasks: each round of tasks gets two thirds of what is left, at least 1.
 
-    def __init__(self, job: Job, chosen: list[tuple[int, Any]]) -> None:
-        self._job, self._chosen = job, chosen
+    >>> [len(share) for share in _shares([(n, None) for n in range(36)], 2)]
+    [12, 12, 4, 4, 1, 1, 1, 1]
+    """
+    shares = []
+    left = list(chosen)
+    while left:
+        size = max(1, 2 * len(left) // (3 * cores))
+        for _ in range(cores):
+            shares.append(left[:size])
+            left = left[size:]
+    return [share for share in shares if share]
+
+
+class _Task:
+    """What runs in a worker: works on the splits of its share."""
+
+    def __init__(self, job: Job, shares: list[list[tuple[int, Any]]]) -> None:
+        self._job, self._shares = job, shares
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
         for batch in batches:
             for place in batch.column(0).to_pylist():
-                number, split = self._chosen[place]
-                try:
-                    row = self._job.work(number, split)
-                except TubeStoreError:
-                    os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # the sentence is enough
-                    raise
-                yield pa.RecordBatch.from_pydict(
-                    {"split": pa.array([number], pa.int64()), "row": [json.dumps(row)]}
-                )
+                for number, split in self._shares[place]:
+                    try:
+                        row = self._job.work(number, split)
+                    except TubeStoreError:
+                        os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # the sentence is enough
+                        raise
+                    yield pa.RecordBatch.from_pydict(
+                        {"split": pa.array([number], pa.int64()), "row": [json.dumps(row)]}
+                    )
 
 
 def plain(error: Exception) -> Exception:
