@@ -128,8 +128,12 @@ class BatchQueueViews:
             self._scan()
         self._end = ScannedEnd(directory, self.log_end)
 
+    def keys(self) -> list[QueueKey]:
+        """Return the queues on disk and in the log, sorted."""
+        return sorted({*self._on_disk, *self._computed})
+
     def __iter__(self) -> Iterator[BatchQueueView]:
-        return (self.view(key) for key in sorted({*self._on_disk, *self._computed}))
+        return (self.view(key) for key in self.keys())
 
     def find(self, topic: str, queue_id: int) -> BatchQueueView | None:
         """Return a queue's view, None if it is neither on disk nor in the log."""
@@ -207,6 +211,10 @@ class AllQueueViews:
         self._batches = BatchQueueViews(directory, topic=topic)
         #: Regions of the log without records, and its end.
         self.regions, self.log_end = self._ordinary.regions, self._ordinary.log_end
+
+    def keys(self) -> list[QueueKey]:
+        """Return the queues on disk and in the log, those of batches last."""
+        return [*self._ordinary.keys(), *self._batches.keys()]
 
     def __iter__(self) -> Iterator[QueueView | BatchQueueView]:
         return chain(self._ordinary, self._batches)

@@ -26,6 +26,7 @@ from rocketcompat.consume_queue_units import LogMinimum, Units, units_of
 from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queue_follower import QueueFollower
+from tubestore import kernels
 from tubestore.errors import NotAStore
 from tubestore.vfs import Vfs
 
@@ -50,7 +51,7 @@ def units_by_queue(
         offsets = np.concatenate((offsets, batch.copy_offsets))
         order = np.lexsort((rows, codes))
     else:
-        order = np.argsort(codes, kind="stable")
+        order = kernels.stable_order(codes, len(batch.queue_keys))
     return rows[order], codes[order], offsets[order]
 
 

@@ -89,8 +89,7 @@ class StoreDirectory:
         self.options = dict(options or {})
         paths = self._log_paths()
         if not self.vfs.exists(paths[0]):
-            ours = self.vfs.exists(os.path.join(self.root, OWN_DIRECTORY, STORE_FILE))
-            hint = "; it is a tubestore store: use tubestore" if ours else ""
+            hint = self._what_it_is_instead()
             text = f"has no commitlog directory, so it is no RocketMQ store{hint}"
             raise NotAStore(self.root, text)
         missing = [path for path in paths if not self.vfs.exists(path)]
@@ -107,6 +106,16 @@ class StoreDirectory:
             self.config.mapped_file_size_commit_log,
         )
         self._own_from, self._damages = self._what_recovery_knows()
+
+    def _what_it_is_instead(self) -> str:
+        """Return a hint for a directory without a log; OSError for a file."""
+        names = [name for name, _, _ in self.vfs.entries(self.root)]
+        if not names:
+            return "; it is empty"
+        if any(parse_offset_name(name) is not None for name in names):
+            return "; these are files of a log or a queue: give the store's root"
+        ours = self.vfs.exists(os.path.join(self.root, OWN_DIRECTORY, STORE_FILE))
+        return "; it is a tubestore store: use tubestore" if ours else ""
 
     def _what_recovery_knows(self) -> tuple[int, tuple[Damage, ...]]:
         """Return from where on only we have written, and the damage that was found before that.

@@ -17,7 +17,7 @@ import base64
 import csv
 import json
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -148,7 +148,9 @@ def import_tables(
     store that is there NotAStore.
     """
     take = _keep if keep else _renumber
-    return take(tables, target, config, vfs, clock)
+    rest = iter(tables)
+    first = list(islice(rest, 1))  # a file that is none is refused before a store is made
+    return take(chain(first, rest), target, config, vfs, clock)
 
 
 def _renumber(

@@ -11,15 +11,18 @@ import numpy as np
 
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT_SIZE
-from rocketcompat.index_items import IndexGeometry, IndexHeader, link_chains
+from rocketcompat.index_items import IndexGeometry, IndexHeader, Int32s, link_chains
 from rocketcompat.options import MessageStoreConfig
 from tubestore.errors import InvalidMessage
+from tubestore.vfs import VfsFile
 
 #: Of so many items one may be damaged, and the geometry is still beyond doubt.
 WRONG_SHARE = 20
 _SLOTS, _ITEMS = "maxHashSlotNum", "maxIndexNum"
 _WORD = 4
 _ITEM_WORDS = INDEX_ITEM.size // _WORD
+#: Items that are looked at together.
+_STEP_ITEMS = 1 << 18
 
 
 def geometry_of(directory: StoreDirectory, *, believe: bool = False) -> IndexGeometry:
@@ -125,18 +128,64 @@ def _fits(
     """Whether all chains and the slot table agree with this number of slots."""
     count = header.index_count - 1
     file = directory.vfs.open(path, writable=False)
-    raw = file.pread(count * INDEX_ITEM.size, geometry.item_position(1))
-    items = np.frombuffer(raw[: len(raw) - len(raw) % INDEX_ITEM.size], INDEX_ITEM.dtype)
-    stored = np.frombuffer(file.pread(INDEX_SLOT_SIZE * geometry.slots, INDEX_HEADER.size), ">i4")
-    file.close()
-    if len(items) < count or bool((items["key_hash"] < 0).any()):
-        return False
-    table = np.zeros(geometry.slots, np.int32)
-    slots = items["key_hash"].astype(np.int64) % geometry.slots
-    chains = link_chains(table, slots, 1)
-    table[chains.slots] = chains.newest
+    try:
+        stored = np.frombuffer(
+            file.pread(INDEX_SLOT_SIZE * geometry.slots, INDEX_HEADER.size), ">i4"
+        )
+        table, wrong = _sound_table(file, geometry, count), 0
+        if table is None:
+            table, wrong = _linked_table(file, geometry, count)
+    finally:
+        file.close()
     # Slots may be older than the items after a crash, and a chain or two may be damaged.
     known = stored != 0
-    wrong = np.count_nonzero(chains.previous != items["previous"])
-    wrong += np.count_nonzero(stored[known] > table[known])
+    wrong += int(np.count_nonzero(stored[known] > table[known]))
     return bool(known.any()) and bool(wrong <= count // WRONG_SHARE)
+
+
+def _linked_table(file: VfsFile, geometry: IndexGeometry, count: int) -> tuple[Int32s, int]:
+    """Return the slot table that the items call for, and how many of them are chained otherwise."""
+    table = np.zeros(geometry.slots, np.int32)
+    raw = file.pread(count * INDEX_ITEM.size, geometry.item_position(1))
+    items = np.frombuffer(raw[: len(raw) - len(raw) % INDEX_ITEM.size], INDEX_ITEM.dtype)
+    if len(items) < count or bool((items["key_hash"] < 0).any()):
+        return table, count
+    chains = link_chains(table, items["key_hash"].astype(np.int64) % geometry.slots, 1)
+    table[chains.slots] = chains.newest
+    return table, int(np.count_nonzero(chains.previous != items["previous"]))
+
+
+def _sound_table(file: VfsFile, geometry: IndexGeometry, count: int) -> Int32s | None:
+    """Return the slot table that all chains end in; None unless every one of them is right.
+
+    They are if each item's predecessor is an older one of its slot, nobody else's, and each slot
+    has one item without: no order has to be made for that, which takes ten times as long.
+    """
+    slots = np.empty(count, np.int32)
+    followed, begun = np.zeros(count, bool), np.zeros(geometry.slots, bool)
+    heads = 0
+    for first in range(0, count, _STEP_ITEMS):
+        some = min(_STEP_ITEMS, count - first)
+        raw = file.pread(some * INDEX_ITEM.size, geometry.item_position(first + 1))
+        if len(raw) < some * INDEX_ITEM.size:
+            return None
+        items = np.frombuffer(raw, INDEX_ITEM.dtype)
+        hashes, before = items["key_hash"].astype(np.int32), items["previous"].astype(np.int32) - 1
+        if bool((hashes < 0).any()):
+            return None
+        own = slots[first : first + some] = hashes % np.int32(geometry.slots)
+        linked = before >= 0
+        older = before[linked]
+        if bool((before < -1).any() | (before >= np.arange(first, first + some)).any()):
+            return None
+        if bool((slots[older] != own[linked]).any() | followed[older].any()):
+            return None
+        followed[older] = begun[own[~linked]] = True
+        heads += some - len(older)
+    # An item that two follow is counted once, and so is a slot that begins twice.
+    if np.count_nonzero(followed) + heads != count or np.count_nonzero(begun) != heads:
+        return None
+    table = np.zeros(geometry.slots, np.int32)
+    newest = np.flatnonzero(~followed)
+    table[slots[newest]] = newest + 1
+    return table

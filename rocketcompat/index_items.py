@@ -22,6 +22,7 @@ from rocketcompat.formats import (
     INDEX_SLOT_SIZE,
     INT32_MAX,
 )
+from tubestore import kernels
 from tubestore.formats import java_hash
 from tubestore.kernels import Int64s, java_hashes
 
@@ -125,7 +126,7 @@ def link_chains(slot_table: Int32s, slots: Int64s, first_number: int) -> Chains:
     if count == 0:
         none = np.empty(0, np.int32)
         return Chains(none, np.empty(0, np.int64), none, 0)
-    order = np.argsort(slots, kind="stable")
+    order = kernels.stable_order(slots, len(slot_table))
     ordered = slots[order]
     first = np.ones(count, bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])

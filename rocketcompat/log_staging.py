@@ -23,7 +23,9 @@ Next to read: `bulk_loads.py`.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,10 +35,12 @@ from rocketcompat.columns import RecordColumns, queue_columns
 from rocketcompat.dispatch_batch import batch_of_records
 from rocketcompat.formats import BLANK, SYS_FLAG_INNER_BATCH
 from rocketcompat.log_jobs import (
+    BLOCK_BYTES,
     KEY_HASH,
     LOG_SUFFIX,
     ROW,
     ROWS_SUFFIX,
+    WRITE_OUT_BYTES,
     StagedPiece,
     digest_of,
 )
@@ -53,9 +57,6 @@ from tubestore.filenames import join
 from tubestore.kernels import Int64s, bytes_of, slices
 from tubestore.task_staging import TaskStaging
 from tubestore.vfs import Vfs, VfsFile
-
-#: Records are written, and described, so many bytes at a time; a larger one alone.
-BLOCK_BYTES = 4 << 20
 
 
 class StagedLogWriter(TaskStaging):
@@ -88,7 +89,7 @@ class StagedLogWriter(TaskStaging):
         self._hashes: list[Any] = []
         self._is_plain = True
         self._kind: tuple[bool, bool] | None = None
-        self._size = 0
+        self._size = self._begun = 0
 
     def write(self, messages: Any) -> None:
         """Take messages as `put_columns` does; they get their store time when published."""
@@ -114,12 +115,11 @@ class StagedLogWriter(TaskStaging):
         ):
             raise InvalidMessage("an inner batch: its queue offsets are given out by put only")
         self._check_kind(True, True)
-        raw = slices(records.data, records.starts, sizes)
-        bounds = np.frombuffer(raw.buffers()[1], np.int64)[: len(sizes) + 1]
+        data, bounds = _joined(records, sizes)
         keys, codes = queue_columns(records)
         own = np.array([self._number_of(key) for key in keys], np.int64)[codes]
         own = np.where(has_queue_unit(records.column("sys_flag")), own, -1)
-        self._add(bytes_of(raw.buffers()[2]), bounds, own, records)
+        self._add(data, bounds, own, records)
 
     def _codes_of(self, encoded: EncodedColumns) -> Int64s:
         """Return the number of each row's queue in this piece, -1 if it takes no place in one."""
@@ -151,15 +151,14 @@ class StagedLogWriter(TaskStaging):
                 for suffix in (LOG_SUFFIX, ROWS_SUFFIX):
                     path = join(self.directory, self._name + suffix)
                     self._files.append(self._vfs.open(path, create=True))
-            first = 0
-            while first < len(queues):
-                end = int(np.searchsorted(bounds, bounds[first] + BLOCK_BYTES, "right")) - 1
-                end = max(end, first + 1)
+            for first, end in blocks_of(bounds):
                 block = memoryview(data)[int(bounds[first]) : int(bounds[end])]
                 self._files[0].pwrite(block, self._size)
                 self._blocks.append((end - first, len(block), digest_of(block)))
                 self._size += len(block)
-                first = end
+            if self._size - self._begun >= WRITE_OUT_BYTES:
+                self._files[0].let_go(self._size - self._begun, self._begun)
+                self._begun = self._size
         except OSError as error:
             raise self._failed(error) from error
         self._note(queues, records)
@@ -220,3 +219,21 @@ class StagedLogWriter(TaskStaging):
             file.close()
             with suppress(OSError):
                 self._vfs.remove(file.path)
+
+
+def blocks_of(bounds: Int64s) -> Iterator[tuple[int, int]]:
+    """Cut the records between boundaries into blocks of about `BLOCK_BYTES`: rows [first, end)."""
+    first, size = int(bounds[0]), int(bounds[-1] - bounds[0])
+    count = round(size / BLOCK_BYTES)
+    cuts = bounds.searchsorted([first + size * number // count for number in range(1, count)])
+    yield from pairwise(sorted({0, *cuts.tolist(), len(bounds) - 1}))
+
+
+def _joined(records: RecordColumns, sizes: Int64s) -> tuple[Any, Int64s]:
+    """Return the bytes of records and their boundaries, without a copy if nothing lies between."""
+    starts = records.starts
+    bounds = np.append(starts, starts[-1] + sizes[-1])
+    if np.array_equal(bounds[1:], starts + sizes):
+        return records.data, bounds
+    raw = slices(records.data, starts, sizes)
+    return bytes_of(raw.buffers()[2]), np.frombuffer(raw.buffers()[1], np.int64)[: len(sizes) + 1]

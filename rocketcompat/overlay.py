@@ -58,6 +58,12 @@ class OverlayFile:
         """Read up to `size` bytes at `position`."""
         return self._change.read(self._base, size, position)
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill a buffer with what stands at `position`."""
+        found = self.pread(len(buffer), position)
+        buffer[: len(found)] = found
+        return len(found)
+
     def view(self, size: int) -> memoryview:
         """Return the first `size` bytes; a copy."""
         return memoryview(self.pread(size, 0))
@@ -75,6 +81,9 @@ class OverlayFile:
 
     def sync(self) -> None:
         """Nothing to bring anywhere."""
+
+    def let_go(self, size: int, position: int) -> None:
+        """Nothing to let go: the plan is in memory, what is below may stay there."""
 
     def close(self) -> None:
         """Give the descriptor below back."""

@@ -215,8 +215,9 @@ def _foreign(
     """Return messages that never were in a log."""
     if tube.partition_ids[rows].min() < 0 or tube.partition_ids[rows].max() > INT32_MAX:
         raise InvalidMessage(f"topic {topic!r}: a partition that no queue can have")
-    places = pa.array(rows)
-    distinct = texts.take(places).dictionary_encode()
+    if len(rows) < len(tube):
+        texts, bodies = texts.take(pa.array(rows)), bodies.take(pa.array(rows))
+    distinct = texts.dictionary_encode()
     named = [_properties(text) for text in distinct.dictionary.to_pylist()]
     properties = pa.array(named, pa.large_string()).take(distinct.indices)
     times = tube.received_times[rows]
@@ -224,7 +225,7 @@ def _foreign(
         {
             "topic": pa.repeat(pa.scalar(topic), len(rows)),
             "queue_id": pa.array(tube.partition_ids[rows]),
-            "body": bodies.take(places),
+            "body": bodies,
             "properties": properties,
             "born_timestamp": pa.array(times),
         },

@@ -46,7 +46,8 @@ def test_check_ends_with_0_when_clean_and_1_with_findings(
         (("read", "{root}", "t", "--offset", "28"), 2, "--partition"),
         (("read", "{root}", "t", "-p", "4"), 2, "partition 4"),
         (("read", "{root}", "t", "-p", "0", "--offset", "28000028"), 3, "outside"),
-        (("read", "{root}", "absent"), 1, "no topic 'absent'"),
+        (("read", "{root}", "absent"), 1, "no topic 'absent' in this store; there are: t"),
+        (("tail", "{root}", "absent"), 1, "there are: t"),
         (("append", "{root}", "absent", "/dev/null"), 2, "--partitions"),
         (("append", "{root}", "t", "/nowhere"), 3, "/nowhere: No such file"),
         (("append", "{root}/absent", "t"), 3, "no such directory"),
@@ -72,6 +73,40 @@ def test_a_mistake_is_one_line_on_stderr_and_its_exit_code(
     assert words in result.err
     assert result.err.startswith("tubestore: ")
     assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("delete", "{root}", "t", "--yes"), 1, "no topic 't'"),
+        (("change", "{root}", "t", "--partitions", "9"), 1, "no topic 't'"),
+        (("append", "{root}", "t", "/dev/null"), 2, "--partitions"),
+        (("append", "{root}", "t", "/nowhere", "--partitions", "3"), 3, "/nowhere: No such file"),
+        (("append", "{root}", "t", "/", "--partitions", "3"), 3, "Is a directory"),
+        (("append", "{root}", "a/b", "/dev/null", "--partitions", "3"), 2, "a/b"),
+        (("create", "{root}", "a/b"), 2, "a/b"),
+        (("create", "{root}/new", "a/b"), 2, "a/b"),
+        (("create", "{root}", "t", "--max-age", "soon"), 2, "soon"),
+        (("publish", "{root}", "j", "/nowhere.parquet", "--create"), 3, "/nowhere.parquet"),
+        (("publish", "{root}", "j", "/dev/null", "--create"), 2, ".parquet"),
+        (("publish", "{root}", "j", __file__ + ".arrow"), 3, ".arrow: No such file"),
+        (("publish", "{root}", "j", "--staged", "/dev/null", "-t", "t"), 1, "no topic 't'"),
+        (("publish", "{root}", "j", "--staged", "/nowhere", "--create"), 3, "/nowhere"),
+        (("recover", "{root}"), 0, ""),
+        (("retention", "{root}", "--apply"), 0, "0 files"),
+    ],
+)
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_mistake_leaves_a_directory_that_is_no_store_of_ours_as_it_was(
+    cli: Cli, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str, shards: bool
+) -> None:
+    if shards and code:  # as a broker left it; commands that are no mistake have something to do
+        (tmp_path / "other-0" / "index").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    result = cli(*(a.format(root=tmp_path) for a in arguments))
+    assert result.code == code
+    assert words in result.err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_locked_store_refuses_a_writer_and_serves_readers(cli: Cli, root: Path) -> None:
@@ -143,6 +178,17 @@ def test_an_interrupt_ends_with_130_and_keeps_what_was_appended(tmp_path: Path) 
         assert child.stdout.read() == b""
         assert child.stderr.read().strip() == b""
     assert bodies_in(tmp_path / "s") == [b"kept"]
+
+
+@pytest.mark.parametrize("program", [[], ["spark"]])
+def test_the_list_of_commands_says_of_each_in_whole_what_it_does(
+    cli: Cli, program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = cli(*program, "--help").out.decode()
+    commands = text.partition("Commands:")[2].splitlines()
+    assert len(commands) > 4
+    assert not [line for line in commands if line.endswith("...")]
 
 
 def test_help_loads_neither_numpy_nor_arrow_nor_the_engine() -> None:

@@ -103,6 +103,19 @@ def test_publish_loads_files_once(cli: Cli, store: Path, tmp_path: Path) -> None
     assert list(store.glob(".tubestore/staging/*")) == []
 
 
+def test_what_read_writes_can_be_published_elsewhere(cli: Cli, store: Path, tmp_path: Path) -> None:
+    with tubestore.open(store) as opened:
+        opened["t"].append(b"a", partition=3, filter_item="x", attributes={"k": "v"})
+        opened["t"].append(b"b", partition=1, key="user-7")
+    path, other = tmp_path / "out.parquet", tmp_path / "other"
+    assert cli("read", store, "t", "-f", "parquet", "-o", path).code == 0
+    other.mkdir()
+    assert cli.json("publish", other, "copy", path, "--create")[0]["messages"] == 2
+    fields = ("partition_id", "filter_item", "attributes", "body", "msg_id", "received_time")
+    rows = [[r[f] for f in fields] for root in (store, other) for r in cli.json("read", root, "t")]
+    assert rows[:2] == rows[2:]
+
+
 def test_publish_takes_what_tasks_have_staged(cli: Cli, store: Path, tmp_path: Path) -> None:
     with StagedWriter(store, "job:7", "0") as writer:
         writer.write({"topic": ["t", "new"], "partition": [3, 1], "body": [b"a", b"b"]})

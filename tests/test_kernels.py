@@ -191,3 +191,10 @@ def test_views_show_the_bytes_that_copies_have(rows: list[tuple[int, int]], long
 def test_views_over_more_than_they_can_reach_are_refused() -> None:
     with pytest.raises(OverflowError):
         kernels.views(b"", np.array([0, 1 << 31]), np.array([1, (1 << 31) + 1]))
+
+
+@given(st.lists(st.integers(0, 90), max_size=60), st.sampled_from([1, 1 << 12, 1 << 20, 1 << 33]))
+def test_integers_are_brought_in_order_as_numpy_does_it(values: list[int], factor: int) -> None:
+    some = np.resize(np.array(values, np.int64) * factor, 50 * len(values))
+    order = kernels.stable_order(some, 91 * factor)
+    assert order.tolist() == some.argsort(kind="stable").tolist()

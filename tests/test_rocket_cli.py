@@ -322,7 +322,10 @@ def test_arrow_and_parquet_hold_the_same_rows(
     [
         (["dump", "/nowhere"], 3, "no such directory"),
         (["dump", "."], 3, "no commitlog"),
-        (["dump"], 2, "root"),
+        (["dump", __file__], 3, "Not a directory"),
+        (["dump", "STORE/commitlog"], 3, "give the store's root"),
+        (["dump"], 2, "ROOT"),
+        (["dump", "--nonsense"], 2, "dump --help)"),
         (["dump", "STORE", "--format", "xml"], 2, "xml"),
         (["dump", "STORE", "--option", "x"], 2, "NAME=VALUE"),
         (["dump", "STORE", "--option", "noSuch=1"], 2, "noSuch"),
@@ -331,13 +334,20 @@ def test_arrow_and_parquet_hold_the_same_rows(
         (["query", "STORE", "-t", "LogA", "-k", "x", "--begin", "2026-01-01"], 2, "zone"),
         (["get", "STORE", "-t", "nope", "-q", "0", "--offset", "0"], 1, ""),
         (["query", "STORE", "-t", "LogA", "-k", "nope"], 1, ""),
+        (["cq", "STORE", "-t", "nope"], 1, "no topic 'nope' in this store; there are: LogA"),
+        (["cq", "STORE", "-t", "LogA", "-q", "99"], 1, "no queue 99 of topic 'LogA'; there are: 0"),
+        (["cq", "STORE", "-q", "99"], 1, "no queue 99 of any topic; there are: LogA/0"),
+        (["info", "STORE", "-t", "nope"], 1, "no topic 'nope' in this store; there are: LogA"),
+        (["index", "STORE", "--file", "nope"], 1, "no index file 'nope'; there are: 20"),
+        (["index", "STORE", "--items", "--file", "nope"], 1, "no index file 'nope'"),
+        (["lag", "STORE", "-g", "nope"], 1, "no group 'nope' in config/consumerOffset.json"),
         (["frobnicate"], 2, "frobnicate"),
     ],
 )
 def test_mistakes_and_refusals_are_one_line_and_a_code(
     basic: Golden, command: Command, arguments: list[str], code: int, said: str
 ) -> None:
-    done = command(*(str(basic.store) if a == "STORE" else a for a in arguments))
+    done = command(*(a.replace("STORE", str(basic.store)) for a in arguments))
     assert done.code == code
     assert said in done.err
     assert done.err.count("\n") <= 1
@@ -383,6 +393,17 @@ def test_a_closed_pipe_is_quiet(basic: Golden) -> None:
     assert program.wait() == 0
 
 
+@pytest.mark.parametrize("program", [[], ["spark"]])
+def test_the_list_of_commands_says_of_each_in_whole_what_it_does(
+    command: Command, program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = command(*program, "--help").out
+    commands = text.partition("Commands:")[2].splitlines()
+    assert len(commands) > 4
+    assert not [line for line in commands if line.endswith("...")]
+
+
 def test_help_needs_neither_numpy_nor_pyarrow() -> None:
     code = (
         "import sys, rocketcompat.cli; sys.argv = ['x', '--help']\n"
@@ -392,6 +413,16 @@ def test_help_needs_neither_numpy_nor_pyarrow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "dump" in done.stdout
+
+
+def test_a_conversion_of_an_empty_directory_is_refused_and_makes_nothing(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    done = command("convert", tmp_path / "empty", tmp_path / "copy")
+    assert (done.code, done.out) == (3, "")
+    assert "neither a RocketMQ store nor shards" in done.err
+    assert not (tmp_path / "copy").exists()
 
 
 def test_an_empty_store_is_an_empty_listing(command: Command, tmp_path: Path) -> None:

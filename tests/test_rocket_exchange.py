@@ -135,6 +135,7 @@ def test_a_file_that_cannot_be_taken_is_one_line(
     assert done.code == 2
     assert said in done.err
     assert done.err.count("\n") == 1
+    assert (tmp_path / "s").exists() == (said == "topic")  # which only a put looks at
 
 
 def test_offsets_are_kept_in_a_new_store_only(command: Command, tmp_path: Path) -> None:

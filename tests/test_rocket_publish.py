@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 
 import rocketcompat
@@ -16,7 +17,7 @@ from rocketcompat.check import check_store
 from rocketcompat.columns import RecordColumns
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.log_jobs import StagedPiece
-from rocketcompat.log_staging import StagedLogWriter
+from rocketcompat.log_staging import StagedLogWriter, blocks_of
 from tests.support.rocket_cli import command_fixture  # noqa: F401
 from tests.support.rocket_publishing import (
     CLOCK,
@@ -41,6 +42,7 @@ from tubestore.errors import (
     StoreClosed,
     StoreFailed,
 )
+from tubestore.kernels import offsets_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 
@@ -115,6 +117,41 @@ def test_a_published_log_is_the_one_that_puts_would_have_made(vfs: MemoryVfs) ->
         for name in names:
             path = f"{ROOT}/{directory}/{name}"
             assert vfs.read_file(path) == other.read_file(path)
+
+
+def test_blocks_of_all_sizes_follow_each_other_in_the_same_memory(tmp_path: Path) -> None:
+    config = CONFIG.changed(mapped_file_size_commit_log=8 << 20)
+    small, large = numbered("s", 3000, 900), [bytes([n]) * (3 << 20) for n in range(2)]
+    rows = batch([*small, *large, *small[:2000], large[0], b"last"], born_timestamp=[5] * 5004)
+    for name in ("put", "published"):
+        with rocketcompat.open(tmp_path / name, "w", config, clock=CLOCK, background=False) as log:
+            if name == "put":
+                log.put_columns(rows)
+                continue
+            with StagedLogWriter(tmp_path / name, "j", "0", config=config) as writer:
+                writer.write(rows)
+                staged = writer.finish()
+            sizes = [size for _, size, _ in staged[0].blocks]
+            assert len(sizes) > 6
+            assert max(sizes) > 3 << 20
+            assert sizes != sorted(sizes)
+            log.publish("j", staged)
+    put, published = (sorted((tmp_path / name / "commitlog").iterdir()) for name in
+                      ("put", "published"))  # fmt: skip
+    assert [path.name for path in put] == [path.name for path in published]
+    assert len(put) == 2
+    assert all(a.read_bytes() == b.read_bytes() for a, b in zip(put, published, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [([], []), ([5], [(0, 1)]), ([5, 5], [(0, 2)]), ([3 << 20, 5], [(0, 1), (1, 2)]),
+     ([5, 3 << 20, 5], [(0, 2), (2, 3)]), ([600 << 10] * 4, [(0, 2), (2, 4)])],
+)  # fmt: skip
+def test_blocks_are_whole_records_of_about_a_mib(
+    sizes: list[int], wanted: list[tuple[int, int]]
+) -> None:
+    assert list(blocks_of(offsets_of(np.array(sizes, np.int64)) + 7)) == wanted
 
 
 def test_records_are_taken_as_they_are_but_for_their_offsets(vfs: MemoryVfs) -> None:

@@ -42,6 +42,31 @@ def test_a_write_is_read_back_at_its_position(place: Place) -> None:
     assert vfs.read_file(f"{root}/a") == b"\0\0\0HEllo!"
 
 
+def test_a_buffer_is_filled_as_far_as_the_file_goes(place: Place) -> None:
+    vfs, root = place
+    file = vfs.open(f"{root}/a", create=True)
+    file.pwrite(b"hello", 0)
+    buffer = bytearray(b"......")
+    assert file.pread_into(memoryview(buffer)[:3], 1) == 3
+    assert buffer == b"ell..."
+    assert file.pread_into(memoryview(buffer), 3) == 2
+    assert buffer == b"lol..."
+    assert file.pread_into(memoryview(buffer), 5) == 0
+
+
+def test_what_was_let_go_is_there_all_the_same(place: Place) -> None:
+    vfs, root = place
+    data = bytes(range(256)) * 64
+    file = vfs.open(f"{root}/a", create=True)
+    file.pwrite(data, 0)
+    file.let_go(len(data), 0)
+    file.sync()
+    for _ in range(2):
+        file.let_go(len(data), 0)
+        file.let_go(1 << 30, 5000)
+        assert file.pread(len(data) + 1, 0) == data
+
+
 def test_a_write_far_behind_the_end_leaves_zeros(place: Place) -> None:
     vfs, root = place
     file = vfs.open(f"{root}/a", create=True)

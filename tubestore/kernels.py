@@ -38,6 +38,8 @@ _JOINED_MAX = 32
 EVEN_BYTES_MAX = 128 << 10
 #: Fewer slices are cut out before it is known that they are rows of a table.
 _TABLE_MIN = 32
+#: Fewer values are sorted by comparing them.
+_COUNTED_MIN = 2000
 #: Arrow's `binary_view` keeps so many bytes in the view itself.
 _INLINE_MAX = 12
 assert crc32(b"123456789") == zlib.crc32(b"123456789") == 0xCBF43926
@@ -75,6 +77,23 @@ def grouped(values: np.ndarray[Any, Any]) -> tuple[Int64s, Int64s, Int64s]:
     groups[order] = numbers
     places[order] = np.arange(count) - starts[numbers]
     return groups, order[starts], places
+
+
+def stable_order(values: np.ndarray[Any, Any], below: int) -> Int64s:
+    """Return where integers of [0, below) go when they are sorted, equal ones as they stand.
+
+    NumPy sorts 16 bits by counting, and more by comparing, which takes three to five times as long.
+
+    >>> stable_order(np.array([2, 0, 2, 1]), 3).tolist()
+    [1, 3, 0, 2]
+    """
+    if below > 1 << 32 or (below > 1 << 16 and len(values) < _COUNTED_MIN):
+        return values.argsort(kind="stable")
+    order = values.astype(np.uint16).argsort(kind="stable")
+    if below <= 1 << 16:
+        return order
+    high: Int64s = (values >> 16).astype(np.uint16)[order].argsort(kind="stable")
+    return order[high]
 
 
 def ranks(groups: np.ndarray[Any, Any]) -> Int64s:

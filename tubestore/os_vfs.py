@@ -120,6 +120,13 @@ class OsFile:
             got += len(data)
         return b"".join(parts)
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill a buffer with what stands at `position`; returns how many bytes."""
+        held, got = self._hold(), 0
+        while got < len(buffer) and (more := os.preadv(held.fd, [buffer[got:]], position + got)):
+            got += more
+        return got
+
     def pwrite(self, data: Buffer, position: int) -> None:
         """Write all of `data` at `position`, or raise OSError."""
         held = self._hold()
@@ -148,6 +155,12 @@ class OsFile:
             fcntl.fcntl(held.fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined]
         else:
             os.fdatasync(held.fd)
+
+    def let_go(self, size: int, position: int) -> None:
+        """Begin to write out what is not on the disk yet, and forget what is."""
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._hold().fd, position, size, os.POSIX_FADV_DONTNEED)
 
     def view(self, size: int) -> memoryview:
         """Map the first `size` bytes."""

@@ -45,6 +45,9 @@ class VfsFile(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Read up to `size` bytes at `position`; fewer only at the end of the file."""
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill a buffer with what stands at `position`; fewer bytes only at the end of the file."""
+
     def pwrite(self, data: Buffer, position: int) -> None:
         """Write all of `data` at `position`, or raise OSError."""
 
@@ -53,6 +56,13 @@ class VfsFile(Protocol):
 
     def sync(self) -> None:
         """Bring data and length to stable storage (fdatasync)."""
+
+    def let_go(self, size: int, position: int) -> None:
+        """Say that these bytes are not needed soon. A hint: nothing is promised, nothing fails.
+
+        What has not been written to the disk is begun to be, so that a later `sync` need not wait
+        for all of it; what has been may leave the machine's memory, which is free for others then.
+        """
 
     def view(self, size: int) -> memoryview:
         """Map the first `size` bytes, which are there; read-only, valid as long as it is held."""

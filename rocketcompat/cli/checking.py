@@ -23,7 +23,7 @@ FINDING_COLUMNS = (
 
 @store_command()
 def check(given: Given) -> None:
-    """Compare log, queues and index with each other; exit 1 if something is found."""
+    """Compare log, queues and index with each other. Exit 1 if something is found."""
     directory = given.directory()
     from rocketcompat.check import check_store
 
@@ -33,14 +33,15 @@ def check(given: Given) -> None:
 
 def demo(
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files and folders; else Python's own sources.")
+        list[Path] | None,
+        typer.Argument(metavar="PATHS", help="Files, folders; else Python's sources."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Where the stores are written.")] = Path(
         "demo-out"
     ),
     partitions: Annotated[int, typer.Option("--partitions", min=1, help="Queues.")] = 1000,
 ) -> None:
-    """Put real lines through the full stack, kill a writer, recover, read back, verify."""
+    """Put real lines in, kill a writer, recover, verify."""
     import importlib
 
     module = importlib.import_module("rocketcompat.cli.demo")

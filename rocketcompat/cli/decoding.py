@@ -63,7 +63,10 @@ UNIT_COLUMNS = (
 
 def decode(
     path: Annotated[
-        str, typer.Argument(help="A store's root, its commitlog directory, or one file of a log.")
+        str,
+        typer.Argument(
+            metavar="PATH", help="A store's root, its commitlog directory, or one file of a log."
+        ),
     ],
     commitlog_offset: Annotated[
         int | None, typer.Option("--commitlog-offset", min=0, help="The physical offset.")
@@ -79,7 +82,7 @@ def decode(
     int64: Int64Option = Int64.NUMBER,
     summary: SummaryOption = None,
 ) -> None:
-    """Show the message at a CommitLog offset, or a queue's unit and the message that it leads to.
+    """Show the message at an offset of the log, or of a queue.
 
     Reads the files by the format alone, whatever state the store is in. Exit 1 if no sound
     message is there.

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rocketcompat.cli.naming import check_queue
 from rocketcompat.cli.options import Given, Queue, Topic, TrustQueues, store_command
 from rocketcompat.cli.selecting import (
     Begin,
@@ -56,7 +57,7 @@ def dump(
     grep: Grep = None,
     decompress: Decompress = False,
 ) -> None:
-    """List the CommitLog's records in order; what cannot be read is a row with a state."""
+    """List the CommitLog's records in order. What cannot be read is a row with a state."""
     wanted = selection_of(
         start=start, end=end, begin=begin, until=until, topic=topic, queue_id=queue, tags=tags,
         key=key, pattern=grep, unpack=decompress,
@@ -66,7 +67,7 @@ def dump(
 
 @store_command()
 def queues(given: Given, trust_queues: TrustQueues = False) -> None:
-    """List the queues with their first and next offsets, as a correct recovery would give them."""
+    """List the queues with their first and next offsets. As a correct recovery would give them."""
     directory = given.directory()
     from rocketcompat.batch_queue_view import AllQueueViews
     from rocketcompat.dump import dump_queues
@@ -90,7 +91,7 @@ def cq(
     ] = 0,
     trust_queues: TrustQueues = False,
 ) -> None:
-    """List the ConsumeQueue units, missing ones from the log, surplus ones with a state.
+    """List the ConsumeQueue units. Missing ones from the log, surplus ones with a state.
 
     A unit of a queue of inner batches says with `messages` how many its record holds.
     """
@@ -103,8 +104,9 @@ def cq(
 
     only = (topic, queue) if topic is not None and queue is not None else None
     views = QueueViews(directory, only=only, topic=topic, trust=trust_queues)
-    batches = dump_batch_units(BatchQueueViews(directory, topic=topic), start)
-    every = chain(dump_units(views, start), batches)
+    batches = BatchQueueViews(directory, topic=topic)
+    check_queue(directory, [*views.keys(), *batches.keys()], topic, queue)
+    every = chain(dump_units(views, start), dump_batch_units(batches, start))
     rows = (row for row in every if queue is None or row["queue_id"] == queue)
     emit_rows(
         rows,

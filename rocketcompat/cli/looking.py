@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
+from rocketcompat.cli.naming import check_group, check_index_file, check_queue
 from rocketcompat.cli.options import Given, Topic, TrustQueues, store_command
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_NOT_FOUND, Leave, UsageMistake
@@ -117,9 +119,10 @@ def info(
         bool, typer.Option("--prometheus", help="In Prometheus' text format.")
     ] = False,
 ) -> None:
-    """Say what the store is: state, sizes, files, and what its queues span in offsets and time.
+    """Say what the store is: state, sizes, files, queues.
 
-    With --topic, --queue and --offset: whether that message is still held; exit 1 if it is not.
+    And what its queues span in offsets and time. With --topic, --queue and --offset: whether that
+    message is still held; exit 1 if it is not.
     """
     directory = given.directory()
     from rocketcompat.batch_queue_view import AllQueueViews, views_of
@@ -129,6 +132,7 @@ def info(
         if queue is not None:
             raise UsageMistake("--queue goes with --topic and --offset")
         views = AllQueueViews(directory, topic=topic, trust=trust_queues)
+        check_queue(directory, views.keys(), topic, None)
         found = describe(directory, views)
         if prometheus:
             from rocketcompat.metrics import directory_text
@@ -155,17 +159,15 @@ def lag(
     topic: Topic = None,
     trust_queues: TrustQueues = False,
 ) -> None:
-    """List how far each group has consumed, from config/consumerOffset.json."""
+    """List how far each group has consumed. From config/consumerOffset.json."""
     directory = given.directory()
     from rocketcompat.batch_queue_view import AllQueueViews
     from rocketcompat.info import lag_rows
 
     views = AllQueueViews(directory, topic=topic, trust=trust_queues)
-    rows = (
-        row
-        for row in lag_rows(directory, views)
-        if group in (None, row["group"]) and topic in (None, row["topic"])
-    )
+    found = list(lag_rows(directory, views))
+    check_group(found, group)
+    rows = (row for row in found if group in (None, row["group"]) and topic in (None, row["topic"]))
     emit_rows(
         rows,
         LAG_COLUMNS,
@@ -185,10 +187,11 @@ def index(
     file: Annotated[str | None, typer.Option("--file", help="Only the file of this name.")] = None,
     start: Annotated[int, typer.Option("--from", min=1, help="First item of each file.")] = 1,
 ) -> None:
-    """List the index files, or their items with the chains they stand in."""
+    """List the index files, or their items. With the chains they stand in."""
     directory = given.directory()
     from rocketcompat.inside import index_rows, item_rows
 
+    check_index_file(directory, file)
     if items or keys:
         emit_rows(
             item_rows(directory, name=file, start=start, keys=keys),
@@ -197,13 +200,13 @@ def index(
             position=lambda row: {"path": row["path"], "number": row["number"]},
         )
         return
-    rows = (row for row in index_rows(directory) if file is None or row["path"].endswith(file))
+    rows = (row for row in index_rows(directory) if file in (None, os.path.basename(row["path"])))
     emit_rows(rows, HEADER_COLUMNS, given.output, position=lambda row: {"path": row["path"]})
 
 
 @store_command(limit=False)
 def checkpoint(given: Given) -> None:
-    """Show the checkpoint, and where a broker's recovery would begin."""
+    """Show the checkpoint, and where a broker's recovery begins."""
     from rocketcompat.inside import checkpoint_row
 
     emit_object(checkpoint_row(given.directory()), CHECKPOINT_COLUMNS, given.output)

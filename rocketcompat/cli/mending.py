@@ -57,7 +57,7 @@ def recover(
     ] = False,
     quarantine: QuarantineOption = None,
 ) -> None:
-    """Finish what a crash left: a half-published job, a torn tail, queues and index behind the log.
+    """Finish what a crash left. A half-published job, a torn tail, queues and index behind the log.
 
     As every opening for writing does; a real broker may open the store then. With --give-up what a
     job that cannot go on has staged goes into quarantine.
@@ -111,7 +111,7 @@ def repair(
     ] = False,
     quarantine: QuarantineOption = None,
 ) -> None:
-    """Mend a store so that brokers open it without a loss; without --apply only say how.
+    """Mend a store so that brokers open it without a loss. Without --apply only say how.
 
     What is replaced or removed goes into quarantine first. Refused while a broker holds the
     store. A dry run with something to do leaves with 1.
@@ -139,7 +139,7 @@ def repair(
                 mend(directory, clock=SystemClock(), quarantine=kept, keep_bodies=keep_bodies,
                      told=told)
             )  # fmt: skip
-        emit_rows(rows, ACTION_COLUMNS, given.output)
+        emit_found(iter(rows), ACTION_COLUMNS, given.output, "nothing to repair")
         if kept.path:
             say(f"what was there before is in {kept.path}")
     finally:
@@ -150,11 +150,12 @@ def repair(
 def rebuild(
     given: Given,
     structure: Annotated[
-        list[StructureName], typer.Argument(help="What to build anew from the log.")
+        list[StructureName],
+        typer.Argument(metavar="STRUCTURE", help="What to build anew from the log."),
     ],
     quarantine: QuarantineOption = None,
 ) -> None:
-    """Build queues, index or shards anew from the log; what was there goes into quarantine.
+    """Build queues, index or shards anew from the log. What was there goes into quarantine.
 
     Refused while a broker holds the store. An interrupted run is taken up again.
     """

@@ -79,7 +79,7 @@ def export(
     key: Key = None,
     grep: Grep = None,
 ) -> None:
-    """Write messages to a file that can be edited and imported again."""
+    """Write messages to a file. It can be edited and imported again."""
     kind = Format(_format_of(out))
     wanted = selection_of(
         begin=begin, until=until, topic=topic, queue_id=queue, tags=tags, key=key, pattern=grep
@@ -99,13 +99,15 @@ def export(
 @store_command(limit=False)
 def import_(
     given: Given,
-    files: Annotated[list[str], typer.Argument(help=".jsonl, .csv, .parquet or .arrow files.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILES", help=".jsonl, .csv, .parquet or .arrow files.")
+    ],
     offsets: Annotated[
         OffsetsName,
         typer.Option("--offsets", help="Given anew, or kept (times too; for a new store)."),
     ] = OffsetsName.RENUMBER,
 ) -> None:
-    """Put messages from files into a store, which is made if it is missing."""
+    """Put messages from files into a store. It is made if it is missing."""
     kinds = [_format_of(path) for path in files]
     config = _config(given)
     from rocketcompat.exchange import import_tables, read_tables
@@ -135,12 +137,12 @@ def _config(given: Given) -> MessageStoreConfig:
 @store_command(limit=False)
 def convert(
     given: Given,
-    target: Annotated[str, typer.Argument(help="A new directory.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A new directory.")],
     to: Annotated[
         TargetName, typer.Option("--to", help="Which kind of store.")
     ] = TargetName.ROCKETMQ,
 ) -> None:
-    """Copy a store into another form; options are the copy's, but those that name log paths.
+    """Copy a store into another form. Options are the copy's, but those that name log paths.
 
     A RocketMQ store with other file sizes (--option mappedFileSizeCommitLog=N), a BoltMQ store
     to RocketMQ's, a log to tubestore shards, or tubestore shards to a RocketMQ store. A copy
@@ -149,7 +151,9 @@ def convert(
     from rocketcompat.convert import copy_store, from_tubestore, to_tubestore
     from rocketcompat.directory import StoreDirectory
     from rocketcompat.formats import COMMIT_LOG_DIRECTORY
+    from tubestore.cli.opening import is_empty
     from tubestore.clock import SystemClock
+    from tubestore.errors import NotAStore
 
     options = given.store_options()
     paths = {name: options.pop(name) for name in _LOG_PATHS if name in options}
@@ -161,6 +165,8 @@ def convert(
             source = StoreDirectory(given.root, paths)
             done = copy_store(source, target, options, clock=SystemClock(), told=told)
         else:
+            if is_empty(given.root):
+                raise NotAStore(given.root, "neither a RocketMQ store nor shards: it is empty")
             done = from_tubestore(given.root, target, options, told=told)
     names = ("records", "bytes", "left_out")
     emit_object(done, tuple(Column(name, "int64") for name in names), given.output)
@@ -169,12 +175,12 @@ def convert(
 @store_command()
 def diff(
     given: Given,
-    other: Annotated[str, typer.Argument(help="The root of the other store.")],
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The root of the other store.")],
     ignore: Annotated[
         list[str] | None, typer.Option("--ignore", metavar="FIELD", help="A field that may differ.")
     ] = None,
 ) -> None:
-    """Compare the messages of two stores, queue by queue; exit 1 if they differ."""
+    """Compare the messages of two stores, queue by queue. Exit 1 if they differ."""
     from rocketcompat.diff import diff as compare
     from rocketcompat.directory import StoreDirectory
 

@@ -32,7 +32,7 @@ from tubestore.cli.shared import REQUIRED, Shared, with_shared
 if TYPE_CHECKING:
     from rocketcompat.directory import StoreDirectory
 
-Root = Annotated[str, typer.Argument(help="The store's root: the directory that holds commitlog/.")]
+Root = Annotated[str, typer.Argument(metavar="ROOT", help="The store's root: it holds commitlog/.")]
 StoreOptions = Annotated[
     list[str] | None,
     typer.Option(

@@ -52,7 +52,7 @@ def get(
     tags: Annotated[str | None, typer.Option("--tags", help='Such as "A || B".')] = None,
     trust_queues: TrustQueues = False,
 ) -> None:
-    """Pull messages from a queue, with RocketMQ's limits and statuses."""
+    """Pull messages from a queue. With RocketMQ's limits and statuses."""
     directory = given.directory()
     from rocketcompat.batch_queue_view import views_of
     from rocketcompat.reads import get_message
@@ -143,7 +143,7 @@ def offset_by_time(
     ] = None,
     trust_queues: TrustQueues = False,
 ) -> None:
-    """Find the queue offset of a store time; exit 1 if there is no such queue."""
+    """Find the queue offset of a store time. Exit 1 if there is no such queue."""
     wanted = parse_time(time, SystemClock().now_ms())
     directory = given.directory()
     from rocketcompat.log_reads import read_record

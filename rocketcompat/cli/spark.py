@@ -18,7 +18,7 @@ from tubestore.cli.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.output import emit_rows
 from tubestore.cli.spark_jobs import JobRun, job_command, spark_app, stats_columns
 
-app = spark_app("Jobs over RocketMQ stores in Spark: convert, rebuild, audit, stats.")
+app = spark_app("Jobs over RocketMQ stores in Spark.")
 
 
 _HOUR, _TOPIC = stats_columns("queue_id", "queues")
@@ -42,7 +42,7 @@ def convert(
     root: Annotated[str, typer.Argument(metavar="ROOT", help="A RocketMQ store, or a tube root.")],
     out: Annotated[str, typer.Argument(metavar="OUT", help="The other; made if missing.")],
 ) -> None:
-    """Append a CommitLog's messages to a tube root, or a tube root's to a CommitLog.
+    """Append a log's messages to a tube root, or its to a log.
 
     All or none, once for ever by --job-id; queues become partitions and back. A store that is made
     takes -o mappedFileSizeCommitLog=… and its like.
@@ -66,11 +66,11 @@ def rebuild(
     root: StoreArgument,
     structure: Annotated[
         list[StructureName] | None,
-        typer.Argument(help="What to build anew; without any: all."),
+        typer.Argument(metavar="STRUCTURE", help="What to build anew; without any: all."),
     ] = None,
     quarantine: QuarantineOption = None,
 ) -> None:
-    """Build queues and index anew from the log; what was there goes into quarantine.
+    """Build queues and index anew from the log. What was there goes into quarantine.
 
     Refused while a broker holds the store. Options are the store's, with RocketMQ's names:
     -o maxHashSlotNum=5000000. An interrupted run is taken up again, without a --job-id too.
@@ -90,7 +90,7 @@ def rebuild(
 @app.command()
 @job_command()
 def audit(given: JobRun, root: StoreArgument) -> None:
-    """Cross-check log, queues and index as `check` does: a row a finding, exit code 1 with any.
+    """Cross-check log, queues and index as `check` does. A row a finding, exit code 1 with any.
 
     Options are the store's, with RocketMQ's names. A broker may be at work.
     """
@@ -120,7 +120,7 @@ def stats(
     root: StoreArgument,
     hours: Annotated[bool, typer.Option("--hours", help="A row a queue and hour.")] = False,
 ) -> None:
-    """Add messages and bytes up by topic, or by queue and hour, from the heads of the records."""
+    """Add messages and bytes up by topic, or by queue and hour. From the heads of the records."""
     from rocketcompat.spark import stats as job
 
     given.only_said(lambda: job.plan_stats(root).describe())
@@ -137,6 +137,6 @@ def demo(
         Path, typer.Option("--out", metavar="DIR", help="Where the other demos worked.")
     ] = Path("demo-out"),
 ) -> None:
-    """Audit the demo's stores in Spark, print statistics, convert one layout to the other."""
+    """Audit the demo's stores in Spark. Prints statistics, converts one layout to the other."""
     if importlib.import_module("rocketcompat.cli.demo_spark").run(out) is False:
         raise Leave(1)

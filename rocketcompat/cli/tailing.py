@@ -55,7 +55,7 @@ def tail(
     grep: Grep = None,
     decompress: Decompress = False,
 ) -> None:
-    """Show the last records of the log, and with -f those that a running broker appends."""
+    """Show the last records of the log. With -f also those that a broker appends."""
     if follow and given.output.format not in _LINES:
         raise UsageMistake("--follow prints text, jsonl or csv")
     wanted = selection_of(

@@ -54,8 +54,23 @@ def by_ids(
             if bounds[place] < bounds[place + 1]
         ]
         if parts:
-            splits.append(Split(tuple(parts)))
+            splits.append(Split(tuple(_connected(parts))))
     return tuple(splits)
+
+
+def _connected(parts: Sequence[Portion]) -> list[Portion]:
+    """Make one portion of those that go on in the same file."""
+    found: list[Portion] = []
+    for part in parts:
+        before, shard = found[-1] if found else part, part.shard
+        if (before.shard.index, before.end) == (shard.index, part.start):
+            files = tuple(dict.fromkeys((*before.shard.data, *shard.data)))
+            shard = replace(shard, data=files)
+            size = before.bytes + part.bytes
+            part = replace(part, shard=shard, start=before.start, bytes=size)
+            found.pop()
+        found.append(part)
+    return found
 
 
 def _part(portion: Portion, first: int, end: int) -> Portion:

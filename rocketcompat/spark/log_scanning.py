@@ -7,11 +7,10 @@ Next to read: `rebuilding.py`, `auditing.py`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rocketcompat.directory import ENDS, Region, StoreDirectory
 from rocketcompat.spark.planning import LogPlan
@@ -61,16 +60,18 @@ class LogScan:
         ]
 
 
+class WaveJob(Job, Protocol):
+    """A job of which some splits may have been worked on by a run that was killed."""
+
+    def holds(self, row: Row) -> bool:
+        """Whether what a row tells of is still there, whole."""
+
+
 def run_wave(
-    spark: SparkSession, name: str, job: Job, splits: Sequence[Any], work: Path, told: Told
+    spark: SparkSession, name: str, job: WaveJob, splits: Sequence[Any], work: Path, told: Told
 ) -> Done:
     """Run one of the waves, with a journal in the work directory."""
-    journal = Journal(
-        work / f"{name}.jsonl",
-        job,
-        anew=True,
-        holds=lambda row: os.path.exists(row.get("path", work)),
-    )
+    journal = Journal(work / f"{name}.jsonl", job, anew=True, holds=job.holds)
     return run(spark, job, splits, journal=journal, told=told)
 
 

@@ -34,6 +34,7 @@ from rocketcompat.spark.log_parts import (
     Array,
     Damaged,
     Queue,
+    is_whole,
     items_in,
     runs_of,
     units_in,
@@ -71,8 +72,13 @@ class ScanJob:
         """Write one part."""
         directory = StoreDirectory(self.root, self.options)
         parts = os.path.join(self.work_directory, _PARTS)
-        path, summary = write_part(directory, split.start, split.end, parts, number)
-        return {"split": number, "path": path, "bytes": split.end - split.start, **asdict(summary)}
+        path, digest, summary = write_part(directory, split.start, split.end, parts, number)
+        size = split.end - split.start
+        return {"split": number, "path": path, "digest": digest, "bytes": size, **asdict(summary)}
+
+    def holds(self, row: Row) -> bool:
+        """Whether the part of an earlier run is whole."""
+        return is_whole(row["path"], row["digest"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,10 @@ class BuildJob:
         else:
             made = _build_index(home, split, self.geometry)
         return {"split": number, "path": home, "made": made}
+
+    def holds(self, row: Row) -> bool:
+        """Whether what an earlier run built is there; it was synced."""
+        return all(os.path.exists(os.path.join(row["path"], name)) for name in row["made"])
 
 
 def _build_queues(home: str, split: QueueSplit, files: QueueFiles) -> list[str]:

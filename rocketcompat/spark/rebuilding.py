@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -151,8 +152,7 @@ def rebuild(
         if (work / _PLACING).exists():
             shutil.rmtree(work)
         work.mkdir(parents=True, exist_ok=True)
-        scanned, log = planned.scanned(spark, told)
-        geometry = geometry_of(directory, believe=True)
+        geometry, scanned, log = _geometry_and_scan(spark, planned, told)
         job = BuildJob(str(work), planned.queue_files, geometry)
         splits = list(_build_splits(planned, job, log, running.parallelism(spark)))
         built = run_wave(spark, "build", job, splits, work, told)
@@ -168,6 +168,23 @@ def rebuild(
     done = Done([*scanned.rows, *built.rows], scanned.resumed + built.resumed,
                 scanned.seconds + built.seconds)  # fmt: skip
     return Rebuilt(rows, log.records, done)
+
+
+def _geometry_and_scan(
+    spark: SparkSession, planned: Rebuild, told: Told
+) -> tuple[IndexGeometry, Done, ScannedLog]:
+    """Scan the log; meanwhile the old index proves its geometry, and ends it all if it cannot."""
+    with ThreadPoolExecutor(1, "tubestore-geometry") as pool:
+        indexed = INDEX_DIRECTORY in planned.structures
+        proof = pool.submit(geometry_of, planned.directory, believe=True) if indexed else None
+
+        def checked(done: int, of: int) -> None:
+            if proof is not None and proof.done():
+                proof.result()
+            told(done, of)
+
+        scanned, log = planned.scanned(spark, checked)
+        return IndexGeometry() if proof is None else proof.result(), scanned, log
 
 
 def _build_splits(

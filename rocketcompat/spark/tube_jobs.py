@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 from rocketcompat.columns import RecordColumns
-from rocketcompat.log_staging import BLOCK_BYTES, StagedLogWriter
+from rocketcompat.log_staging import StagedLogWriter, blocks_of
 from rocketcompat.spark.id_splits import by_ids
 from rocketcompat.spark.loads import RocketLoad
 from rocketcompat.spark.write_options import STORE_TABLE, RocketWriteOptions
 from rocketcompat.tube_to_log import to_log
 from tubestore.errors import InvalidOption
-from tubestore.kernels import bytes_of
+from tubestore.kernels import Int64s, bytes_of, offsets_of
 from tubestore.spark.jobs.compact import sound_columns
 from tubestore.spark.jobs.publishing import (
     Published,
@@ -67,39 +67,48 @@ class TubeConvertJob:
 
     def _stage(self, writer: StagedLogWriter, split: Split) -> int:
         """Stage the records of a split in the order of their ids; returns how many are damaged."""
+        directories = {portion.shard.directory for portion in split.portions}
         records, keys, left_out = [], [np.empty(0, np.int64)], 0
+        highest = dict.fromkeys(directories, np.iinfo(np.int64).min)
         for portion in split.portions:
-            highest = np.iinfo(np.int64).min
+            shard = portion.shard
             for tube, bad in sound_columns(portion, self.options):
                 left_out += bad
                 if not len(tube):
                     continue
-                made = to_log(portion.shard.topic, tube, self.load.config)
-                if len(split.portions) == 1:  # a shard has its order
+                made = to_log(shard.topic, tube, self.load.config)
+                if len(directories) == 1:  # a shard has its order
                     _write(writer, made)
                     continue
                 records.append(made)
                 # What is not in the order of the ids keeps that of its shard.
-                ids = np.maximum.accumulate(np.append(highest, tube.msg_ids))
+                ids = np.maximum.accumulate(np.append(highest[shard.directory], tube.msg_ids))
                 keys.append(ids[1:])
-                highest = ids[-1]
-        if records:
-            order = np.argsort(np.concatenate(keys), kind="stable")
-            _write(writer, pa.concat_arrays(records).take(pa.array(order)))
+                highest[shard.directory] = ids[-1]
+        _write_merged(writer, records, np.concatenate(keys))
         return left_out
 
 
+def _write_merged(writer: StagedLogWriter, records: list[Any], keys: Int64s) -> None:
+    """Stage records in the order of their keys; equal ones as they are."""
+    if (keys[1:] >= keys[:-1]).all():
+        for some in records:
+            _write(writer, some)
+        return
+    joined, order = pa.concat_arrays(records), np.argsort(keys, kind="stable")
+    records.clear()
+    bounds = np.frombuffer(joined.buffers()[1], np.int64)[: len(joined) + 1]
+    for first, end in blocks_of(offsets_of(np.diff(bounds)[order])):
+        _write(writer, joined.take(pa.array(order[first:end])))
+
+
 def _write(writer: StagedLogWriter, records: Any) -> None:
-    """Stage whole records, some MiB at a time."""
+    """Stage whole records, about a MiB at a time."""
     buffers = records.buffers()
-    bounds = np.frombuffer(buffers[1], np.int64)[: len(records) + 1]
-    data, first = bytes_of(buffers[2]), 0
-    while first < len(records):
-        end = int(np.searchsorted(bounds, bounds[first] + BLOCK_BYTES, "right")) - 1
-        end = max(end, first + 1)
+    bounds, data = np.frombuffer(buffers[1], np.int64)[: len(records) + 1], bytes_of(buffers[2])
+    for first, end in blocks_of(bounds):
         piece = data[bounds[first] : bounds[end]]
         writer.write_records(RecordColumns(piece.data, bounds[first:end] - bounds[first], 0))
-        first = end
 
 
 def plan_tube_convert(

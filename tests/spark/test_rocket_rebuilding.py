@@ -197,6 +197,46 @@ def test_a_rebuild_that_was_killed_does_what_is_missing(
     assert files_of(store) == before
 
 
+def test_a_part_that_a_power_cut_took_away_is_written_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files_of(store)
+
+    def build(*_: Any) -> Any:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BuildJob, "work", build)
+        with pytest.raises(RuntimeError):
+            run(store)
+    parts = sorted(
+        (store / ".tubestore" / rebuilding.WORK_DIRECTORY / "rebuild" / "parts").iterdir()
+    )
+    units = (parts[0] / "units.rows").read_bytes()
+    (parts[0] / "units.rows").write_bytes(bytes(len(units)))  # a file's length comes back first
+    (parts[1] / "items.rows").unlink()
+    done = run(store).done
+    assert done.resumed == len(parts) - 2
+    assert files_of(store) == before
+
+
+def test_an_index_that_does_not_prove_its_geometry_ends_the_job_unless_it_is_left_alone(
+    store: Path,
+) -> None:
+    before = files_of(store)
+    for path in (store / "index").iterdir():
+        raw = path.read_bytes()
+        path.write_bytes(raw[:40] + bytes(len(raw) - 40))
+    kept = files_of(store)
+    with pytest.raises(InvalidMessage, match="how many slots"):
+        run(store)
+    assert files_of(store) == kept
+    run(store, "consumequeue")
+    assert files_of(store) == kept
+    run(store, options=GEOMETRY)
+    assert files_of(store) == before
+
+
 def test_one_that_was_killed_while_it_replaced_begins_anew(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

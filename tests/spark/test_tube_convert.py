@@ -21,6 +21,7 @@ from tests.spark.test_rocket_writing import GEOMETRY, SMALL
 from tests.support.command import Command
 from tests.support.rocket_cli import command_fixture  # noqa: F401
 from tubestore.errors import InvalidOption, UnknownTopic
+from tubestore.spark.jobs.compact import sound_columns
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import plan
 
@@ -135,3 +136,39 @@ def test_splits_have_every_message_once_each_a_range_of_ids(tmp_path: Path) -> N
         ranges.append((min(ids), max(ids)))
     assert all(before[1] < after[0] for before, after in pairwise(ranges))
     assert by_ids([], 1) == ()
+
+
+def test_portions_of_a_split_that_follow_each_other_are_one(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path, segment_size_bytes=8 << 10) as store:
+        topic = store.create_topic("a", partitions=2)
+        for number in range(500):
+            topic.append(b"%03d" % number * 20)
+    options = ReadOptions.parse({"path": str(tmp_path), "maxSplitBytes": "10000"})
+    portions = [portion for split in plan(options).splits for portion in split.portions]
+    splits = by_ids(portions, 16_000)
+    assert len(portions) > len(splits) > 2
+    assert [len(split.portions) for split in splits] == [1] * len(splits)
+    spans = [(split.portions[0].start, split.portions[0].end) for split in splits]
+    assert [before[1] for before in spans[:-1]] == [after[0] for after in spans[1:]]
+    found = []
+    for split in splits:
+        for columns, bad in sound_columns(split.portions[0], options):
+            assert not bad
+            found += columns.payloads[0].to_pylist()
+    assert found == [b"%03d" % number * 20 for number in range(500)]
+
+
+def test_what_several_shards_have_at_one_time_is_merged_by_its_ids(
+    small_waves: Any, tmp_path: Path
+) -> None:
+    spark: Any = None
+    with tubestore.open(tmp_path / "tube", segment_size_bytes=8 << 10) as store:
+        for name in ("a", "b"):
+            store.create_topic(name, partitions=2, stores=2)
+        for number in range(400):
+            topic, partition = "ab"[number // 3 % 2], number // 7 % 2 * 10_000
+            store[topic].append(b"%03d" % number, partition=partition)
+    done = convert_tube(spark, str(tmp_path / "tube"), str(tmp_path / "log"), **SMALL)
+    assert done.rows == 400
+    assert [row["body"] for row in dumped(tmp_path / "log")] == [b"%03d" % n for n in range(400)]
+    assert list(check(tmp_path / "log", GEOMETRY)) == []

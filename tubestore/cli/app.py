@@ -56,7 +56,7 @@ add_version(app, "tubestore")
 def demo(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[PATHS]...", help="Files and folders; else the standard library."),
+        typer.Argument(metavar="PATHS", help="Files and folders; else the standard library."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where it works.")] = Path(
         "demo-out"
@@ -66,7 +66,7 @@ def demo(
         bool, typer.Option("--keep/--no-keep", help="Leave the stores to look into.")
     ] = True,
 ) -> None:
-    """Write real lines over many partitions, read them back, kill a writer, recover, verify."""
+    """Write real lines, read them, kill a writer, recover, verify."""
     import importlib
 
     good = importlib.import_module("tubestore.cli.demo").run(
@@ -89,7 +89,7 @@ def append(
     root: RootArgument,
     topic: TopicArgument,
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILES]...", help="Else, or for -, stdin.")
+        list[str] | None, typer.Argument(metavar="FILES", help="Else, or for -, stdin.")
     ] = None,
     input: Annotated[
         InputFormat,
@@ -116,7 +116,7 @@ def append(
     ] = True,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Append lines or JSON Lines to a topic; what arrives is appended at once.
+    """Append lines or JSON Lines to a topic. What arrives is appended at once.
 
     JSON Lines have body (base64) or text, and may have partition (or partition_id), key,
     filter_item, attributes, received_time (ms): what `read` and `dump` print can be appended.
@@ -160,7 +160,7 @@ def read(
     out: OutOption = None,
     summary: SummaryOption = None,
 ) -> None:
-    """Read one partition, or without --partition the whole topic, from the store as it is now.
+    """Read one partition, or the whole topic, as it is now.
 
     A TIME is ms since the epoch, ISO-8601 with a zone, or an age such as -2h.
     """
@@ -190,7 +190,7 @@ def tail(
     int64: Int64Option = Int64.NUMBER,
     out: OutOption = None,
 ) -> None:
-    """Show the last messages of a topic or partition, and with -f those that are appended."""
+    """Show the last messages of a topic. With -f also those that are appended."""
     from tubestore.cli import tail as command
 
     wanted = command.Wanted(lines, partition, filter_item, follow, idle_timeout)
@@ -209,7 +209,7 @@ def stat(
         bool, typer.Option("--prometheus", help="In Prometheus' text format.")
     ] = False,
 ) -> None:
-    """Show each shard's bounds and files as they lie; nothing is opened or verified."""
+    """Show each shard's bounds and files as they lie. Nothing is opened or verified."""
     from tubestore.cli import inspect
 
     inspect.stat(root, topic, store_id, prometheus, out=out, format=format, int64=int64)
@@ -236,9 +236,10 @@ def dump(
     out: OutOption = None,
     summary: SummaryOption = None,
 ) -> None:
-    """Show every message of a directory, also of one that crashed or will not open.
+    """Show every message of a directory, also of a damaged one.
 
-    An unreadable entry is a row whose state is not ok. Nothing is changed, no lock is taken.
+    It may have crashed, or not open at all: an unreadable entry is a row whose state is not ok.
+    Nothing is changed, no lock is taken.
     """
     from tubestore.cli import inspect
 
@@ -269,7 +270,7 @@ def check(
     out: OutOption = None,
     summary: SummaryOption = None,
 ) -> None:
-    """Verify a directory: one row a finding, and exit code 1 if there are any.
+    """Verify a directory, a row a finding. Exit code 1 if there are any.
 
     Nothing is changed, no lock is taken; a writer may be at work.
     """
@@ -300,10 +301,10 @@ def repair(
     out: OutOption = None,
     summary: SummaryOption = None,
 ) -> None:
-    """Mend a directory that is damaged or will not open: one row an action.
+    """Mend a directory that is damaged, a row an action.
 
-    A dry run unless --apply is given; exit code 1 if it finds something to do. What is cut or
-    replaced is first copied to .tubestore/quarantine; offsets stay as they are.
+    It may not open at all. A dry run unless --apply is given; exit code 1 if it finds something
+    to do. What is cut or replaced is first copied to .tubestore/quarantine; offsets stay.
     """
     from tubestore.cli import inspect
 
@@ -321,9 +322,10 @@ def repair(
 
 @app.command()
 def recover(root: RootArgument, format: FormatOption = Format.TEXT, out: OutOption = None) -> None:
-    """Open every shard for writing, as after a crash, and say what that mended; one row a shard.
+    """Open all shards for writing, as after a crash.
 
-    Finishes a job that is half published. Afterwards a real broker may open the directory.
+    Says what that mended, a row a shard. Finishes a job that is half published. Afterwards a real
+    broker may open the directory.
     """
     from tubestore.cli import publish
 
@@ -338,7 +340,7 @@ def publish(
     ],
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILES]...", help="Arrow or Parquet files, .arrow or .parquet."),
+        typer.Argument(metavar="FILES", help="Arrow or Parquet files, .arrow or .parquet."),
     ] = None,
     staged: Annotated[
         str | None,
@@ -352,10 +354,11 @@ def publish(
     ] = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Load files in one atomic step: all of their rows are in the store, or none.
+    """Load files in one atomic step.
 
-    The files have the columns of an append, and topic; or tasks have staged them already. The
-    same JOB again changes nothing and says what became of it.
+    All of their rows are in the store, or none. The files have the columns of an append, and
+    topic; or tasks have staged them already. The same JOB again changes nothing and says what
+    became of it.
     """
     from tubestore.cli import publish
 

@@ -15,11 +15,10 @@ from typing import Annotated
 import typer
 
 from tubestore.cli.columns import Column, Row
-from tubestore.cli.errors import UsageMistake
+from tubestore.cli.errors import NotThere, UsageMistake
 from tubestore.cli.output import Format, Int64, Output, Summary, emit_rows, report
 from tubestore.cli.times import parse_time
 from tubestore.clock import SystemClock
-from tubestore.errors import UnknownTopic
 from tubestore.filenames import OWN_DIRECTORY, TOPICS_FILE, parse_store_key
 
 RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's directory.")]
@@ -33,9 +32,10 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def check_topic(root: str, topic: str | None) -> None:
-    """Raise UnknownTopic for one that a directory has not: a slip would look like a sound one."""
-    if topic is not None and topic not in (_topics_of(root) or (topic,)):
-        raise UnknownTopic(topic)
+    """Raise NotThere for one that a directory has not: a slip would look like a sound one."""
+    there = _topics_of(root)
+    if topic is not None and there and topic not in there:
+        raise NotThere(f"topic {topic!r} in this store", sorted(there))
 
 
 def _topics_of(root: str) -> set[str] | None:

@@ -5,7 +5,7 @@ Shared by `tubestore` and `rocketcompat`. The codes are a contract (DESIGN.md §
 | code | meaning |
 | ---: | --- |
 | 0 | done |
-| 1 | findings (`check`), or not found (`get`, `query`) |
+| 1 | findings (`check`), or not found (`get`, `query`; a topic, queue or file by its name) |
 | 2 | wrong usage |
 | 3 | refused: locked, missing, will not open, or something in the store that cannot be read |
 | 4 | an error of this program: one line, and the traceback in a file |
@@ -21,7 +21,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from tubestore.errors import (
@@ -29,6 +29,7 @@ from tubestore.errors import (
     InvalidName,
     InvalidOption,
     MessageTooLarge,
+    StoreLocked,
     TubeStoreError,
     UnknownTopic,
 )
@@ -43,10 +44,22 @@ EXIT_INTERRUPTED = 130
 
 #: What the user gave cannot be used; everything else that we raise by design is a refusal.
 _USAGE = (InvalidMessage, InvalidName, InvalidOption, MessageTooLarge)
+#: How many names a sentence lists.
+_NAMES_SHOWN = 8
 
 
 class UsageMistake(Exception):
     """An argument or option that cannot be used as given; its text is the line the user reads."""
+
+
+class NotThere(Exception):
+    """What an option names is not in the store; its text says so, and what there is."""
+
+    def __init__(self, what: str, names: Iterable[str]) -> None:
+        there = list(names)
+        more = f" and {len(there) - _NAMES_SHOWN} more" if len(there) > _NAMES_SHOWN else ""
+        listed = ", ".join(there[:_NAMES_SHOWN]) + more if there else "none"
+        super().__init__(f"no {what}; there are: {listed}")
 
 
 class Leave(Exception):
@@ -89,10 +102,15 @@ def _call(app: Callable[..., Any], name: str) -> int:
         return leave.code
     except UsageMistake as mistake:
         return _say(name, str(mistake), EXIT_USAGE)
-    except UnknownTopic as error:
+    except (UnknownTopic, NotThere) as error:
         return _say(name, str(error), EXIT_NOT_FOUND)
     except _USAGE as error:
         return _say(name, str(error), EXIT_USAGE)
+    except StoreLocked as error:
+        by = f" by {error.holder}" if error.holder else ""
+        return _say(
+            name, f"{error.directory}: locked{by}: another process writes to it", EXIT_REFUSED
+        )
     except TubeStoreError as error:
         return _say(name, str(error), EXIT_REFUSED)
     except OSError as error:
@@ -114,10 +132,16 @@ def _typer_or_internal(name: str, error: Exception) -> int:
         return EXIT_USAGE
     if "ClickException" in kind:
         text = error.format_message()  # type: ignore[attr-defined]
-        return _say(name, text.replace(": Value error, ", ": "), EXIT_USAGE)
+        return _say(name, text.replace(": Value error, ", ": ") + _where_help_is(error), EXIT_USAGE)
     return _say(
         name, f"internal error: {error!r} (traceback in {_save_traceback()})", EXIT_INTERNAL
     )
+
+
+def _where_help_is(error: Exception) -> str:
+    """Return what to type for the options of the command that was used wrongly."""
+    context = getattr(error, "ctx", None)
+    return f" (see: {context.command_path} --help)" if context is not None else ""
 
 
 def _say(name: str, text: str, code: int) -> int:

@@ -11,6 +11,7 @@ import binascii
 import json
 import os
 import select
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -25,8 +26,11 @@ _LOOK_SECONDS = 0.5
 #: What a JSON line may have; the second set is printed by `read` and `dump` and has no say here.
 _FIELDS = {"body", "text", "partition", "partition_id", "key", "filter_item", "attributes"}
 _FIELDS |= {"received_time", "received_time_ms"}
-_PASSED_OVER = {"topic", "store_id", "offset", "index_offset", "data_offset", "data_size"}
-_PASSED_OVER |= {"key_code", "msg_id", "flag", "report_address", "checksum", "state"}
+_PASSED_OVER = {"topic", "msg_id", "report_address"}
+#: Of these, what says where a message stood, which a load passes over too.
+PLACE_COLUMNS = {"store_id", "offset", "index_offset", "data_offset", "data_size"}
+PLACE_COLUMNS |= {"key_code", "flag", "checksum", "state"}
+_PASSED_OVER |= PLACE_COLUMNS
 
 
 class Block(NamedTuple):
@@ -43,6 +47,13 @@ def total_bytes(files: Sequence[str]) -> int | None:
     if all(name != "-" and os.path.isfile(name) for name in files):
         return sum(os.path.getsize(name) for name in files)
     return None
+
+
+def check_readable(files: Sequence[str]) -> None:
+    """Raise OSError for a file that cannot be read; "-" and pipes are left to wait."""
+    for name in files:
+        if name != "-" and not stat.S_ISFIFO(os.stat(name).st_mode):
+            open(name, "rb").close()
 
 
 def blocks_of(files: Sequence[str]) -> Iterator[Block]:

@@ -8,19 +8,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 import tubestore
 from tubestore.cli.arguments import printing
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import UsageMistake
+from tubestore.cli.intake import PLACE_COLUMNS, check_readable
+from tubestore.cli.opening import is_empty, open_existing
 from tubestore.cli.output import Format, Output, emit_object, emit_rows
 from tubestore.errors import InvalidMessage, UnknownTopic
-from tubestore.job_files import StagedFile
+from tubestore.formats import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
+from tubestore.job_files import StagedFile, check_job_id
 from tubestore.message_store import MessageStore
-from tubestore.shard_files import check_root
 from tubestore.staging import StagedWriter
-from tubestore.vfs import OsVfs
 
 _DONE = (
     Column("job_id"),
@@ -52,9 +54,13 @@ def publish(
         raise UsageMistake("publish reports as text or jsonl")
     if bool(files) == bool(staged):
         raise UsageMistake("give files to load, or --staged with what tasks have staged")
-    check_root(root, OsVfs())
-    with tubestore.open(root) as store:
-        found = _staged_before(staged) if staged else _stage(store, root, job_id, files, topic)
+    check_job_id(job_id)
+    _check_names(files)
+    before = _staged_before(staged) if staged else []
+    if is_empty(root) and not create and topic is None:
+        raise UsageMistake(f"{root}: there are no topics; --create makes those that are missing")
+    with open_existing(root, None if create else topic) as store:
+        found = before if staged else _stage(store, root, job_id, files, topic)
         try:
             result = store.publish(job_id, found, create_topics=create)
         except (InvalidMessage, UnknownTopic):
@@ -91,11 +97,34 @@ def _stage(
         for path in files:
             for batch in _batches(path):
                 table = pa.Table.from_batches([batch])
+                table = _as_given(table)
                 if "topic" not in table.column_names and topic is not None:
                     names = pa.array([topic] * table.num_rows, pa.string())
                     table = table.append_column("topic", names)
                 writer.write(table)
         return writer.finish()
+
+
+def _as_given(table: pa.Table) -> pa.Table:
+    """Return the columns of an append of a table that `read` may have written."""
+    table = table.drop_columns([n for n in table.column_names if n in PLACE_COLUMNS])
+    place = table.column_names.index("attributes") if "attributes" in table.column_names else -1
+    if place >= 0 and pa.types.is_map(table.schema.types[place]):
+        maps = table.column(place).combine_chunks()
+        kept = ~np.isin(maps.keys.to_numpy(zero_copy_only=False), [ATTRIBUTE_TIME, ATTRIBUTE_TYPE])
+        ends = np.cumsum([0, *kept])[maps.offsets.to_numpy(zero_copy_only=False)]
+        mine = maps.keys.filter(pa.array(kept)), maps.items.filter(pa.array(kept))
+        table = table.set_column(
+            place, "attributes", pa.MapArray.from_arrays(ends.astype(np.int32), *mine)
+        )
+    return table
+
+
+def _check_names(files: Sequence[str]) -> None:
+    for path in files:
+        if not path.endswith((".parquet", ".arrow")):
+            raise UsageMistake(f"{path}: a file to load is named .arrow or .parquet")
+    check_readable(files)
 
 
 def _batches(path: str) -> Iterator[pa.RecordBatch]:
@@ -104,28 +133,29 @@ def _batches(path: str) -> Iterator[pa.RecordBatch]:
             import pyarrow.parquet
 
             yield from pyarrow.parquet.ParquetFile(path).iter_batches()
-        elif path.endswith(".arrow"):
+        else:
             with pa.memory_map(path) as file, pa.ipc.open_file(file) as reader:
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
-        else:
-            raise UsageMistake(f"{path}: a file to load is named .arrow or .parquet")
     except pa.ArrowException as error:
         raise UsageMistake(f"{path}: {error}") from error
 
 
 def recover(root: str, *, out: str | None, format: Format) -> None:
     """Open all shards for writing, and print a row for each."""
-    check_root(root, OsVfs())
-    with tubestore.open(root) as store:
-        rows = [
+    rows = [] if is_empty(root) else _recover_shards(root)
+    with printing(out, format=format) as output:
+        emit_rows(rows, _RECOVERED, output)
+
+
+def _recover_shards(root: str) -> list[dict[str, Any]]:
+    with open_existing(root) as store:
+        return [
             {"topic": name, "store_id": store_id, **_report(store.topic(name), store_id)}
             for name in store.topics()
             for store_id in range(store.topic(name).options.stores)
             if store.shard_exists(name, store_id)
         ]
-    with printing(out, format=format) as output:
-        emit_rows(rows, _RECOVERED, output)
 
 
 def _report(topic: tubestore.Topic, store_id: int) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 import tubestore
-from tubestore.cli.arguments import parse_bound, printing
+from tubestore.cli.arguments import check_topic, parse_bound, printing
 from tubestore.cli.batches import emit_batches
 from tubestore.cli.columns import Column, Row
 from tubestore.cli.errors import UsageMistake
@@ -62,6 +62,7 @@ def read(root: str, topic: str, chosen: Chosen, *, out: str | None, **how: Any) 
         "end": parse_bound(chosen.end),
     }
     check_root(root, OsVfs())
+    check_topic(root, topic)
     with tubestore.open(root, mode="r") as store, printing(out, **how) as output:
         found = store.topic(topic)
         if chosen.partition is not None:

@@ -9,6 +9,7 @@ import tubestore
 from tubestore.cli.arguments import printing, say
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import UsageMistake
+from tubestore.cli.opening import is_empty, open_existing
 from tubestore.cli.output import Format, emit_rows
 from tubestore.quantities import age_text, moment_text, parse_age, parse_size, size_text
 from tubestore.retention import SegmentRow
@@ -54,9 +55,9 @@ def retention(
         "max_bytes": None if chosen.max_bytes is None else parse_size(chosen.max_bytes),
     }
     grace = None if chosen.grace is None else parse_age(chosen.grace)
-    check_root(root, OsVfs())
+    apply = apply and not is_empty(root)
     with (
-        tubestore.open(root, "w" if apply else "r", background=False) as store,
+        _open(root, chosen.topic, apply) as store,
         printing(out, **how) as output,
     ):
         if explain:
@@ -69,6 +70,13 @@ def retention(
             emit_rows(map(_as_text if text else asdict, rows), columns, output)
         freed = store.empty_trash(grace) if apply and grace is not None else 0
         _say_what_goes(rows, apply, freed, store.options.trash_grace_ms)
+
+
+def _open(root: str, topic: str | None, apply: bool) -> tubestore.MessageStoreManager:
+    if apply:
+        return open_existing(root, topic, background=False)
+    check_root(root, OsVfs())
+    return tubestore.open(root, mode="r")
 
 
 def _as_text(row: SegmentRow) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.output import Summary, emit_rows
 from tubestore.cli.spark_jobs import JobRun, job_command, spark_app, stats_columns
 
-app = spark_app("Jobs over whole stores in Spark: audit, stats, export, import, compact, doctor.")
+app = spark_app("Jobs over whole stores in Spark.")
 
 _FINDING = (
     Column("topic"), Column("store_id", "int32"), Column("partition_id", "int32"),
@@ -35,7 +35,7 @@ def audit(
     root: RootArgument,
     crc: Annotated[bool, typer.Option("--crc/--no-crc", help="Compare checksums.")] = True,
 ) -> None:
-    """Verify every entry, record and checksum: a row a finding, exit code 1 if there are any."""
+    """Verify every entry, record and checksum. A row a finding, exit code 1 if there are any."""
     from tubestore.spark.jobs import audit as job
 
     given.only_said(lambda: job.plan_audit(root).describe())
@@ -60,7 +60,7 @@ def stats(
     root: RootArgument,
     hours: Annotated[bool, typer.Option("--hours", help="A row a partition and hour.")] = False,
 ) -> None:
-    """Add messages and bytes up by topic, or by partition and hour, from the index alone."""
+    """Add messages and bytes up by topic, or by partition and hour. From the index alone."""
     from tubestore.spark.jobs import stats as job
     from tubestore.spark.jobs.audit import plan_audit
 
@@ -83,7 +83,7 @@ def export(
     ] = None,
     compression: Annotated[str, typer.Option("--compression", help="zstd, snappy, none.")] = "zstd",
 ) -> None:
-    """Write messages as Parquet files, a directory a topic: for Spark, Delta, DuckDB and others."""
+    """Write messages as Parquet files, a directory a topic. For Spark, Delta, DuckDB and others."""
     from tubestore.spark.jobs import parquet as job
 
     names, options = columns.split(",") if columns else None, given.options
@@ -111,7 +111,7 @@ def import_(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A Parquet file, or a folder.")],
     root: RootArgument,
 ) -> None:
-    """Append Parquet files' rows to a store: all or none, once for ever by --job-id.
+    """Append Parquet files' rows to a store. All or none, once for ever by --job-id.
 
     Options are those of the sink: -o topic=…
     """
@@ -133,7 +133,7 @@ def compact(
     root: RootArgument,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The other store; made if missing.")],
 ) -> None:
-    """Copy what is wanted into another store: -o subscribe=… -o startingTimestamp=-7d."""
+    """Copy what is wanted into another store. Such as: -o subscribe=… -o startingTimestamp=-7d."""
     from tubestore.spark.jobs import compact as job
 
     options = given.options
@@ -146,7 +146,7 @@ def compact(
 @app.command()
 @job_command(options=False, job=False)
 def doctor(given: JobRun, root: RootArgument) -> None:
-    """Look at a store from every executor: same files, same versions, and may it write there?
+    """Look at a store from every executor. Same files, same versions, and may it write there?
 
     A row an executor; what is wrong is said on stderr, and the exit code is 1.
     """

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tubestore
-from tubestore.cli.arguments import printing
+from tubestore.cli.arguments import check_topic, printing
 from tubestore.cli.columns import Row
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Format, emit_rows
@@ -120,6 +120,7 @@ def tail(root: str, topic: str, wanted: Wanted, *, out: str | None, **how: Any) 
     if wanted.follow and how["format"] not in _LINES:
         raise UsageMistake("--follow prints text, jsonl or csv")
     check_root(root, OsVfs())
+    check_topic(root, topic)
     with tubestore.open(root, mode="r") as store, printing(out, **how) as output:
         source = Tail(store, store.topic(topic), wanted)
         if output.format is Format.TEXT:

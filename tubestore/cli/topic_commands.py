@@ -75,9 +75,10 @@ def change(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
 ) -> None:
-    """Change what is given of a topic's settings; `none` takes a bound away.
+    """Change what is given of a topic's settings.
 
-    Partitions and shards only rise, and more of them change where keys go.
+    `none` takes a bound away. Partitions and shards only rise, and more of them change where keys
+    go.
     """
     from tubestore.cli import topics as commands
 
@@ -116,9 +117,10 @@ def retention(
     int64: Int64Option = Int64.NUMBER,
     out: OutOption = None,
 ) -> None:
-    """Show which files the topics' settings, or the bounds given, let go; --apply removes them.
+    """Show which files are too old or too many. With --apply they go.
 
-    --max-bytes bounds the store, or the one topic. What is removed waits in a trash for a while.
+    By the topics' settings, or by the bounds given; --max-bytes bounds the store, or the one
+    topic. What is removed waits in a trash for a while.
     """
     from tubestore.cli import retention as command
 

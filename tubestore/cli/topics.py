@@ -11,11 +11,10 @@ import tubestore
 from tubestore.cli.arguments import printing, say
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
+from tubestore.cli.opening import open_existing, open_or_make
 from tubestore.cli.output import emit_rows
-from tubestore.cli.write import check_directory
 from tubestore.quantities import parse_age, parse_size, size_text
-from tubestore.shard_files import check_root, find_shards
-from tubestore.vfs import OsVfs
+from tubestore.shard_files import find_shards
 
 COLUMNS = (
     Column("topic"),
@@ -60,8 +59,7 @@ def create(
     """Create a topic."""
     age = None if max_age is None else parse_age(max_age)
     size = None if max_bytes is None else parse_size(max_bytes)
-    check_directory(root)
-    with tubestore.open(root) as store:
+    with open_or_make(root, topic) as store:
         store.create_topic(topic, max_age=age, max_bytes=size, **settings)
 
 
@@ -83,15 +81,13 @@ def change(
         given["max_bytes"] = None if max_bytes == NONE else parse_size(max_bytes)
     if not given:
         raise UsageMistake("nothing to change: --partitions, --stores, --max-age, --max-bytes")
-    check_root(root, OsVfs())
-    with tubestore.open(root) as store:
+    with open_existing(root, topic) as store:
         store.change_topic(topic, **given)
 
 
 def delete(root: str, topic: str, *, yes: bool) -> None:
     """Delete a topic, asking first."""
-    check_root(root, OsVfs())
-    with tubestore.open(root) as store:
+    with open_existing(root, topic) as store:
         shards = store.describe_topic(topic).shards
         if not yes:
             size = size_text(sum(s.data_bytes + s.index_bytes for s in shards))

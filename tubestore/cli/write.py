@@ -12,13 +12,13 @@ import tubestore
 from tubestore.cli.arguments import InputFormat
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import UsageMistake
-from tubestore.cli.intake import Block, blocks_of, lines_of, rows_of, total_bytes
+from tubestore.cli.intake import Block, blocks_of, check_readable, lines_of, rows_of, total_bytes
+from tubestore.cli.opening import open_existing, open_or_make
 from tubestore.cli.output import Format, Output, emit_object
 from tubestore.clock import SystemClock
-from tubestore.errors import NotAStore, TopicExists, TubeStoreError
+from tubestore.errors import NotAStore, TopicExists, TubeStoreError, UnknownTopic
 from tubestore.messages import MESSAGE_SCHEMA
 from tubestore.options import Durability
-from tubestore.shard_files import check_root
 from tubestore.topic import Topic
 from tubestore.vfs import OsVfs
 
@@ -40,13 +40,6 @@ _DONE = (
 )
 
 
-def check_directory(root: str) -> None:
-    """Refuse to make a store of a directory that is something else; a new one is fine."""
-    vfs = OsVfs()
-    if vfs.exists(root):
-        check_root(root, vfs)
-
-
 def append(
     root: str,
     topic: str,
@@ -62,11 +55,11 @@ def append(
     """Append files one after the other and say how much that was."""
     if format not in (Format.TEXT, Format.JSONL):
         raise UsageMistake("append reports as text or jsonl")
-    check_directory(root)
     if partitions is None and not OsVfs().exists(root):
         raise NotAStore(root, "no such directory; --partitions N makes a store and the topic")
+    check_readable(files)
     done: dict[str, Any] = {"topic": topic, "messages": 0, "bytes": 0, "empty_lines": 0}
-    with tubestore.open(root) as store, _progress(progress, files) as advance:
+    with _open(root, topic, partitions) as store, _progress(progress, files) as advance:
         found = _topic(store, topic, partitions)
         for block in blocks_of(files):
             try:
@@ -77,16 +70,29 @@ def append(
     emit_object({**done, "durability": durability}, _DONE, Output(format))
 
 
-def _topic(store: Any, name: str, partitions: int | None) -> Topic:
-    if name in store or partitions is None:
-        if name not in store:
-            raise UsageMistake(f"no topic {name!r} in this store; --partitions N creates it")
-        found: Topic = store.topic(name)
-        if partitions not in (None, found.options.partitions):
-            raise TopicExists(name, f"it has {found.options.partitions} partitions")
-        return found
-    made: Topic = store.create_topic(name, partitions=partitions)
-    return made
+def _open(root: str, topic: str, partitions: int | None) -> tubestore.MessageStoreManager:
+    if partitions is not None:
+        return open_or_make(root, topic)
+    try:
+        return open_existing(root, topic)
+    except UnknownTopic as error:
+        raise _no_topic(error) from error
+
+
+def _topic(store: tubestore.MessageStoreManager, name: str, partitions: int | None) -> Topic:
+    if name not in store and partitions is not None:
+        return store.create_topic(name, partitions=partitions)
+    try:
+        found = store.topic(name)
+    except UnknownTopic as error:
+        raise _no_topic(error) from error
+    if partitions not in (None, found.options.partitions):
+        raise TopicExists(name, f"it has {found.options.partitions} partitions")
+    return found
+
+
+def _no_topic(error: UnknownTopic) -> UsageMistake:
+    return UsageMistake(f"{error}; --partitions N creates it")
 
 
 def _append_block(

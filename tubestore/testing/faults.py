@@ -205,6 +205,11 @@ class FaultyFile:
         self._vfs.ask("pread", self.path)
         return self._inner.pread(size, position)
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Read at a position; fails as "pread"."""
+        self._vfs.ask("pread", self.path)
+        return self._inner.pread_into(buffer, position)
+
     def pwrite(self, data: Buffer, position: int) -> None:
         """Write at a position, perhaps in part."""
         raw = memoryview(data).cast("B")
@@ -223,6 +228,10 @@ class FaultyFile:
         """Bring to stable storage; a failure syncs nothing."""
         self._vfs.ask("sync", self.path)
         self._inner.sync()
+
+    def let_go(self, size: int, position: int) -> None:
+        """Give a hint; never fails."""
+        self._inner.let_go(size, position)
 
     def view(self, size: int) -> memoryview:
         """Map the first bytes."""

@@ -134,6 +134,12 @@ class MemoryFile:
             raise os_error(errno.EINVAL, self.path)
         return self._hold().read(size, position)
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill a buffer with what stands at `position`."""
+        found = self.pread(len(buffer), position)
+        buffer[: len(found)] = found
+        return len(found)
+
     def pwrite(self, data: Buffer, position: int) -> None:
         """Write all of `data` at `position`."""
         inode = self._hold()
@@ -155,6 +161,9 @@ class MemoryFile:
     def sync(self) -> None:
         """Bring data and length to stable storage: here, tell the journal."""
         self._vfs.sync(self._hold(), self.path)
+
+    def let_go(self, size: int, position: int) -> None:
+        """Do nothing: what is in memory is all there is."""
 
     def view(self, size: int) -> memoryview:
         """Return the first `size` bytes, read-only."""

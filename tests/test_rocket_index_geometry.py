@@ -1,0 +1,77 @@
+"""The geometry of an index is proven by its chains, whichever of them are damaged."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.formats import INDEX_ITEM
+from rocketcompat.index_file import IndexFile
+from rocketcompat.index_geometry import geometry_of
+from rocketcompat.index_items import IndexGeometry
+from tubestore.errors import InvalidMessage
+from tubestore.vfs import OsVfs
+
+GEOMETRY = IndexGeometry(97, 1500)
+COUNT = 1200
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """An index file with a few keys that many messages have, and many that few have."""
+    for name in ("commitlog", "index"):
+        (tmp_path / name).mkdir()
+    path = tmp_path / "index" / "20240101000000000"
+    hashes = np.random.default_rng(5).integers(0, 1 << 31, COUNT, np.int32)
+    hashes[::3] %= 4
+    file = IndexFile.create(OsVfs(), str(path), GEOMETRY)
+    places = np.arange(COUNT, dtype=np.int64) * 100
+    for part in np.split(np.arange(COUNT), 7 * np.arange(1, 30)):
+        file.put_keys(hashes[part], places[part], places[part] + 1_700_000_000_000)
+    file.flush()
+    file.close()
+    return path
+
+
+def proven(path: Path) -> IndexGeometry:
+    return geometry_of(StoreDirectory(path.parent.parent))
+
+
+def damage(path: Path, items: list[int], field: str, value: int) -> None:
+    with path.open("r+b") as file:
+        for item in items:
+            file.seek(GEOMETRY.item_position(item) + INDEX_ITEM.position(field))
+            file.write(value.to_bytes(4, "big", signed=True))
+
+
+def test_a_sound_file_proves_its_geometry(path: Path) -> None:
+    assert proven(path) == GEOMETRY
+
+
+@pytest.mark.parametrize("value", [-3, 0, 1, 40, COUNT, 1 << 30])
+def test_some_damaged_chains_are_outvoted_and_many_are_not(path: Path, value: int) -> None:
+    seed = random.randrange(1 << 30)
+    items = random.Random(seed).sample(range(100, COUNT - 100), COUNT // 10)
+    damage(path, items[: COUNT // 40], "previous", value)
+    assert proven(path) == GEOMETRY, f"seed {seed}"
+    damage(path, items, "previous", value)
+    with pytest.raises(InvalidMessage, match=re.escape(f"{path}: its ")):
+        proven(path)
+
+
+def test_items_with_an_impossible_hash_prove_nothing(path: Path) -> None:
+    damage(path, [COUNT // 2], "key_hash", -1)
+    with pytest.raises(InvalidMessage, match="how many slots"):
+        proven(path)
+
+
+def test_a_file_that_was_cut_proves_nothing(path: Path) -> None:
+    raw = path.read_bytes()
+    path.write_bytes(raw[: GEOMETRY.item_position(COUNT // 2)])
+    with pytest.raises(InvalidMessage, match="how many slots"):
+        proven(path)

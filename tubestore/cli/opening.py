@@ -1,0 +1,37 @@
+"""Stores that commands write to: looked at before they are opened, since that makes them ours.
+
+Opening for writing leaves `.tubestore` in a directory. After a mistake, such as the name of a
+topic that is not there, the directory is as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tubestore
+from tubestore.filenames import OWN_DIRECTORY, check_topic_name, join
+from tubestore.shard_files import check_root
+from tubestore.vfs import OsVfs
+
+
+def open_existing(root: str, topic: str | None = None, **how: Any) -> tubestore.MessageStoreManager:
+    """Open a store to write to; NotAStore if there is none, UnknownTopic if it lacks the topic."""
+    check_root(root, OsVfs())
+    if topic is not None and not OsVfs().exists(join(root, OWN_DIRECTORY)):
+        with tubestore.open(root, mode="r") as seen:
+            seen.topic(topic)
+    return tubestore.open(root, **how)
+
+
+def open_or_make(root: str, topic: str) -> tubestore.MessageStoreManager:
+    """Open a store, or make one, in which a topic may be made."""
+    check_topic_name(topic)
+    if OsVfs().exists(root):
+        check_root(root, OsVfs())
+    return tubestore.open(root)
+
+
+def is_empty(root: str) -> bool:
+    """Whether a directory holds nothing at all; NotAStore if it is missing, or something else."""
+    check_root(root, OsVfs())
+    return not OsVfs().entries(root)
