@@ -1,6 +1,6 @@
 """Publishing into an open store; what it does and guarantees is in `publish.py`.
 
-Next to read: `manager.py`.
+Next to read: `open_shards.py`.
 """
 
 from __future__ import annotations

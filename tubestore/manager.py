@@ -15,8 +15,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Literal
@@ -24,7 +23,6 @@ from typing import Any, Literal
 import numpy as np
 
 from tubestore import ingest, job_recovery
-from tubestore.bulk_loads import BulkLoads
 from tubestore.clock import Clock, SystemClock
 from tubestore.commit_records import Horizon
 from tubestore.errors import (
@@ -32,8 +30,6 @@ from tubestore.errors import (
     StoreFailed,
     TubeStoreError,
 )
-from tubestore.file_store import MsgFileStore
-from tubestore.filenames import DATA_SUFFIX, join, parse_store_key, store_key
 from tubestore.housekeeping import Housekeeping
 from tubestore.journal_overlay import JournalOverlay
 from tubestore.journalled import JournalledAppends
@@ -42,14 +38,12 @@ from tubestore.many_topics import AddressBook
 from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
 from tubestore.messages import BatchAck
+from tubestore.open_shards import OpenShards
 from tubestore.options import Durability, StoreOptions, TopicOptions
-from tubestore.root_journal import read_journal
-from tubestore.shard_reader import ShardReader
 from tubestore.statistics import total
 from tubestore.store_directory import StoreDirectory
 from tubestore.topic import Topic, append_table
 from tubestore.topic_registry import TopicRegistry
-from tubestore.topic_shards import Shard, TopicShards
 from tubestore.vfs import OsVfs, Vfs
 from tubestore.workers import Workers
 
@@ -63,7 +57,7 @@ _ID_GAP = 1 << 12
 _open_stores: weakref.WeakSet[MessageStoreManager] = weakref.WeakSet()
 
 
-class MessageStoreManager(BulkLoads):
+class MessageStoreManager(OpenShards):
     """A store: made by `tubestore.open`, closed by `close` or at the end of a `with` block.
 
     One writer a directory, any number of readers. All methods are thread-safe.
@@ -85,39 +79,28 @@ class MessageStoreManager(BulkLoads):
         self.options = options or StoreOptions()
         self.clock: Clock = clock or SystemClock()
         self.vfs: Vfs = vfs or OsVfs()
-        self.problems: list[TubeStoreError] = []
+        self.problems = []
         self._pool = MemoryPool(self.options.memory_bound_bytes, self._relieve_memory)
         self._id_lock = threading.Lock()
-        #: Returns an id that no message of this store has.
-        self.next_msg_id: Callable[[], int]
         # A million ids a millisecond: whoever opens the store later begins above them.
         self._count_ids_from(self.clock.now_ms() << 20)
         self._closed: str | None = "it was never open"  # until the end of this method
         self._directory = StoreDirectory(self.vfs, self.root, mode, self.clock)
         self.uuid = self._directory.uuid
         self._showing = threading.RLock()
-        #: Topics that were refreshed on their own since the whole store was.
-        self._horizons: dict[str, Horizon] = {}
+        self._horizons = {}
         try:
-            if mode == "w":
-                job_recovery.recover(self.vfs, self.root)
-            self._horizon = Horizon(self.vfs, self.root)
-            self._topics = TopicRegistry(self._directory, self.options, self._make_topic)
-            if mode == "w":
-                self._topics.finish_deletions()
-            self._address_book = AddressBook(self._topics)
+            self._find_topics()
         except BaseException:
             self._directory.release()
             raise
         self._housekeeping = Housekeeping(self.vfs, self.root, self.clock, self.options)
-        self._workers: Workers | None = None
+        self._workers = None
         if mode == "w" and background:
             self._workers = Workers(self.options.flush_workers, self)
         #: Takes batches over many shards; None if there is none, or an old one has to stay.
         self.journal: JournalledAppends | None = None
-        #: What a killed process left in the journal.
         self._left = LeftMessages()
-        #: What a reader sees of it.
         self._overlay = JournalOverlay(self.vfs, self.root)
         self._closed = None
         _open_stores.add(self)
@@ -127,6 +110,16 @@ class MessageStoreManager(BulkLoads):
             except BaseException:
                 self.close()
                 raise
+
+    def _find_topics(self) -> None:
+        """Finish what a crash left of jobs and deletions, and take in the topics."""
+        if self.mode == "w":
+            job_recovery.recover(self.vfs, self.root)
+        self._horizon = Horizon(self.vfs, self.root)
+        self._topics = TopicRegistry(self._directory, self.options, self._make_topic)
+        if self.mode == "w":
+            self._topics.finish_deletions()
+        self._address_book = AddressBook(self._topics)
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -144,150 +137,6 @@ class MessageStoreManager(BulkLoads):
 
     def _make_topic(self, name: str, options: TopicOptions) -> Topic:
         return Topic(self, name, options, self._open_shard)
-
-    # -- the journal -------------------------------------------------------------------------
-
-    def _take_over_journal(self) -> None:
-        """See to what a killed process left in the journal.
-
-        While the machine runs, what it had written is there: the journal goes on, and each shard
-        gets its part when it is opened. Otherwise files may be torn, and all shards are opened
-        and synced before anything else is done. OSError if the journal cannot be read: nothing
-        may be appended behind what nobody knows.
-        """
-        frames = read_journal(self.vfs, self.root)
-        journal = JournalledAppends(
-            self.vfs, self.root, self.options, self.clock, self.next_msg_id, self._pool
-        )
-        if frames is not None and frames.parts:
-            self._left = LeftMessages(frames.parts, self._open_left)
-            if frames.boot_id == self.vfs.boot_id() and self.options.journal_size_bytes:
-                journal.go_on(frames, self._left)
-                self.journal = journal
-                return
-            if not self._give_all_shards():
-                return  # the journal stays
-        journal.remove_left_over()
-        if self.options.journal_size_bytes:
-            self.journal = journal
-
-    def _give_all_shards(self) -> bool:
-        """Open and sync every shard that the journal has something of; False if one cannot be."""
-        names, problems = list(self._left), self._left.open_each()
-        for name in names:
-            if name not in self._left and (shard := self._shard_of_key(name)) is not None:
-                try:
-                    shard.sync()
-                except TubeStoreError as error:
-                    problems.append(error)
-        for problem in problems:
-            log.error("the journal stays: %s", problem)
-            self.note_problem(problem)
-        return not problems
-
-    def _open_left(self, name: str) -> MessageStore | None:
-        try:
-            return self._shard_of_key(name)
-        except TubeStoreError as error:
-            self.note_problem(error)
-            raise
-        except OSError as error:
-            failed = StoreFailed(join(self.root, name), str(error))
-            self.note_problem(failed)
-            raise failed from error
-
-    def _shard_of_key(self, name: str) -> MessageStore | None:
-        """Return a shard by its directory's name; None if there is no such topic any more."""
-        key = parse_store_key(name)
-        if key is None or key[0] not in self._topics:
-            return None
-        topic = self._topics.get(key[0])
-        return topic.writable(key[1]) if key[1] < topic.options.stores else None
-
-    # -- shards ------------------------------------------------------------------------------
-
-    def _open_shard(self, topic: str, store_id: int) -> Shard:
-        self._check_open()
-        directory = join(self.root, store_key(topic, store_id))
-        if self.mode == "r":
-            horizon = self._horizons.get(topic, self._horizon)
-            return ShardReader(
-                self.vfs, directory, topic, store_id, self.options, horizon, self._overlay
-            )
-        key = store_key(topic, store_id)
-        shard = MessageStore.open(
-            MsgFileStore(self.vfs, directory, store_id, self.options),
-            topic=topic,
-            options=self.options,
-            clock=self.clock,
-            pool=self._pool,
-            background=self._workers,
-            journalled=self._left.of(key),
-        )
-        if key in self._left:
-            if self.journal is not None:
-                self.journal.inherit(shard)
-            # Not before: without them an opening after one that failed would give offsets twice.
-            self._left.was_given(key)
-        self.problems += shard.recovered.problems
-        return shard
-
-    def shard_exists(self, topic: str, store_id: int) -> bool:
-        """Whether the shard has a directory, or messages in the journal."""
-        key = store_key(topic, store_id)
-        known = self._left if self.mode == "w" else self._overlay
-        return self.vfs.exists(join(self.root, key)) or key in known
-
-    def is_in_journal(self, topic: str, store_id: int) -> bool:
-        """Whether a shard gets something of the journal when it is opened."""
-        return store_key(topic, store_id) in self._left
-
-    def data_segments(self, topic: str, store_id: int) -> int:
-        """Return how many data segments the shard's directory lists; opens nothing."""
-        directory = join(self.root, store_key(topic, store_id))
-        return sum(name.endswith(DATA_SUFFIX) for name, _, _ in self.vfs.entries(directory))
-
-    def writing_shards(self) -> Iterator[MessageStore]:
-        """Go through the shards that have been opened for writing."""
-        for topic in self._topics:
-            for shard in topic.opened_shards():
-                if isinstance(shard, MessageStore):
-                    yield shard
-
-    def note_problem(self, problem: TubeStoreError) -> None:
-        """Remember a shard that failed where nobody was waiting for it."""
-        if str(problem) not in map(str, self.problems):
-            self.problems.append(problem)
-
-    def refresh(self) -> None:
-        """See what a writer in another process has done since; for mode "r", else nothing to do."""
-        self._check_open()
-        if self.mode == "r":
-            with self._topics.lock, self._showing:
-                self._horizon = Horizon(self.vfs, self.root)
-                self._horizons = {}
-                self._overlay.refresh()
-                for topic in self._topics:
-                    self._refresh_shards(topic, self._horizon)
-                self._topics.refresh()
-
-    def refresh_topic(self, topic: TopicShards) -> None:
-        """Refresh the shards of one topic; the others stay as they were."""
-        if self.mode == "r":
-            with self._showing:
-                horizon = self._horizons[topic.name] = Horizon(self.vfs, self.root)
-                self._overlay.refresh()
-                self._refresh_shards(topic, horizon)
-
-    @staticmethod
-    def _refresh_shards(topic: TopicShards, horizon: Horizon) -> None:
-        for shard in topic.opened_shards():
-            if isinstance(shard, ShardReader):
-                shard.refresh(horizon)
-
-    def showing(self) -> AbstractContextManager[Any]:
-        """Hold this to take views of several shards: no job appears in between."""
-        return self._showing
 
     # -- ids, states -------------------------------------------------------------------------
 
