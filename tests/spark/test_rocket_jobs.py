@@ -53,7 +53,7 @@ def test_a_conversion_that_was_killed_stages_only_what_is_missing(
     work = jobs.ConvertJob.work
 
     def interrupted(self: Any, number: int, split: Any) -> Any:
-        if number == 4:
+        if number == 6:
             raise RuntimeError("interrupted")
         return work(self, number, split)
 
