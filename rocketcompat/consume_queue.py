@@ -24,7 +24,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -123,16 +123,8 @@ class ConsumeQueue:
     def max_physical_offset(self) -> int:
         """End of the record of the last real unit; -1 without one."""
         self._open()
-        first, end = self._files.min_offset // _SIZE, self._end
-        while end > first:
-            start = max(first, end - _SEARCHED_UNITS)
-            units = self.units(start, end)
-            real = np.flatnonzero(~is_fill(units) & is_unit(units))
-            if len(real):
-                last = units[real[-1]]
-                return int(last["physical_offset"]) + int(last["size"])
-            end = start
-        return -1
+        last = self._last_unit(lambda units: ~is_fill(units) & is_unit(units))
+        return -1 if last is None else int(last["physical_offset"]) + int(last["size"])
 
     def units(self, start: int, end: int) -> Units:
         """Return units [start, end) as far as they are there, over files; fewer behind a hole."""
@@ -182,14 +174,18 @@ class ConsumeQueue:
 
     def _last_address(self) -> int | None:
         """Return the address in the last unit that has one."""
-        end = self._end
-        first = self._files.min_offset // _SIZE
+        last = self._last_unit(lambda units: is_address(units["tags_code"]))
+        return None if last is None else int(last["tags_code"])
+
+    def _last_unit(self, is_wanted: Callable[[Units], np.ndarray[Any, Any]]) -> Any:
+        """Return the last unit that is wanted, looking back from the end; None without one."""
+        first, end = self._files.min_offset // _SIZE, self._end
         while end > first:
             start = max(first, end - _SEARCHED_UNITS)
-            codes = self.units(start, end)["tags_code"]
-            found = np.flatnonzero(is_address(codes))
+            units = self.units(start, end)
+            found = np.flatnonzero(is_wanted(units))
             if len(found):
-                return int(codes[found[-1]])
+                return units[found[-1]]
             end = start
         return None
 

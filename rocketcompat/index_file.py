@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT_SIZE
+from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM
 from rocketcompat.index_examination import (
     Examined,
     data_behind,
@@ -45,13 +45,11 @@ from rocketcompat.index_items import (
     link_chains,
     time_differences,
 )
+from rocketcompat.index_slots import SlotTable
 from tubestore.errors import CorruptRecord
 from tubestore.kernels import Int64s
 from tubestore.vfs import Vfs, VfsFile
 
-#: The slot table is written in pages of this many slots (4 KiB).
-_PAGE_SLOTS = 1024
-_SLOT_DTYPE = np.dtype(">i4")
 _ITEM = INDEX_ITEM.struct
 
 
@@ -66,8 +64,7 @@ class IndexFile:
         self.path, self.geometry = file.path, geometry
         self._file = file
         self._lock = threading.Lock()
-        self._slots: Int32s | None = None
-        self._dirty_pages: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        self._slots = SlotTable(file, geometry.slots)
         self._view: memoryview = memoryview(b"")
         self.unsynced = False
         #: Replaced and never changed: whoever takes it sees one state.
@@ -86,7 +83,7 @@ class IndexFile:
         index = cls(file, geometry)
         offset, time = end_of_last
         index.header = IndexHeader(time, time, offset, offset)
-        index._slots = np.zeros(geometry.slots, np.int32)
+        index._slots.make()
         index.unsynced = True
         try:
             file.truncate(geometry.file_size)
@@ -168,7 +165,7 @@ class IndexFile:
             raise ValueError(f"{self.path}: {count} keys, room for {self.room}")
         if count == 0:
             return
-        table = self._load_slots()
+        table = self._slots.load(self.index_count)
         first_number = self.index_count
         slots = key_hashes.astype(np.int64) % self.geometry.slots
         chains = link_chains(table, slots, first_number)
@@ -183,7 +180,7 @@ class IndexFile:
         # keeps them all could not know the last one's time to the ms.
         self._file.pwrite(header.pack(), 0)
         self.unsynced = True  # behind the writes: a sync in between would not have seen them
-        self._touch_pages(chains.slots)
+        self._slots.touch(chains.slots)
         with self._lock:  # slots and count together, or a reader would lose a chain
             table[chains.slots] = chains.newest
             self.header = header
@@ -227,7 +224,7 @@ class IndexFile:
         keys may be among them. A chain that leads outside the items ends there.
         """
         with self._lock:
-            number, header = self._slot(key_hash), self.header
+            number, header = self._slots.newest(key_hash), self.header
         count, origin = header.index_count, header.begin_timestamp
         found: list[int] = []
         if number <= 0 or number >= count or count <= 1:
@@ -253,7 +250,7 @@ class IndexFile:
         measured from another origin (spec §3.4), and times need not rise.
         """
         with self._lock:
-            number, header = self._slot(key_hash), self.header
+            number, header = self._slots.newest(key_hash), self.header
         count, origin = header.index_count, header.begin_timestamp
         found: list[int] = []
         if count <= 1:
@@ -276,7 +273,7 @@ class IndexFile:
 
         Walks all chains in step; no limit and no window. Rows are ordered by place.
         """
-        table = self._load_slots()
+        table = self._slots.load(self.index_count)
         with self._lock:
             count = self.index_count
             current = table[key_hashes.astype(np.int64) % self.geometry.slots].astype(np.int64)
@@ -304,16 +301,11 @@ class IndexFile:
 
     def flush(self) -> None:
         """Write the slots that changed, and the header, if items were put since."""
-        pages, self._dirty_pages = self._dirty_pages, None
-        if pages is None:
-            return
-        try:
-            self._write_slots(pages)
+        if self._slots.has_changed:
+            self._slots.write()
             self._file.pwrite(self.header.pack(), 0)
+            self._slots.settle()
             self.unsynced = True
-        except OSError:
-            self._dirty_pages = pages
-            raise
 
     def sync(self) -> None:
         """Bring what was written to stable storage; may run beside the thread that puts."""
@@ -332,8 +324,7 @@ class IndexFile:
 
     def release(self) -> None:
         """Give the slot table and the descriptor back; what was not flushed is lost."""
-        if self._dirty_pages is None:
-            self._slots = None
+        self._slots.forget()
         self._file.close()
 
     def examine(self, below: int) -> Examined:
@@ -352,32 +343,12 @@ class IndexFile:
         for start, end in data_behind(self._file, self.geometry, number):
             self._file.pwrite(bytes(end - start), start)
         with self._lock:
-            self._slots = found.slot_table
+            self._slots.replace(found.slot_table)
             self._view = memoryview(b"")
             self.header = header_after_examination(self.header, found)
-        self._dirty_pages = np.ones(-(-self.geometry.slots // _PAGE_SLOTS), bool)
         self.unsynced = True
         self.flush()
         self.sync()
-
-    def _slot(self, key_hash: int) -> int:
-        """Return the newest item's number of the key's slot."""
-        slot = key_hash % self.geometry.slots
-        if self._slots is not None:
-            return int(self._slots[slot])
-        position = INDEX_HEADER.size + INDEX_SLOT_SIZE * slot
-        raw = self._file.pread(INDEX_SLOT_SIZE, position)
-        return int.from_bytes(raw, "big", signed=True)
-
-    def _load_slots(self) -> Int32s:
-        """Return the slot table, read when it is first needed; impossible numbers become 0."""
-        if self._slots is None:
-            size = INDEX_SLOT_SIZE * self.geometry.slots
-            raw = np.frombuffer(self._file.pread(size, INDEX_HEADER.size), _SLOT_DTYPE)
-            table = raw.astype(np.int32)
-            table[(table < 0) | (table >= self.index_count)] = 0
-            self._slots = table
-        return self._slots
 
     def _items(self, count: int) -> memoryview:
         """Map the file up to item `count`; the sparse rest is never mapped (D10)."""
@@ -392,17 +363,3 @@ class IndexFile:
             return np.empty(0, INDEX_ITEM.dtype)
         view, start = self._items(count), self.geometry.items_start
         return np.ndarray((count,), INDEX_ITEM.dtype, view, offset=start)
-
-    def _touch_pages(self, slots: Int64s) -> None:
-        if self._dirty_pages is None:
-            self._dirty_pages = np.zeros(-(-self.geometry.slots // _PAGE_SLOTS), bool)
-        self._dirty_pages[slots // _PAGE_SLOTS] = True
-
-    def _write_slots(self, pages: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-        """Write runs of pages that changed."""
-        table = self._load_slots()
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], pages.astype(np.int8), [0]))))
-        for start, end in edges.reshape(-1, 2).tolist():
-            run = table[start * _PAGE_SLOTS : end * _PAGE_SLOTS].astype(_SLOT_DTYPE)
-            position = INDEX_HEADER.size + INDEX_SLOT_SIZE * _PAGE_SLOTS * start
-            self._file.pwrite(run.tobytes(), position)

@@ -2,7 +2,7 @@
 
 Pure functions over columns; touches no file. The rules are spec §3.2, for many keys at once.
 
-Next to read: `index_examination.py`, `index_file.py`.
+Next to read: `index_examination.py`, `index_slots.py`, `index_file.py`.
 """
 
 from __future__ import annotations
