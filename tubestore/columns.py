@@ -17,7 +17,8 @@ from tubestore import messages
 Array = np.ndarray[Any, Any]
 
 _FROM_PAYLOAD = {"filter_item", "attributes", "body"}
-_FROM_DATA = {*_FROM_PAYLOAD, "msg_id", "flag", "report_address", "state"}
+#: The columns that the index alone does not know.
+FROM_DATA = {*_FROM_PAYLOAD, "msg_id", "flag", "report_address", "state"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Columns:
     @cached_property
     def needs_data(self) -> bool:
         """Whether the index alone does not know them."""
-        return self.strict or not _FROM_DATA.isdisjoint(self.names)
+        return self.strict or not FROM_DATA.isdisjoint(self.names)
 
     @cached_property
     def needs_payload(self) -> bool:

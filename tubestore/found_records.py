@@ -37,8 +37,9 @@ _HEAD = struct.Struct(">ii")
 _RAW_HEADER = np.dtype((np.void, HEADER_SIZE))
 #: A header and the first bytes of its payload, which a view of the payload repeats.
 _SIZE_WITH_PREFIX = HEADER_SIZE + 4
-_PREFIX_TYPE = np.dtype("<i4")
+_PREFIX_TYPE, _LENGTH_TYPE = np.dtype("<i4"), np.dtype(">i4")
 _BYTE = np.dtype(np.uint8)
+_NO_ROWS = np.empty(0, np.int64)
 _LOW_FLAG_BYTE = DATA_HEADER.position("flag") + 3
 
 
@@ -112,14 +113,21 @@ class Records(NamedTuple):
         """The first bytes of the payloads, if they are known."""
         return _fields(self.raw, HEADER_SIZE, _PREFIX_TYPE) if self.prefixed else None
 
-    def have_attributes(self) -> bool:
-        """Whether some of them begin with attributes."""
+    @property
+    def first_numbers(self) -> Array | None:
+        """The same as numbers of the format, which is what attributes begin with."""
+        return _fields(self.raw, HEADER_SIZE, _LENGTH_TYPE) if self.prefixed else None
+
+    def with_attributes(self) -> Array | slice:
+        """Return the rows that begin with attributes; all of them as a slice."""
         if not len(self.raw):
-            return False
-        flags = _fields(self.raw, _LOW_FLAG_BYTE, _BYTE)
-        if flags.tobytes().count(0) == len(flags):
-            return False
-        return bool(np.bitwise_or.reduce(flags) & FLAG_HAS_ATTRIBUTES)
+            return _NO_ROWS
+        flags = _fields(self.raw, _LOW_FLAG_BYTE, _BYTE).tobytes()
+        if flags.count(0) == len(flags):
+            return _NO_ROWS
+        if flags.count(FLAG_HAS_ATTRIBUTES) == len(flags):
+            return slice(None)
+        return np.flatnonzero(np.frombuffer(flags, np.uint8) & FLAG_HAS_ATTRIBUTES)
 
 
 def plain_records(
@@ -158,7 +166,9 @@ def plain_records(
     payloads = None
     if with_body and span < _DENSE_BYTES * count and not shown and not data.attributed:
         payloads = bodies(data, starts, sizes, bounds, table)
-    prefixed = shown and positions.item(-1) + _SIZE_WITH_PREFIX <= data.size
+    # Where there were attributes, their length is what a payload begins with.
+    prefixed = shown or data.attributed
+    prefixed = prefixed and positions.item(-1) + _SIZE_WITH_PREFIX <= data.size
     if table is not None and size >= _SIZE_WITH_PREFIX:
         raw = np.ascontiguousarray(table[:, : _SIZE_WITH_PREFIX if prefixed else HEADER_SIZE])
     else:
@@ -236,9 +246,7 @@ def bodies(
     if isinstance(sizes, int) and sizes * len(starts) <= kernels.EVEN_BYTES_MAX:
         return kernels.even_pieces(data.payload_windows(sizes), starts)
     if bounds is None:
-        bounds = np.empty(2 * len(starts), np.int64)
-        bounds[0::2] = starts
-        np.add(starts, sizes, out=bounds[1::2])
+        bounds = kernels.bounds_of(starts, np.add(starts, sizes))
     return kernels.pieces(data.view, bounds)
 
 

@@ -29,7 +29,9 @@ except ImportError:  # no wheel for this machine: slower, same values
     from zlib import crc32 as crc32
 
 _EMPTY = pa.scalar(b"", pa.large_binary())
-_LARGE_BINARY = pa.large_binary()
+_BINARY, _LARGE_BINARY = pa.binary(), pa.large_binary()
+#: Where the last piece of a `binary` column may end.
+_NARROW_MAX = (1 << 31) - 1
 # As `Array.take`, without its search for out-of-range places: a third of the time of a short one.
 _TAKE = pc.get_function("array_take")
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
@@ -123,10 +125,23 @@ def widened(column: pa.BinaryArray | pa.StringArray) -> pa.LargeBinaryArray:
     count = len(column)
     _, bounds, data = column.buffers()
     if column.null_count or bounds is None or not count:
-        return column.cast(pa.binary()).cast(_LARGE_BINARY)
+        return column.cast(_BINARY).cast(_LARGE_BINARY)
     edges = np.frombuffer(bounds, np.int32)[column.offset : column.offset + count + 1]
     buffers = [None, pa.py_buffer(edges.astype(np.int64)), data]
     return pa.Array.from_buffers(_LARGE_BINARY, count, buffers)
+
+
+def narrowed(column: pa.LargeBinaryArray) -> pa.BinaryArray:
+    """Present a column as `binary` over the same bytes; as `cast`, at a tenth of its cost."""
+    count = len(column)
+    _, bounds, data = column.buffers()
+    if column.null_count or bounds is None or not count:
+        return column.cast(_BINARY)
+    edges = np.frombuffer(bounds, np.int64)[column.offset : column.offset + count + 1]
+    if edges.item(-1) > _NARROW_MAX:
+        return column.cast(_BINARY)
+    buffers = [None, pa.py_buffer(edges.astype(np.int32)), data]
+    return pa.Array.from_buffers(_BINARY, count, buffers)
 
 
 def interleave(*columns: pa.LargeBinaryArray) -> pa.Buffer:
@@ -195,8 +210,7 @@ def slices(data: Buffer | pa.Buffer, starts: Int64s, sizes: Int64s) -> pa.LargeB
     if count == 0:
         return pa.array([], _LARGE_BINARY)
     ends = starts + sizes
-    bounds = np.empty(2 * count, np.int64)
-    bounds[0::2], bounds[1::2] = starts, ends
+    bounds = bounds_of(starts, ends)
     if not np.count_nonzero(bounds[2::2] < bounds[1:-1:2]):
         return pieces(data, bounds)
     order = np.argsort(starts, kind="stable")
@@ -207,6 +221,13 @@ def slices(data: Buffer | pa.Buffer, starts: Int64s, sizes: Int64s) -> pa.LargeB
     view = memoryview(data)
     pairs = zip(starts.tolist(), ends.tolist(), strict=True)
     return pa.array([bytes(view[a:b]) for a, b in pairs], pa.large_binary())
+
+
+def bounds_of(starts: Int64s, ends: Int64s) -> Int64s:
+    """Return start, end, start, end … of some pieces."""
+    bounds = np.empty(2 * len(starts), np.int64)
+    bounds[0::2], bounds[1::2] = starts, ends
+    return bounds
 
 
 def pieces(data: Buffer | pa.Buffer, bounds: Int64s) -> pa.LargeBinaryArray:

@@ -16,7 +16,7 @@ from tubestore.attributes import LENGTH_SIZE, parse_text
 from tubestore.columns import constant, spread
 from tubestore.formats import ATTRIBUTE_TYPE
 from tubestore.found_records import Data, Records, bodies
-from tubestore.records import HEADER_SIZE, has_attributes
+from tubestore.records import HEADER_SIZE
 
 Array = np.ndarray[Any, Any]
 _TYPE = pa.scalar(ATTRIBUTE_TYPE)
@@ -34,55 +34,88 @@ def payload_columns(
 
     `shown`: bodies are not copied where nothing is wrong with any of them.
     """
-    starts, sizes = records.starts, records.sizes
+    flagged = records.with_attributes()
     shown = shown and records.ascending
-    count = len(starts)
-    if not records.have_attributes():
+    count = len(records.starts)
+    if not isinstance(flagged, slice) and not len(flagged):
         for name in ("filter_item", "attributes"):
             if name in wanted:
                 values[name] = constant(name, None, count)
-        if records.payloads is not None:
-            values["body"] = records.payloads
-        elif "body" in wanted and shown:
-            values["body"] = kernels.views(data.view, starts, records.ends, records.prefixes)
-        elif "body" in wanted and records.ascending:
-            values["body"] = bodies(data, starts, sizes, records.bounds, records.table)
-        elif "body" in wanted:
-            values["body"] = kernels.slices(data.view, starts, records.ends - starts)
-        return starts[:0]
+        if "body" in wanted:
+            values["body"] = _payloads(data, records, shown=shown)
+        return flagged
     data.attributed = True
-    ends = records.ends
-    flagged = np.flatnonzero(has_attributes(records.headers["flag"]))
-    lengths, broken = _attribute_lengths(data, starts, ends, flagged)
-    body_starts = starts.copy()
-    body_starts[flagged] += LENGTH_SIZE + lengths
-    body_starts = np.minimum(body_starts, ends)
-    if "body" in wanted and shown and not broken.any():
-        values["body"] = kernels.views(data.view, body_starts, ends)
-    elif "body" in wanted:
-        values["body"] = kernels.slices(data.view, body_starts, ends - body_starts)
-        if broken.any():
-            mask = np.ones(count, bool)
-            mask[flagged[broken]] = False
-            values["body"] = pc.if_else(pa.array(mask), values["body"], None)
+    lengths, broken = _attribute_lengths(data, records, flagged)
+    if "body" in wanted:
+        values["body"] = _bodies(data, records, flagged, lengths, broken, shown=shown)
     if wanted & {"filter_item", "attributes"}:
-        texts = kernels.slices(data.view, starts[flagged] + LENGTH_SIZE, lengths)
+        texts = kernels.slices(data.view, records.starts[flagged] + LENGTH_SIZE, lengths)
         found = _from_attributes(texts, wanted)
-        values |= found if len(flagged) == count else spread(found, flagged, count)
-    return flagged[broken]
+        values |= found if isinstance(flagged, slice) else spread(found, flagged, count)
+    rows = np.flatnonzero(broken)
+    return rows if isinstance(flagged, slice) else flagged[rows]
 
 
-def _attribute_lengths(
-    data: Data, starts: Array, ends: Array, flagged: Array
-) -> tuple[Array, Array]:
+def _payloads(data: Data, records: Records, *, shown: bool) -> pa.Array:
+    """Return whole payloads."""
+    starts = records.starts
+    if records.payloads is not None:
+        return records.payloads
+    if shown:
+        return kernels.views(data.view, starts, records.ends, records.prefixes)
+    if records.ascending:
+        return bodies(data, starts, records.sizes, records.bounds, records.table)
+    return kernels.slices(data.view, starts, records.ends - starts)
+
+
+def _attribute_lengths(data: Data, records: Records, flagged: Array | slice) -> tuple[Array, Array]:
     """Return (attribute bytes, is impossible) of the rows with attributes; negative counts as 0."""
-    sizes = (ends - starts)[flagged]
-    short = sizes < LENGTH_SIZE
-    # A payload too short for a length is looked up at the record's start: the value is not used.
-    places = np.where(short, starts[flagged] - HEADER_SIZE, starts[flagged])
-    lengths = kernels.gather(data.bytes, places, np.dtype(">i4")).astype(np.int64)
-    broken = short | (lengths > sizes - LENGTH_SIZE)
-    return np.where(broken, 0, np.maximum(lengths, 0)), broken
+    sizes = records.sizes
+    room = (sizes if isinstance(sizes, int) else sizes[flagged]) - LENGTH_SIZE
+    numbers = records.first_numbers
+    if numbers is not None:
+        lengths = numbers[flagged].astype(np.int64)
+    else:
+        # A payload too short for a length is looked up at the record's start: not used.
+        starts = records.starts[flagged]
+        places = np.where(np.less(room, 0), starts - HEADER_SIZE, starts)
+        lengths = kernels.gather(data.bytes, places, np.dtype(">i4")).astype(np.int64)
+    broken = (lengths > room) | np.less(room, 0)
+    np.maximum(lengths, 0, out=lengths)
+    lengths[broken] = 0
+    return lengths, broken
+
+
+def _bodies(
+    data: Data,
+    records: Records,
+    flagged: Array | slice,
+    lengths: Array,
+    broken: Array,
+    *,
+    shown: bool,
+) -> pa.Array:
+    """Return what stands behind the attributes; null where those are broken."""
+    starts, ends = records.starts, records.ends
+    skipped = lengths + LENGTH_SIZE
+    sound = not np.count_nonzero(broken)
+    if sound and isinstance(flagged, slice) and records.table is not None and not shown:
+        first = HEADER_SIZE + skipped.item(0)
+        if first < records.table.shape[1] and not np.count_nonzero(skipped != skipped.item(0)):
+            return kernels.spaced_pieces(records.table[:, first:])
+    body_starts = starts.copy()
+    body_starts[flagged] += skipped
+    if sound and shown:
+        return kernels.views(data.view, body_starts, ends)
+    if sound and records.ascending:
+        return kernels.pieces(data.view, kernels.bounds_of(body_starts, ends))
+    body_starts = np.minimum(body_starts, ends)
+    found = kernels.slices(data.view, body_starts, ends - body_starts)
+    if sound:
+        return found
+    known = np.ones(len(starts), bool)
+    known[flagged] = ~broken
+    return pc.if_else(pa.array(known), found, None)
 
 
 def _from_attributes(texts: pa.LargeBinaryArray, wanted: frozenset[str]) -> dict[str, pa.Array]:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tubestore.spark import worker_process
 from tubestore.spark.worker_process import settle
 
 
 @pytest.fixture(autouse=True)
-def _thawed() -> Iterator[None]:
+def _thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(worker_process, "_settled", False)
     assert gc.get_freeze_count() == 0
     yield
     gc.unfreeze()

@@ -11,30 +11,28 @@ Next to read: `source.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tubestore.columns import columns_for
+from tubestore.columns import FROM_DATA, Columns, columns_for
 from tubestore.decode import decode
 from tubestore.entry_sources import EVERYTHING, Filter
 from tubestore.errors import CorruptRecord, DataLoss
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.found_records import Data
 from tubestore.kernels import rows_at
-from tubestore.messages import STATE_OK
 from tubestore.records import ENTRY_SIZE
-from tubestore.shard_bytes import ShardBytes
+from tubestore.shard_bytes import ShardBytes, Window
 from tubestore.spark.planning import Portion, Split
-from tubestore.spark.shapes import Shape
+from tubestore.spark.shapes import Shape, as_type
 from tubestore.vfs import OsVfs, Vfs
 
 Array = np.ndarray[Any, Any]
-_OK = pa.scalar(STATE_OK)
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,19 @@ class Reading:
     verify: bool = False
     fail_on_corrupt: bool = True
 
+    @cached_property
+    def _known(self) -> Columns:
+        """What the index says of messages."""
+        names = self.shape.sources_of(self.schema.names)
+        return columns_for(tuple(name for name in names if name not in FROM_DATA))
+
+    @cached_property
+    def _found(self) -> Columns:
+        """What stands in the data."""
+        names = self.shape.sources_of(self.schema.names)
+        found = (name for name in names if name in FROM_DATA)
+        return columns_for(tuple(found), verify=self.verify)
+
     def batches(self, split: Split, vfs: Vfs | None = None) -> Iterator[pa.RecordBatch]:
         """Read a split: batches of some MiB, in the order of its portions and their offsets.
 
@@ -55,51 +66,70 @@ class Reading:
         plan saw.
         """
         vfs = vfs or OsVfs()
-        columns = self.shape.sources_of(self.schema.names)
-        if self.fail_on_corrupt and columns_for(tuple(columns)).needs_data:
-            columns = list(dict.fromkeys([*columns, "state", "partition_id", "offset"]))
         for portion in split.portions:
-            for batch in read_portion(vfs, portion, columns, self.filter, verify=self.verify):
-                if self.fail_on_corrupt and "state" in columns:
-                    check_states(portion, batch)
-                yield self.shape.arrange(batch, self.schema)
+            bytes_ = ShardBytes(vfs, portion.shard)
+            try:
+                yield from self._portion(portion, bytes_)
+            except FileNotFoundError as error:
+                raise _gone(portion, f"{error.filename} was removed") from error
+            finally:
+                bytes_.close()
 
-
-def read_portion(
-    vfs: Vfs,
-    portion: Portion,
-    columns: Sequence[str],
-    wanted: Filter = EVERYTHING,
-    *,
-    verify: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """Read entries of one shard as columns of `MESSAGE_SCHEMA`; DataLoss if some are gone."""
-    shard, bytes_ = portion.shard, ShardBytes(vfs, portion.shard)
-    bounds = _Bounds(portion)
-    wanted_columns = columns_for(tuple(columns), verify=verify)
-    attributed = False
-    try:
+    def _portion(self, portion: Portion, bytes_: ShardBytes) -> Iterator[pa.RecordBatch]:
+        shard, bounds, attributed = portion.shard, _Bounds(portion), False
         for offset, entries in portion_entries(bytes_, portion):
             offsets, entries = bounds.chosen(offset, entries)
-            if not wanted.is_empty:
-                rows = np.flatnonzero(wanted.mask(entries))
+            if not self.filter.is_empty:
+                rows = np.flatnonzero(self.filter.mask(entries))
                 offsets, entries = offsets[rows], rows_at(entries, rows)
-            name = (shard.topic, shard.store_id)
-            if not wanted_columns.needs_data and len(entries):
-                yield decode(*name, offsets, entries, None, wanted_columns)[0]
-            elif len(entries):
-                for window in bytes_.windows(entries):
-                    part = slice(window.first, window.end)
-                    data = None
-                    if window.data is not None:
-                        data = Data(window.data, window.data_start)
-                        data.attributed = attributed  # as they were before: payloads are no bodies
-                    yield decode(*name, offsets[part], entries[part], data, wanted_columns)[0]
-                    attributed = data is not None and data.attributed
-    except FileNotFoundError as error:
-        raise _gone(portion, f"{error.filename} was removed") from error
-    finally:
-        bytes_.close()
+            if not len(entries):
+                continue
+            # What the index knows is made for all at once: window by window it costs as much as
+            # the data.
+            known, _ = decode(shard.topic, shard.store_id, offsets, entries, None, self._known)
+            columns = self._arranged(known)
+            if not self._found.needs_data:
+                yield pa.RecordBatch.from_arrays(list(columns.values()), schema=self.schema)
+                continue
+            for window in bytes_.windows(entries):
+                part = slice(window.first, window.end)
+                data = None
+                if window.data is not None:
+                    data = Data(window.data, window.data_start)
+                    data.attributed = attributed  # as they were before: payloads are no bodies
+                found, bad = decode(
+                    shard.topic, shard.store_id, offsets[part], entries[part], data, self._found
+                )
+                if bad is not None and self.fail_on_corrupt:
+                    row, state = bad
+                    raise _corrupt(portion, offsets[part][row], entries[part][row], state)
+                yield self._joined(columns, window, found)
+                attributed = data is not None and data.attributed
+
+    def _arranged(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Return those columns that are made from columns of `batch`, or from nothing."""
+        found = {}
+        for field in self.schema:
+            source = self.shape.sources[field.name]
+            if source is None:
+                found[field.name] = pa.nulls(batch.num_rows, field.type)
+            elif source in batch.schema.names:
+                found[field.name] = as_type(batch.column(source), field.type)
+        return found
+
+    def _joined(
+        self, columns: Mapping[str, pa.Array], window: Window, found: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        """Put the columns of a window beside what the index says of it."""
+        first, count = window.first, window.end - window.first
+        arrays = []
+        for field in self.schema:
+            known = columns.get(field.name)
+            if known is not None:
+                arrays.append(known.slice(first, count))
+            else:
+                arrays.append(as_type(found.column(self.shape.sources[field.name]), field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def portion_entries(bytes_: ShardBytes, portion: Portion) -> Iterator[tuple[int, Array]]:
@@ -123,6 +153,12 @@ def _gone(portion: Portion, what: str) -> DataLoss:
         f"{shard.topic} store {shard.store_id}, offsets {portion.start} to {portion.end}: "
         f"{what} after the job was planned"
     )
+
+
+def _corrupt(portion: Portion, offset: int, entry: Any, state: str) -> CorruptRecord:
+    where = f"{portion.shard.topic} partition {entry['partition_id']} offset {offset}"
+    reason = f"{state} ({where}; failOnCorrupt=false gives a row with this state)"
+    return CorruptRecord(portion.shard.directory, int(offset), reason)
 
 
 class _Bounds:
@@ -149,17 +185,3 @@ class _Bounds:
         keep = (offsets >= self._lows[places]) & (offsets < self._highs[places])
         rows = np.flatnonzero(keep)
         return offsets[rows], rows_at(entries, rows)
-
-
-def check_states(portion: Portion, batch: pa.RecordBatch) -> None:
-    """Raise CorruptRecord for the first row that is not as it should be."""
-    states = batch.column("state")
-    if not pc.all(pc.equal(states, _OK)).as_py():
-        values = states.to_pylist()
-        row = next(n for n, state in enumerate(values) if state != STATE_OK)
-        offset, partition = batch.column("offset")[row], batch.column("partition_id")[row]
-        reason = (
-            f"{values[row]} ({portion.shard.topic} partition {partition} offset {offset}; "
-            f"failOnCorrupt=false gives a row with this state)"
-        )
-        raise CorruptRecord(portion.shard.directory, offset.as_py(), reason)

@@ -16,10 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from tubestore import kernels
 from tubestore.errors import InvalidOption
 from tubestore.messages import MESSAGE_SCHEMA
 
 TEXT, BYTES, TIME = pa.string(), pa.binary(), pa.timestamp("us", "UTC")
+_LARGE_BINARY = pa.large_binary()
 HEADERS = pa.list_(pa.struct([("key", TEXT), ("value", BYTES)]))
 
 
@@ -56,9 +58,17 @@ class Shape:
             if source is None:
                 arrays.append(pa.nulls(batch.num_rows, field.type))
             else:
-                column = batch.column(source)
-                arrays.append(column if column.type == field.type else column.cast(field.type))
+                arrays.append(as_type(batch.column(source), field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return a column of the store as Spark takes it."""
+    if column.type == wanted:
+        return column
+    if wanted == BYTES and column.type == _LARGE_BINARY:
+        return kernels.narrowed(column)
+    return column.cast(wanted)
 
 
 def spark_type(type: Any) -> Any:

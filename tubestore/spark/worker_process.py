@@ -12,6 +12,8 @@ import os
 
 #: Set by Spark for workers that do one task after the other.
 _REUSED = "SPARK_REUSE_WORKER"
+#: Whether it was done here: to ask the collector what is frozen means to count it, 5 ms a task.
+_settled = False
 
 
 def settle() -> None:
@@ -22,5 +24,7 @@ def settle() -> None:
     What is there at the first call is not looked at any more; what tasks leave is collected as
     before.
     """
-    if os.environ.get(_REUSED) and not gc.get_freeze_count():
+    global _settled
+    if not _settled and os.environ.get(_REUSED):
         gc.freeze()
+        _settled = True
