@@ -185,5 +185,45 @@ def test_attributes_that_are_alike_are_those_of_every_row(kinds: int) -> None:
     assert found == expected
 
 
+def attributed_payload(length: int, rest: bytes) -> bytes:
+    return length.to_bytes(4, "big", signed=True) + rest
+
+
+payloads = st.one_of(
+    # Of one size in most cases, since such records are looked at as rows of a table.
+    st.builds(attributed_payload, st.integers(-1, 9), st.binary(min_size=8, max_size=8)),
+    st.builds(attributed_payload, st.just(3), st.binary(min_size=8, max_size=8)),
+    st.builds(attributed_payload, st.integers(-1, 9), st.binary(max_size=8)),
+    st.binary(min_size=1, max_size=3),
+)
+
+
+@given(
+    st.lists(st.tuples(payloads, st.booleans()), min_size=1, max_size=6),
+    st.integers(1, 9),
+    st.booleans(),
+)
+def test_a_body_is_what_stands_behind_the_attributes_known_or_not_that_there_are_some(
+    drawn: list[tuple[bytes, bool]], times: int, attributed: bool
+) -> None:
+    drawn = drawn * times
+    batch = encode_rows([make_row(payload, flag=int(flagged)) for payload, flagged in drawn], 0, 0)
+    data = Data(memoryview(batch.data.tobytes()), 0)
+    data.attributed = attributed
+    offsets = np.arange(len(drawn), dtype=np.int64) * ENTRY_SIZE
+    found, bad = decode("t", 3, offsets, batch.entries, data, columns_for(("body", "state")))
+    found.validate(full=True)
+    expected: list[bytes | None] = []
+    for payload, flagged in drawn:
+        length, rest = int.from_bytes(payload[:4], "big", signed=True), payload[4:]
+        broken = flagged and (len(payload) < 4 or length > len(rest))
+        expected.append(None if broken else rest[max(length, 0) :] if flagged else payload)
+    assert found.column("body").to_pylist() == expected
+    states = ["ok" if body is not None else "bad_attributes" for body in expected]
+    assert found.column("state").to_pylist() == states
+    assert bad == next(((n, s) for n, s in enumerate(states) if s != "ok"), None)
+    assert data.attributed == (attributed or any(flagged for _, flagged in drawn))
+
+
 def test_no_rows_are_an_empty_batch() -> None:
     assert decoded(np.empty(0, INDEX_ENTRY.dtype), b"") == []

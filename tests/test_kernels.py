@@ -92,6 +92,15 @@ def test_a_widened_column_is_the_same_as_large_binary(texts: list[str | None], s
         assert found.equals(column.cast(pa.large_string()).cast(pa.large_binary()))
 
 
+@given(st.lists(st.none() | st.binary(max_size=9), max_size=20), st.integers(0, 20))
+def test_a_narrowed_column_is_the_same_as_binary(texts: list[bytes | None], skip: int) -> None:
+    for given_texts in (texts, [text for text in texts if text is not None]):
+        column = pa.array(given_texts, pa.large_binary()).slice(min(skip, len(given_texts)))
+        found = kernels.narrowed(column)
+        found.validate(full=True)
+        assert found.equals(column.cast(pa.binary()))
+
+
 def test_checksums_have_the_values_of_the_specification() -> None:
     data = b"123456789hello"
     found = kernels.crc_each(data, np.array([0, 9]), np.array([9, 14]))
