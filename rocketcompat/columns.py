@@ -41,7 +41,7 @@ from rocketcompat.formats import (
 from rocketcompat.record_check import first_fault
 from tubestore.errors import CorruptRecord
 from tubestore.formats import java_hash
-from tubestore.kernels import Int64s, bytes_of, gather, slices
+from tubestore.kernels import Int64s, bytes_of, gather, grouped, slices
 from tubestore.layout import Buffer
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -293,7 +293,8 @@ def queue_columns(records: RecordColumns) -> tuple[list[tuple[str, int]], Any]:
         keys, codes = records.queues
         return list(keys), codes
     combined = records.topic_codes << 32 | records.column("queue_id").astype(np.int64)
-    values, codes = np.unique(combined, return_inverse=True)
+    codes, firsts, _ = grouped(combined)
+    values = combined[firsts]
     names = records.topic_names
     low = (values & 0xFFFFFFFF).astype(np.uint32).view(np.int32).tolist()
     keys = [(names[value >> 32], queue) for value, queue in zip(values.tolist(), low, strict=True)]

@@ -193,8 +193,14 @@ def _placed(
     What was read may leave the page cache: its memory takes what is written of it. (A GiB took
     2.0 s of writing into memory that had not been used before, 0.4 s into such.)
     """
-    piece, bases = stretch.piece, stretch.bases
+    piece = stretch.piece
     rows, _ = rows_of(vfs, staging, piece)
+    edges = offsets_of(rows["size"].astype(np.int64))
+    numbers = numbers_of(rows["queue"][stretch.first : stretch.end], stretch.bases)
+    sys_flags = rows["sys_flag"].astype(np.int64)
+    # What stands at 0 of the piece would stand here.
+    base = physical_offset - edges[stretch.first]
+    times = None if piece.has_times else now
     data = _open(vfs, join(staging, piece.name + LOG_SUFFIX))
     row = position = 0
     for count, size, digest in piece.blocks:
@@ -204,17 +210,13 @@ def _placed(
             if data.pread_into(block.data, position) != size or digest_of(block) != digest:
                 raise InvalidMessage(f"{data.path}: not the bytes that were staged")
             data.let_go(size, position)
-            bounds = offsets_of(rows["size"][row : row + count].astype(np.int64))
-            bounds = bounds[first - row : end - row + 1]
-            buffer = block[bounds[0] : bounds[-1]]
-            bounds = bounds - bounds[0]
-            queues = rows["queue"][first:end]
-            times = None if piece.has_times else now
-            places = physical_offset + bounds[:-1]
-            numbers = numbers_of(queues, bases)
-            fill_in(buffer, bounds, numbers, places, times, born=not piece.has_born)
-            bases = bases + counts_of(queues, len(bases))
-            physical_offset += len(buffer)
+            bounds = edges[first : end + 1] - edges[first]
+            buffer = block[edges[first] - position :][: bounds[-1]]
+            fill_in(
+                buffer, bounds, numbers[first - stretch.first : end - stretch.first],
+                base + edges[first:end], times,
+                born=not piece.has_born, sys_flags=sys_flags[first:end],
+            )  # fmt: skip
             yield buffer
         row, position = row + count, position + size
     data.close()

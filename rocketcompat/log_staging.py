@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.batch_encoder import EncodedColumns, encode_columns
+from rocketcompat.batch_encoder import encode_columns
 from rocketcompat.columns import RecordColumns, queue_columns
 from rocketcompat.dispatch_batch import batch_of_records
 from rocketcompat.formats import BLANK, SYS_FLAG_INNER_BATCH
@@ -99,7 +99,7 @@ class StagedLogWriter(TaskStaging):
             self._check_kind(False, not encoded.born_missing)
             nothing = np.zeros(len(encoded), np.int64)
             records = encoded.records(0, nothing, 0)
-            self._add(encoded.data, encoded.bounds, self._codes_of(encoded), records)
+            self._add(encoded.data, encoded.bounds, self._queues_of(records), records)
 
     def write_records(self, records: RecordColumns) -> None:
         """Take records as they are, with their times; they only get new offsets."""
@@ -116,26 +116,17 @@ class StagedLogWriter(TaskStaging):
             raise InvalidMessage("an inner batch: its queue offsets are given out by put only")
         self._check_kind(True, True)
         data, bounds = _joined(records, sizes)
-        keys, codes = queue_columns(records)
-        own = np.array([self._number_of(key) for key in keys], np.int64)[codes]
-        own = np.where(has_queue_unit(records.column("sys_flag")), own, -1)
-        self._add(data, bounds, own, records)
+        self._add(data, bounds, self._queues_of(records), records)
 
-    def _codes_of(self, encoded: EncodedColumns) -> Int64s:
+    def _queues_of(self, records: RecordColumns) -> Int64s:
         """Return the number of each row's queue in this piece, -1 if it takes no place in one."""
-        counted = has_queue_unit(encoded.sys_flags)
-        groups, firsts, _ = encoded.queue_groups(counted)
-        numbers = [
-            self._number_of(
-                (encoded.topic_names[encoded.topic_codes[row]], int(encoded.queue_ids[row]))
-            )
-            for row in firsts
-        ]
-        found: Int64s = np.array([*numbers, -1], np.int64)[groups]
-        return found
-
-    def _number_of(self, key: QueueKey) -> int:
-        return self._queues.setdefault(key, len(self._queues))
+        keys, codes = records.queues = queue_columns(records)  # of which the rows are made, too
+        counted = has_queue_unit(records.column("sys_flag"))
+        used = np.flatnonzero(np.bincount(codes[counted], minlength=len(keys)))
+        numbers = np.full(len(keys), -1, np.int64)
+        for code in used.tolist():
+            numbers[code] = self._queues.setdefault(keys[code], len(self._queues))
+        return np.where(counted, numbers[codes], -1)
 
     def _check_kind(self, has_times: bool, has_born: bool) -> None:
         kind = (has_times, has_born)

@@ -34,7 +34,7 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import encode_topic
 from rocketcompat.topics import PROPERTY_DELAY
 from tubestore.errors import InvalidMessage, MessageTooLarge
-from tubestore.kernels import Int64s, bytes_of, even_binary
+from tubestore.kernels import Int64s, bytes_of, even_binary, widened
 
 _DEFAULTS = Message("")
 #: The last dictionary of topics, and its texts; replaced as one.
@@ -42,6 +42,7 @@ _last_names: tuple[Any, list[str]] = (None, [])
 NUMBERS = ("flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
 _KNOWN = {*NUMBERS, "topic", "body", "queue_id", "tags", "keys", "properties", "born_timestamp",
           "born_host", "store_host", "delay_level"}  # fmt: skip
+_NARROW = (pa.binary(), pa.string())
 #: What property strings are made of.
 _TEXTS = frozenset({"tags", "keys", "properties"})
 
@@ -152,7 +153,9 @@ def bodies_of(table: Given) -> Any:
     if column is None:
         return even_binary(table.rows, 0, pa.py_buffer(b""))
     try:
-        return _compact(column.cast(pa.large_binary()).fill_null(b""))
+        narrow = column.offset == 0 and column.type in _NARROW
+        wide = widened(column) if narrow else column.cast(pa.large_binary())
+        return _compact(wide.fill_null(b"") if wide.null_count else wide)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InvalidMessage(f"body: {column.type} is not bytes") from None
 

@@ -211,6 +211,28 @@ def test_a_job_that_cannot_go_on_is_given_up_when_that_is_asked_for(
         assert pulled(store) == [[b"before"], [], []]
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_staged_files_that_cannot_be_removed_stay_and_the_job_is_published(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tubestore.placing._THREADED_BYTES", 0)
+    memory = MemoryVfs(CLOCK)
+    vfs = FaultyVfs(memory)
+    staged = [
+        piece
+        for name in "abcd"
+        for piece in stage(vfs, "j", batch(numbered(name, 20)), attempt=name)
+    ]
+    with opened(vfs) as store:
+        vfs.fail("remove", path=staged[1].name + ".log", error=errno.EACCES, forever=True)
+        assert store.publish("j", staged, threads=threads).rows == 80
+        left = [name for name, _, _ in memory.entries(f"{ROOT}/.tubestore/staging/job-j")]
+        assert staged[1].name + ".log" in left
+        assert staged[0].name + ".log" not in left
+        assert counted(pulled(store)) == 80
+    assert findings(memory) == []
+
+
 def test_a_job_whose_staged_files_are_gone_is_named(vfs: MemoryVfs) -> None:
     inner, _ = half_published(60)
     staging = f"{ROOT}/.tubestore/staging/job-j"
