@@ -75,6 +75,8 @@ BIT_RAW_PROPERTIES, BIT_TRAILING_SEPARATOR, BIT_V2 = 1, 2, 4
 ALPHABET = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8
 )
+#: Two of them, as they stand in memory, by twelve bits.
+_PAIRS = np.stack([ALPHABET.repeat(64), np.tile(ALPHABET, 64)], axis=-1).view(np.uint16).reshape(-1)
 _KEY_BYTES = np.frombuffer(f"{RESERVED_KEY}=".encode(), np.uint8)
 #: 1 for a byte that no plain property string has.
 _NOT_PLAIN = np.zeros(256, np.uint8)
@@ -204,13 +206,15 @@ def _reserved_column(log: LogColumns, rows: Array, bits: Array, narrow: Array) -
 
 def _with_key(packed: Array) -> Array:
     """Encode rows as base64 and put the key in front; one fixed-size element a row."""
-    triples = packed.view(np.uint8).reshape(len(packed), -1, 3).astype(np.uint32)
-    words = triples[:, :, 0] << 16 | triples[:, :, 1] << 8 | triples[:, :, 2]
-    sextets = np.stack([words >> shift & 63 for shift in (18, 12, 6, 0)], axis=-1)
-    letters = ALPHABET[sextets.reshape(len(packed), -1)]
-    keys = np.broadcast_to(_KEY_BYTES, (len(packed), len(_KEY_BYTES)))
-    joined = np.concatenate([keys, letters], axis=1)
-    return np.ascontiguousarray(joined).view(f"V{joined.shape[1]}").reshape(-1)
+    triples = packed.view(np.uint8).reshape(len(packed), -1, 3).astype(np.uint16)
+    first, middle, last = triples[:, :, 0], triples[:, :, 1], triples[:, :, 2]
+    # Twelve bits at a time are two letters; key and letters of a row have an even size.
+    keys = len(_KEY_BYTES) // 2
+    joined = np.empty((len(packed), keys + 2 * triples.shape[1]), np.uint16)
+    joined[:, :keys] = _KEY_BYTES.view(np.uint16)
+    joined[:, keys::2] = _PAIRS[first << 4 | middle >> 4]
+    joined[:, keys + 1 :: 2] = _PAIRS[(middle & 15) << 8 | last]
+    return joined.view(f"V{2 * joined.shape[1]}").reshape(-1)
 
 
 def _with_special(

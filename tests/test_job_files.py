@@ -37,11 +37,12 @@ def test_descriptions_survive_json() -> None:
     one.check()
 
 
-def test_a_description_of_an_earlier_version_says_no_place() -> None:
-    earlier = {name: value for name, value in staged().items() if not name.endswith("_start")}
-    assert len(earlier) == len(staged()) - 2
+def test_a_description_of_an_earlier_version_says_no_place_and_is_synced() -> None:
+    later = ("index_start", "data_start", "synced")
+    earlier = {name: value for name, value in staged().items() if name not in later}
+    assert len(earlier) == len(staged()) - len(later)
     one = StagedFile.from_json(earlier)
-    assert (one.index_start, one.data_start) == (0, 0)
+    assert (one.index_start, one.data_start, one.synced) == (0, 0, True)
 
 
 @pytest.mark.parametrize(

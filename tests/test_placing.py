@@ -135,6 +135,21 @@ def test_a_pair_for_the_begin_of_a_shard_needs_no_place() -> None:
     assert published(None, (0,))[1] == 0
 
 
+@pytest.mark.parametrize("ids", [True, False])
+def test_what_was_staged_without_a_sync_is_synced_when_it_is_published(ids: bool) -> None:
+    inner = MemoryVfs(CLOCK)
+    vfs = Staged(inner)
+    with StagedWriter(ROOT, "j", "0", vfs=inner, sync=False) as writer:
+        batch = {"topic": ["a"] * 3, "partition": [0] * 3, "body": [b"x"] * 3}
+        writer.write(batch | ({"msg_id": [1, 2, 3]} if ids else {}))
+        staged = writer.finish()
+    with open_store(vfs) as store:
+        store.create_topic("a", partitions=3)
+        store.publish("j", staged)
+    assert vfs.changes["sync"] == 2
+    assert vfs.changes["pwrite"] == (0 if ids else 2)
+
+
 def test_a_place_does_not_help_rows_that_get_their_ids_when_they_are_published() -> None:
     vfs = MemoryVfs(CLOCK)
     with open_store(vfs) as store:

@@ -221,6 +221,19 @@ def test_what_is_finished_stays_and_is_synced() -> None:
     assert (vfs.calls["sync"], vfs.calls["sync_directory"]) == (2, 1)
 
 
+def test_a_sync_that_is_left_to_publishing_is_said_so() -> None:
+    inner = MemoryVfs()
+    vfs = FaultyVfs(inner)
+    one = writer(vfs, sync=False, segment_size_bytes=1)
+    for _ in range(2):
+        one.write({"topic": ["a"], "partition": [0], "body": [b"x"]})
+    staged = one.finish()
+    assert (vfs.calls["sync"], vfs.calls["sync_directory"]) == (0, 0)
+    assert [file.synced for file in staged] == [False, False]
+    for file in staged:
+        rows_of(inner, file)
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("call", ["make_directories", "create", "pwrite", "sync", "sync_directory"])
 def test_a_write_that_fails_is_an_error_and_leaves_nothing(call: str, number: int) -> None:

@@ -80,6 +80,8 @@ class StagedFile:
     #: it. 0 also where nobody could say, and in descriptions of earlier versions.
     index_start: int = 0
     data_start: int = 0
+    #: Whether the pair is on stable storage; else `publish` brings it there.
+    synced: bool = True
 
     @property
     def index_size(self) -> int:

@@ -1,8 +1,8 @@
 """Give a staged pair of files its place in a shard: offsets become absolute, in place.
 
 A pair that was staged for the place that it gets is taken as it is, if its rows have their ids:
-nothing is written, and nothing synced, since its writer did that before it described the pair.
-Any other is rewritten in place. What is checked:
+nothing is written, and nothing synced, if its writer did that before it described the pair. Any
+other is rewritten in place, all of it, and synced. What is checked:
 
 | pair | index | data |
 | --- | --- | --- |
@@ -96,6 +96,9 @@ def place_file(
     _check_entries(staged, entries, starts)
     if ids is not None or not _is_placed(data, staged, entries, starts, file):
         _rewrite(data, index, staged, entries, starts, file, ids)
+    elif not staged.synced:
+        data.sync()
+        index.sync()
     for opened in (data, index):
         opened.close()
 
@@ -144,11 +147,12 @@ def _place_records(
 ) -> str:
     """Write offsets and ids into the records, a window at a time; returns the staged digest."""
     digest = xxhash.xxh3_64()
+    bounds = np.append(starts, file.data_size)
     row = 0
     while row < len(starts):
         low = int(starts[row])
-        stop = max(row + 1, int(starts.searchsorted(low + WINDOW_BYTES, "right")) - 1)
-        end = int(starts[stop]) if stop < len(starts) else file.data_size
+        stop = max(row + 1, int(bounds.searchsorted(low + WINDOW_BYTES, "right")) - 1)
+        end = int(bounds[stop])
         records = np.frombuffer(data.pread(end - low, low), np.uint8).copy()
         if len(records) != end - low:
             raise InvalidMessage(f"{data.path}: shorter than it was staged")

@@ -14,7 +14,7 @@ Always true:
 - a writer makes files of its own only (exclusively, with a random part in the name), below
   `<root>/.tubestore/staging/<job>/`: a task that is run twice, or by two workers at once,
   disturbs nobody, and what is not published is never seen;
-- files of a pair are whole and synced when they are described;
+- files of a pair are whole when they are described, and synced unless that is left to `publish`;
 - positions in them are those of the place that was expected for the pair, if one was, else they
   count from 0; where that is not the place that `publish` gives it, it rewrites them.
 
@@ -64,7 +64,10 @@ class StagedWriter(TaskStaging):
     those of topics that `topics` does not name. A pair is closed when its data or its index has
     the segment size of `options`. `places` says of shards, by topic and store id, where the rows
     of this writer will probably begin: `publish` takes a pair as it is that stands where it was
-    expected to, if its rows brought their ids. Not thread-safe.
+    expected to, if its rows brought their ids. Without `sync` a pair may be gone or damaged after
+    a power cut, which `publish` finds out: for jobs that are done anew then, and whose files are
+    rewritten when they are published, so that they would be written to the disk twice. Not
+    thread-safe.
 
     Errors: InvalidMessage and MessageTooLarge (the batch was not taken), InvalidName; DiskFull
     and StoreFailed when a file cannot be written: the writer is of no use any more then.
@@ -80,6 +83,7 @@ class StagedWriter(TaskStaging):
         new_topics: TopicOptions | None = None,
         options: StoreOptions | None = None,
         places: Mapping[tuple[str, int], Place] | None = None,
+        sync: bool = True,
         vfs: Vfs | None = None,
         clock: Clock | None = None,
         token: str | None = None,
@@ -89,6 +93,7 @@ class StagedWriter(TaskStaging):
         self._options = options or StoreOptions()
         self._clock: Clock = clock or SystemClock()
         self._turn = xxhash.xxh3_64_intdigest(self._name.encode()) >> 1
+        self._sync = sync
         #: Where the next pair of a shard is expected to stand.
         self._places = dict(places or {})
         self._pairs: dict[tuple[str, int], _Pair] = {}
@@ -208,25 +213,29 @@ class StagedWriter(TaskStaging):
         full = pair.data_size >= options.segment_size_bytes
         if full or pair.rows * ENTRY_SIZE >= options.index_segment_size_bytes:
             del self._pairs[topic, store_id]
-            self._held -= pair.close()
+            self._held -= pair.close(sync=self._sync)
             if (topic, store_id) in self._places:
                 self._places[topic, store_id] = pair.end
 
     # -- end ---------------------------------------------------------------------------------
 
     def finish(self) -> list[StagedFile]:
-        """Bring all files to stable storage and describe them, in the order of their making."""
+        """Finish all files and describe them, in the order of their making.
+
+        They are on stable storage when this returns, unless that is left to `publish`.
+        """
         self._check_open()
         self._closed = True
         try:
             for pair in self._pairs.values():
-                pair.close()
-            if self._made:
+                pair.close(sync=self._sync)
+            if self._made and self._sync:
                 self._vfs.sync_directory(self.directory)
         except OSError as error:
             raise self._failed(error) from error
         made, self._made = self._made, []
-        return [pair.described(has_ids=bool(self._has_ids)) for pair in made]
+        has_ids = bool(self._has_ids)
+        return [pair.described(has_ids=has_ids, synced=self._sync) for pair in made]
 
     def discard(self) -> None:
         """Remove what this writer made and has not described; harmless when repeated."""
@@ -282,11 +291,11 @@ class _Pair:
         self._index.flush()
         return held
 
-    def close(self) -> int:
-        """Write what waits, sync and close; returns how many bytes waited."""
+    def close(self, *, sync: bool) -> int:
+        """Write what waits, sync if asked to, and close; returns how many bytes waited."""
         held = self.held
-        self._data.close()
-        self._index.close()
+        self._data.close(sync=sync)
+        self._index.close(sync=sync)
         return held
 
     def remove(self) -> None:
@@ -294,7 +303,7 @@ class _Pair:
         self._data.remove()
         self._index.remove()
 
-    def described(self, *, has_ids: bool) -> StagedFile:
+    def described(self, *, has_ids: bool, synced: bool) -> StagedFile:
         """Describe the closed pair."""
         return StagedFile(
             topic=self.topic,
@@ -310,6 +319,7 @@ class _Pair:
             index_digest=self._index.digest.hexdigest(),
             index_start=self._index_start,
             data_start=self._data_start,
+            synced=synced,
         )
 
 
@@ -344,11 +354,12 @@ class _Stream:
             self.digest.update(data)
             self._size += len(data)
 
-    def close(self) -> None:
-        """Write what waits, sync and close."""
+    def close(self, *, sync: bool) -> None:
+        """Write what waits, sync if asked to, and close."""
         self.flush()
         assert self._file is not None
-        self._file.sync()
+        if sync:
+            self._file.sync()
         self._file.close()
 
     def remove(self) -> None:

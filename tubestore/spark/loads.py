@@ -1,6 +1,6 @@
 """A load: rows staged by tasks, and published by one process in one step.
 
-    task        Load.stage(batches)   files below .tubestore/staging, invisible, synced
+    task        Load.stage(batches)   files below .tubestore/staging, invisible
     driver      Load.publish(staged)  waits for the writer's lock, publishes: all of it or nothing
 
 A job of a name that was published before does nothing, for ever; so a job or a micro-batch whose
@@ -81,9 +81,13 @@ class Load:
         return job_id in CommitRecords(OsVfs(), self.options.path).ids()
 
     def stage(
-        self, job_id: str, attempt: str, batches: Iterable[pa.RecordBatch]
+        self, job_id: str, attempt: str, batches: Iterable[pa.RecordBatch], *, sync: bool = False
     ) -> list[StagedFile]:
-        """Write rows to files that nobody sees; they are synced when this returns."""
+        """Write rows to files that nobody sees.
+
+        With `sync` they are on stable storage when this returns: for a job that goes on with
+        them after a crash. Else publishing does it, which writes all of them once more anyway.
+        """
         options = self.options
         with StagedWriter(
             options.path,
@@ -92,6 +96,7 @@ class Load:
             topics=self.topics,
             new_topics=options.new_topics if options.create_topics else None,
             options=options.store,
+            sync=sync,
         ) as writer:
             for batch in batches:
                 if batch.num_rows:

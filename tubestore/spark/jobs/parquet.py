@@ -192,7 +192,7 @@ class ImportJob:
 
     def work(self, number: int, split: ParquetSplit) -> Row:
         """Stage one split."""
-        staged = self.load.stage(self.job_id, f"{number}", self._batches(split))
+        staged = self.load.stage(self.job_id, f"{number}", self._batches(split), sync=True)
         return staged_row(number, staged)
 
     def _batches(self, split: ParquetSplit) -> Iterator[pa.RecordBatch]:
