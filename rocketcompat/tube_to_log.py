@@ -71,16 +71,19 @@ def to_log(topic: str, tube: RecordColumns, config: MessageStoreConfig) -> pa.La
     """
     texts, bodies = _split_payloads(tube)
     found = pc.find_substring(texts, _KEY).to_numpy().astype(np.int64)
+    own, foreign = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
+    if len(foreign) and not len(own):
+        return _foreign(topic, tube, foreign, texts, bodies, config)
     bounds, raw = _buffers(texts)
     begins = bounds[:-1] + found + len(_KEY)
     ends = _next_commas(raw, begins, bounds[1:])
-    own = np.flatnonzero(found >= 0)
     plain = own[ends[own] - begins[own] == _NARROW_TEXT]
     blobs = _decoded(raw, begins[plain])
     fast = (blobs["bits"] & BIT_RAW_PROPERTIES) == 0
     plain, blobs = plain[fast], blobs[fast]
-    special = np.setdiff1d(own, plain)
-    foreign = np.flatnonzero(found < 0)
+    is_plain = np.zeros(len(tube), bool)
+    is_plain[plain] = True
+    special = own[~is_plain[own]]
     parts = []
     if len(plain):
         starts = np.minimum(ends[plain] + 1, bounds[1:][plain])  # behind the comma, if there is one
