@@ -53,44 +53,49 @@ ROCKET_POINTS = [*POINTS, "between two files"]
 DRIVER = """
 import os, sys
 from tubestore.spark import session
-from PACKAGE.spark import write
-root, kill, java, count, *points = *sys.argv[1:4], int(sys.argv[4]), *sys.argv[5:]
+import rocketcompat.spark, tubestore.spark
+root, kill, java, count, cases = *sys.argv[1:4], int(sys.argv[4]), CASES
 spark = session("local[2]", {"spark.driver.extraJavaOptions": java})
 spark.sparkContext.setLogLevel("OFF")
 frame = spark.range(0, count, numPartitions=4).selectExpr(
     "if(id % 2 = 0, 'even', 'odd') AS topic", "CAST(id % 5 AS INT) AS partition",
     "CAST(CAST(id AS STRING) AS BINARY) AS body")
-for number, point in enumerate(points):
-    with open(kill, "w") as file:
-        file.write(point)
-    try:
-        write(frame, f"{root}/{number}", job_id="load", OPTIONS)
-        print("was not killed")
-    except Exception:
-        print("killed" if not os.path.exists(kill) else "failed otherwise")
-    write(frame, f"{root}/{number}", job_id="load", OPTIONS)
+for package, points, options in cases:
+    write = sys.modules[f"{package}.spark"].write
+    for number, point in enumerate(points):
+        with open(kill, "w") as file:
+            file.write(point)
+        try:
+            write(frame, f"{root}/{package}-{number}", job_id="load", **options)
+            print("was not killed")
+        except Exception:
+            print("killed" if not os.path.exists(kill) else "failed otherwise")
+        write(frame, f"{root}/{package}-{number}", job_id="load", **options)
 """
+CASES = [("tubestore", TUBE_POINTS, {}), ("rocketcompat", ROCKET_POINTS, SMALL)]
 
 
-def kill_at(points: list[str], package: str, options: dict[str, str], directory: Path) -> None:
-    """Kill a publish at each point, and write again; all in one driver, a store a point."""
+@pytest.fixture(scope="module")
+def stores(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stores of which the publish was killed, and the job run again: a store a point.
+
+    All in one driver: a start takes as long as three points.
+    """
+    directory = tmp_path_factory.mktemp("kills")
     (directory / "sitecustomize.py").write_text(PATCH)
     kill = directory / "kill"
-    code = DRIVER.replace("PACKAGE", package).replace("OPTIONS", f"**{options!r}")
     driver = Driver(
-        directory / "said", code, directory / "stores", kill, JAVA_OPTIONS, COUNT, *points,
-        KILL_FILE=str(kill), PYTHONPATH=f"{directory}:{REPOSITORY}",
+        directory / "said", DRIVER.replace("CASES", repr(CASES)), directory / "stores", kill,
+        JAVA_OPTIONS, COUNT, KILL_FILE=str(kill), PYTHONPATH=f"{directory}:{REPOSITORY}",
     )  # fmt: skip
+    points = [point for _, some, _ in CASES for point in some]
     assert driver.finished().splitlines() == ["killed"] * len(points)
+    return directory / "stores"
 
 
-@pytest.mark.usefixtures("needs_spark")
-def test_a_job_whose_commit_was_killed_is_there_once_after_it_was_run_again(
-    tmp_path: Path,
-) -> None:
-    kill_at(TUBE_POINTS, "tubestore", {}, tmp_path)
+def test_a_job_whose_commit_was_killed_is_there_once_after_it_was_run_again(stores: Path) -> None:
     for number, point in enumerate(TUBE_POINTS):
-        root = tmp_path / "stores" / str(number)
+        root = stores / f"tubestore-{number}"
         rows = scanned_rows(root)
         assert sorted(int(row["body"]) for row in rows) == list(range(COUNT)), point
         assert len({row["msg_id"] for row in rows}) == COUNT
@@ -98,10 +103,8 @@ def test_a_job_whose_commit_was_killed_is_there_once_after_it_was_run_again(
         assert not list((root / ".tubestore" / "staging").iterdir())
 
 
-@pytest.mark.usefixtures("needs_spark")
 def test_a_job_into_a_log_whose_commit_was_killed_is_there_once_after_it_was_run_again(
-    tmp_path: Path,
+    stores: Path,
 ) -> None:
-    kill_at(ROCKET_POINTS, "rocketcompat", SMALL, tmp_path)
     for number in range(len(ROCKET_POINTS)):
-        verify(tmp_path / "stores" / str(number), list(range(COUNT)))
+        verify(stores / f"rocketcompat-{number}", list(range(COUNT)))

@@ -107,7 +107,7 @@ def test_a_stream_is_copied_batch_by_batch_each_once(spark: Any, tmp_path: Path)
     write_rocket_store(one, 400)
 
     def copy(checkpoint: str, **options: str) -> None:
-        frame = read_stream(spark, str(one), maxOffsetsPerTrigger=150)
+        frame = read_stream(spark, str(one), maxOffsetsPerTrigger=250)
         query = write_stream(
             frame, str(two), checkpoint=str(tmp_path / checkpoint),
             trigger={"availableNow": True}, **SMALL, **options,
