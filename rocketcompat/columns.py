@@ -136,10 +136,11 @@ class RecordColumns:
         Rows ascend, each at most once; a row without the property, or with an empty value,
         is not there. Of several the last counts, as in the real parser.
         """
+        text = (name + NAME_VALUE_SEPARATOR).encode()
+        if text not in self._property_text:  # nor in any of its parts
+            return _NONE, _NONE, _NONE
         rows, starts, ends = self._segments
-        if not len(rows):
-            return rows, starts, ends
-        pattern = np.frombuffer((name + NAME_VALUE_SEPARATOR).encode(), f"S{len(name) + 1}")
+        pattern = np.frombuffer(text, f"S{len(text)}")
         raw = self.property_bytes
         fits = np.flatnonzero(ends - starts > len(name) + 1)
         fits = fits[raw[starts[fits]] == ord(name[0])]
@@ -154,6 +155,10 @@ class RecordColumns:
     def property_bytes(self) -> Bytes:
         """The property strings of all rows, one behind the other."""
         return _values_of(self._properties)
+
+    @cached_property
+    def _property_text(self) -> bytes:
+        return self.property_bytes.tobytes()
 
     def tags(self) -> pa.LargeBinaryArray:
         """Return the tag of each row, null without one."""
@@ -183,6 +188,8 @@ class RecordColumns:
         rows = np.concatenate((unique[0], rows[parts]))
         starts = np.concatenate((unique[1], starts))
         ends = np.concatenate((unique[2], ends))
+        if not len(rows):
+            return _NONE, _NONE.astype(np.int32)
         hashes = hash_slices(raw, starts, ends)
         order = np.argsort(rows, kind="stable")
         rows, hashes, sizes = rows[order], hashes[order], (ends - starts)[order]
