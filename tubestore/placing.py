@@ -1,8 +1,8 @@
 """Give a staged pair of files its place in a shard: offsets become absolute, in place.
 
-A pair that was staged for the place that it gets is taken as it is, if its rows have their ids:
-nothing is written, and nothing synced, if its writer did that before it described the pair. Any
-other is rewritten in place, all of it, and synced. What is checked:
+A pair that was staged for the place that it gets is taken as it is, if its rows have their ids
+and its writer synced it before it described it: nothing is written. Any other is rewritten in
+place, all of it, and synced. What is checked:
 
 | pair | index | data |
 | --- | --- | --- |
@@ -94,11 +94,10 @@ def place_file(
     # From the sizes: an earlier call may have been interrupted, its offsets half written.
     starts = kernels.offsets_of(entries["data_size"].astype(np.int64))[:-1]
     _check_entries(staged, entries, starts)
-    if ids is not None or not _is_placed(data, staged, entries, starts, file):
+    # Of what was not synced a power cut may have left anything, so all of it is looked at.
+    ready = ids is None and staged.synced
+    if not (ready and _is_placed(data, staged, entries, starts, file)):
         _rewrite(data, index, staged, entries, starts, file, ids)
-    elif not staged.synced:
-        data.sync()
-        index.sync()
     for opened in (data, index):
         opened.close()
 
