@@ -16,7 +16,6 @@ Durability = Literal["memory", "page_cache", "fsync"]
 #: From the weakest to the strongest; a level promises everything that those before it promise.
 DURABILITIES: tuple[Durability, ...] = ("memory", "page_cache", "fsync")
 OnDamage = Literal["raise", "isolate"]
-Recovery = Literal["tubestore", "upstream"]
 
 
 def check_durability(value: str) -> Durability:
