@@ -16,7 +16,7 @@ import numpy as np
 
 import tubestore
 from rocketcompat.batch_queue_view import BatchQueueViews
-from rocketcompat.check_index import Keys, LogKeys, check_index
+from rocketcompat.check_index import Keys, LogKeys, among, check_index
 from rocketcompat.check_queues import check_extensions, check_kinds, check_queue
 from rocketcompat.config_files import config_names, read_config
 from rocketcompat.directory import ENDS, Region, StoreDirectory
@@ -138,21 +138,15 @@ def _compare_ids(
 ) -> Iterator[Finding]:
     there = there[there >= directory.log.min_offset]  # shards may be kept for longer
     twice = np.count_nonzero(there[1:] == there[:-1])
-    surplus = there[~_among(there, wanted)]
+    surplus = there[~among(there, wanted)]
     if twice or len(surplus):
         what = f"{len(surplus)} records that the log does not have, {twice} twice"
         yield finding(path, 0, "shard_surplus", what, "error")
-    missing = wanted[~_among(wanted, there)]
+    missing = wanted[~among(wanted, there)]
     if len(missing):
         last = len(there) == 0 or missing[0] > there[-1]
         what = f"{len(missing)} records are missing, from offset {int(missing[0])} on"
         yield finding(path, 0, "shard_missing", what, "warning" if last else "error")
-
-
-def _among(values: Int64s, ascending: Int64s) -> Any:
-    """Mask of the values that are in an ascending column; numpy's own sorts and hashes first."""
-    places = np.searchsorted(ascending, values)
-    return np.append(ascending, -1)[places] == values
 
 
 def _ids_by_topic(directory: StoreDirectory) -> tuple[dict[str, Int64s], ScannedEnd]:

@@ -152,9 +152,17 @@ def _strays(hashes: Int64s, offsets: Int64s, log: Keys, seen: Any) -> Int64s:
     # times the record size least; equal pairs of one side are equal keys of one message.
     ours = _pairs(log.hashes.astype(np.int64), log.offsets)
     theirs = _pairs(hashes, offsets)
-    seen |= np.isin(ours, theirs)
-    unknown = ~np.isin(theirs, ours) & (offsets >= log.begin)
+    seen |= among(ours, np.sort(theirs))
+    unknown = ~among(theirs, np.sort(ours)) & (offsets >= log.begin)
     return np.flatnonzero(unknown & ~log.end.is_later(offsets))
+
+
+def among(values: Any, ascending: Any) -> Any:
+    """Mask of the values that are in an ascending column; numpy's own sorts and hashes first."""
+    if not len(ascending):
+        return np.zeros(len(values), bool)
+    places = np.searchsorted(ascending, values)
+    return ascending[np.minimum(places, len(ascending) - 1)] == values
 
 
 def _pairs(hashes: Int64s, offsets: Int64s) -> Any:
