@@ -14,14 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.batch_consume_queue import batch_units, end_of
-from rocketcompat.columns import RecordColumns, queue_columns
+from rocketcompat.batch_consume_queue import end_of
 from rocketcompat.consume_queue_units import Units, units_of
-from rocketcompat.directory import ENDS, Region, StoreDirectory
+from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_CQ_UNIT, parse_offset_name
-from rocketcompat.inner_batches import message_counts
-from rocketcompat.messages import has_queue_unit
-from rocketcompat.queue_view import QueueKey, QueueView, QueueViews, ScannedUnits
+from rocketcompat.log_units import LogUnits, QueueKey, ScannedUnits
+from rocketcompat.queue_view import QueueView, QueueViews
 from rocketcompat.scanned_end import ScannedEnd
 from tubestore.kernels import Int64s
 
@@ -121,11 +119,11 @@ class BatchQueueViews:
         self.log_end = directory.log.min_offset
         names = directory.queue_names(BATCH_CONSUME_QUEUE_DIRECTORY)
         self._on_disk = {key for key in names if key[0] in self._topics}
+        if scanned is None and self._topics:
+            scanned = LogUnits(directory, topic=topic).scan().of_batches()
         if scanned is not None:
             self._regions, self.log_end = list(scanned.regions), scanned.log_end
             self._computed = {key: units for key, (_, units) in scanned.units.items()}
-        elif self._topics:
-            self._scan()
         self._end = ScannedEnd(directory, self.log_end)
 
     def keys(self) -> list[QueueKey]:
@@ -172,34 +170,6 @@ class BatchQueueViews:
         states[:both] = np.where(stored[:both] == wanted[:both], "ok", "wrong")
         return states
 
-    def _scan(self) -> None:
-        parts: dict[QueueKey, list[Units]] = {}
-        for piece in self._directory.scan_log():
-            if not isinstance(piece, Region):
-                self._collect(piece, parts)
-                self.log_end = piece.records_end
-            elif piece.state not in ENDS:
-                self._regions.append(piece)
-                self.log_end = piece.end
-        for key, pieces in parts.items():
-            raw = b"".join(units.tobytes() for units in pieces)
-            self._computed[key] = np.frombuffer(raw, BATCH_CQ_UNIT.dtype)
-
-    def _collect(self, records: RecordColumns, parts: dict[QueueKey, list[Units]]) -> None:
-        keys, codes = queue_columns(records)
-        queued = has_queue_unit(records.column("sys_flag")) & (records.column("queue_offset") >= 0)
-        counts = message_counts(records)
-        tags = records.tags_codes()
-        for number, key in enumerate(keys):
-            rows = np.flatnonzero((codes == number) & queued)
-            if key[0] in self._topics and len(rows):
-                units = batch_units(
-                    records.starts[rows] + records.base, records.column("total_size")[rows],
-                    tags[rows], records.column("store_timestamp")[rows],
-                    records.column("queue_offset")[rows], 1 if counts is None else counts[rows],
-                )  # fmt: skip
-                parts.setdefault(key, []).append(units)
-
 
 class AllQueueViews:
     """The queues of both kinds of a directory."""
@@ -207,8 +177,13 @@ class AllQueueViews:
     def __init__(
         self, directory: StoreDirectory, *, topic: str | None = None, trust: bool = False
     ) -> None:
-        self._ordinary = QueueViews(directory, topic=topic, trust=trust)
-        self._batches = BatchQueueViews(directory, topic=topic)
+        units = None if trust else LogUnits(directory, topic=topic).scan()
+        self._ordinary = QueueViews(
+            directory, topic=topic, trust=trust, scanned=units.plain() if units else None
+        )
+        self._batches = BatchQueueViews(
+            directory, topic=topic, scanned=units.of_batches() if units else None
+        )
         #: Regions of the log without records, and its end.
         self.regions, self.log_end = self._ordinary.regions, self._ordinary.log_end
 

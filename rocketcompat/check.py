@@ -9,7 +9,7 @@ lag behind the log: what is missing at their end is then no finding of its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ import tubestore
 from rocketcompat.batch_queue_view import BatchQueueViews
 from rocketcompat.check_index import Keys, LogKeys, among, check_index
 from rocketcompat.check_queues import check_extensions, check_kinds, check_queue
+from rocketcompat.columns import RecordColumns
 from rocketcompat.config_files import config_names, read_config
-from rocketcompat.directory import ENDS, Region, StoreDirectory
+from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.findings import Finding, finding
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -30,6 +31,7 @@ from rocketcompat.formats import (
     parse_offset_name,
 )
 from rocketcompat.log_jobs import LogRecords, places_of
+from rocketcompat.log_units import LogUnits
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.queue_view import QueueViews
 from rocketcompat.scanned_end import ScannedEnd
@@ -39,6 +41,8 @@ from tubestore.errors import InvalidName
 from tubestore.filenames import check_topic_name
 from tubestore.formats import PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
 from tubestore.kernels import Int64s
+
+Piece = RecordColumns | Region
 
 
 def check(
@@ -55,19 +59,27 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     """Yield all findings, by structure: files, log, queues, index, checkpoint."""
     yield from check_jobs(directory)
     yield from check_files(directory)
-    views = QueueViews(directory)
-    log = LogKeys(directory)
+    units, ids = LogUnits(directory), ShardIds(directory)
+    log = LogKeys(directory, telling(directory.scan_log(), units.take, ids.take))
     yield from log.findings
     yield from check_kinds(directory)
-    for view in views:
+    for view in QueueViews(directory, scanned=units.plain()):
         yield from check_queue(directory, view)
         yield from check_extensions(directory, view)
-    for of_batches in BatchQueueViews(directory):
+    for of_batches in BatchQueueViews(directory, scanned=units.of_batches()):
         yield from check_queue(directory, of_batches)
     yield from check_index(directory, log)
-    yield from check_tube(directory, is_written=log.end.has_moved)
+    yield from check_tube(directory, ids, log.end)
     yield from check_checkpoint(directory, log)
     yield from check_config(directory)
+
+
+def telling(pieces: Iterable[Piece], *takers: Callable[[Piece], None]) -> Iterator[Piece]:
+    """Pass the pieces of a scan on, and tell others of them."""
+    for piece in pieces:
+        for take in takers:
+            take(piece)
+        yield piece
 
 
 def check_jobs(directory: StoreDirectory) -> Iterator[Finding]:
@@ -111,16 +123,14 @@ def _check_sizes(directory: StoreDirectory, path: str, file_size: int) -> Iterat
             yield finding(full, min(size, file_size), "size", message, "error")
 
 
-def check_tube(
-    directory: StoreDirectory, is_written: Callable[[], bool] | None = None
-) -> Iterator[Finding]:
+def check_tube(directory: StoreDirectory, ids: ShardIds, end: ScannedEnd) -> Iterator[Finding]:
     """The shards: sound by themselves, and each with the log's messages, exactly once (D2)."""
     path = directory.path(TUBE_DIRECTORY)
     if not directory.vfs.exists(path):
         return
-    for found in check_shards(path, vfs=directory.vfs, is_written=is_written):
+    for found in check_shards(path, vfs=directory.vfs, is_written=end.has_moved):
         yield finding(found.path, found.position, str(found.reason), found.message, found.severity)
-    wanted, end = _ids_by_topic(directory)
+    wanted = ids.by_topic()
     with tubestore.open(path, mode="r", vfs=directory.vfs, on_damage="isolate") as store:
         for name in sorted({*store.topics(), *wanted}):
             known = name in store.topics()
@@ -149,26 +159,32 @@ def _compare_ids(
         yield finding(path, 0, "shard_missing", what, "warning" if last else "error")
 
 
-def _ids_by_topic(directory: StoreDirectory) -> tuple[dict[str, Int64s], ScannedEnd]:
-    """Return the physical offsets of the records that have to be in a shard, by topic, and up to
-    where the log was scanned for them."""
-    parts: dict[str, list[Int64s]] = {}
-    end = directory.log.min_offset
-    for piece in directory.scan_log():
-        if isinstance(piece, Region):
-            end = end if piece.state in ENDS else piece.end
-            continue
+class ShardIds:
+    """The physical offsets of the records that have to be in a shard, from a scan of the log.
+
+    None are kept for a store without shards.
+    """
+
+    def __init__(self, directory: StoreDirectory) -> None:
+        self._are_there = directory.vfs.exists(directory.path(TUBE_DIRECTORY))
+        self._parts: dict[str, list[Int64s]] = {}
+
+    def take(self, piece: Piece) -> None:
+        """Take the next piece of the scan."""
+        if isinstance(piece, Region) or not self._are_there:
+            return
         offsets = piece.starts + piece.base
-        end = piece.records_end
         queue_ids = piece.column("queue_id")
         wanted = has_queue_unit(piece.column("sys_flag")) & (queue_ids >= 0)
         wanted &= queue_ids < PARTITIONS_PER_STORE * PARTITIONS_PER_STORE
         wanted &= piece.column("body_length") <= PAYLOAD_SIZE_MAX - (1 << 16)
         for code, name in enumerate(piece.topic_names):
-            parts.setdefault(name, []).append(offsets[wanted & (piece.topic_codes == code)])
-    found = {name: np.concatenate(arrays) for name, arrays in parts.items() if _is_topic(name)}
-    known = {name: ids for name, ids in found.items() if len(ids)}
-    return known, ScannedEnd(directory, end)
+            self._parts.setdefault(name, []).append(offsets[wanted & (piece.topic_codes == code)])
+
+    def by_topic(self) -> dict[str, Int64s]:
+        """Return the offsets, ascending, of each topic that has some."""
+        found = {name: np.concatenate(arrays) for name, arrays in self._parts.items()}
+        return {name: ids for name, ids in found.items() if len(ids) and _is_topic(name)}
 
 
 def _is_topic(name: str) -> bool:

@@ -5,7 +5,7 @@ Next to read: `check.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +41,15 @@ class Keys:
 class LogKeys(Keys):
     """One pass over the log: what is wrong in it, and its keys for the index."""
 
-    def __init__(self, directory: StoreDirectory) -> None:
+    def __init__(
+        self, directory: StoreDirectory, pieces: Iterable[RecordColumns | Region] | None = None
+    ) -> None:
+        """`pieces` are a scan of the whole log that is under way; without, one is made."""
         self.findings: list[Finding] = []
         hashes: list[Any] = [np.empty(0, np.int32)]
         offsets: list[Int64s] = [np.empty(0, np.int64)]
         end, last_timestamp = directory.log.min_offset, 0
-        for piece in directory.scan_log():
+        for piece in directory.scan_log() if pieces is None else pieces:
             if isinstance(piece, Region):
                 self.findings.append(region_finding(directory, piece))
                 if piece.state not in ENDS:

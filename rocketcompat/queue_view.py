@@ -11,15 +11,14 @@ queues' files are read one queue at a time.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rocketcompat.columns import RecordColumns, queue_columns
-from rocketcompat.consume_queue_units import GAP_UNITS_MAX, Units, is_fill, is_unit, units_of
-from rocketcompat.directory import ENDS, Region, StoreDirectory
+from rocketcompat.consume_queue_units import GAP_UNITS_MAX, Units, is_fill, is_unit
+from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.formats import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_PRE_FILL_SIZE,
@@ -27,14 +26,11 @@ from rocketcompat.formats import (
     INT32_MAX,
     parse_offset_name,
 )
-from rocketcompat.messages import has_queue_unit
-from rocketcompat.multi_dispatch import copies_of
+from rocketcompat.log_units import LogUnits, QueueKey, ScannedUnits
 from rocketcompat.scanned_end import ScannedEnd
 from rocketcompat.topics import SCHEDULE_TOPIC
 from tubestore.kernels import Int64s
 from tubestore.vfs import VfsFile
-
-QueueKey = tuple[str, int]
 
 #: What can be said of a unit; "ok" comes first, the rest are findings of `check`.
 UNIT_STATES = {
@@ -110,17 +106,6 @@ class QueueView:
         return offset - offset % self.units_per_file + self.units_per_file
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedUnits:
-    """What a scan of the log found, whoever has scanned it."""
-
-    #: By queue: queue offsets, and the units of their records, as in the log.
-    units: Mapping[QueueKey, tuple[Int64s, Units]]
-    #: What holds no records and lies before others.
-    regions: Sequence[Region]
-    log_end: int
-
-
 class QueueViews:
     """The queues of a directory; `find` makes it the table of queues for `reads.get_message`."""
 
@@ -140,7 +125,7 @@ class QueueViews:
         if scanned is not None:
             self._take(scanned)
         elif not trust:
-            self._take(self._scan())
+            self._take(LogUnits(directory, only=only, topic=topic).scan().plain())
         self._end = ScannedEnd(directory, self.log_end)
 
     def keys(self) -> list[QueueKey]:
@@ -177,27 +162,6 @@ class QueueViews:
             return key == self._only
         return self._topic is None or key[0] == self._topic
 
-    def _scan(self) -> ScannedUnits:
-        """Collect the units of the wanted queues from the log."""
-        parts: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
-        regions, log_end = [], self._directory.log.min_offset
-        for piece in self._directory.scan_log():
-            if isinstance(piece, Region):
-                if piece.state not in ENDS:
-                    regions.append(piece)
-                    log_end = piece.end
-                continue
-            self._collect(piece, parts)
-            log_end = piece.records_end
-        found = {
-            key: (
-                np.concatenate([offsets for offsets, _ in pieces]),
-                np.frombuffer(b"".join(units.tobytes() for _, units in pieces), CQ_UNIT.dtype),
-            )
-            for key, pieces in parts.items()
-        }
-        return ScannedUnits(found, regions, log_end)
-
     def _take(self, scanned: ScannedUnits) -> None:
         """Take what the log has, a unit a queue offset."""
         self.regions, self.log_end = list(scanned.regions), scanned.log_end
@@ -208,36 +172,6 @@ class QueueViews:
             ahead = np.flatnonzero(np.diff(offsets) > GAP_UNITS_MAX)
             kept = int(ahead[0]) + 1 if len(ahead) else len(offsets)
             self._computed[key] = offsets[:kept], units[places[:kept]]
-
-    def _collect(
-        self, records: RecordColumns, parts: dict[QueueKey, list[tuple[Int64s, Units]]]
-    ) -> None:
-        keys, codes = queue_columns(records)
-        queued = has_queue_unit(records.column("sys_flag")) & (records.column("queue_offset") >= 0)
-        tags = records.tags_codes()
-        for number, key in enumerate(keys):
-            if not self._wanted(key) or key[0] in self._batch_topics:
-                continue
-            rows = np.flatnonzero((codes == number) & queued)
-            sizes = records.column("total_size")[rows]
-            units = units_of(records.starts[rows] + records.base, sizes, tags[rows])
-            if len(rows):
-                offsets = records.column("queue_offset")[rows]
-                parts.setdefault(key, []).append((offsets, units))
-        self._collect_copies(records, tags, parts)
-
-    def _collect_copies(
-        self,
-        records: RecordColumns,
-        tags: Int64s,
-        parts: dict[QueueKey, list[tuple[Int64s, Units]]],
-    ) -> None:
-        """Collect the units of multi-dispatch: one more in each queue that is named (§1.13)."""
-        sizes = records.column("total_size")
-        for row, key, offset in copies_of(records):
-            if self._wanted(key):
-                unit = units_of([records.base + records.starts[row]], [sizes[row]], [tags[row]])
-                parts.setdefault(key, []).append((np.array([offset], np.int64), unit))
 
     def _trusted(self, key: QueueKey, first: int, units: Units) -> QueueView:
         """Take the files as they are, up to the first that is no unit of a record in the log."""

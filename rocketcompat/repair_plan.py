@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.batch_queue_view import BatchQueueViews
-from rocketcompat.check import check_checkpoint, check_tube
+from rocketcompat.check import ShardIds, check_checkpoint, check_tube, telling
 from rocketcompat.check_index import LogKeys, check_index
 from rocketcompat.config_files import BACKUP_SUFFIX, config_names, read_config
 from rocketcompat.decode import decode_record
@@ -45,9 +45,10 @@ from rocketcompat.formats import (
 )
 from rocketcompat.index_geometry import geometry_of
 from rocketcompat.log_mending import LostMessage, Mended, Neighbour, mend
+from rocketcompat.log_units import QueueKey
 from rocketcompat.overlay import FileChange
 from rocketcompat.queue_mending import plan_queues
-from rocketcompat.queue_view import QueueKey, QueueViews
+from rocketcompat.queue_view import QueueViews
 from rocketcompat.repair_actions import RepairPlan
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from tubestore.errors import InvalidMessage
@@ -69,9 +70,10 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
     _plan_log(plan.overlay(directory, marks=True), plan, keep_bodies=keep_bodies)
     mended = plan.overlay(directory)
     plan_queues(mended, plan)
-    log = LogKeys(mended)
+    ids = ShardIds(mended)
+    log = LogKeys(mended, telling(mended.scan_log(), ids.take))
     _plan_index(mended, plan, log)
-    if any(row["severity"] == "error" for row in check_tube(mended)):
+    if any(row["severity"] == "error" for row in check_tube(mended, ids, log.end)):
         plan.rebuilds.append(TUBE_DIRECTORY)
         path, why = directory.path(TUBE_DIRECTORY), "the shards are not what the log says"
         plan.actions.append(Action(path, "rebuild", 0, 0, why))

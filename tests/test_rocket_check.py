@@ -128,14 +128,22 @@ def test_many_findings_of_one_kind_are_counted_and_not_listed(store: Path) -> No
 
 
 class Growing(StoreDirectory):
-    """A directory in which a writer puts more whenever the log was looked through."""
+    """A directory in which a writer puts more whenever the log was looked through, and later."""
 
-    put: Callable[[], None]
+    put: Callable[[], None] = staticmethod(lambda: None)
 
     def scan_log(self, *args: Any, **given: Any) -> Iterator[RecordColumns | Region]:
         yield from super().scan_log(*args, **given)
         if not args:
             self.put()
+
+    def queue_names(self, *args: Any) -> Iterator[tuple[str, int]]:
+        self.put()
+        return super().queue_names(*args)
+
+    def index_paths(self) -> list[str]:
+        self.put()
+        return super().index_paths()
 
 
 def test_what_a_writer_puts_meanwhile_is_no_finding(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from rocketcompat.findings import Finding, finding
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY
 from rocketcompat.index_file import IndexFile
 from rocketcompat.index_items import IndexGeometry
-from rocketcompat.queue_view import QueueViews, ScannedUnits
+from rocketcompat.log_units import ScannedUnits
+from rocketcompat.queue_view import QueueViews
 from rocketcompat.scanned_end import ScannedEnd
 from rocketcompat.spark.log_parts import ITEM_ROW, Array, Queue, items_in
 from rocketcompat.spark.rebuild_tasks import (

@@ -1,0 +1,132 @@
+"""The units that the log's records stand for, collected in one scan: 28 bytes each in memory.
+
+Whoever needs more of the same scan feeds a `LogUnits` piece by piece; `scanned` does it alone.
+
+Next to read: `queue_view.py`, `batch_queue_view.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rocketcompat.batch_consume_queue import batch_units
+from rocketcompat.columns import RecordColumns, queue_columns
+from rocketcompat.consume_queue_units import Units, units_of
+from rocketcompat.directory import ENDS, Region, StoreDirectory
+from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
+from rocketcompat.inner_batches import message_counts
+from rocketcompat.messages import has_queue_unit
+from rocketcompat.multi_dispatch import copies_of
+from tubestore.kernels import Int64s
+
+QueueKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedUnits:
+    """What a scan of the log says of queues: queue offsets of each, in the log's order, and units.
+
+    `regions` are the parts of the log without records, `log_end` is behind its last one.
+    """
+
+    units: Mapping[QueueKey, tuple[Int64s, Units]]
+    regions: Sequence[Region]
+    log_end: int
+
+
+class LogUnits:
+    """Takes pieces of the log, in order, and gives the units of the queues that are wanted.
+
+    Of one queue, of those of one topic, or of all; queues of inner batches are kept apart.
+    """
+
+    def __init__(
+        self, directory: StoreDirectory, *, only: QueueKey | None = None, topic: str | None = None
+    ) -> None:
+        self._directory, self._only, self._topic = directory, only, topic
+        self._batch_topics = directory.config.batch_topics
+        self._regions: list[Region] = []
+        self._log_end = directory.log.min_offset
+        self._plain: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
+        self._batches: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
+
+    def scan(self) -> LogUnits:
+        """Take the whole log; returns itself."""
+        for piece in self._directory.scan_log():
+            self.take(piece)
+        return self
+
+    def take(self, piece: RecordColumns | Region) -> None:
+        """Take the next piece of a scan."""
+        if not isinstance(piece, Region):
+            self._collect(piece)
+            self._log_end = piece.records_end
+        elif piece.state not in ENDS:
+            self._regions.append(piece)
+            self._log_end = piece.end
+
+    def plain(self) -> ScannedUnits:
+        """Return the units of ordinary queues."""
+        return self._joined(self._plain, CQ_UNIT.dtype)
+
+    def of_batches(self) -> ScannedUnits:
+        """Return the units of queues of inner batches."""
+        return self._joined(self._batches, BATCH_CQ_UNIT.dtype)
+
+    def _joined(
+        self, parts: Mapping[QueueKey, list[tuple[Int64s, Units]]], dtype: np.dtype
+    ) -> ScannedUnits:
+        found = {
+            key: (
+                np.concatenate([offsets for offsets, _ in pieces]),
+                np.frombuffer(b"".join(units.tobytes() for _, units in pieces), dtype),
+            )
+            for key, pieces in parts.items()
+        }
+        return ScannedUnits(found, self._regions, self._log_end)
+
+    def _wants(self, key: QueueKey) -> bool:
+        if self._only is not None:
+            return key == self._only
+        return self._topic is None or key[0] == self._topic
+
+    def _collect(self, records: RecordColumns) -> None:
+        keys, codes = queue_columns(records)
+        queued = has_queue_unit(records.column("sys_flag")) & (records.column("queue_offset") >= 0)
+        tags = records.tags_codes()
+        for number, key in enumerate(keys):
+            if not self._wants(key):
+                continue
+            rows = np.flatnonzero((codes == number) & queued)
+            if len(rows) == 0:
+                continue
+            offsets = records.column("queue_offset")[rows]
+            if key[0] in self._batch_topics:
+                units = _units_of_batches(records, rows, tags)
+                self._batches.setdefault(key, []).append((offsets, units))
+            else:
+                sizes = records.column("total_size")[rows]
+                units = units_of(records.starts[rows] + records.base, sizes, tags[rows])
+                self._plain.setdefault(key, []).append((offsets, units))
+        self._collect_copies(records, tags)
+
+    def _collect_copies(self, records: RecordColumns, tags: Int64s) -> None:
+        """Collect the units of multi-dispatch: one more in each queue that is named (§1.13)."""
+        sizes = records.column("total_size")
+        for row, key, offset in copies_of(records):
+            if self._wants(key):
+                unit = units_of([records.base + records.starts[row]], [sizes[row]], [tags[row]])
+                self._plain.setdefault(key, []).append((np.array([offset], np.int64), unit))
+
+
+def _units_of_batches(records: RecordColumns, rows: Int64s, tags: Int64s) -> Units:
+    counts = message_counts(records)
+    units: Units = batch_units(
+        records.starts[rows] + records.base, records.column("total_size")[rows],
+        tags[rows], records.column("store_timestamp")[rows],
+        records.column("queue_offset")[rows], 1 if counts is None else counts[rows],
+    )  # fmt: skip
+    return units
