@@ -50,6 +50,9 @@ def test_available_now_reads_in_batches_and_a_restart_goes_on(
     assert sum(counts) == 1100
     assert max(counts) <= 400
     assert written(spark, out) == stored(root)
+    files = [path.name for path in Path(checkpoints).rglob("*") if path.is_file()]
+    assert {"0", "1", "2", "metadata"} <= set(files)
+    assert not [name for name in files if name.endswith(".crc")]  # each costs a micro-batch 30 ms
 
     write_store(root, {"logs": 30, "fresh": 20})
     query = run(stream(spark, root, maxBytesPerTrigger=100_000), checkpoints, out)
