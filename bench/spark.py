@@ -37,6 +37,7 @@ from bench.workload import Sizes, Workload
 from tubestore.spark import session
 
 _STREAM = "stream"
+_WARM_JOBS = 40
 #: What the others are compared with; who does it is told by the case.
 _OURS = Contestant("in Spark", "ours", lambda case: nullcontext(lambda messages: Measure(0, 0, 0)))
 
@@ -96,6 +97,7 @@ def measure(asked: argparse.Namespace, out: TextIO, place: Path) -> None:
     print(machine_line(described) + f"\n{asked.mib} MiB of bodies\n", flush=True)
     only = asked.only.split(",") if asked.only else [""]
     spark = session(memory="4g", quiet=True)
+    _warm(spark)
     cases = Cases(spark, place, asked.mib)
     kind = file_system(place)
     try:
@@ -114,6 +116,14 @@ def measure(asked: argparse.Namespace, out: TextIO, place: Path) -> None:
     finally:
         cases.close()
         spark.stop()
+
+
+def _warm(spark: Any) -> None:
+    """Run small jobs: until then Java's compiler takes half a second of the cores a job."""
+    for _ in range(_WARM_JOBS):
+        spark.range(0, 8, numPartitions=8).mapInArrow(
+            lambda batches: batches, "id bigint"
+        ).collect()
 
 
 def main() -> None:
