@@ -194,6 +194,8 @@ def test_a_large_job_is_placed_by_several_threads(tmp_path: Any) -> None:
                     writer.write(batch([b"%d %d " % (task, number) + body], partitions=(task,)))
                 staged += writer.finish()
         store.publish("j", staged, threads=3)
+        digests = sorted(path.name for path in (tmp_path / "a-0" / ".tubestore").glob("*.digests"))
+        assert len(digests) == 2 * 3  # all files but the last of each stream, at once
         for task in range(4):
             found = [m.body for m in store["a"].messages(task)]
             assert found == [b"%d %d " % (task, n) + body for n in range(20)]

@@ -215,7 +215,7 @@ def test_a_job_that_cannot_go_on_is_given_up_when_that_is_asked_for(
 def test_staged_files_that_cannot_be_removed_stay_and_the_job_is_published(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tubestore.placing._THREADED_BYTES", 0)
+    monkeypatch.setattr("tubestore.placing.THREADED_BYTES", 0)
     memory = MemoryVfs(CLOCK)
     vfs = FaultyVfs(memory)
     staged = [

@@ -53,7 +53,7 @@ Array = np.ndarray[Any, Any]
 #: the processor's cache (8 MiB take twice as long).
 WINDOW_BYTES = 1 << 20
 #: Jobs smaller than this are placed by the calling thread alone.
-_THREADED_BYTES = 32 << 20
+THREADED_BYTES = 32 << 20
 _THREADS_MAX = 8
 _OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
 _ID_AT = DATA_HEADER.position("msg_id")
@@ -68,7 +68,7 @@ def place_all(
 
     None: one for each core, up to eight.
     """
-    if size < _THREADED_BYTES:
+    if size < THREADED_BYTES:
         threads = 1
     elif threads is None:
         threads = min(_THREADS_MAX, os.cpu_count() or 1)

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os.path import dirname
@@ -66,7 +67,7 @@ from tubestore.job_files import (
 )
 from tubestore.job_recovery import remove_staging, remove_tree, roll_forward
 from tubestore.message_store import MessageStore
-from tubestore.placing import place_all, place_file
+from tubestore.placing import THREADED_BYTES, place_all, place_file
 from tubestore.vfs import Vfs
 
 log = logging.getLogger(__name__)
@@ -153,6 +154,7 @@ def publish(
                 raise StoreFailed(host.root, f"publishing {job_id!r}: {error}") from error
             raise
     remove_staging(host.vfs, host.root, job_id)
+    _keep_digests(shards, record, threads)
     return PublishResult(job_id, record.number, False, record.files)
 
 
@@ -274,6 +276,22 @@ def _adopt(
             shard.show_adopted()
     for shard in shards.values():
         shard.leave_checkpoint()
+
+
+def _keep_digests(
+    shards: Mapping[tuple[str, int], MessageStore], record: CommitRecord, threads: int | None
+) -> None:
+    """Have the sealed files of a large job digested while they are in the page cache.
+
+    Several at a time: a stream is offered as often as it has new files, and whoever comes to it
+    takes the next of them. Those of a small job the shards digest later, by themselves.
+    """
+    size = sum(file.data_size for file in record.files)
+    if size >= THREADED_BYTES:
+        new = Counter(file.shard for file in record.files)
+        files = [shards[key].files for key in new.elements()]
+        streams = [stream for one in files for stream in (one.data, one.index)]
+        place_all(lambda stream: stream.keep_digests(), streams, size, threads)
 
 
 # -- what is left of jobs ----------------------------------------------------------------------

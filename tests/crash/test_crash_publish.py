@@ -207,7 +207,7 @@ def look_at_rewritten(state: CrashState, now_ms: int, attempt: str) -> Journal:
 
 @pytest.mark.crash
 def test_pairs_that_were_half_rewritten_for_another_place_are_rewritten_for_theirs() -> None:
-    variants = range(40 if is_thorough() else 10)
+    variants = range(100 if is_thorough() else 40)
     counts = explore_publishing("rewrite", rewriting_run, look_at_rewritten, variants, 20)
     assert min(counts) > 50
 
@@ -216,7 +216,7 @@ def test_pairs_that_were_half_rewritten_for_another_place_are_rewritten_for_thei
 def test_a_bug_in_rewriting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "_mark", lambda *rest: None)
     with pytest.raises(AssertionError):
-        explore_publishing("rewrite", rewriting_run, look_at_rewritten, range(10), 1 << 30)
+        explore_publishing("rewrite", rewriting_run, look_at_rewritten, range(40), 1 << 30)
 
 
 def unsynced_placing(monkeypatch: pytest.MonkeyPatch) -> None:
