@@ -24,7 +24,8 @@ from rocketcompat.inner_batches import with_batch_topics
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.tube_layout import TubeLayout
 from tubestore.clock import Clock
-from tubestore.errors import TubeStoreError
+from tubestore.errors import NotAStore, TubeStoreError
+from tubestore.filenames import OWN_DIRECTORY, STORE_FILE
 from tubestore.vfs import Vfs
 
 _log = logging.getLogger(__name__)
@@ -115,3 +116,10 @@ class Parts:
             except (OSError, TubeStoreError):
                 _log.exception("%s: close", follower.name)
         self.commit_log.close()
+
+
+def refuse_shards(parts: Parts) -> None:
+    """Raise NotAStore for a tubestore root: a log in it would make it neither."""
+    ours = parts.vfs.exists(parts.path(OWN_DIRECTORY, STORE_FILE))
+    if ours and not any(parts.vfs.exists(path) for path in parts.log_directories):
+        raise NotAStore(parts.root, "it is a tubestore store: use tubestore")

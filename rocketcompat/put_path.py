@@ -34,7 +34,7 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import Prepared, prepare
 from rocketcompat.schedule import delayed
 from rocketcompat.topics import PROPERTY_DELAY
-from tubestore.errors import MessageTooLarge
+from tubestore.errors import InvalidMessage, MessageTooLarge
 
 Durability = Literal["page_cache", "fsync"]
 #: "Do not wait for my sync", in a property string.
@@ -52,6 +52,8 @@ class PutPath:
 
     def put(self, message: Message, durability: Durability | None) -> PutResult:
         """Append a message, or put it aside until it is due."""
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"a rocketcompat.Message is needed, not {type(message).__name__}")
         given = message.properties
         if message.delay_level or (given is not None and PROPERTY_DELAY in given):
             message = delayed(message, self._config)

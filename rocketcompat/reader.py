@@ -10,7 +10,7 @@ from typing import Any
 from rocketcompat.formats import ABORT_FILE
 from rocketcompat.log_end import find_log_end, known_damages
 from rocketcompat.log_jobs import LogRecords
-from rocketcompat.parts import Parts
+from rocketcompat.parts import Parts, refuse_shards
 from rocketcompat.progress import ProgressFile
 from tubestore.errors import NotAStore
 
@@ -20,6 +20,7 @@ class Reader:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        refuse_shards(parts)
         for directory in (*parts.log_directories, *parts.read_only_directories):
             if not parts.vfs.exists(directory):
                 raise NotAStore(parts.root, f"has no directory {directory}")

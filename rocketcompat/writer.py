@@ -24,7 +24,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.log_job_recovery import recover_job
 from rocketcompat.mapped_file_queue import make_directory
-from rocketcompat.parts import Parts
+from rocketcompat.parts import Parts, refuse_shards
 from rocketcompat.progress import ProgressFile
 from rocketcompat.put_path import PutPath
 from rocketcompat.recovery import recover_followers, recover_log
@@ -42,6 +42,7 @@ class Writer:
     def __init__(self, parts: Parts) -> None:
         self._parts, self._vfs = parts, parts.vfs
         self._progress_file = ProgressFile(parts.vfs, parts.root)
+        refuse_shards(parts)
         for directory in parts.read_only_directories:
             if not self._vfs.exists(directory):
                 raise NotAStore(parts.root, f"has no directory {directory}")

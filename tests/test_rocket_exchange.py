@@ -7,7 +7,7 @@ import json
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import pytest
@@ -304,6 +304,21 @@ def test_each_program_names_the_other_for_the_others_stores(
     refused = run_command(tubestore_main, ("check", tmp_path / "log"), capsys, monkeypatch)
     assert refused.code == 3
     assert f"use rocketcompat; its shards are in {tmp_path}/log/tube" in refused.err
+
+
+def test_neither_library_opens_a_store_of_the_other(tmp_path: Path) -> None:
+    with rocketcompat.open(tmp_path / "log", "w", SMALL, background=False) as store:
+        store.put_message(messages(1)[0])
+    with tubestore.open(tmp_path / "shards") as shards:
+        shards.create_topic("logs").append(b"here")
+    before = digest(tmp_path)
+    modes: tuple[Literal["w", "r"], ...] = ("w", "r")
+    for mode in modes:
+        with pytest.raises(NotAStore, match="this is a RocketMQ store: use rocketcompat"):
+            tubestore.open(tmp_path / "log", mode)
+        with pytest.raises(NotAStore, match="it is a tubestore store: use tubestore"):
+            rocketcompat.open(tmp_path / "shards", mode)
+    assert digest(tmp_path) == before
 
 
 def test_shards_of_tubemq_become_queues(tmp_path: Path, command: Command) -> None:

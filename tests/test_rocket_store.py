@@ -158,6 +158,13 @@ def test_sync_flush_makes_every_put_durable(memory_vfs: MemoryVfs, clock: Manual
         assert store.commit_log.sync_count == count
 
 
+def test_what_is_no_message_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for given, kind in ((b"a body alone", "bytes"), ({"topic": "T"}, "dict")):
+            with pytest.raises(InvalidMessage, match=f"Message is needed, not {kind}"):
+                store.put_message(given)  # type: ignore[arg-type]
+
+
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         with pytest.raises(StoreLocked):

@@ -20,6 +20,8 @@ DATA_SUFFIX = ".tube"
 INDEX_SUFFIX = ".index"
 INDEX_DIRECTORY = "index"
 OWN_DIRECTORY = ".tubestore"
+#: A RocketMQ store has it, and no store of ours.
+COMMIT_LOG_DIRECTORY = "commitlog"
 CHECKPOINT_FILE = "checkpoint.json"
 TOPICS_FILE = "topics.json"
 STORE_FILE = "store.json"

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from tubestore.commit_records import CommitRecords
 from tubestore.errors import NotAStore
 from tubestore.filenames import (
+    COMMIT_LOG_DIRECTORY,
     DATA_SUFFIX,
     INDEX_DIRECTORY,
     INDEX_SUFFIX,
@@ -119,7 +120,7 @@ def check_root(root: str, vfs: Vfs) -> None:
     if not vfs.exists(root):
         raise NotAStore(root, "no such directory")
     names = {name: is_directory for name, is_directory, _ in vfs.entries(root)}
-    if names.get("commitlog"):  # it has an `index`, too
+    if names.get(COMMIT_LOG_DIRECTORY):  # it has an `index`, too
         where = f"; its shards are in {join(root, 'tube')}" if names.get("tube") else ""
         raise NotAStore(root, f"this is a RocketMQ store: use rocketcompat{where}")
     if names.get(INDEX_DIRECTORY) or any(name.endswith(DATA_SUFFIX) for name in names):

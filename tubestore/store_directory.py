@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from tubestore.clock import Clock, SystemClock
 from tubestore.errors import NotAStore, StoreLocked
-from tubestore.filenames import LOCK_FILE, OWN_DIRECTORY, STORE_FILE, join
+from tubestore.filenames import COMMIT_LOG_DIRECTORY, LOCK_FILE, OWN_DIRECTORY, STORE_FILE, join
 from tubestore.vfs import Vfs, VfsLock
 
 FORMAT_VERSION = 1
@@ -37,6 +37,8 @@ class StoreDirectory:
         self._last_id = 0
         self._own = join(root, OWN_DIRECTORY)
         self._lock: VfsLock | None = None
+        if vfs.exists(join(root, COMMIT_LOG_DIRECTORY)):
+            raise NotAStore(root, "this is a RocketMQ store: use rocketcompat")
         if mode == "w":
             self._prepare()
         elif not vfs.exists(root):
