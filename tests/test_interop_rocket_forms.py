@@ -15,10 +15,9 @@ import rocketcompat
 from rocketcompat import BatchItem, Message, MessageBatch
 from rocketcompat.check import check
 from rocketcompat.default_message_store import DefaultMessageStore
+from tests.interop.conftest import rocket_of as rocket
 from tests.interop.drivers import (
     ROCKETMQ_VERSIONS,
-    DriverUnavailable,
-    RocketDriver,
     Row,
     of_kind,
 )
@@ -29,13 +28,6 @@ pytestmark = pytest.mark.interop
 
 OLD, NEW = ROCKETMQ_VERSIONS
 HOSTS = ("10.1.2.3:4", "[2001:db8::7]:1234")
-
-
-def rocket(version: str) -> RocketDriver:
-    try:
-        return RocketDriver(version)
-    except DriverUnavailable as reason:
-        pytest.skip(str(reason))
 
 
 def opened(root: Path, version: str, **options: Any) -> DefaultMessageStore:

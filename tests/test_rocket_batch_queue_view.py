@@ -17,8 +17,8 @@ from rocketcompat.directory import StoreDirectory
 from tests.support.command import Command
 from tests.support.golden import GoldenFactory
 from tests.support.golden_puts import files_of
+from tests.support.inner_batches import CONFIG, batch, opened, put_some
 from tests.support.rocket_cli import command_fixture  # noqa: F401
-from tests.test_rocket_batch_consume_queue import CONFIG, batch, opened, put_some
 
 OPTIONS = {"maxHashSlotNum": 5, "maxIndexNum": 50, "mapperFileSizeBatchConsumeQueue": 230}
 GIVEN = [text for name, value in OPTIONS.items() for text in ("-o", f"{name}={value}")]

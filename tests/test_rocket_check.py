@@ -18,7 +18,7 @@ from rocketcompat.findings import PER_FILE_MAX, REASONS
 from rocketcompat.formats import CQ_UNIT, INDEX_HEADER
 from rocketcompat.queue_view import QueueViews
 from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
-from tests.test_rocket_batch_consume_queue import CONFIG, opened, put_some
+from tests.support.inner_batches import CONFIG, opened, put_some
 
 VERSIONS = ["4.9.8", "5.3.3"]
 CLEAN = ["basic", "rolled", "keys-tags", "crash", "pull-limits", "batch", "transactions", "delayed"]

@@ -18,9 +18,14 @@ def tube() -> TubeDriver:
         pytest.skip(str(reason))
 
 
-@pytest.fixture(scope="session", params=ROCKETMQ_VERSIONS)
-def rocket(request: pytest.FixtureRequest) -> RocketDriver:
+def rocket_of(version: str) -> RocketDriver:
+    """Return the driver of one version, for tests that use several in turns."""
     try:
-        return RocketDriver(request.param)
+        return RocketDriver(version)
     except DriverUnavailable as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session", params=ROCKETMQ_VERSIONS)
+def rocket(request: pytest.FixtureRequest) -> RocketDriver:
+    return rocket_of(request.param)
