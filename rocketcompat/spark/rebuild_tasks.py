@@ -78,7 +78,7 @@ class ScanJob:
 
     def holds(self, row: Row) -> bool:
         """Whether the part of an earlier run is whole."""
-        return is_whole(row["path"], row["digest"])
+        return is_whole(row["path"], row.get("digest", ""))
 
 
 @dataclass(frozen=True, slots=True)
