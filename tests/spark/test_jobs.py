@@ -94,7 +94,7 @@ def test_a_job_that_is_taken_up_again_works_on_what_is_left(
     again = audit_module.audit(
         None, str(root), job_id="nightly", told=lambda done, of: seen.append((done, of))
     )
-    assert again.done.resumed >= 4
+    assert again.done.resumed >= 3
     assert again.done.resumed + len(small_waves) == total
     assert again.done.rows == whole.done.rows
     assert seen[0] == (again.done.resumed, total)
