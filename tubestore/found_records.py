@@ -164,6 +164,9 @@ def plain_records(
         starts, span = bounds[0::2], bounds.item(-1) - bounds.item(0)
         sizes -= HEADER_SIZE
     payloads = None
+    if not data.attributed:  # who has attributes mostly has them in the first message, too
+        flag = data.bytes.item(positions.item(0) + _LOW_FLAG_BYTE)
+        data.attributed = bool(flag & FLAG_HAS_ATTRIBUTES)
     if with_body and span < _DENSE_BYTES * count and not shown and not data.attributed:
         payloads = bodies(data, starts, sizes, bounds, table)
     # Where there were attributes, their length is what a payload begins with.
