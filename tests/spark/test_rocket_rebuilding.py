@@ -105,6 +105,18 @@ def run(root: Path, *structures: str, options: Any = None, **given: Any) -> Any:
     return rebuild(None, str(root), structures or None, options=options, **given)
 
 
+def killed_at(patching: pytest.MonkeyPatch, root: Path, owner: Any, step: str) -> None:
+    """Rebuild as far as a step, which fails."""
+
+    def killed(*_: Any) -> Any:
+        raise RuntimeError("killed")
+
+    with patching.context() as patched:
+        patched.setattr(owner, step, killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(root)
+
+
 @pytest.mark.parametrize("structures", [PLAIN, *((name,) for name in PLAIN)])
 def test_what_is_built_is_byte_for_byte_what_dispatch_wrote(
     store: Path, structures: tuple[str, ...]
@@ -201,14 +213,7 @@ def test_a_part_that_a_power_cut_took_away_is_written_again(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = files_of(store)
-
-    def build(*_: Any) -> Any:
-        raise RuntimeError("killed")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(BuildJob, "work", build)
-        with pytest.raises(RuntimeError):
-            run(store)
+    killed_at(monkeypatch, store, BuildJob, "work")
     parts = sorted(
         (store / ".tubestore" / rebuilding.WORK_DIRECTORY / "rebuild" / "parts").iterdir()
     )
@@ -241,14 +246,7 @@ def test_one_that_was_killed_while_it_replaced_begins_anew(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = files_of(store)
-
-    def install(*_: Any) -> Any:
-        raise RuntimeError("killed")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(rebuilding, "install", install)
-        with pytest.raises(RuntimeError):
-            run(store)
+    killed_at(monkeypatch, store, rebuilding, "install")
     assert run(store).done.resumed == 0
     assert files_of(store) == before
 
@@ -256,13 +254,7 @@ def test_one_that_was_killed_while_it_replaced_begins_anew(
 def test_a_log_that_changed_since_is_read_again(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(*_: Any) -> Any:
-        raise RuntimeError("killed")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(BuildJob, "work", build)
-        with pytest.raises(RuntimeError):
-            run(store)
+    killed_at(monkeypatch, store, BuildJob, "work")
     with rocketcompat.open(store, "w", CONFIG, background=False) as opened:
         opened.put_message(Message("topic0", b"one more", keys=["more"]))
     before = files_of(store)
