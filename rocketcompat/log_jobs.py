@@ -43,8 +43,6 @@ KEY_HASH = np.dtype("<i4")
 WINDOW_BYTES = 1 << 20
 #: Records are staged, described and placed about so many bytes at a time.
 BLOCK_BYTES = WINDOW_BYTES
-#: What is written of a file is begun to be brought to the disk so many bytes at a time.
-WRITE_OUT_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)

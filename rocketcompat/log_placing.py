@@ -27,7 +27,6 @@ from rocketcompat.log_jobs import (
     LOG_SUFFIX,
     ROW,
     ROWS_SUFFIX,
-    WRITE_OUT_BYTES,
     LogPart,
     StagedPiece,
     digest_of,
@@ -36,6 +35,7 @@ from rocketcompat.queue_offset_table import QueueKey
 from tubestore.errors import InvalidMessage
 from tubestore.filenames import join
 from tubestore.kernels import Int64s, offsets_of, ranks
+from tubestore.placing import WRITE_OUT_BYTES, Room
 from tubestore.vfs import Vfs, VfsFile
 
 
@@ -155,7 +155,7 @@ def write_part(
     target = vfs.open(final, create=True)
     if whole:
         target.truncate(file_size)
-    digest, room, at, begun = xxhash.xxh3_64(), _Room(), 0, 0
+    digest, room, at, begun = xxhash.xxh3_64(), Room(BLOCK_BYTES), 0, 0
     for stretch in part.stretches:
         for buffer in _placed(vfs, staging, stretch, part.start + at, now, room):
             target.pwrite(buffer.data, at)
@@ -172,21 +172,8 @@ def write_part(
     return LogPart(path, part.start, part.size, digest.hexdigest(), file_size if whole else at)
 
 
-class _Room:
-    """Memory for one block after the other: what a process touches first costs it most."""
-
-    def __init__(self) -> None:
-        self._bytes = np.empty(BLOCK_BYTES, np.uint8)
-
-    def of(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return room for a block; that before it is gone."""
-        if size > len(self._bytes):
-            self._bytes = np.empty(size, np.uint8)
-        return self._bytes[:size]
-
-
 def _placed(
-    vfs: Vfs, staging: str, stretch: Stretch, physical_offset: int, now: int, room: _Room
+    vfs: Vfs, staging: str, stretch: Stretch, physical_offset: int, now: int, room: Room
 ) -> Iterator[Any]:
     """Yield the records of a stretch, a block at a time, with everything filled in.
 

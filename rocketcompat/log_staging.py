@@ -40,7 +40,6 @@ from rocketcompat.log_jobs import (
     LOG_SUFFIX,
     ROW,
     ROWS_SUFFIX,
-    WRITE_OUT_BYTES,
     StagedPiece,
     digest_of,
 )
@@ -55,6 +54,7 @@ from tubestore.errors import (
 )
 from tubestore.filenames import join
 from tubestore.kernels import Int64s, bytes_of, slices
+from tubestore.placing import WRITE_OUT_BYTES
 from tubestore.task_staging import TaskStaging
 from tubestore.vfs import Vfs, VfsFile
 

@@ -52,6 +52,8 @@ Array = np.ndarray[Any, Any]
 #: Data that is in memory at a time, a thread: it is gone through five times, so it should stay in
 #: the processor's cache (8 MiB take twice as long).
 WINDOW_BYTES = 1 << 20
+#: What is written of a file is begun to be brought to the disk so many bytes at a time.
+WRITE_OUT_BYTES = 8 << 20
 #: Jobs smaller than this are placed by the calling thread alone.
 THREADED_BYTES = 32 << 20
 _THREADS_MAX = 8
@@ -59,6 +61,19 @@ _OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
 _ID_AT = DATA_HEADER.position("msg_id")
 #: The data offset of a first entry whose pair is being rewritten.
 _MARK = -1
+
+
+class Room:
+    """Memory for one block after the other: what a process touches first costs it most."""
+
+    def __init__(self, size: int) -> None:
+        self._bytes = np.empty(size, np.uint8)
+
+    def of(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return room for a block; that before it is gone."""
+        if size > len(self._bytes):
+            self._bytes = np.empty(size, np.uint8)
+        return self._bytes[:size]
 
 
 def place_all(
@@ -144,16 +159,19 @@ def _mark(index: VfsFile, entries: Array) -> None:
 def _place_records(
     data: VfsFile, staged: StagedFile, starts: Array, file: PlacedFile, ids: Array | None
 ) -> str:
-    """Write offsets and ids into the records, a window at a time; returns the staged digest."""
-    digest = xxhash.xxh3_64()
+    """Write offsets and ids into the records, a window at a time; returns the staged digest.
+
+    What was written is begun to be brought to the disk, so that the sync finds little left to do.
+    """
+    digest, room = xxhash.xxh3_64(), Room(WINDOW_BYTES)
     bounds = np.append(starts, file.data_size)
-    row = 0
+    row = begun = 0
     while row < len(starts):
         low = int(starts[row])
         stop = max(row + 1, int(bounds.searchsorted(low + WINDOW_BYTES, "right")) - 1)
         end = int(bounds[stop])
-        records = np.frombuffer(data.pread(end - low, low), np.uint8).copy()
-        if len(records) != end - low:
+        records = room.of(end - low)
+        if data.pread_into(records.data, low) != end - low:
             raise InvalidMessage(f"{data.path}: shorter than it was staged")
         places = starts[row:stop] - low
         offsets = np.arange(row, stop, dtype=np.int64) * ENTRY_SIZE
@@ -166,6 +184,9 @@ def _place_records(
             kernels.scatter(records, places + _ID_AT, ids[row:stop].astype(">i8"))
         data.pwrite(records.data, low)
         row = stop
+        if end - begun >= WRITE_OUT_BYTES:
+            data.let_go(end - begun, begun)
+            begun = end
     return digest.hexdigest()
 
 
