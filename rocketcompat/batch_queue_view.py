@@ -18,7 +18,7 @@ from rocketcompat.batch_consume_queue import end_of
 from rocketcompat.consume_queue_units import Units, units_of
 from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_CQ_UNIT, parse_offset_name
-from rocketcompat.log_units import LogUnits, QueueKey, ScannedUnits
+from rocketcompat.log_units import LogUnits, QueueKey, ScannedUnits, WantedQueues
 from rocketcompat.queue_view import QueueView, QueueViews
 from rocketcompat.scanned_end import ScannedEnd
 from tubestore.kernels import Int64s
@@ -120,7 +120,7 @@ class BatchQueueViews:
         names = directory.queue_names(BATCH_CONSUME_QUEUE_DIRECTORY)
         self._on_disk = {key for key in names if key[0] in self._topics}
         if scanned is None and self._topics:
-            scanned = LogUnits(directory, topic=topic).scan().of_batches()
+            scanned = LogUnits(directory, WantedQueues(topic=topic)).scan().of_batches()
         if scanned is not None:
             self._regions, self.log_end = list(scanned.regions), scanned.log_end
             self._computed = {key: units for key, (_, units) in scanned.units.items()}
@@ -175,28 +175,30 @@ class AllQueueViews:
     """The queues of both kinds of a directory."""
 
     def __init__(
-        self, directory: StoreDirectory, *, topic: str | None = None, trust: bool = False
-    ) -> None:
-        units = None if trust else LogUnits(directory, topic=topic).scan()
-        self._ordinary = QueueViews(
-            directory, topic=topic, trust=trust, scanned=units.plain() if units else None
-        )
-        self._batches = BatchQueueViews(
+        self, directory: StoreDirectory, *, only: QueueKey | None = None, topic: str | None = None,
+        trust: bool = False,
+    ) -> None:  # fmt: skip
+        units = None if trust else LogUnits(directory, WantedQueues(only, topic)).scan()
+        self.ordinary = QueueViews(
+            directory, only=only, topic=topic, trust=trust,
+            scanned=units.plain() if units else None,
+        )  # fmt: skip
+        self.batches = BatchQueueViews(
             directory, topic=topic, scanned=units.of_batches() if units else None
         )
         #: Regions of the log without records, and its end.
-        self.regions, self.log_end = self._ordinary.regions, self._ordinary.log_end
+        self.regions, self.log_end = self.ordinary.regions, self.ordinary.log_end
 
     def keys(self) -> list[QueueKey]:
         """Return the queues on disk and in the log, those of batches last."""
-        return [*self._ordinary.keys(), *self._batches.keys()]
+        return [*self.ordinary.keys(), *self.batches.keys()]
 
     def __iter__(self) -> Iterator[QueueView | BatchQueueView]:
-        return chain(self._ordinary, self._batches)
+        return chain(self.ordinary, self.batches)
 
     def find(self, topic: str, queue_id: int) -> QueueView | BatchQueueView | None:
         """Return a queue's view, None if it is neither on disk nor in the log."""
-        return self._ordinary.find(topic, queue_id) or self._batches.find(topic, queue_id)
+        return self.ordinary.find(topic, queue_id) or self.batches.find(topic, queue_id)
 
 
 def views_of(

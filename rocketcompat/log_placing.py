@@ -35,7 +35,7 @@ from rocketcompat.queue_offset_table import QueueKey
 from tubestore.errors import InvalidMessage
 from tubestore.filenames import join
 from tubestore.kernels import Int64s, offsets_of, ranks
-from tubestore.placing import WRITE_OUT_BYTES, Room
+from tubestore.placing import EarlyWriteOut, Room
 from tubestore.vfs import Vfs, VfsFile
 
 
@@ -155,15 +155,13 @@ def write_part(
     target = vfs.open(final, create=True)
     if whole:
         target.truncate(file_size)
-    digest, room, at, begun = xxhash.xxh3_64(), Room(BLOCK_BYTES), 0, 0
+    digest, room, write_out, at = xxhash.xxh3_64(), Room(BLOCK_BYTES), EarlyWriteOut(target), 0
     for stretch in part.stretches:
         for buffer in _placed(vfs, staging, stretch, part.start + at, now, room):
             target.pwrite(buffer.data, at)
             digest.update(buffer.data)
             at += len(buffer)
-            if at - begun >= WRITE_OUT_BYTES:
-                target.let_go(at - begun, begun)
-                begun = at
+            write_out.reached(at)
     if more:
         left = file_size - part.start % file_size - part.size
         target.pwrite(BLANK.pack(total_size=left, magic_code=MAGIC_BLANK), part.size)

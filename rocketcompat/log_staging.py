@@ -53,8 +53,8 @@ from tubestore.errors import (
     MessageTooLarge,
 )
 from tubestore.filenames import join
-from tubestore.kernels import Int64s, bytes_of, slices
-from tubestore.placing import WRITE_OUT_BYTES
+from tubestore.kernels import Int64s, joined
+from tubestore.placing import EarlyWriteOut
 from tubestore.task_staging import TaskStaging
 from tubestore.vfs import Vfs, VfsFile
 
@@ -89,7 +89,8 @@ class StagedLogWriter(TaskStaging):
         self._hashes: list[Any] = []
         self._is_plain = True
         self._kind: tuple[bool, bool] | None = None
-        self._size = self._begun = 0
+        self._size = 0
+        self._write_out: EarlyWriteOut | None = None
 
     def write(self, messages: Any) -> None:
         """Take messages as `put_columns` does; they get their store time when published."""
@@ -115,7 +116,7 @@ class StagedLogWriter(TaskStaging):
         ):
             raise InvalidMessage("an inner batch: its queue offsets are given out by put only")
         self._check_kind(True, True)
-        data, bounds = _joined(records, sizes)
+        data, bounds = joined(records.data, records.starts, sizes)
         self._add(data, bounds, self._queues_of(records), records)
 
     def _queues_of(self, records: RecordColumns) -> Int64s:
@@ -142,14 +143,14 @@ class StagedLogWriter(TaskStaging):
                 for suffix in (LOG_SUFFIX, ROWS_SUFFIX):
                     path = join(self.directory, self._name + suffix)
                     self._files.append(self._vfs.open(path, create=True))
+                self._write_out = EarlyWriteOut(self._files[0])
             for first, end in blocks_of(bounds):
                 block = memoryview(data)[int(bounds[first]) : int(bounds[end])]
                 self._files[0].pwrite(block, self._size)
                 self._blocks.append((end - first, len(block), digest_of(block)))
                 self._size += len(block)
-            if self._size - self._begun >= WRITE_OUT_BYTES:
-                self._files[0].let_go(self._size - self._begun, self._begun)
-                self._begun = self._size
+            assert self._write_out is not None
+            self._write_out.reached(self._size)
         except OSError as error:
             raise self._failed(error) from error
         self._note(queues, records)
@@ -218,13 +219,3 @@ def blocks_of(bounds: Int64s) -> Iterator[tuple[int, int]]:
     count = round(size / BLOCK_BYTES)
     cuts = bounds.searchsorted([first + size * number // count for number in range(1, count)])
     yield from pairwise(sorted({0, *cuts.tolist(), len(bounds) - 1}))
-
-
-def _joined(records: RecordColumns, sizes: Int64s) -> tuple[Any, Int64s]:
-    """Return the bytes of records and their boundaries, without a copy if nothing lies between."""
-    starts = records.starts
-    bounds = np.append(starts, starts[-1] + sizes[-1])
-    if np.array_equal(bounds[1:], starts + sizes):
-        return records.data, bounds
-    raw = slices(records.data, starts, sizes)
-    return bytes_of(raw.buffers()[2]), np.frombuffer(raw.buffers()[1], np.int64)[: len(sizes) + 1]

@@ -26,6 +26,19 @@ QueueKey = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class WantedQueues:
+    """Which queues are looked at: one, those of one topic, or all."""
+
+    only: QueueKey | None = None
+    topic: str | None = None
+
+    def __contains__(self, key: QueueKey) -> bool:
+        if self.only is not None:
+            return key == self.only
+        return self.topic is None or key[0] == self.topic
+
+
+@dataclass(frozen=True, slots=True)
 class ScannedUnits:
     """What a scan of the log says of queues: queue offsets of each, in the log's order, and units.
 
@@ -37,16 +50,17 @@ class ScannedUnits:
     log_end: int
 
 
+ALL_QUEUES = WantedQueues()
+
+
 class LogUnits:
     """Takes pieces of the log, in order, and gives the units of the queues that are wanted.
 
-    Of one queue, of those of one topic, or of all; queues of inner batches are kept apart.
+    Queues of inner batches are kept apart.
     """
 
-    def __init__(
-        self, directory: StoreDirectory, *, only: QueueKey | None = None, topic: str | None = None
-    ) -> None:
-        self._directory, self._only, self._topic = directory, only, topic
+    def __init__(self, directory: StoreDirectory, wanted: WantedQueues = ALL_QUEUES) -> None:
+        self._directory, self._wanted = directory, wanted
         self._batch_topics = directory.config.batch_topics
         self._regions: list[Region] = []
         self._log_end = directory.log.min_offset
@@ -88,17 +102,12 @@ class LogUnits:
         }
         return ScannedUnits(found, self._regions, self._log_end)
 
-    def _wants(self, key: QueueKey) -> bool:
-        if self._only is not None:
-            return key == self._only
-        return self._topic is None or key[0] == self._topic
-
     def _collect(self, records: RecordColumns) -> None:
         keys, codes = queue_columns(records)
         queued = has_queue_unit(records.column("sys_flag")) & (records.column("queue_offset") >= 0)
         tags = records.tags_codes()
         for number, key in enumerate(keys):
-            if not self._wants(key):
+            if key not in self._wanted:
                 continue
             rows = np.flatnonzero((codes == number) & queued)
             if len(rows) == 0:
@@ -117,7 +126,7 @@ class LogUnits:
         """Collect the units of multi-dispatch: one more in each queue that is named (§1.13)."""
         sizes = records.column("total_size")
         for row, key, offset in copies_of(records):
-            if self._wants(key):
+            if key in self._wanted:
                 unit = units_of([records.base + records.starts[row]], [sizes[row]], [tags[row]])
                 self._plain.setdefault(key, []).append((np.array([offset], np.int64), unit))
 

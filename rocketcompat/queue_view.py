@@ -26,7 +26,7 @@ from rocketcompat.formats import (
     INT32_MAX,
     parse_offset_name,
 )
-from rocketcompat.log_units import LogUnits, QueueKey, ScannedUnits
+from rocketcompat.log_units import LogUnits, QueueKey, ScannedUnits, WantedQueues
 from rocketcompat.scanned_end import ScannedEnd
 from rocketcompat.topics import SCHEDULE_TOPIC
 from tubestore.kernels import Int64s
@@ -114,7 +114,7 @@ class QueueViews:
         trust: bool = False, scanned: ScannedUnits | None = None,
     ) -> None:  # fmt: skip
         """`trust` believes the files; with `scanned` the log is not read here."""
-        self._directory, self._only, self._topic = directory, only, topic
+        self._directory, self._wanted = directory, WantedQueues(only, topic)
         self._trust = trust
         self._units_per_file = directory.config.consume_queue_file_size // CQ_UNIT.size
         self.regions: list[Region] = []
@@ -125,12 +125,12 @@ class QueueViews:
         if scanned is not None:
             self._take(scanned)
         elif not trust:
-            self._take(LogUnits(directory, only=only, topic=topic).scan().plain())
+            self._take(LogUnits(directory, self._wanted).scan().plain())
         self._end = ScannedEnd(directory, self.log_end)
 
     def keys(self) -> list[QueueKey]:
         """Return the queues on disk and in the log, sorted."""
-        return sorted({*filter(self._wanted, self._on_disk), *self._computed})
+        return sorted({*filter(self._wanted.__contains__, self._on_disk), *self._computed})
 
     def find(self, topic: str, queue_id: int) -> QueueView | None:
         """Return a queue's view, None if it is neither on disk nor in the log."""
@@ -156,11 +156,6 @@ class QueueViews:
         if key in self._computed:
             return self._compared(key, first, units, *self._computed[key])
         return self._compared(key, first, units, np.empty(0, np.int64), units[:0])
-
-    def _wanted(self, key: QueueKey) -> bool:
-        if self._only is not None:
-            return key == self._only
-        return self._topic is None or key[0] == self._topic
 
     def _take(self, scanned: ScannedUnits) -> None:
         """Take what the log has, a unit a queue offset."""

@@ -223,6 +223,24 @@ def slices(data: Buffer | pa.Buffer, starts: Int64s, sizes: Int64s) -> pa.LargeB
     return pa.array([bytes(view[a:b]) for a, b in pairs], pa.large_binary())
 
 
+def joined(
+    data: Buffer | pa.Buffer, starts: Int64s, sizes: Int64s
+) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Int64s]:
+    """Return slices, one at least, one behind the other, and their boundaries from 0 on.
+
+    Where they stand so in `data` it is a part of that, else a copy, which may be written to.
+
+    >>> joined(b"abcd", np.array([1, 2]), np.array([1, 2]))[0].tobytes()
+    b'bcd'
+    """
+    bounds, first = offsets_of(sizes), starts.item(0)
+    if np.array_equal(starts - first, bounds[:-1]):
+        return bytes_of(data)[first : first + bounds.item(-1)], bounds
+    _, edges, copied = slices(data, starts, sizes).buffers()
+    low = np.frombuffer(edges, np.int64).item(0)
+    return bytes_of(copied)[low : low + bounds.item(-1)], bounds
+
+
 def bounds_of(starts: Int64s, ends: Int64s) -> Int64s:
     """Return start, end, start, end … of some pieces."""
     bounds = np.empty(2 * len(starts), np.int64)

@@ -53,7 +53,7 @@ Array = np.ndarray[Any, Any]
 #: the processor's cache (8 MiB take twice as long).
 WINDOW_BYTES = 1 << 20
 #: What is written of a file is begun to be brought to the disk so many bytes at a time.
-WRITE_OUT_BYTES = 8 << 20
+_WRITE_OUT_BYTES = 8 << 20
 #: Jobs smaller than this are placed by the calling thread alone.
 THREADED_BYTES = 32 << 20
 _THREADS_MAX = 8
@@ -74,6 +74,19 @@ class Room:
         if size > len(self._bytes):
             self._bytes = np.empty(size, np.uint8)
         return self._bytes[:size]
+
+
+class EarlyWriteOut:
+    """Begins to bring a file to the disk while it is written: the sync then finds little to do."""
+
+    def __init__(self, file: VfsFile) -> None:
+        self._file, self._begun = file, 0
+
+    def reached(self, end: int) -> None:
+        """Take note that everything before `end` is written."""
+        if end - self._begun >= _WRITE_OUT_BYTES:
+            self._file.let_go(end - self._begun, self._begun)
+            self._begun = end
 
 
 def place_all(
@@ -159,13 +172,10 @@ def _mark(index: VfsFile, entries: Array) -> None:
 def _place_records(
     data: VfsFile, staged: StagedFile, starts: Array, file: PlacedFile, ids: Array | None
 ) -> str:
-    """Write offsets and ids into the records, a window at a time; returns the staged digest.
-
-    What was written is begun to be brought to the disk, so that the sync finds little left to do.
-    """
-    digest, room = xxhash.xxh3_64(), Room(WINDOW_BYTES)
+    """Write offsets and ids into the records, a window at a time; returns the staged digest."""
+    digest, room, write_out = xxhash.xxh3_64(), Room(WINDOW_BYTES), EarlyWriteOut(data)
     bounds = np.append(starts, file.data_size)
-    row = begun = 0
+    row = 0
     while row < len(starts):
         low = int(starts[row])
         stop = max(row + 1, int(bounds.searchsorted(low + WINDOW_BYTES, "right")) - 1)
@@ -184,9 +194,7 @@ def _place_records(
             kernels.scatter(records, places + _ID_AT, ids[row:stop].astype(">i8"))
         data.pwrite(records.data, low)
         row = stop
-        if end - begun >= WRITE_OUT_BYTES:
-            data.let_go(end - begun, begun)
-            begun = end
+        write_out.reached(end)
     return digest.hexdigest()
 
 

@@ -98,15 +98,13 @@ def cq(
     directory = given.directory()
     from itertools import chain
 
-    from rocketcompat.batch_queue_view import BatchQueueViews
+    from rocketcompat.batch_queue_view import AllQueueViews
     from rocketcompat.dump import dump_batch_units, dump_units
-    from rocketcompat.queue_view import QueueViews
 
     only = (topic, queue) if topic is not None and queue is not None else None
-    views = QueueViews(directory, only=only, topic=topic, trust=trust_queues)
-    batches = BatchQueueViews(directory, topic=topic)
-    check_queue(directory, [*views.keys(), *batches.keys()], topic, queue)
-    every = chain(dump_units(views, start), dump_batch_units(batches, start))
+    views = AllQueueViews(directory, only=only, topic=topic, trust=trust_queues)
+    check_queue(directory, views.keys(), topic, queue)
+    every = chain(dump_units(views.ordinary, start), dump_batch_units(views.batches, start))
     rows = (row for row in every if queue is None or row["queue_id"] == queue)
     emit_rows(
         rows,

@@ -67,8 +67,8 @@ class TubeConvertJob:
 
     def _stage(self, writer: StagedLogWriter, split: Split) -> int:
         """Stage the records of a split in the order of their ids; returns how many are damaged."""
-        directories = {portion.shard.directory for portion in split.portions}
         records, keys, left_out = [], [np.empty(0, np.int64)], 0
+        directories = (portion.shard.directory for portion in split.portions)
         highest = dict.fromkeys(directories, np.iinfo(np.int64).min)
         for portion in split.portions:
             shard = portion.shard
@@ -77,7 +77,7 @@ class TubeConvertJob:
                 if not len(tube):
                     continue
                 made = to_log(shard.topic, tube, self.load.config)
-                if len(directories) == 1:  # a shard has its order
+                if len(highest) == 1:  # a shard has its order
                     _write(writer, made)
                     continue
                 records.append(made)

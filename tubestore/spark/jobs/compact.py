@@ -32,7 +32,6 @@ from tubestore.records import (
     HEADER_SIZE,
     EncodedBatch,
     RecordColumns,
-    binary_bounds,
     verify_entries,
 )
 from tubestore.shard_bytes import ShardBytes, Window
@@ -134,14 +133,9 @@ def _records_of(entries: Any, window: Window) -> EncodedBatch:
     """Return sound records, one at least, as they lie, in a copy."""
     assert window.data is not None
     starts = entries["data_offset"].astype(np.int64) - window.data_start
-    bounds = kernels.offsets_of(entries["data_size"].astype(np.int64))
-    first = starts.item(0)
-    if np.array_equal(starts - first, bounds[:-1]):
-        data = kernels.bytes_of(window.data)[first : first + bounds.item(-1)].copy()
-    else:
-        taken = kernels.slices(window.data, starts, bounds[1:] - bounds[:-1])
-        low = binary_bounds(taken).item(0)
-        data = kernels.bytes_of(taken.buffers()[2])[low : low + bounds.item(-1)]
+    data, bounds = kernels.joined(window.data, starts, entries["data_size"].astype(np.int64))
+    if not data.flags.writeable:  # a part of the window
+        data = data.copy()
     return EncodedBatch(data, entries.copy(), bounds[:-1])
 
 
