@@ -42,7 +42,7 @@ from rocketcompat.readable_log import ReadableLog
 from rocketcompat.told_records import Told, ToldRecords
 from rocketcompat.transient_pool import BufferedFile, TransientStorePool
 from tubestore.clock import Clock
-from tubestore.errors import StoreBusy, StoreFailed, TubeStoreError
+from tubestore.errors import StoreBusy, StoreFailed, TubeStoreError, again
 from tubestore.group_commit import GroupCommit
 from tubestore.kernels import Int64s
 from tubestore.vfs import Vfs
@@ -154,7 +154,7 @@ class CommitLog(ReadableLog):
         self._refuse_if_busy()
         with self._put_lock:
             if (stopped := self._failed or self.refusal) is not None:
-                raise stopped
+                raise again(stopped)
             now = self._held_since = self._clock.now_ms()
             try:
                 table = self._next_queue_offsets
@@ -202,7 +202,7 @@ class CommitLog(ReadableLog):
         self._refuse_if_busy()
         with self._put_lock:
             if (stopped := self._failed or self.refusal) is not None:
-                raise stopped
+                raise again(stopped)
             now = self._held_since = self._clock.now_ms()
             keys = encoded.queue_keys(firsts)
             bases = np.array([self._next_queue_offsets.get(key, 0) for key in keys] + [0], np.int64)
@@ -269,7 +269,7 @@ class CommitLog(ReadableLog):
         Group commit: threads that come while a sync runs share the next one.
         """
         if self._failed is not None:
-            raise self._failed
+            raise again(self._failed)
         offset = min(offset, self._end)
         if timeout is None:
             return self._syncs.reach(offset, self._sync)
@@ -293,7 +293,7 @@ class CommitLog(ReadableLog):
         self.flush()  # most of it, before anybody has to wait
         with self._put_lock:
             if (stopped := self._failed or self.refusal) is not None:
-                raise stopped
+                raise again(stopped)
             self.flush()
             yield
 
@@ -390,7 +390,7 @@ class CommitLog(ReadableLog):
     def _sync(self) -> int:
         """Sync what readers see, for everybody who waits; returns how far that is."""
         if self._failed is not None:
-            raise self._failed
+            raise again(self._failed)
         timestamp = self._store_timestamp
         self.sync_count += 1
         self.commit()
@@ -399,7 +399,7 @@ class CommitLog(ReadableLog):
             self.queue.flush()
         except OSError as error:
             self._failed = StoreFailed(self.queue.directory, f"sync: {error}")
-            raise self._failed from error
+            raise again(self._failed) from error
         return self._note_synced(end, timestamp)
 
     def _note_synced(self, end: int, timestamp: int) -> int:
@@ -412,4 +412,4 @@ class CommitLog(ReadableLog):
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             return error
         self._failed = StoreFailed(self.queue.directory, f"write: {error}")
-        return self._failed
+        return again(self._failed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
+from copy import copy
 
 from tubestore.errors import StoreFailed, TubeStoreError
 
@@ -53,7 +54,7 @@ class ServiceThread(ABC):
         """Log a problem and keep it; one that comes again and again is kept once."""
         _log.error("%s: %s", self.name, problem)
         if not self.problems or str(self.problems[-1]) != str(problem):
-            self.problems.append(problem)
+            self.problems.append(copy(problem))  # without its traceback and what that refers to
 
     def _run(self, wait: float) -> None:
         while not self._stop.wait(wait):

@@ -31,7 +31,7 @@ from rocketcompat.recovery import recover_followers, recover_log
 from rocketcompat.schedule import FIRST_SECONDS, ScheduleMessageService
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from rocketcompat.store_lock import StoreLock
-from tubestore.errors import NotAStore, TubeStoreError
+from tubestore.errors import NotAStore, TubeStoreError, again
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Writer:
         if log.failed is not None:
             self.dispatcher.abandon()
             self.flusher.shutdown()
-            raise log.failed
+            raise again(log.failed)
         log.commit()
         self.dispatcher.shutdown()
         self.flusher.shutdown()

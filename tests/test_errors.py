@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import errno
+import os
 import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -91,6 +93,56 @@ def test_an_error_comes_back_from_a_worker_process() -> None:
 def test_who_does_not_know_us_catches_the_usual_errors(error: type, family: type) -> None:
     assert issubclass(error, family)
     assert issubclass(error, errors.TubeStoreError)
+
+
+def test_a_full_disk_is_an_error_of_the_operating_system() -> None:
+    failed = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "/s/t-0/0.tube")
+    error = errors.failed_write("/s/t-0", failed)
+    assert isinstance(error, errors.DiskFull)
+    assert (error.errno, error.strerror) == (errno.EDQUOT, os.strerror(errno.EDQUOT))
+    assert (error.filename, error.path) == ("/s/t-0", "/s/t-0")
+    found = pickle.loads(pickle.dumps(error))
+    assert (found.errno, found.strerror, found.filename) == (
+        error.errno,
+        error.strerror,
+        error.filename,
+    )
+    assert isinstance(error.__cause__, OSError)
+    assert error.__cause__.filename == "/s/t-0/0.tube"
+    assert errors.DiskFull("/s", "no space").errno == errno.ENOSPC
+
+
+@each_error
+def test_an_error_says_that_nothing_was_taken_unless_it_knows_better(
+    error: errors.TubeStoreError,
+) -> None:
+    assert error.taken == "no"
+    assert isinstance(error, errors.OffsetOutOfRange) or error.offset is None
+
+
+def test_what_was_taken_survives_pickling() -> None:
+    error = errors.DiskFull("/s/t-0", "no space")
+    error.taken, error.offset = "yes", 28
+    found = pickle.loads(pickle.dumps(error))
+    assert (found.taken, found.offset) == ("yes", 28)
+
+
+@each_error
+def test_a_kept_error_comes_again_with_the_same_facts(error: errors.TubeStoreError) -> None:
+    fresh = errors.again(error)
+    assert fresh is not error
+    assert type(fresh) is type(error)
+    assert (str(fresh), fresh.args, vars(fresh)) == (str(error), error.args, vars(error))
+    assert fresh.__cause__ is error
+
+
+def test_a_note_on_one_raise_does_not_come_with_the_next() -> None:
+    kept = errors.StoreClosed("t-0 is closed")
+    for fresh in (errors.again(kept), errors.again(kept)):
+        fresh.add_note("while closing")
+        assert fresh.__notes__ == ["while closing"]
+    kept.add_note("of the first raise")
+    assert not hasattr(errors.again(kept), "__notes__")
 
 
 def test_every_error_is_a_name_of_the_package() -> None:

@@ -4,16 +4,31 @@ Every one derives from `TubeStoreError`, carries its facts as attributes, and
 survives pickling (a worker process may hand it to its parent).
 What is expected is not an exception: an empty page, a full buffer that is
 being flushed, a torn tail that recovery cut.
+
+A store that refuses calls keeps its reason as an exception. The kept one is never raised: each
+raise of one object adds its frames to the object's traceback. `again` makes the one to raise.
 """
 
 from __future__ import annotations
 
+import copy
 import errno
-from typing import Any
+import os
+from typing import Any, Literal, TypeVar
+
+#: Whether a message is in the store after its append failed; see `TubeStoreError.taken`.
+Taken = Literal["no", "yes", "unknown"]
 
 
 class TubeStoreError(Exception):
     """The root: catch it to catch everything that this package raises by design."""
+
+    #: Of an append or a put. "no": nothing of it is in the store, and readers never see it. "yes":
+    #: it has its place (`offset`) and is written when that is possible, but its level was not
+    #: reached. "unknown": a write failed in between, and the next opening decides.
+    taken: Taken = "no"
+    #: Where the message is, if it was taken.
+    offset: int | None = None
 
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
@@ -72,15 +87,17 @@ class StoreBusy(TubeStoreError, TimeoutError):
 
 
 class DiskFull(TubeStoreError, OSError):
-    """No space for a write; nothing was lost, appends are refused until a flush succeeds again.
+    """No room for a write; nothing that was taken is lost, and a later flush may succeed.
 
-    The append that met the full disk first has been taken: it stands in memory and is written
-    when there is room. Those that are refused after it have not.
+    `taken` tells whether the message of the append that raised it has a place in the store.
     """
 
-    def __init__(self, path: str, cause: str) -> None:
-        super().__init__(path, cause)
+    def __init__(self, path: str, cause: str, number: int = errno.ENOSPC) -> None:
+        OSError.__init__(self, number, os.strerror(number), path)
         self.path, self.cause = path, cause
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.path, self.cause, self.errno), vars(self)
 
     def describe(self) -> str:
         """Return the sentence."""
@@ -93,8 +110,27 @@ def is_disk_full(error: OSError) -> bool:
 
 
 def failed_write(path: str, error: OSError) -> DiskFull | StoreFailed:
-    """Return what to raise for a write or sync below `path` that the system refused."""
-    return (DiskFull if is_disk_full(error) else StoreFailed)(path, str(error))
+    """Return the error for a write or sync below `path` that the system refused."""
+    failed: DiskFull | StoreFailed
+    if is_disk_full(error):
+        assert error.errno is not None
+        failed = DiskFull(path, str(error), error.errno)
+    else:
+        failed = StoreFailed(path, str(error))
+    # A copy: the caught one refers to the frames of its traceback, and a store may keep this.
+    failed.__cause__ = copy.copy(error)
+    return failed
+
+
+Kept = TypeVar("Kept", bound=TubeStoreError)
+
+
+def again(error: Kept) -> Kept:
+    """Return a new exception to raise for a kept one: same type and facts, `error` its cause."""
+    fresh = copy.copy(error)
+    vars(fresh).pop("__notes__", None)  # the list would be shared, and grow
+    fresh.__cause__ = error
+    return fresh
 
 
 class ReadOnlyStore(TubeStoreError):

@@ -16,11 +16,12 @@ Next to read: `message_store.py`.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from enum import Enum
 
-from tubestore.errors import StoreFailed
+from tubestore.errors import StoreFailed, again
 
 #: Who was not woken looks again: whoever should have woken him may have been interrupted.
 _LOOK_AGAIN_SECONDS = 1.0
@@ -109,7 +110,7 @@ class GroupCommit:
         except BaseException as error:
             with self._lock:
                 if isinstance(error, StoreFailed):  # a full disk, for one, may be tried again
-                    self._failure = error
+                    self._failure = copy.copy(error)
                 self._running = False
                 self._wake()
             raise
@@ -145,7 +146,7 @@ class GroupCommit:
                 busy = self._running or (self._preparing and end is not None and not prepared)
                 if safe or not busy:
                     if self._failure is not None:
-                        raise self._failure
+                        raise again(self._failure)
                     if safe:
                         return _State.SAFE
                     if preparing:

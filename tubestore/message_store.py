@@ -18,7 +18,7 @@ import numpy as np
 
 from tubestore.clock import Clock
 from tubestore.double_buffer import Background
-from tubestore.errors import DiskFull, MessageTooLarge, StoreClosed, StoreFailed
+from tubestore.errors import DiskFull, MessageTooLarge, StoreClosed, StoreFailed, again
 from tubestore.file_store import MsgFileStore
 from tubestore.group_commit import GroupCommit
 from tubestore.journalled_shard import JournalledShard
@@ -295,7 +295,7 @@ class MessageStore(JournalledShard):
         """Return what a reader sees now: files and both buffers, at one moment."""
         with self._append_lock:
             if isinstance(self._refusal, StoreClosed):
-                raise self._refusal
+                raise again(self._refusal)
             self.counters.reads += 1
             if self._lent:
                 self._take_back()

@@ -11,7 +11,7 @@ from functools import partial
 
 from tubestore.checkpoint import read_checkpoint
 from tubestore.commit_records import Horizon
-from tubestore.errors import StoreClosed
+from tubestore.errors import StoreClosed, again
 from tubestore.file_store import Damage, FileSnapshot, MsgFileStore
 from tubestore.filenames import store_key
 from tubestore.formats import INDEX_ENTRY
@@ -103,7 +103,7 @@ class ShardReader:
     def view(self) -> ShardView:
         """Return what is visible."""
         if self._refusal is not None:
-            raise self._refusal
+            raise again(self._refusal)
         return self._view
 
     def wait_beyond(self, offset: int, timeout: float) -> None:

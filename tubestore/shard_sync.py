@@ -18,7 +18,14 @@ from collections.abc import Callable
 
 from tubestore.checkpoint import write_checkpoint
 from tubestore.clock import Clock
-from tubestore.errors import DiskFull, StoreClosed, StoreFailed, TubeStoreError, failed_write
+from tubestore.errors import (
+    DiskFull,
+    StoreClosed,
+    StoreFailed,
+    TubeStoreError,
+    again,
+    failed_write,
+)
 from tubestore.file_store import MsgFileStore
 from tubestore.filenames import store_key
 from tubestore.group_commit import GroupCommit
@@ -62,7 +69,7 @@ class SyncedShard:
 
     def _check_open(self) -> None:
         if self._refusal is not None and not isinstance(self._refusal, DiskFull):
-            raise self._refusal
+            raise again(self._refusal)
 
     def _roll(self) -> None:
         """Seal full segments; without room for the next file the next flush tries again."""
@@ -94,7 +101,7 @@ class SyncedShard:
         return self._commits.end
 
     def _refuse(self, error: OSError) -> TubeStoreError:
-        """Remember why appends are refused from now on."""
+        """Keep why appends are refused from now on; returns what to raise."""
         refusal = failed_write(self.files.directory, error)
         if isinstance(refusal, StoreFailed):
             self.failed = True
@@ -105,7 +112,7 @@ class SyncedShard:
                 self._close_room()
             self._room.notify_all()
         log.error("%s", refusal)
-        return refusal
+        return again(refusal)
 
     def sync_files(self, *, checkpoint: bool = False) -> None:
         """Bring what is in the files to stable storage, and leave a checkpoint of that.
@@ -173,4 +180,4 @@ class SyncedShard:
                 self._close_room()
             self._room.notify_all()
         log.error("%s", failed)
-        return failed
+        return again(failed)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tubestore import positions
 from tubestore.arguments import whole_number
 from tubestore.clock import Clock, Time, time_ms
-from tubestore.errors import InvalidMessage, OffsetOutOfRange, StoreClosed
+from tubestore.errors import InvalidMessage, OffsetOutOfRange, StoreClosed, again
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.message_store import MessageStore
 from tubestore.options import StoreOptions, TopicOptions
@@ -85,7 +85,7 @@ class TopicShards:
                 shard = self._shards.get(store_id)
                 if shard is None:
                     if self._refusal is not None:
-                        raise self._refusal
+                        raise again(self._refusal)
                     shard = self._open_shard(self.name, store_id)
                     self._shards[store_id] = shard
         return shard
