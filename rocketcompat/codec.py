@@ -78,6 +78,14 @@ def encode_blank(size: int) -> bytes:
     return BLANK.pack(total_size=size, magic_code=MAGIC_BLANK)
 
 
+def encode_unfinished() -> bytes:
+    """Return the head that stands before data while it is copied into a file's map.
+
+    It is a blank of no bytes: a chain of records ends there, in a real broker too.
+    """
+    return encode_blank(0)
+
+
 def decode_one(
     data: Buffer, position: int = 0, *, physical_offset: int | None = None,
     path: str = "", check_crc: bool = True,

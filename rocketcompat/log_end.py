@@ -22,6 +22,7 @@ from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import DispatchBatch, has_queue_unit
 from rocketcompat.multi_dispatch import copies_of
 from rocketcompat.progress import Progress, QueueKey
+from rocketcompat.record_check import UNFINISHED
 
 
 class QueueOffsets:
@@ -108,6 +109,10 @@ def find_log_end(
         for piece in follow(position, limit):
             position, fault = piece.end, piece.fault
         if fault is None:
+            break
+        last = queue.last
+        if fault == UNFINISHED and last is not None and position >= last.file_from_offset:
+            reason = fault  # what stands behind is of the same copy, and was not acknowledged
             break
         found = find_record(queue, position + 1, limit) if keep_good else None
         if found is not None and goes_on(follow(position, limit), position):

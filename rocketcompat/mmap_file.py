@@ -10,8 +10,10 @@ mapped: no room is an OSError of the put that needs a file, and nothing else. A 
 there is allocated and mapped at the first append. (A file system that writes each block anew, as
 btrfs does, promises less: there the default is the only safe way.)
 
-Always true: a file is mapped for as long as it is written to and not all of it is on stable
-storage, once.
+Always true:
+- a file is mapped for as long as it is written to and not all of it is on stable storage, once;
+- the first eight bytes of an append are stored last: a process that is killed in an append leaves
+  nothing of it that a recovery takes for records.
 
 Next to read: `commit_log.py`.
 """
@@ -21,12 +23,15 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple, Self
 
+from rocketcompat.codec import encode_unfinished
+from rocketcompat.formats import BLANK
 from rocketcompat.mapped_file import MappedFile
 from rocketcompat.options import MessageStoreConfig
 from tubestore.layout import Buffer
 from tubestore.vfs import Vfs, VfsFile, VfsMap
 
 _PAGE = 4096
+_UNFINISHED = encode_unfinished()
 
 
 class WarmUp(NamedTuple):
@@ -73,7 +78,15 @@ class MmapFile(MappedFile):
         end = position + len(data)
         if end > self.file_size:
             raise ValueError(f"{self.path}: {len(data)} bytes do not fit at {position}")
-        (self._map or self.map()).write(data, position)
+        write = (self._map or self.map()).write
+        raw = memoryview(data)
+        if len(raw) > BLANK.size:
+            # In which order the bytes of a copy arrive is the C library's choice, and a kill may
+            # come in between. So the copy stands behind the head of an unfinished one, at which
+            # recovery cuts, until all of it is there; eight bytes are one store.
+            write(_UNFINISHED, position)
+            write(raw[BLANK.size :], position + BLANK.size)
+        write(raw[: BLANK.size], position)
         self.wrote_position = end if claim is None else position + claim
         return position
 

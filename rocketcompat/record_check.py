@@ -142,6 +142,10 @@ def _equal_run(data: Buffer, start: int, total: int, base: int, end: int) -> int
     return count if good.all() else int(np.argmin(good))
 
 
+#: The fault of a place at which a copy into a file's map was not finished.
+UNFINISHED = "the process ended while it copied records into the file's map"
+
+
 def _judge_end(
     data: Buffer, position: int, base: int, file_end: int
 ) -> tuple[int, bool, str | None]:
@@ -150,7 +154,7 @@ def _judge_end(
         return _short_end(data, position, file_end)
     total, magic, physical = _LINK.unpack_from(data, position)
     if magic == MAGIC_BLANK:
-        return 0, True, None
+        return (0, True, None) if total else (0, False, UNFINISHED)
     reason = prefix_fault(total, magic, physical, base + position, file_end - position)
     return (0, False, reason) if reason is not None else (total, False, None)
 
@@ -158,8 +162,10 @@ def _judge_end(
 def _short_end(data: Buffer, position: int, file_end: int) -> tuple[int, bool, str | None]:
     """Judge fewer bytes than a record's prefix: (bytes wanted, blank, fault)."""
     left = len(data) - position
-    if left >= BLANK.size and BLANK.unpack_from(data, position).magic_code == MAGIC_BLANK:
-        return 0, True, None
+    if left >= BLANK.size:
+        blank = BLANK.unpack_from(data, position)
+        if blank.magic_code == MAGIC_BLANK and blank.total_size:
+            return 0, True, None
     if len(data) < file_end:
         return min(MESSAGE_PREFIX.size, file_end - position), False, None
     return 0, False, "no record, and no room for one"

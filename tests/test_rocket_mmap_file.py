@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -179,6 +180,83 @@ def test_a_file_of_the_default_way_is_allocated_before_it_is_mapped(
         assert store.recovered.clean
         assert put(store) == 200
         assert store.look_message(100).size == 100
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class KillableMap:
+    """A map whose copies arrive piece by piece in some order, until the process ends.
+
+    Up to eight bytes are one store of the processor, which is done whole or not at all.
+    """
+
+    def __init__(self, inner: Any, order: random.Random, stores: int) -> None:
+        self._inner, self._order, self.stores = inner, order, stores
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, data: Any, position: int) -> None:
+        raw = memoryview(data).cast("B")
+        step = 8 if len(raw) <= 8 else 16
+        places = list(range(0, len(raw), step))
+        self._order.shuffle(places)
+        for place in places:
+            if self.stores == 0:
+                raise Killed
+            self.stores -= 1
+            self._inner.write(raw[place : place + step], position + place)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("put_one", [True, False])
+def test_a_kill_in_the_middle_of_a_copy_leaves_all_of_it_or_nothing(
+    clock: ManualClock, seed: int, put_one: bool
+) -> None:
+    """Whatever the order in which the bytes of a copy arrive, and wherever the process ends."""
+    table = {"topic": ["T"] * 4, "queue_id": [0] * 4, "body": [b"%070d" % n for n in range(4)]}
+    full, stores = False, 0
+    while not full:
+        vfs = MemoryVfs(clock)
+        store = opened("/s", vfs=vfs, clock=clock)
+        put(store)
+        file = last_of(store)
+        file._map = KillableMap(file.map(), random.Random(seed), stores)
+        try:
+            if put_one:
+                put(store, 400)
+            else:
+                store.put_columns(table)
+            full = True
+        except Killed:
+            pass
+        store._closed = True
+        vfs.release_locks()
+        with opened("/s", vfs=vfs, clock=clock) as store:
+            assert store.recovered.damages == (), stores
+            found = [row for batch in store.scan() for row in batch["body"].to_pylist()]
+            assert found[0] == b"x" * 8
+            wanted = [b"x" * 308] if put_one else table["body"]
+            assert found[1:] == (wanted if full else []), stores
+            assert put(store) == store.max_physical_offset - 100
+        assert not vfs.tree()[file.path][store.max_physical_offset :].strip(b"\0")
+        stores += 1
+    assert stores > 20
+
+
+def test_a_reader_sees_a_copy_that_is_under_way_as_the_end(
+    store: DefaultMessageStore, vfs: FaultyVfs, clock: ManualClock
+) -> None:
+    put(store)
+    file = last_of(store)
+    file._map = KillableMap(file.map(), random.Random(1), 20)
+    with pytest.raises(Killed):
+        store.put_columns({"topic": ["T"] * 4, "queue_id": [0] * 4, "body": [b"x" * 100] * 4})
+    with rocketcompat.open("/s", "r", CONFIG, vfs=vfs, clock=clock) as reader:
+        assert reader.max_physical_offset == 100
+        assert reader.problems == []
 
 
 def test_what_is_mapped_is_read_by_others_at_once(tmp_path: Path) -> None:
