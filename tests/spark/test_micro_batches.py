@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.spark.stores import T0, planned, read_plan, scanned_rows, write_store
+import tubestore
+from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, write_store
 from tubestore.clock import ManualClock
 from tubestore.errors import DataLoss, NotAStore, OffsetOutOfRange
 from tubestore.leases import read_leases
@@ -273,6 +274,33 @@ def test_a_store_that_is_shorter_than_the_checkpoint_fails_the_stream(
         stream(root).latest(at)
     lenient = stream(root, failOnDataLoss="false").latest(at)
     assert lenient.shards.get("orders-0") in (1120, None)
+
+
+def test_a_stream_that_has_caught_up_goes_on_when_retention_empties_its_topic(root: Path) -> None:
+    at = stream(root).end()
+    clock = ManualClock(T0 + 7_200_000)
+    with tubestore.open(root, clock=clock, background=False, **SMALL) as store:
+        assert store.retain(max_age="1h")
+        ends = {f"{name}-0": store.topic(name).next_offset(0) for name in ("logs", "orders")}
+        for name in ("logs", "orders"):
+            assert store.topic(name).first_offset(0) == store.topic(name).next_offset(0)
+    assert at.shards == ends
+    batches = stream(root)
+    assert batches.latest(at).shards == at.shards
+    assert batches.initial().shards == at.shards
+    assert batches.plan(at, batches.latest(at)).splits == ()
+    write_store(root, {"logs": 1})
+    found = read_plan(batches.plan(at, batches.latest(at)))
+    assert [row["offset"] for row in found] == [ends["logs-0"]]
+
+
+def test_entries_whose_data_were_all_removed_are_not_kept(root: Path) -> None:
+    end = stream(root).end().shards["orders-0"]
+    for path in (root / "orders-0").glob("*.tube"):
+        (path.parent / f"{path.stat().st_size:020d}.tube").touch()
+        path.unlink()
+    assert stream(root).initial().shards["orders-0"] == end
+    assert stream(root).end().shards["orders-0"] == end
 
 
 # -- lag ------------------------------------------------------------------------------------------

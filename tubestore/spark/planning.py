@@ -153,16 +153,18 @@ class ShardIndex:
     def _kept_and_whole(self) -> tuple[int, int]:
         # A file that was rolled just now is empty, and the entry in flight is in the one before.
         filled = [file for file in self.shard.index if file.size >= ENTRY_SIZE]
-        if not filled:
-            return 0, 0
+        if not filled:  # retention leaves one empty file, whose name keeps the end
+            end = self.shard.index[-1].start if self.shard.index else 0
+            return end, end
         last = filled[-1]
         rows = last.size // ENTRY_SIZE
         count = min(_TAIL_ENTRIES, rows)
         whole = whole_entries(self.read(last, rows - count, count), self.data_end)
-        return self._first(), last.start + ENTRY_SIZE * (rows - count + whole)
+        end = last.start + ENTRY_SIZE * (rows - count + whole)
+        return self._first(end), end
 
-    def _first(self) -> int:
-        """Return the offset of the first entry whose data is still there."""
+    def _first(self, end: int) -> int:
+        """Return the offset of the first entry whose data is still there; `end` without one."""
         for file in self.shard.index:
             rows = file.size // ENTRY_SIZE
             for row in range(0, rows, _TAIL_ENTRIES):
@@ -171,7 +173,7 @@ class ShardIndex:
                 kept = np.flatnonzero(ends > self.data_start)
                 if len(kept):
                     return file.start + ENTRY_SIZE * (row + int(kept[0]))
-        return self.shard.index[0].start
+        return end
 
     def close(self) -> None:
         """Give the descriptor back."""
