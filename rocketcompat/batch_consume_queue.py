@@ -71,6 +71,17 @@ def end_of(unit: Any) -> int:
     return int(unit.base_offset) + int(unit.batch_size)
 
 
+def pulled(units: Units, start: int, count: int) -> tuple[Units, Sequence[int]]:
+    """Return what a pull from `start` on looks at of the units of one file: see `spans`."""
+    most = max(_SCAN_BYTES, count * _SIZE if count * CQ_UNIT.size > _SCAN_BYTES else 0)
+    found = units[(units["base_offset"].astype(np.int64) - start) * _SIZE <= most]
+    if not len(found):
+        return units_of([], [], []), [start]
+    ends = found["base_offset"] + found["batch_size"]
+    plain = units_of(found["physical_offset"], found["size"], found["tags_code"])
+    return plain, [*found["base_offset"].tolist(), int(ends[-1])]
+
+
 class BatchConsumeQueue:
     """The units of one queue. Offsets are queue offsets unless a name says physical."""
 
@@ -140,13 +151,7 @@ class BatchConsumeQueue:
             place += 1
         per_file = self._files.file_size // _SIZE
         found = self._units(place, min(place - place % per_file + per_file, self._end))
-        most = max(_SCAN_BYTES, count * _SIZE if count * CQ_UNIT.size > _SCAN_BYTES else 0)
-        found = found[(found["base_offset"] - start) * _SIZE <= most]
-        if not len(found):
-            return units_of([], [], []), [start]
-        units = units_of(found["physical_offset"], found["size"], found["tags_code"])
-        ends = found["base_offset"] + found["batch_size"]
-        return units, [*found["base_offset"].tolist(), int(ends[-1])]
+        return pulled(found, start, count)
 
     def next_file_offset(self, offset: int) -> int:
         """Return the first offset behind the record at an offset: units of it are in no file."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.batch_consume_queue import end_of
-from rocketcompat.consume_queue_units import Units, units_of
+from rocketcompat.batch_consume_queue import end_of, pulled
+from rocketcompat.consume_queue_units import Units
 from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_CQ_UNIT, parse_offset_name
 from rocketcompat.log_units import LogUnits, QueueKey, ScannedUnits, WantedQueues
@@ -86,15 +86,11 @@ class BatchQueueView:
         return int(units["physical_offset"][0]) if len(units) and bases[0] <= offset else -1
 
     def spans(self, start: int, count: int) -> tuple[Units, Sequence[int]]:
-        """Return units of an ordinary queue from the one on that holds the message at `start`."""
-        bases = self.units["base_offset"].astype(np.int64)
-        ends = bases + self.units["batch_size"]
+        """As `BatchConsumeQueue.spans`: what a pull looks at, of one file."""
+        ends = self.units["base_offset"].astype(np.int64) + self.units["batch_size"]
         place = int(np.searchsorted(ends, start, "right"))
-        found = self.units[place : place + count]
-        if not len(found):
-            return units_of([], [], []), [start]
-        units = units_of(found["physical_offset"], found["size"], found["tags_code"])
-        return units, [*bases[place : place + count].tolist(), int(ends[place + len(found) - 1])]
+        room = self.units_per_file - (self.first_place + place) % self.units_per_file
+        return pulled(self.units[place : place + room], start, count)
 
     def next_file_offset(self, offset: int) -> int:
         """Return the next offset: nothing is missing between files here."""

@@ -30,7 +30,12 @@ from rocketcompat.formats import (
 )
 from rocketcompat.messages import MessageRecord
 from rocketcompat.prepare import Prepared
-from rocketcompat.record_check import fault_of_one, prefix_fault
+from rocketcompat.record_check import (
+    WRONG_RECORD_CRC,
+    fault_of_one,
+    has_record_crc,
+    prefix_fault,
+)
 from tubestore.errors import CorruptRecord, InvalidMessage
 from tubestore.kernels import crc32
 from tubestore.layout import Buffer
@@ -88,15 +93,19 @@ def encode_unfinished() -> bytes:
 
 def decode_one(
     data: Buffer, position: int = 0, *, physical_offset: int | None = None,
-    path: str = "", check_crc: bool = True,
+    path: str = "", check_crc: bool = True, record_crc: bool = False,
 ) -> MessageRecord:  # fmt: skip
     """Decode the record at `position`, any version and hosts.
 
     `physical_offset` is where the record should stand; CorruptRecord(path, position, reason)
-    with `position` in `data` when it is not whole and sound.
+    with `position` in `data` when it is not whole and sound. With `record_crc` the checksum of
+    the whole record is compared, and not the body's.
     """
+    check_crc = check_crc and not record_crc
     record = _plain_record(data, position, physical_offset, check_crc=check_crc)
     if record is not None:
+        if record_crc and not has_record_crc(data, position, record.size):
+            raise CorruptRecord(path, position, WRONG_RECORD_CRC)
         return record
     if position + MESSAGE_PREFIX.size > len(data):
         raise CorruptRecord(path, position, "no room for a record")
@@ -108,6 +117,8 @@ def decode_one(
     )  # fmt: skip
     if fault is None:
         fault = fault_of_one(data, position, prefix, check_crc=check_crc)
+    if fault is None and record_crc and not has_record_crc(data, position, prefix.total_size):
+        fault = WRONG_RECORD_CRC
     if fault is not None:
         raise CorruptRecord(path, position, fault)
     return _decode_sound(data, position)

@@ -147,18 +147,28 @@ class _Places:
                 continue
             yield from self._made(make, data, base, file.path, offsets, sizes, rows)
 
+    def _damages_over(self, offsets: Int64s) -> list[Damage]:
+        """Return the damaged regions that some of these records, which ascend, lie in."""
+        damages = self._log.damages
+        return [d for d in damages if np.diff(offsets.searchsorted((d.start, d.end)))[0]]
+
     def _made(
         self, make: Callable[..., Any], data: Buffer, base: int, path: str, offsets: Int64s,
         sizes: Int64s | None, rows: range,
     ) -> Iterator[tuple[Any, range]]:  # fmt: skip
         part = slice(rows.start, rows.stop)
-        found = make(data, offsets[part] - base, base, None if sizes is None else sizes[part])
+        damaged = self._damages_over(offsets[part])
+        lengths = None if sizes is None else sizes[part]
+        found = None if damaged else make(data, offsets[part] - base, base, lengths)
         if found is not None:
             yield found, rows
             return
         for row in rows:  # some are rare or unsound: one by one
             one = np.array([row])
+            known = next((d for d in damaged if d.start <= offsets[row] < d.end), None)
             try:
+                if known is not None:
+                    raise CorruptRecord(path, int(offsets[row]), known.reason)
                 records = decode_columns(data, offsets[one] - base, base, path=path)
                 if sizes is not None and int(records.column("total_size")[0]) != sizes[row]:
                     raise CorruptRecord(path, int(offsets[row]), "not of the size its unit says")

@@ -68,6 +68,7 @@ class CommitLog(ReadableLog):
             read_only=read_only,
         )
         super().__init__()
+        self.record_crc = config.force_verify_prop_crc
         self.config = config
         self._clock = clock
         self._put_lock = threading.Lock()

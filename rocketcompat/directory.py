@@ -35,7 +35,7 @@ from rocketcompat.log_end import goes_on, is_left_over, known_damages
 from rocketcompat.log_files import LogFiles
 from rocketcompat.log_jobs import LogRecords
 from rocketcompat.log_reads import read_record
-from rocketcompat.log_scan import Damage, find_record, scan
+from rocketcompat.log_scan import Damage, Piece, find_record, scan
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.progress import ProgressFile
 from tubestore.errors import NotAStore
@@ -104,8 +104,9 @@ class StoreDirectory:
             self.root,
             paths,
             self.config.mapped_file_size_commit_log,
+            record_crc=self.config.force_verify_prop_crc,
         )
-        self._own_from, self._damages = self._what_recovery_knows()
+        self._own_from, self.log.damages = self._what_recovery_knows()
 
     def _what_it_is_instead(self) -> str:
         """Return a hint for a directory without a log; OSError for a file."""
@@ -253,7 +254,7 @@ class StoreDirectory:
         limit = self.log.max_offset if end is None else min(end, self.log.max_offset)
         retried = -1
         while position < limit:
-            damage = next((d for d in self._damages if d.start <= position < d.end), None)
+            damage = next((d for d in self.log.damages if d.start <= position < d.end), None)
             if damage is not None:
                 if damage.end > floor:
                     state = "damaged" if self.log.find(position) else "missing"
@@ -262,8 +263,7 @@ class StoreDirectory:
                 continue
             fault, stop = None, self._stop_behind(position)
             stop = min(stop, limit) if exact else stop
-            own = position >= self._own_from
-            for piece in scan(self.log, position, stop, own=own):  # type: ignore[arg-type]
+            for piece in self._follow(position, stop):
                 position, fault = piece.end, piece.fault
                 starts = piece.starts[piece.starts + piece.base >= floor]
                 if len(starts):  # verified by the scan
@@ -283,6 +283,12 @@ class StoreDirectory:
             if region.state in ENDS:
                 return
             position = region.end
+
+    def _follow(self, position: int, stop: int) -> Iterator[Piece]:
+        """Follow the chain as the next recovery will."""
+        log: Any = self.log
+        own = position >= self._own_from
+        return scan(log, position, stop, own=own, record_crc=log.record_crc)
 
     def _scan_start(self, floor: int, since: int | None) -> int:
         """Return a place at or before `floor` where the chain can be taken up."""
@@ -322,8 +328,7 @@ class StoreDirectory:
         may be in the middle of it, which is asked once (`again`)."""
         log: Any = self.log
         found = find_record(log, position + 1, log.max_offset)
-        own = position >= self._own_from
-        if found is not None and goes_on(scan(log, position, log.max_offset, own=own), position):
+        if found is not None and goes_on(self._follow(position, log.max_offset), position):
             return None
         if found is not None and self._is_left_over(position, found):
             return self._region(position, log.max_offset, "stale", fault)
@@ -338,7 +343,7 @@ class StoreDirectory:
 
     def _stop_behind(self, position: int) -> int:
         """Return how far the chain can be followed in one go: to what recovery knows of."""
-        stops = [self._own_from, *(damage.start for damage in self._damages)]
+        stops = [self._own_from, *(damage.start for damage in self.log.damages)]
         return min([stop for stop in stops if stop > position] + [self.log.max_offset])
 
     def _is_left_over(self, end: int, found: int) -> bool:

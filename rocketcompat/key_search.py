@@ -80,6 +80,7 @@ class _Log:
 
     def __init__(self, directory: StoreDirectory) -> None:
         self.min_offset, self.max_offset = directory.log.min_offset, directory.log.max_offset
+        self.damages, self.record_crc = directory.log.damages, directory.log.record_crc
         self.read_at = directory.log.read
 
 

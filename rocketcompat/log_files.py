@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from rocketcompat.formats import parse_offset_name
 from rocketcompat.log_jobs import LogRecords
+from rocketcompat.log_scan import Damage
 from rocketcompat.mapped_file import MappedFile
 from tubestore.vfs import Vfs
 
@@ -20,10 +21,16 @@ from tubestore.vfs import Vfs
 class LogFiles:
     """The CommitLog's files, read-only; what `log_scan` asks of a queue of files."""
 
-    def __init__(self, vfs: Vfs, root: str, directories: Sequence[str], file_size: int) -> None:
+    def __init__(
+        self, vfs: Vfs, root: str, directories: Sequence[str], file_size: int, *,
+        record_crc: bool = False,
+    ) -> None:  # fmt: skip
         self._jobs = LogRecords(vfs, root)
         self.directory, self.directories = directories[0], tuple(directories)
         self.file_size = file_size
+        #: Damage that the last recovery found, and whether records end in a checksum of their own.
+        self.damages: tuple[Damage, ...] = ()
+        self.record_crc = record_crc
         self._vfs = vfs
         self.refresh()
 

@@ -5,6 +5,7 @@ Next to read: `reads.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from rocketcompat.codec import decode_one
@@ -16,8 +17,32 @@ from tubestore.errors import CorruptRecord
 _TRUSTED_SIZE = 64 * 1024
 
 
+class DamagedRegion(Protocol):
+    """A region [start, end) of the log that is known to hold no sound records."""
+
+    @property
+    def start(self) -> int:
+        """Physical offset of its first byte."""
+
+    @property
+    def end(self) -> int:
+        """Physical offset behind its last byte."""
+
+    @property
+    def reason(self) -> str:
+        """What is wrong there."""
+
+
 class LogPart(Protocol):
     """What a read asks of the CommitLog."""
+
+    @property
+    def damages(self) -> Sequence[DamagedRegion]:
+        """Regions whose records are not delivered."""
+
+    @property
+    def record_crc(self) -> bool:
+        """Whether the checksum of the whole record is compared, and not the body's."""
 
     @property
     def min_offset(self) -> int:
@@ -45,8 +70,11 @@ def read_unit(
     raw = log.read_at(physical_offset, size)
     if len(raw) < size:
         return None
+    for damage in log.damages:
+        if damage.start <= physical_offset < damage.end:
+            return CorruptRecord("commitlog", physical_offset, damage.reason)
     try:
-        record = decode_one(raw, physical_offset=physical_offset)
+        record = decode_one(raw, physical_offset=physical_offset, record_crc=log.record_crc)
     except CorruptRecord as error:
         return CorruptRecord("commitlog", physical_offset, error.reason)
     if record.size != size:

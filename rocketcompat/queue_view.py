@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from rocketcompat.consume_queue_ext import ConsumeQueueExt, is_address
 from rocketcompat.consume_queue_units import GAP_UNITS_MAX, Units, is_fill, is_unit
 from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.formats import (
     CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
     CQ_PRE_FILL_SIZE,
     CQ_UNIT,
     INT32_MAX,
@@ -58,6 +60,8 @@ class QueueView:
     units: Units
     states: np.ndarray[Any, Any]
     units_per_file: int
+    #: Leads from the addresses in tag fields to the hashes.
+    ext: ConsumeQueueExt | None = None
 
     @property
     def kind(self) -> str:
@@ -98,8 +102,16 @@ class QueueView:
 
     def spans(self, start: int, count: int) -> tuple[Units, Sequence[int]]:
         """As `units_in_file`, with the queue offset of each, and the one behind the last."""
-        units = self.units_in_file(start, count)
+        units = self._resolved(self.units_in_file(start, count))
         return units, range(start, start + len(units) + 1)
+
+    def _resolved(self, units: Units) -> Units:
+        """Return units with the tag hashes that their addresses lead to."""
+        if self.ext is None or not is_address(units["tags_code"]).any():
+            return units
+        units = units.copy()
+        units["tags_code"] = self.ext.resolve(units["tags_code"].astype(np.int64))
+        return units
 
     def next_file_offset(self, offset: int) -> int:
         """Return the first queue offset of the next file."""
@@ -177,7 +189,7 @@ class QueueViews:
         skipped = int(kept.argmax()) if kept.any() else count
         states = np.where(is_fill(units), "fill", "unchecked")[skipped:]
         low = first + skipped
-        return QueueView(*key, low, first + count, units[skipped:], states, self._units_per_file)
+        return self._made(key, low, first + count, units[skipped:], states)
 
     def _compared(
         self, key: QueueKey, first: int, units: Units, offsets: Int64s, computed: Units
@@ -208,7 +220,15 @@ class QueueViews:
         states = np.full(len(shown), "fill", dtype="U9")
         self._lay_stored(shown, states, low, first, units, high)
         self._lay_computed(shown, states, low, offsets, computed, key[0] == SCHEDULE_TOPIC)
-        return QueueView(*key, low, high, shown, states, self._units_per_file)
+        return self._made(key, low, high, shown, states)
+
+    def _made(self, key: QueueKey, low: int, high: int, units: Units, states: Any) -> QueueView:
+        path = self._directory.queue_path(*key, CONSUME_QUEUE_EXT_DIRECTORY)
+        size = self._directory.config.mapped_file_size_consume_queue_ext
+        ext = None
+        if self._directory.vfs.exists(path):
+            ext = ConsumeQueueExt(self._directory.vfs, path, size, writable=False)
+        return QueueView(*key, low, high, units, states, self._units_per_file, ext)
 
     def _lay_stored(
         self, shown: Units, states: Any, low: int, first: int, units: Units, high: int

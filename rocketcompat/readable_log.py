@@ -21,6 +21,8 @@ class ReadableLog:
     def __init__(self) -> None:
         #: Regions that recovery found damaged, in order; their places are passed over.
         self.damages: tuple[Damage, ...] = ()
+        #: Whether records end in a checksum of the whole record, which is compared.
+        self.record_crc = False
 
     @property
     def min_offset(self) -> int:
@@ -55,8 +57,14 @@ class ReadableLog:
         if not MESSAGE_PREFIX.size <= size <= room:
             raise CorruptRecord(path, position, f"a length of {size} bytes")
         data = self.read_at(physical_offset, size)
+        damage = self.damage_over(physical_offset) if check_crc else None
+        if damage is not None:
+            raise CorruptRecord(path, position, damage.reason)
         try:
-            return decode_one(data, physical_offset=physical_offset, check_crc=check_crc)
+            return decode_one(
+                data, physical_offset=physical_offset, check_crc=check_crc,
+                record_crc=check_crc and self.record_crc,
+            )  # fmt: skip
         except CorruptRecord as error:
             raise CorruptRecord(path, position, error.reason) from None
 
@@ -64,9 +72,13 @@ class ReadableLog:
         """Return the known damaged region that begins at `offset`."""
         return next((damage for damage in self.damages if damage.start == offset), None)
 
+    def damage_over(self, offset: int) -> Damage | None:
+        """Return the known damaged region that `offset` lies in."""
+        return next((d for d in self.damages if d.start <= offset < d.end), None)
+
     def is_damaged(self, offset: int) -> bool:
         """Whether `offset` lies in a region that is known to be damaged."""
-        return any(damage.start <= offset < damage.end for damage in self.damages)
+        return self.damage_over(offset) is not None
 
     def note_damage(self, damage: Damage) -> None:
         """Remember a damaged region."""

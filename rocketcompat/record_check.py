@@ -184,6 +184,7 @@ def prefix_fault(total: int, magic: int, physical: int, expected: int, left: int
 
 _UNEVEN = "the lengths of its parts do not add up"
 _WRONG_CRC = "the checksum of the body does not match"
+WRONG_RECORD_CRC = "the checksum of the record is missing or does not match"
 
 
 def first_fault(
@@ -234,7 +235,7 @@ def first_fault(
     if record_crc:
         wrong = _wrong_record_crc(raw, data, starts[:count], ends[:count])
         if wrong is not None:
-            return wrong, "the checksum of the record is missing or does not match"
+            return wrong, WRONG_RECORD_CRC
     elif check_crc:
         wrong = _wrong_crc(data, prefixes["body_crc"], body_starts[:count], topics_at[:count])
         if wrong is not None:
@@ -317,3 +318,11 @@ def fault_of_one(data: Buffer, position: int, prefix: Any, *, check_crc: bool) -
     if check_crc and crc32(view[body_at:topic_at]) & BODY_CRC_MASK != prefix.body_crc:
         return _WRONG_CRC
     return None
+
+
+def has_record_crc(data: Buffer, position: int, size: int) -> bool:
+    """Whether a whole record ends in the checksum of the bytes before it (spec §1.5)."""
+    view = memoryview(data)[position : position + size]
+    covered = view[:-PROPERTY_CRC_SIZE]
+    expected = property_crc_text(crc32(covered) & BODY_CRC_MASK)
+    return bool(view[-PROPERTY_CRC_SIZE:] == expected)

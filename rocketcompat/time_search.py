@@ -45,22 +45,25 @@ def offset_by_time(
     found = _first(low, high, time, store_time)
     if boundary == "lower" or found == low:
         return found
-    before = store_time(found - 1)
-    after = store_time(found) if found < high else None
+    before, after = _known_time(found - 1, found, store_time), _known_time(found, high, store_time)
     if after is None or (before is not None and after != time and time - before <= after - time):
         return found - 1
     return found
+
+
+def _known_time(offset: int, high: int, store_time: Callable[[int], int | None]) -> int | None:
+    """Return the store time of the first record in [offset, high) that can be read."""
+    times = (store_time(place) for place in range(offset, high))
+    return next((time for time in times if time is not None), None)
 
 
 def _first(low: int, high: int, time: int, store_time: Callable[[int], int | None]) -> int:
     """Return the first offset stored at `time` or later, `high` if none was."""
     while low < high:
         middle = (low + high) // 2
-        known = middle
-        while known < high and (found := store_time(known)) is None:
-            known += 1
-        if known == high or found is None or found >= time:
+        found = _known_time(middle, high, store_time)
+        if found is None or found >= time:
             high = middle
         else:
-            low = known + 1
+            low = middle + 1
     return low

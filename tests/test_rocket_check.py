@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
-from rocketcompat import Message
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.batch_queue_view import BatchQueueViews
 from rocketcompat.check import check, check_store
 from rocketcompat.columns import RecordColumns
+from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.findings import PER_FILE_MAX, REASONS
 from rocketcompat.formats import CQ_UNIT, INDEX_HEADER
 from rocketcompat.queue_view import QueueViews
 from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
 from tests.support.inner_batches import CONFIG, opened, put_some
+from tubestore.errors import CorruptRecord
 
 VERSIONS = ["4.9.8", "5.3.3"]
 CLEAN = ["basic", "rolled", "keys-tags", "crash", "pull-limits", "batch", "transactions", "delayed"]
@@ -168,3 +171,50 @@ def test_what_a_writer_puts_meanwhile_is_no_finding(tmp_path: Path) -> None:
         ordinary, batches = QueueViews(directory), BatchQueueViews(directory)
         states = [set(view.states.tolist()) for view in (*ordinary, *batches)]
         assert states == [{"ok"}] * 3
+
+
+def test_a_record_with_a_wrong_checksum_of_its_own_is_found_and_never_delivered(
+    tmp_path: Path,
+) -> None:
+    config = MessageStoreConfig(
+        mapped_file_size_commit_log=64 << 10, compat="5.3.3", enabled_append_prop_crc=True,
+        force_verify_prop_crc=True, layouts=frozenset({"consume_queue"}),
+    )  # fmt: skip
+    with rocketcompat.open(tmp_path, "w", config) as store:
+        puts = [store.put_message(Message("T", b"body", tags="paid")) for _ in range(3)]
+    places = [put.physical_offset for put in puts]
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    patch(log, log.read_bytes().index(b"paid", places[1]), b"q")
+    damaged = (str(log), places[1])
+    options = {"messageIndexEnable": False}
+    for row in check(tmp_path, options):
+        assert row["reason"] != "damaged"
+    strict = {**options, "forceVerifyPropCRC": True}
+    found = [
+        (r["path"], r["position"]) for r in check(tmp_path, strict) if r["reason"] == "damaged"
+    ]
+    assert found == [damaged]
+    with rocketcompat.open(tmp_path, "r", config) as store:  # closed cleanly: nothing is scanned
+        assert store.problems == []
+        _delivers_all_but(store, places)
+    (tmp_path / ".tubestore" / "progress.json").unlink()
+    (tmp_path / "abort").touch()
+    with rocketcompat.open(tmp_path, "w", config, background=False) as store:
+        assert [(p.path, p.position) for p in store.problems] == [damaged]
+        _delivers_all_but(store, places)
+        page = store.read_queue("T", 0)
+        assert page.batch["physical_offset"].to_pylist() == [places[0], places[2]]
+        assert [(p.path, p.position) for p in page.problems] == [damaged]
+    loose = config.changed(force_verify_prop_crc=False)
+    with rocketcompat.open(tmp_path, "r", loose) as store:  # what is in `problems` is not delivered
+        assert [(p.path, p.position) for p in store.problems] == [damaged]
+        _delivers_all_but(store, places)
+
+
+def _delivers_all_but(store: DefaultMessageStore, places: list[int]) -> None:
+    """The second of three records is damaged."""
+    entries = store.get_message("T", 0, 0).entries
+    assert [isinstance(entry, CorruptRecord) for entry in entries] == [False, True, False]
+    assert store.look_message(places[2]).properties["TAGS"] == "paid"
+    with pytest.raises(CorruptRecord, match="checksum of the record"):
+        store.look_message(places[1])

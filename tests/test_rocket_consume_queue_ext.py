@@ -17,8 +17,10 @@ from rocketcompat.directory import StoreDirectory
 from rocketcompat.quarantine import Quarantine
 from rocketcompat.rebuild import rebuild
 from rocketcompat.repair import repair
+from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory
 from tests.support.golden_puts import Again, files_of
+from tests.support.rocket_cli import command_fixture  # noqa: F401
 from tests.support.rocket_golden import open_golden
 from tubestore.clock import ManualClock, SystemClock
 from tubestore.formats import java_hash
@@ -140,6 +142,22 @@ def test_a_filter_finds_the_hash_behind_the_address(golden: GoldenFactory, versi
         for (topic, queue_id, tag), offsets in wanted.items():
             found = store.get_message(topic, queue_id, 0, 32, tag)
             assert found.queue_offsets == offsets
+
+
+@pytest.mark.parametrize("more", [(), ("--trust-queues",)])
+def test_the_command_finds_the_hash_behind_the_address(
+    golden: GoldenFactory, command: Command, more: tuple[str, ...]
+) -> None:
+    theirs = golden("rocketmq", "5.3.3", "cq-ext")
+    rows = list(theirs.expected(type="message"))
+    topic, queue_id, tag = next((r["topic"], r["queueId"], r["properties"]["TAGS"]) for r in rows)
+    wanted = [
+        row["index"] for row in rows
+        if (row["topic"], row["queueId"], row["properties"]["TAGS"]) == (topic, queue_id, tag)
+    ]  # fmt: skip
+    done = command("get", theirs.store, "--topic", topic, "--queue", queue_id, "--offset", 0,
+                   "--tags", tag, "--format", "jsonl", *more)  # fmt: skip
+    assert done.rows[0]["queue_offsets"] == wanted
 
 
 def test_expired_files_go_with_those_of_the_queue(tmp_path: Path, clock: ManualClock) -> None:

@@ -223,6 +223,18 @@ def test_messages_that_cannot_be_read_count_as_stored_with_the_next() -> None:
                 (i + 1 for i, t in enumerate(times) if t is not None), default=0))  # fmt: skip
 
 
+def test_the_nearest_of_messages_some_of_which_cannot_be_read() -> None:
+    for holes in range(1 << 5):
+        times = [None if holes >> i & 1 else 10 * i for i in range(5)]
+        known = [time for time in times if time is not None]
+        for time in range(-4, 50, 3):
+            found = offset_by_time(0, 5, time, "nearest", times.__getitem__)
+            counted = next((t for t in times[found:] if t is not None), None)
+            if known:
+                assert counted is not None
+                assert abs(counted - time) == min(abs(t - time) for t in known)
+
+
 def test_a_group_s_lag_is_read_from_the_broker_s_own_file(command: Command, tmp_path: Path) -> None:
     put(tmp_path, [Message("T", b"x", queue_id=n % 2) for n in range(10)])
     (tmp_path / "config").mkdir()

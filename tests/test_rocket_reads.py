@@ -37,6 +37,7 @@ class FilesLog:
         self._files = {int(path.name): path.read_bytes() for path in sorted(directory.iterdir())}
         self._size = len(next(iter(self._files.values())))
         self.min_offset, self.max_offset = min(self._files), end
+        self.damages, self.record_crc = (), False
 
     def read_at(self, physical_offset: int, size: int) -> bytes:
         start = physical_offset - physical_offset % self._size
@@ -48,6 +49,7 @@ class MemoryLog:
     """A log part of bytes."""
 
     min_offset = 0
+    damages, record_crc = (), False
 
     def __init__(self) -> None:
         self.data = b""

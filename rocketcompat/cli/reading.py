@@ -146,20 +146,19 @@ def offset_by_time(
     """Find the queue offset of a store time. Exit 1 if there is no such queue."""
     wanted = parse_time(time, SystemClock().now_ms())
     directory = given.directory()
+    from rocketcompat.batch_queue_view import views_of
     from rocketcompat.log_reads import read_record
-    from rocketcompat.queue_view import QueueViews
     from rocketcompat.time_search import BOUNDARY_OF_COMPAT
     from rocketcompat.time_search import offset_by_time as search
 
-    view = QueueViews(directory, only=(topic, queue), trust=trust_queues).find(topic, queue)
+    view = views_of(directory, topic, queue, trust=trust_queues).find(topic, queue)
     kind = BOUNDARY_OF_COMPAT[directory.config.compat] if boundary is None else boundary.value
     if view is None:
         emit_object({"queue_offset": 0, "boundary": kind}, OFFSET_COLUMNS, given.output)
         raise Leave(EXIT_NOT_FOUND)
 
     def store_time(offset: int) -> int | None:
-        unit = view.units[offset - view.min_offset]
-        record = read_record(directory.log, int(unit["physical_offset"]))
+        record = read_record(directory.log, view.record_offset(offset))
         return None if record is None else record.store_timestamp
 
     found = search(view.min_offset, view.max_offset, wanted, kind, store_time)
@@ -172,7 +171,9 @@ def offset_by_time(
 
 def _parts(directory: Any, views: Any) -> Any:
     """Return the directory as the parts of a store that reads work on."""
+    files = directory.log
     log = SimpleNamespace(
-        min_offset=directory.log.min_offset, max_offset=views.log_end, read_at=directory.log.read
-    )
+        min_offset=files.min_offset, max_offset=views.log_end, read_at=files.read,
+        damages=files.damages, record_crc=files.record_crc,
+    )  # fmt: skip
     return SimpleNamespace(commit_log=log, queues=views, index=None, config=directory.config)
