@@ -5,6 +5,7 @@ Next to read: `workloads.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -87,9 +88,18 @@ class Workload:
         )
 
     def with_layouts(self, layouts: list[Any]) -> Workload:
-        """Add somebody's own layouts, wherever a layout of ours takes part."""
-        kinds = {"append": one_by_one, "fsync": synced, "read": read_by, "scan": scanned}
-        how = in_batches if "batch" in self.name or "mixed" in self.name else None
-        how = how or kinds.get(self.name.partition("-")[0])
+        """Add the caller's own layouts; a workload that is no layout's stays as it is."""
+        how = self._way_of_a_layout()
         added = tuple(how(layout) for layout in layouts) if how else ()
         return replace(self, contestants=self.contestants + added)
+
+    @property
+    def takes_layouts(self) -> bool:
+        """Whether a layout of the caller's can take part."""
+        return self._way_of_a_layout() is not None
+
+    def _way_of_a_layout(self) -> Callable[[Any], Contestant] | None:
+        kinds = {"append": one_by_one, "fsync": synced, "read": read_by, "scan": scanned}
+        if "batch" in self.name or "mixed" in self.name:
+            return in_batches
+        return kinds.get(self.name.partition("-")[0])

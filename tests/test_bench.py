@@ -9,13 +9,14 @@ import pytest
 
 from bench import harness
 from bench.harness import Run, Skipped, compete
-from bench.layouts import Layout, SingleLog, TopicSharded
+from bench.layouts import Layout, MappedSingleLog, SingleLog, TopicSharded
 from bench.payload import Payload, standard_library
 from bench.peers import PEERS, Unavailable
 from bench.report import from_file, lines, ratios, verdict
 from bench.run import main
 from bench.workload import Workload
 from bench.workloads import WORKLOADS
+from rocketcompat.mmap_file import MmapFile
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,32 @@ def test_layout_gives_back_what_it_took(make: type, payload: Payload, tmp_path: 
                 break
         assert found == count, (topic, partition)
     with_layout.close()
+
+
+def test_both_ways_of_writing_the_log_are_measured_side_by_side(
+    payload: Payload, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WR-05: a log that is written by calls, and one that is written through maps."""
+    for make, through_maps in ((SingleLog, False), (MappedSingleLog, True)):
+        layout = make(tmp_path / make.name, topics=1, partitions=1, durability="page_cache")
+        layout.append(0, 0, b"x")
+        assert isinstance(layout.store.commit_log.queue.last, MmapFile) is through_maps
+        layout.close()
+    workload = next(w for w in WORKLOADS if w.name == "append-one-page-cache")
+    noted: list[Run | Skipped] = []
+    both = workload.with_layouts([SingleLog, MappedSingleLog])
+    compete(both, "tiny", payload, tmp_path / "place", noted.append)
+    rates = {n.who: n.messages / n.seconds for n in noted if isinstance(n, Run)}
+    assert rates.keys() >= {"rocketcompat", "rocketcompat, mapped"}
+
+
+def test_a_workload_that_no_layout_can_do_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--tiny", "--layout", "bench.layouts:MappedSingleLog", "--only", "rocket-scan",
+                 "--dir", str(tmp_path / "place"), "--output", str(tmp_path / "out")]  # fmt: skip
+    assert main(arguments) == 0
+    assert "without --layout: rocket-scan" in capsys.readouterr().err
 
 
 def test_bodies_are_the_same_text_every_time(payload: Payload) -> None:

@@ -59,6 +59,21 @@ def test_the_buffers_change_places_at_the_message_count(memory_vfs: MemoryVfs) -
     shard.close()
 
 
+def test_the_index_of_a_buffer_takes_28_bytes_a_message_and_no_more(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """TUB-10: the limit of messages is also the limit of the index, which TubeMQ names apart."""
+    largest = 0
+    shard = open_shard(memory_vfs, mem_store_messages=5)
+    for row in make_rows(23):
+        shard.append(row, "memory")
+        written = size_of(memory_vfs, INDEX)
+        assert written % (5 * 28) == 0
+        largest = max(largest, shard.view().index_end - written)
+    assert largest == 5 * 28
+    shard.close()
+
+
 def test_the_buffers_change_places_at_the_size(memory_vfs: MemoryVfs) -> None:
     shard = open_shard(memory_vfs, mem_store_size_bytes=3 * (HEADER_SIZE + 10))
     for _ in range(3):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
-from tubestore.testing.memory_vfs import MemoryVfs
+from tubestore.clock import ManualClock
+from tubestore.testing import MemoryVfs, crash_states
 from tubestore.vfs import OsVfs
 
 PATH = "/store/checkpoint"
@@ -58,3 +63,51 @@ def test_the_real_checkpoint_is_read_and_written_back_byte_for_byte(
     assert checkpoint.physic_msg_timestamp == loaded["checkpoint"]["physicMsgTimestamp"]
     checkpoint.flush()
     assert path.read_bytes() == before
+
+
+def test_no_power_cut_leaves_a_checkpoint_ahead_of_what_was_synced(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    """CKP-05: a real broker's recovery begins there, so all that is older must be in the files."""
+    config = MessageStoreConfig(
+        mapped_file_size_commit_log=1 << 14, mapped_file_size_consume_queue=2000,
+        max_hash_slot_num=4, max_index_num=100, layouts=frozenset({"consume_queue", "index"}),
+    )  # fmt: skip
+    journal, places = memory_vfs.record(), {}
+    with rocketcompat.open(
+        "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        for number in range(9):
+            clock.advance(4000)
+            put = store.put_message(Message("T", b"%d" % number, keys="k"))
+            places[put.store_timestamp] = (put.physical_offset, put.size)
+            if number % 2:
+                store._writer.flusher.flush_due()
+            if number % 4 == 3:
+                store.flush()
+    times = set()
+    for state in crash_states(journal, seed=1, kinds=("power",), variants=(0, 3)):
+        vfs = state.vfs(clock)
+        checkpoint = StoreCheckpoint(vfs, "/s/checkpoint")
+        wanted = [
+            (checkpoint.physic_msg_timestamp, "commitlog", MESSAGE_MAGIC),
+            (checkpoint.logics_msg_timestamp, "consumequeue/T/0", None),
+            (checkpoint.index_msg_timestamp, "index", None),
+        ]
+        for time, directory, magic in wanted:
+            raw = whole_of(vfs, f"/s/{directory}")
+            for written, (offset, size) in places.items():
+                if written <= time and magic:
+                    assert raw[offset : offset + 8] == struct.pack(">iI", size, magic), state
+                elif written <= time:
+                    assert struct.pack(">q", offset) in raw, state
+            times.add((directory, time))
+    assert len(times) == 3 * 4  # none, and after each flush and the close
+
+
+MESSAGE_MAGIC = 0xDAA320A7
+
+
+def whole_of(vfs: MemoryVfs, directory: str) -> bytes:
+    names = [name for name, _, _ in vfs.entries(directory)] if vfs.exists(directory) else []
+    return b"".join(vfs.read_file(f"{directory}/{name}") for name in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.consume_queue_units import units_of
 from rocketcompat.formats import CQ_UNIT
+from rocketcompat.options import MessageStoreConfig
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_queues import put, queue_of, table_of
 from tubestore.errors import NotAStore
+from tubestore.testing.faults import FaultyFile, FaultyVfs
 from tubestore.testing.memory_vfs import MemoryVfs
 from tubestore.vfs import OsVfs
 
@@ -43,6 +46,42 @@ def test_units_roll_into_the_next_file_and_are_read_over_the_border() -> None:
     assert queue.units(3, 16)["tags_code"].tolist() == list(range(10, 23))
     assert queue.units_in_file(3, 800)["tags_code"].tolist() == [10, 11, 12, 13]
     assert len(queue.units(17, 20)) == 0
+
+
+class CountedVfs(FaultyVfs):
+    """Takes down how long each read was and where."""
+
+    def __init__(self, inner: MemoryVfs) -> None:
+        super().__init__(inner)
+        self.reads: list[tuple[int, int]] = []
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> FaultyFile:
+        file = super().open(path, create=create, writable=writable)
+        honest = file.pread
+
+        def pread(size: int, position: int) -> bytes:
+            self.reads.append((int(path.rpartition("/")[2]) + position, size))
+            return honest(size, position)
+
+        file.pread = pread  # type: ignore[method-assign]
+        return file
+
+
+def test_300_000_units_fill_a_file_by_default_and_each_is_found_by_one_read() -> None:
+    """CQ-08, CQ-09, CQ-12: unit n stands at byte 20 n, and nothing else is read for it."""
+    vfs = CountedVfs(MemoryVfs())
+    table = ConsumeQueueTable(vfs, "/cq", MessageStoreConfig().consume_queue_file_size)
+    queue = table.find_or_create("T", 0)
+    put(queue, 0, 300_000)
+    assert [(name, size) for name, _, size in vfs.entries("/cq/T/0")] == [("0" * 20, 6_000_000)]
+    put(queue, 300_000, 1)
+    assert [name for name, _, _ in vfs.entries("/cq/T/0")] == ["0" * 20, f"{6_000_000:020d}"]
+    random = Random(1)
+    for offset in [0, 299_999, 300_000, *(random.randrange(300_001) for _ in range(1000))]:
+        vfs.reads.clear()
+        unit = queue.unit(offset)
+        assert unit.tags_code == 7 + offset
+        assert vfs.reads == [(20 * offset, 20)]
 
 
 def test_putting_the_same_units_again_changes_nothing() -> None:

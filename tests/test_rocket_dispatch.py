@@ -20,7 +20,7 @@ from rocketcompat.prepare import prepare
 from tubestore.clock import ManualClock, SystemClock
 from tubestore.errors import CorruptRecord
 from tubestore.formats import java_hash
-from tubestore.testing import MemoryVfs
+from tubestore.testing import MemoryVfs, crash_states
 
 
 class ClearedLate(threading.Event):
@@ -403,3 +403,37 @@ def test_gathered_pieces_know_of_the_damage_before_them(
     assert [batch.damaged for batch in follower.batches] == [
         None, (places[20], places[21] - places[20])
     ]  # fmt: skip
+
+
+def test_the_queues_have_a_message_before_the_index(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    """DSP-03: a kill at any moment leaves no item of the index without its unit."""
+    journal = memory_vfs.record()
+    config = MANY.changed(max_hash_slot_num=4, max_index_num=100)
+    with rocketcompat.open(
+        "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        for number in range(8):
+            store.put_message(Message("T", keys=f"k{number}", queue_id=number % 2))
+            if number % 3 == 0:
+                store.dispatcher.dispatch_pending()
+        store.dispatcher.dispatch_pending()
+    seen = 0
+    for state in crash_states(journal, seed=1, kinds=("kill",)):
+        vfs = state.vfs(clock)
+        units = pointed_to(vfs, "consumequeue/T/0", 0, 20)
+        units |= pointed_to(vfs, "consumequeue/T/1", 0, 20)
+        items = pointed_to(vfs, "index", 40 + 4 * 4 + 20 + 4, 20)
+        assert items <= units, state
+        seen = max(seen, len(items))
+    assert seen == 7  # all but the first, which stands at 0, as an unused item does
+
+
+def pointed_to(vfs: MemoryVfs, directory: str, start: int, step: int) -> set[bytes]:
+    """Return the physical offsets that files name, as they stand there; records are no zeros."""
+    found = set()
+    for name, _, _ in vfs.entries(f"/s/{directory}") if vfs.exists(f"/s/{directory}") else []:
+        raw = vfs.read_file(f"/s/{directory}/{name}")
+        found |= {raw[at : at + 8] for at in range(start, len(raw) - 7, step)}
+    return found - {bytes(8)}

@@ -166,6 +166,28 @@ def test_names_rise_even_when_the_clock_does_not() -> None:
     assert names == [file.path.rpartition("/")[2] for file in service.files]
 
 
+@pytest.mark.parametrize("number", [-1, -(1 << 31), 9, 77, 1 << 30])
+def test_an_impossible_number_in_a_slot_counts_as_none_and_a_put_mends_it(number: int) -> None:
+    """IDX-19: item 9 is the next one, so a slot cannot name it yet."""
+    path, vfs = "/f", MemoryVfs()
+    file = IndexFile.create(vfs, path, geometry := IndexGeometry(5, 20))
+    for place in range(8):
+        file.put_keys(np.array([place], np.int32), np.array([place]), np.array([1000]))
+    file.close()
+    slot_of_3 = 40 + 4 * 3
+    vfs.open(path).pwrite(struct.pack(">i", number), slot_of_3)
+    again = IndexFile.load(vfs, path, geometry, writable=True)
+    assert again.select(3, 64, 0, 1 << 60) == []
+    again.put_keys(np.array([3, 8], np.int32), np.array([100, 200]), np.array([1000, 1000]))
+    assert again.select(3, 64, 0, 1 << 60) == [100]
+    assert again.select(8, 64, 0, 1 << 60) == [200]
+    assert again.select(1, 64, 0, 1 << 60) == [1]  # another slot's chain is as it was
+    again.close()
+    raw = vfs.read_file(path)
+    assert struct.unpack_from(">i", raw, slot_of_3) == (10,)
+    assert struct.unpack_from(">i", raw, 40 + 4 * 5 + 20 * 9 + 16) == (0,)
+
+
 def test_another_geometry_is_refused_and_not_misread() -> None:
     service = service_of(vfs := MemoryVfs(), 7, 12)
     service.put_batch(batch_of([(5, 0, 1)]))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import rocketcompat
-from bench.layouts import MappedSingleLog, SingleLog
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM
@@ -81,13 +80,6 @@ def test_puts_are_written_one_behind_the_other(memory_vfs: MemoryVfs, clock: Man
     for call in writes:
         assert call.position == position
         position += len(call.data)
-
-
-def test_both_ways_of_writing_can_be_measured() -> None:
-    """WR-05, MEM-02: `python -m bench --layout bench.layouts:MappedSingleLog`."""
-    assert SingleLog.write_without_mmap
-    assert not MappedSingleLog.write_without_mmap
-    assert SingleLog.structures == MappedSingleLog.structures
 
 
 def test_queues_hold_no_content(tmp_path: Path) -> None:
@@ -164,9 +156,24 @@ def test_a_synchronous_flush_costs_a_sync_and_an_asynchronous_none(
         assert vfs.calls["sync"] - before == syncs
 
 
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def test_the_readme_advises_which_flush_to_choose_and_names_the_option() -> None:
+    """FLS-08: asynchronous where some loss is acceptable or a message can be sent again."""
+    text = " ".join(README.split())
+    section = text[text.index("## RocketMQ stores") : text.index("## Spark")]
+    advice = next(part for part in section.split(". ") if "`flushDiskType`" in part)
+    assert "`ASYNC_FLUSH`" in advice
+    assert "`SYNC_FLUSH`" in advice
+    assert "sent again" in section
+    assert MessageStoreConfig.from_camel({"flushDiskType": "SYNC_FLUSH"}) == MessageStoreConfig(
+        flush_disk_type="SYNC_FLUSH"
+    )
+
+
 def test_the_readme_says_what_may_be_lost_at_which_level() -> None:
-    """FLS-08: who can have it again, or can do without, takes the cheaper level."""
-    text = (Path(__file__).parent.parent / "README.md").read_text()
+    text = README
     rows = {
         line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| `")
     }

@@ -113,6 +113,7 @@ def test_names_are_the_offset_of_the_first_byte_in_twenty_digits(
     assert len(names) > 3
     assert all(re.fullmatch("[0-9]{20}", name) for name in names)
     assert [int(name) for name in names] == [SIZE * n for n in range(len(names))]
+    assert {path.stat().st_size for path in log_files(store)} == {SIZE}
     assert [offset_name(n * GIB) for n in range(3)] == [
         "00000000000000000000", "00000000001073741824", "00000000002147483648",
     ]  # fmt: skip
@@ -184,16 +185,19 @@ def test_every_field_stands_at_its_place() -> None:
 def test_a_unit_at_twenty_times_the_queue_offset_points_to_the_record(
     store: DefaultMessageStore,
 ) -> None:
-    """MSG-09, MSG-10, MSG-16: prepared and rolled back messages take no number."""
+    """MSG-09, MSG-10, MSG-16, CQ-05, CQ-06: those prepared and rolled back take no number."""
     flags = [0, 4, 8, 12, 0]
-    puts = [store.put_message(Message("T", sys_flag=flag)) for flag in flags]
+    puts = [
+        store.put_message(Message("T", b"x" * number, sys_flag=flag))
+        for number, flag in enumerate(flags)
+    ]
     assert [put.queue_offset for put in puts] == [0, 0, 1, 0, 2]
     store.dispatcher.dispatch_pending()
     path = Path(store.root) / "consumequeue" / "T" / "0" / offset_name(0)
     units = path.read_bytes()
-    places = [struct.unpack_from(">q", units, 20 * n)[0] for n in range(3)]
-    assert places == [put.physical_offset for put, flag in zip(puts, flags, strict=True)
-                      if flag in (0, 8)]  # fmt: skip
+    found = [struct.unpack_from(">qi", units, 20 * n) for n in range(3)]
+    assert found == [(put.physical_offset, put.size) for put, flag in zip(puts, flags, strict=True)
+                     if flag in (0, 8)]  # fmt: skip
 
 
 def test_store_times_never_go_back_along_the_log(store: DefaultMessageStore) -> None:
@@ -220,6 +224,26 @@ def test_property_texts_have_two_invisible_separators() -> None:
     for message in (Message("T", tags="a\x02b"), Message("T", properties={"a\x02": "b"})):
         with pytest.raises(InvalidMessage):
             raw(message)
+
+
+def test_a_separator_in_a_value_is_kept_or_refused_and_the_log_can_be_walked(
+    store: DefaultMessageStore,
+) -> None:
+    """MSG-28: U+0001 ends a name and not a value; a given property string is stored as it is."""
+    given = [
+        ({"properties": {"a": "b\x01c"}}, {"a": "b\x01c"}),
+        ({"properties": "a\x01b\x01c\x02\x02x\x02d\x01e"}, {"a": "b\x01c", "d": "e"}),
+    ]
+    puts = [store.put_message(Message("T", **fields)) for fields, _ in given]
+    last = store.put_message(Message("T", b"behind"))
+    for put, (_, properties) in zip(puts, given, strict=True):
+        found = store.look_message(put.physical_offset).properties
+        assert {name: found[name] for name in properties} == properties
+    for refused in ({"a\x01": "b"}, {"a\x02": "b"}, {"a": "b\x02"}):
+        with pytest.raises(InvalidMessage):
+            store.put_message(Message("T", properties=refused))
+    assert [batch.num_rows for batch in store.scan()] == [3]
+    assert store.look_message(last.physical_offset).body == b"behind"
 
 
 def test_a_refused_message_leaves_no_gap(store: DefaultMessageStore) -> None:

@@ -70,7 +70,7 @@ WR-01 rocket_mmap_file.a_new_file_is_mapped_and_full_size_before_a_message_is_in
 WR-02 rocket_seed_more.what_was_put_comes_to_stable_storage_later
 WR-03 rocket_seed_more.a_read_by_offset_and_size_has_the_bytes_or_misses_cleanly | of a live file by position, of a full one through a map
 WR-04 rocket_seed_more.puts_are_written_one_behind_the_other | the rate is the laboratory's business
-WR-05 rocket_seed_more.both_ways_of_writing_can_be_measured | with ours a map is not the faster one: bench/README.md
+WR-05 bench.both_ways_of_writing_the_log_are_measured_side_by_side | with ours a map is not the faster one: bench/README.md
 CQ-01 rocket_seed_more.queues_hold_no_content
 CQ-02 rocket_store.a_store_has_the_files_that_a_broker_expects
 CQ-03 rocket_consume_queue.units_roll_into_the_next_file_and_are_read_over_the_border
@@ -163,7 +163,7 @@ FLS-09 rocket_flush.a_queue_is_synced_when_two_page_borders_are_behind_it
 FLS-10 rocket_flush.everything_is_synced_after_the_thorough_interval_of_the_queues
 FLS-11 rocket_flush.a_queue_is_synced_when_two_page_borders_are_behind_it
 MEM-01 rocket_commit_log.a_view_stays_valid_when_its_file_is_gone
-MEM-02 rocket_seed_more.both_ways_of_writing_can_be_measured | there is no network to send files to
+MEM-02 bench.both_ways_of_writing_the_log_are_measured_side_by_side | there is no network to send files to
 MEM-03 rocket_mmap_file.rocketmqs_own_name_chooses_it_and_pwrite_is_the_default | an option; the default is pwrite (D10)
 MEM-04 rocket_mmap_file.a_file_is_mapped_until_it_is_full_and_on_stable_storage | the log's files, with the option
 MEM-05 rocket_mmap_file.what_is_mapped_is_read_by_others_at_once

@@ -87,6 +87,58 @@ def test_a_store_has_the_files_that_a_broker_expects(tmp_path: Path) -> None:
     assert index == [40 + 16 * 4 + 40 * 20] * 2
 
 
+def test_each_queue_of_each_topic_has_a_directory(tmp_path: Path) -> None:
+    """DIR-03, CQ-02."""
+    with opened(tmp_path) as store:
+        for topic, queue_id in (("A", 0), ("A", 1), ("B", 0), ("B", 1)):
+            store.put_message(Message(topic, queue_id=queue_id))
+    found = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.glob("consumequeue/*/*/*")}
+    assert found == {f"consumequeue/{topic}/{queue_id}" for topic in "AB" for queue_id in (0, 1)}
+
+
+class TracedVfs(FaultyVfs):
+    """Takes down in which directories of a store files are read."""
+
+    def __init__(self, inner: MemoryVfs) -> None:
+        super().__init__(inner)
+        self.reads: list[str] = []
+
+    def ask(self, call: str, path: str) -> None:
+        super().ask(call, path)
+        if call in ("pread", "view"):
+            self.reads.append(path.split("/")[2])
+
+
+def test_a_pull_reads_the_unit_and_then_the_record(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    """CQ-17."""
+    vfs = TracedVfs(memory_vfs)
+    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
+        for number in range(30):
+            store.put_message(Message("T", b"%d" % number))
+        store.dispatcher.dispatch_pending()
+        store.get_message("T", 0, 3, 1)  # finds where the queue begins, once
+        vfs.reads.clear()
+        assert [m.body for m in store.get_message("T", 0, 17, 1)] == [b"17"]
+        assert vfs.reads == ["consumequeue", "commitlog"]
+
+
+def test_a_query_by_key_reads_the_index_and_the_records_that_have_the_key(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    """IDX-35: which queues cannot do."""
+    vfs, config = TracedVfs(memory_vfs), CONFIG.changed(max_hash_slot_num=1000, max_index_num=1000)
+    with rocketcompat.open("/s", "w", config, vfs=vfs, clock=clock, background=False) as store:
+        for number in range(200):
+            store.put_message(Message("T", b"%d" % number, keys=f"k{number % 100}"))
+        store.dispatcher.dispatch_pending()
+        vfs.reads.clear()
+        assert [m.body for m in store.query_message("T", "k7")] == [b"7", b"107"]
+        assert vfs.reads.count("commitlog") <= 2 * 2  # the length of a record, and the record
+        assert set(vfs.reads) == {"index", "commitlog"}
+
+
 def test_the_checkpoint_of_a_closed_store_is_that_of_its_last_message(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         last = store.put_message(Message("T")).store_timestamp

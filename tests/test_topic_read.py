@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -386,6 +387,23 @@ def test_a_page_of_many_bytes_is_fetched_in_parts(
     assert topic.read(0, columns=["offset"]).table.column("offset").num_chunks == 1
     monkeypatch.setattr(read_path, "_FETCHED_BYTES", 1)  # less than a record: one at a time
     assert topic.read(0, limit=20).table.column("body").to_pylist() == mine[:20]
+
+
+def test_views_show_the_mapped_file_and_copies_do_not(tmp_path: Path) -> None:
+    """MEM-01: what changes in a sealed file changes in the views of it, and in nothing else."""
+    body = b"a body of more than twelve bytes, which a view would hold itself"
+    with tubestore.open(tmp_path, segment_size_bytes=200, background=False) as small:
+        topic = small.create_topic("t")
+        for _ in range(4):
+            topic.append(body)
+        copies = topic.read(0, columns=["body"]).table
+        views = topic.read(0, columns=["body"], zero_copy=True).table
+        with (tmp_path / "t-0" / f"{0:020d}.tube").open("r+b") as file:
+            file.seek(HEADER_SIZE)
+            file.write(b"THE SAME")
+        assert copies["body"][0].as_py() == body
+        assert views["body"][0].as_py() == b"THE SAME" + body[8:]
+        assert views["body"][3].as_py() == body  # in the file that is written to
 
 
 def test_an_unreadable_body_is_null_among_views(filled: Topic, memory_vfs: MemoryVfs) -> None:
