@@ -17,6 +17,7 @@ from tests.support.golden import GoldenFactory
 from tests.support.tube_cli import COMMAND, ENVIRONMENT, Cli, Result, bodies_in, finish
 from tests.support.tube_cli import cli as cli
 from tests.support.tube_cli import root as root
+from tests.test_journalled import TOPICS, mixed
 
 
 def test_check_ends_with_0_when_clean_and_1_with_findings(
@@ -117,6 +118,19 @@ def test_a_locked_store_refuses_a_writer_and_serves_readers(cli: Cli, root: Path
         assert len(cli.json("read", root, "t")) == 1000
         assert cli("check", root).code == 0
         assert len(cli.json("dump", root)) == 1000
+
+
+def test_what_shows_the_files_says_how_much_more_the_journal_has(cli: Cli, tmp_path: Path) -> None:
+    with tubestore.open(tmp_path / "s", background=False) as store:
+        for name in TOPICS:
+            store.create_topic(name, partitions=2)
+        store.append_batch(mixed(0))
+        store[TOPICS[0]].flush()
+        for command in ("stat", "dump", "topics"):
+            assert "22 messages of 11 shards are in the journal" in cli(command, tmp_path / "s").err
+        assert "2 messages of 1 shards" in cli("stat", tmp_path / "s", "--topic", TOPICS[1]).err
+        assert cli("stat", tmp_path / "s", "--topic", TOPICS[0]).err == ""
+    assert cli("stat", tmp_path / "s").err == ""
 
 
 def test_a_store_that_will_not_open_is_refused_by_read_and_shown_by_dump_stat_and_check(

@@ -56,6 +56,12 @@ class JournalOverlay:
                 self._read(self._parts)
             return self._parts.get(shard, ())
 
+    def shards(self) -> list[str]:
+        """Return the names of the shards that the journal has messages of; ask before the files."""
+        self.of("")
+        with self._lock:
+            return list(self._parts or ())
+
     def __contains__(self, shard: str) -> bool:
         return bool(self.of(shard))
 

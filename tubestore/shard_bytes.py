@@ -98,7 +98,7 @@ class ShardBytes:
             row = max(0, -(-(start_at - file.start) // ENTRY_SIZE))
             while row < count:
                 some = min(CHUNK_ENTRIES, count - row)
-                raw = self._file(file).pread(some * ENTRY_SIZE, row * ENTRY_SIZE)
+                raw = self._pread(file, some * ENTRY_SIZE, row * ENTRY_SIZE)
                 if len(raw) < ENTRY_SIZE:
                     break  # it was cut since it was listed
                 yield file.start + row * ENTRY_SIZE, entries_in(raw)
@@ -137,7 +137,12 @@ class ShardBytes:
                 first = stop
 
     def _read(self, file: StoredFile, offset: int, size: int) -> bytes:
-        return self._file(file).pread(size, offset - file.start)
+        return self._pread(file, size, offset - file.start)
+
+    def _pread(self, file: StoredFile, size: int, position: int) -> bytes:
+        if file.content:
+            return file.content[position : position + size]
+        return self._file(file).pread(size, position)
 
     def data_file(self, offset: int) -> StoredFile | None:
         """Return the data file that holds this offset."""

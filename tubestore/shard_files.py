@@ -43,6 +43,8 @@ class StoredFile(NamedTuple):
     size: int
     #: Where it will stand, if a job that is half published has it in its staging directory.
     final: str = ""
+    #: Its bytes, if they stand in the root's journal and in no segment yet.
+    content: bytes = b""
 
     @property
     def end(self) -> int:
@@ -160,7 +162,7 @@ def _list_shard(
         index, data = _with_staged(index, staged_index), _with_staged(data, staged_data)
     elif key in job.limits:
         index_end, data_end = job.limits[key]
-        index, data = _before(index, index_end), _before(data, data_end)
+        index, data = files_before(index, index_end), files_before(data, data_end)
     return ShardFiles(topic, store_id, directory, index, data, strays + more)
 
 
@@ -211,7 +213,7 @@ def _with_staged(
     return tuple(sorted(found.values(), key=lambda file: (file.start, file.path)))
 
 
-def _before(files: tuple[StoredFile, ...], end: int) -> tuple[StoredFile, ...]:
+def files_before(files: tuple[StoredFile, ...], end: int) -> tuple[StoredFile, ...]:
     """Return the files without what stands at `end` or behind it."""
     kept = (file._replace(size=min(file.size, end - file.start)) for file in files)
     return tuple(file for file in kept if file.size >= 0)

@@ -95,17 +95,8 @@ def _check_job(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[
 def _check_journal(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
     """Report messages that only the journal has, unless a writer is at work."""
     path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
-    ends: dict[str, int] = {}
-    lacking: dict[str, int] = {}
     try:
-        left = read_journal(vfs, root)
-        for part in left.parts if left is not None else ():
-            if part.shard not in ends:
-                ends[part.shard] = _index_end(vfs, join(root, part.shard, INDEX_DIRECTORY))
-            end = part.index_start + INDEX_ENTRY.size * len(part.entries)
-            beyond = (end - max(part.index_start, ends[part.shard])) // INDEX_ENTRY.size
-            if beyond > 0:
-                lacking[part.shard] = lacking.get(part.shard, 0) + beyond
+        lacking = only_in_journal(vfs, root)
     except OSError as error:
         yield Finding(path, 0, Reason.UNREADABLE, error.strerror or repr(error))
         return
@@ -113,6 +104,21 @@ def _check_journal(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Itera
         count = sum(lacking.values())
         text = f"{count} messages of {len(lacking)} shards are in the journal and not in the shards"
         yield Finding(path, 0, Reason.JOURNAL, f"{text}; opening for writing puts them there")
+
+
+def only_in_journal(vfs: Vfs, root: str) -> dict[str, int]:
+    """Return how many messages the journal has that are not in the files yet, by shard."""
+    ends: dict[str, int] = {}
+    lacking: dict[str, int] = {}
+    left = read_journal(vfs, root)
+    for part in left.parts if left is not None else ():
+        if part.shard not in ends:
+            ends[part.shard] = _index_end(vfs, join(root, part.shard, INDEX_DIRECTORY))
+        end = part.index_start + INDEX_ENTRY.size * len(part.entries)
+        beyond = (end - max(part.index_start, ends[part.shard])) // INDEX_ENTRY.size
+        if beyond > 0:
+            lacking[part.shard] = lacking.get(part.shard, 0) + beyond
+    return lacking
 
 
 def _index_end(vfs: Vfs, directory: str) -> int:

@@ -16,6 +16,7 @@ import pytest
 
 import tubestore
 from tests.spark.stores import T0, planned, scanned_rows, write_store
+from tests.test_journalled import TOPICS, bodies, mixed
 from tubestore import placing
 from tubestore.check import check
 from tubestore.clock import ManualClock
@@ -72,6 +73,32 @@ def breaking_off(kind: Any, monkeypatch: pytest.MonkeyPatch, *, at: int) -> Iter
     with monkeypatch.context() as patched:
         patched.setattr(kind, "work", interrupted)
         yield
+
+
+@pytest.fixture
+def journalled(tmp_path: Path) -> Iterator[Path]:
+    """Return a store whose writer has all its 240 messages in the journal."""
+    with tubestore.open(tmp_path / "written", background=False) as store:
+        for name in TOPICS:
+            store.create_topic(name, partitions=2)
+        for first in range(0, 240, 24):
+            store.append_batch(mixed(first))
+        yield tmp_path / "written"
+
+
+def test_jobs_work_on_what_only_the_journal_has(journalled: Path, tmp_path: Path) -> None:
+    spark: Any = None
+    root = str(journalled)
+    audited = audit_module.audit(spark, root)
+    assert (audited.rows, audited.bad) == (240, 0)
+    assert sum(row["messages"] for row in stats_module.stats(spark, root).topics) == 240
+    parquet_module.export(spark, root, str(tmp_path / "out"))
+    assert sum(pq.read_metadata(p).num_rows for p in (tmp_path / "out").rglob("*.parquet")) == 240
+    for rows in (240, 480):  # the second time behind what the first one left in the copy
+        copied = compact_module.compact(spark, root, str(tmp_path / "copy"), job_id=f"c{rows}")
+        assert copied.rows == 240
+        with tubestore.open(tmp_path / "copy", "r") as store:
+            assert len(bodies(store)) == rows
 
 
 # -- running --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import tubestore
 from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, write_store
+from tests.test_journalled import TOPICS, killed, mixed, open_store
 from tubestore.clock import ManualClock
 from tubestore.errors import DataLoss, NotAStore, OffsetOutOfRange
 from tubestore.leases import read_leases
@@ -177,6 +178,32 @@ def test_topics_and_files_appear_while_a_query_runs(root: Path) -> None:
     write_store(root, {"logs": 900, "fresh": 40})
     _, more = drain(batches, at, rows=333)
     assert by_shard([r for b in first + more for r in b]) == by_shard(scanned_rows(root))
+
+
+def test_a_stream_follows_the_journal_of_a_writer_through_a_kill_and_its_recovery(
+    memory_vfs: MemoryVfs,
+) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    batches = stream("/s", memory_vfs)
+    at, found = drain(batches, batches.initial(), memory_vfs)
+    for number, first in enumerate(range(24, 240, 24)):
+        store.append_batch(mixed(first))
+        if number % 3 == 1:
+            store.journal.settle()  # the next frame is written over the first one
+        at, more = drain(batches, at, memory_vfs, rows=7)
+        found += more
+    killed(store, memory_vfs)
+    lag = lag_behind("/s", Position(at.store, {}), memory_vfs)
+    assert lag == {name: {0: 10, 1: 10} for name in TOPICS}
+    again = stream("/s", memory_vfs)
+    assert drain(again, through_json(at, "/s"), memory_vfs)[1] == []
+    with open_store(memory_vfs) as store:
+        store.append_batch(mixed(240))
+    found += drain(again, at, memory_vfs)[1]
+    rows = [row for batch in found for row in batch]
+    assert sorted(int(row["body"]) for row in rows) == list(range(264))
+    assert by_shard(rows) == by_shard(scanned_rows("/s", memory_vfs))
 
 
 def test_a_frozen_stream_goes_to_what_was_there_and_no_further(root: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import tubestore
 from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, write_store
+from tests.test_journalled import TOPICS, killed, mixed, open_store
 from tubestore.errors import DataLoss, InvalidOption, NotAStore, OffsetOutOfRange, UnknownTopic
 from tubestore.formats import key_code_of
 from tubestore.spark.options import ReadOptions
@@ -236,6 +237,39 @@ def test_a_job_that_is_half_published_is_not_in_the_plan(
         monkeypatch.undo()
     assert seen == [before] * 4
     assert len(read_plan(planned(root))) == before + 80
+
+
+def test_what_only_the_journal_has_stands_behind_the_files(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    store[TOPICS[2]].flush()
+    for first in range(24, 240, 24):
+        store.append_batch(mixed(first))
+    killed(store, memory_vfs)
+    assert not memory_vfs.exists(f"/s/{TOPICS[0]}-0")
+    # A record and part of an entry that were in flight stand where the journalled messages belong.
+    for path, rest in ((f"/s/{TOPICS[2]}-0", b"torn"), (f"/s/{TOPICS[2]}-0/index", b"torn")):
+        (name,) = (n for n, folder, _ in memory_vfs.entries(path) if not folder and "0" in n)
+        file = memory_vfs.open(f"{path}/{name}")
+        file.pwrite(rest, file.size())
+        file.close()
+    found = {size: planned("/s", memory_vfs, maxSplitBytes=size) for size in ("1", "200", "1m")}
+    expected = scanned_rows("/s", memory_vfs)
+    tubestore.open("/s", vfs=memory_vfs, background=False).close()  # the journal is gone
+    for made in found.values():
+        assert sum(split.rows for split in made.splits) == 240
+        assert read_plan(made, memory_vfs, verify=True) == expected
+    assert planned("/s", memory_vfs, subscribe=TOPICS[1]).splits[0].rows == 20
+
+
+def test_the_journal_is_not_shown_for_a_topic_that_was_deleted(memory_vfs: MemoryVfs) -> None:
+    with open_store(memory_vfs) as store:
+        store.append_batch(mixed(0))
+        memory_vfs.replace_file("/kept", memory_vfs.read_file("/s/.tubestore/journal"))
+        store.delete_topic(TOPICS[0])
+    memory_vfs.replace_file("/s/.tubestore/journal", memory_vfs.read_file("/kept"))
+    shown = {p.shard.topic for s in planned("/s", memory_vfs).splits for p in s.portions}
+    assert shown == set(TOPICS[1:])
 
 
 def test_part_of_an_entry_is_not_in_the_plan(root: Path) -> None:

@@ -12,6 +12,7 @@ from tubestore.cli.arguments import check_topic, emit_found, printing, say, watc
 from tubestore.cli.batches import emit_batches
 from tubestore.cli.columns import Column, Kind, Row
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
+from tubestore.cli.opening import note_journal
 from tubestore.cli.output import Format, Summary, emit_prometheus, emit_rows
 from tubestore.filenames import LOCK_FILE, OWN_DIRECTORY, join
 from tubestore.shard_files import find_shards
@@ -60,6 +61,7 @@ def stat(
     """Print a row a shard from the names and lengths of its files."""
     shards = find_shards(root, topic=topic, store_id=store_id)
     check_topic(root, topic)
+    note_journal(root, topic, store_id)
     with printing(out, **how) as output:
         if prometheus:
             from tubestore import metrics
@@ -77,6 +79,7 @@ def dump(root: str, chosen: dict[str, Any], *, out: str | None, **how: Any) -> N
     """Print every row of the store."""
     from tubestore import dump as dumping
 
+    note_journal(root, chosen["topic"], chosen["store_id"])
     schema = dumping.RAW_SCHEMA if chosen["raw"] else dumping.DUMP_SCHEMA
     columns = columns_of(schema)
     with printing(out, **how) as output:

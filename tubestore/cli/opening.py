@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import tubestore
-from tubestore.filenames import OWN_DIRECTORY, check_topic_name, join
+from tubestore.cli.arguments import say
+from tubestore.filenames import (
+    JOURNAL_FILE,
+    OWN_DIRECTORY,
+    check_topic_name,
+    join,
+    parse_store_key,
+)
 from tubestore.shard_files import check_root
 from tubestore.vfs import OsVfs
 
@@ -29,6 +36,28 @@ def open_or_make(root: str, topic: str) -> tubestore.MessageStoreManager:
     if OsVfs().exists(root):
         check_root(root, OsVfs())
     return tubestore.open(root)
+
+
+def note_journal(root: str, topic: str | None = None, store_id: int | None = None) -> None:
+    """Say how many messages a command that shows the files leaves out: those in the journal."""
+    path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
+    if not OsVfs().exists(path):
+        return
+    from tubestore.state_check import only_in_journal
+
+    try:
+        found = only_in_journal(OsVfs(), root)
+    except OSError as error:
+        say(f"tubestore: {path} cannot be read: {error.strerror}")
+        return
+    keys = {name: parse_store_key(name) or ("", -1) for name in found}
+    wanted = [
+        n for n, key in keys.items() if topic in (None, key[0]) and store_id in (None, key[1])
+    ]
+    if wanted:
+        count = sum(found[name] for name in wanted)
+        text = f"{count} messages of {len(wanted)} shards are in the journal and not shown here"
+        say(f"tubestore: {path}: {text}; `tubestore recover {root}` puts them into the shards")
 
 
 def is_empty(root: str) -> bool:

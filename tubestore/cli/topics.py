@@ -11,7 +11,7 @@ import tubestore
 from tubestore.cli.arguments import printing, say
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
-from tubestore.cli.opening import open_existing, open_or_make
+from tubestore.cli.opening import note_journal, open_existing, open_or_make
 from tubestore.cli.output import emit_rows
 from tubestore.quantities import parse_age, parse_size, size_text
 from tubestore.shard_files import find_shards
@@ -33,6 +33,7 @@ NONE = "none"
 def topics(root: str, *, out: str | None, **how: Any) -> None:
     """List topics with their settings; opens the store for reading."""
     shards = find_shards(root)
+    note_journal(root)
     with tubestore.open(root, mode="r") as store, printing(out, **how) as output:
         rows = []
         for name in store.topics():

@@ -11,10 +11,11 @@ from typing import Any
 
 from tubestore.commit_records import Horizon
 from tubestore.filenames import store_key
+from tubestore.journal_overlay import JournalOverlay
 from tubestore.options import StoreOptions
-from tubestore.shard_files import find_shards
 from tubestore.shard_reader import ShardReader
 from tubestore.spark.micro_batches import Position
+from tubestore.spark.planning import list_shards
 from tubestore.vfs import OsVfs, Vfs
 
 
@@ -25,10 +26,10 @@ def lag_behind(root: str, position: Position, vfs: Vfs | None = None) -> dict[st
     """
     vfs = vfs or OsVfs()
     found: dict[str, dict[int, int]] = {}
-    horizon = Horizon(vfs, root)
-    for listed in find_shards(root, vfs):
+    horizon, journal = Horizon(vfs, root), JournalOverlay(vfs, root)
+    for listed in list_shards(root, vfs, journal):
         name = (listed.topic, listed.store_id)
-        reader = ShardReader(vfs, listed.directory, *name, StoreOptions(), horizon)
+        reader = ShardReader(vfs, listed.directory, *name, StoreOptions(), horizon, journal)
         key = store_key(*name)
         try:
             totals = found.setdefault(listed.topic, {})

@@ -15,7 +15,7 @@ Next to read: `stream.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +26,9 @@ from tubestore.commit_records import Horizon
 from tubestore.errors import DataLoss, NotAStore
 from tubestore.filenames import store_key
 from tubestore.formats import INDEX_ENTRY
+from tubestore.journal_overlay import JournalOverlay
 from tubestore.records import ENTRY_SIZE
+from tubestore.root_journal import JournalPart
 from tubestore.shard_files import ShardFiles, StoredFile
 from tubestore.spark.holding import StreamLease
 from tubestore.spark.options import LATEST, ReadOptions
@@ -40,6 +42,7 @@ from tubestore.spark.planning import (
     pack,
     shard_limits,
     store_uuid,
+    with_journal,
 )
 from tubestore.store_directory import StoreDirectory
 from tubestore.vfs import OsVfs, Vfs
@@ -89,13 +92,16 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ShardNow:
-    """A shard as it was listed, and what of it is kept and whole: offsets [first, end)."""
+    """A shard with its journalled messages, and what is kept and whole: offsets [first, end)."""
 
     shard: ShardFiles
     first: int
     end: int
     #: Where what belongs to an unfinished job begins.
     hidden: tuple[int, int] | None
+    #: What it was made of: its files as they were listed, and its parts of the journal.
+    listed: ShardFiles
+    parts: Sequence[JournalPart]
 
 
 class MicroBatches:
@@ -110,6 +116,7 @@ class MicroBatches:
         self.options, self.skipped = options, 0
         self._vfs, self._say = vfs or OsVfs(), say
         self._store = store_uuid(StoreDirectory(self._vfs, options.path, "r"))
+        self._journal = JournalOverlay(self._vfs, options.path)
         self._seen: dict[str, ShardNow] = {}
         self._target: Mapping[str, int] | None = None
         self._lease = StreamLease(self._vfs, options.path, say) if self._store else None
@@ -123,18 +130,21 @@ class MicroBatches:
 
     def look(self) -> dict[str, ShardNow]:
         """List the shards as they are now."""
-        found = {}
-        horizon = Horizon(self._vfs, self.options.path)
-        for shard in choose_shards(self._vfs, self.options):
-            key = store_key(shard.topic, shard.store_id)
-            before = self._seen.get(key)
-            hidden = horizon.limits(shard.topic, shard.store_id)
-            if before is not None and before.shard == shard and before.hidden == hidden:
+        found, root = {}, self.options.path
+        horizon = Horizon(self._vfs, root)
+        self._journal.refresh()
+        for listed in choose_shards(self._vfs, self.options, self._journal):
+            key = store_key(listed.topic, listed.store_id)
+            before, parts = self._seen.get(key), self._journal.of(key)
+            hidden = horizon.limits(listed.topic, listed.store_id)
+            same = before is not None and before.listed == listed and before.parts is parts
+            if before is not None and same and before.hidden == hidden:
                 found[key] = before
                 continue
+            shard = with_journal(self._vfs, root, listed, parts)
             index = ShardIndex(self._vfs, shard)
             try:
-                found[key] = ShardNow(shard, *index.bounds(horizon), hidden)
+                found[key] = ShardNow(shard, *index.bounds(horizon), hidden, listed, parts)
             finally:
                 index.close()
         self._seen = found

@@ -3,7 +3,9 @@
 Only names, lengths and some index entries are looked at, never data: a plan of a terabyte takes
 about as long as listing its files. The plan is a snapshot: what a live writer adds later, or has
 half written now, is not in it (DESIGN.md D9), and a job that is being published is in it with all
-its files or with none.
+its files or with none. What only the root's journal has travels with the plan: its bytes stand
+behind a shard's files as files of their own, since the writer may begin the journal anew at any
+time.
 
 A split is what one task reads, about `maxSplitBytes` of log: a part of a large shard, or many
 small ones, since a task costs some 30 ms however little it does. Each says itself which files
@@ -17,7 +19,7 @@ Next to read: `reading.py`.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -26,10 +28,19 @@ import numpy as np
 
 from tubestore.commit_records import Horizon
 from tubestore.errors import DataLoss, InvalidOption, NotAStore, OffsetOutOfRange, UnknownTopic
-from tubestore.filenames import STORE_FILE
-from tubestore.formats import PARTITIONS_PER_STORE
+from tubestore.filenames import (
+    JOURNAL_FILE,
+    OWN_DIRECTORY,
+    STORE_FILE,
+    join,
+    parse_store_key,
+    store_key,
+)
+from tubestore.formats import INDEX_ENTRY, PARTITIONS_PER_STORE
+from tubestore.journal_overlay import JournalOverlay, behind
 from tubestore.records import ENTRY_SIZE, entries_in, whole_entries
-from tubestore.shard_files import ShardFiles, StoredFile, find_shards
+from tubestore.root_journal import JournalPart
+from tubestore.shard_files import ShardFiles, StoredFile, files_before, find_shards
 from tubestore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
 from tubestore.store_directory import StoreDirectory
 from tubestore.topic_settings import saved_settings
@@ -129,6 +140,8 @@ class ShardIndex:
 
     def read(self, file: StoredFile, first: int, count: int) -> np.ndarray[Any, Any]:
         """Return some entries of an index file by their place in it."""
+        if file.content:
+            return entries_in(file.content[first * ENTRY_SIZE : (first + count) * ENTRY_SIZE])
         if self._open is None or self._open[0] != file.path:
             self._open = (file.path, self._vfs.open(file.path, writable=False))
         raw = self._open[1].pread(count * ENTRY_SIZE, first * ENTRY_SIZE)
@@ -151,17 +164,22 @@ class ShardIndex:
         return min(first, end), end
 
     def _kept_and_whole(self) -> tuple[int, int]:
+        end, _ = self.whole_end()
+        return self._first(end), end
+
+    def whole_end(self) -> tuple[int, bytes]:
+        """Return the offset behind the last entry that has its data, and that entry if any."""
         # A file that was rolled just now is empty, and the entry in flight is in the one before.
         filled = [file for file in self.shard.index if file.size >= ENTRY_SIZE]
         if not filled:  # retention leaves one empty file, whose name keeps the end
-            end = self.shard.index[-1].start if self.shard.index else 0
-            return end, end
+            return (self.shard.index[-1].start if self.shard.index else 0), b""
         last = filled[-1]
         rows = last.size // ENTRY_SIZE
         count = min(_TAIL_ENTRIES, rows)
-        whole = whole_entries(self.read(last, rows - count, count), self.data_end)
-        end = last.start + ENTRY_SIZE * (rows - count + whole)
-        return self._first(end), end
+        entries = self.read(last, rows - count, count)
+        whole = whole_entries(entries, self.data_end)
+        last_entry = entries[whole - 1].tobytes() if whole else b""
+        return last.start + ENTRY_SIZE * (rows - count + whole), last_entry
 
     def _first(self, end: int) -> int:
         """Return the offset of the first entry whose data is still there; `end` without one."""
@@ -236,6 +254,63 @@ class ShardIndex:
         return tuple(f for f in self.shard.data if f.end > low and f.start <= high)
 
 
+# -- what the journal has of a shard --------------------------------------------------------------
+
+
+def list_shards(
+    root: str, vfs: Vfs, journal: JournalOverlay, *, with_pending: bool = False
+) -> list[ShardFiles]:
+    """List the shards of a store, also those that have messages in the journal and no file yet.
+
+    The journal is read before the files are listed: what leaves it meanwhile is in the files.
+    """
+    named = journal.shards()
+    found = find_shards(root, vfs, with_pending=with_pending)
+    known = {(shard.topic, shard.store_id) for shard in found}
+    topics = saved_settings(StoreDirectory(vfs, root, "r")) if named else {}
+    for name in named:
+        key = parse_store_key(name)
+        if key is not None and key not in known and key[0] in topics:
+            found.append(ShardFiles(*key, join(root, name), (), ()))
+    return sorted(found, key=lambda shard: (shard.topic, shard.store_id))
+
+
+def with_journal(
+    vfs: Vfs, root: str, shard: ShardFiles, parts: Sequence[JournalPart]
+) -> ShardFiles:
+    """Return a shard with what the journal has behind its files, as one more file of each kind.
+
+    `parts` were read before the shard was listed. A tail in flight is left out then.
+    """
+    if not parts:
+        return shard
+    index = ShardIndex(vfs, shard)
+    try:
+        end, last = index.whole_end()
+    finally:
+        index.close()
+    data_end = shard.data[-1].start if shard.data else 0
+    if last:
+        entry = INDEX_ENTRY.unpack_from(last)
+        data_end = entry.data_offset + entry.data_size
+    for placed in behind(parts, end, data_end, last):
+        path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
+        entries, records = placed.batch.entries.tobytes(), placed.batch.data.tobytes()
+        return replace(
+            shard,
+            index=_and_held(shard.index, path, placed.index_start, entries),
+            data=_and_held(shard.data, path, placed.data_start, records),
+        )
+    return shard
+
+
+def _and_held(
+    files: tuple[StoredFile, ...], path: str, start: int, content: bytes
+) -> tuple[StoredFile, ...]:
+    kept = files_before(files, start)
+    return (*kept, StoredFile(path, start, len(content), content=content))
+
+
 # -- what is wanted of a shard --------------------------------------------------------------------
 
 
@@ -292,8 +367,11 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
     NotAStore, UnknownTopic, InvalidOption, DataLoss or OffsetOutOfRange for what cannot be read.
     """
     vfs = vfs or OsVfs()
-    horizon = Horizon(vfs, options.path)
-    shards = choose_shards(vfs, options)
+    horizon, journal = Horizon(vfs, options.path), JournalOverlay(vfs, options.path)
+    shards = [
+        with_journal(vfs, options.path, s, journal.of(store_key(s.topic, s.store_id)))
+        for s in choose_shards(vfs, options, journal)
+    ]
     max_bytes = options.max_split_bytes
     if options.min_partitions > 1:
         total = sum(f.size for s in shards for f in (*s.index, *s.data))
@@ -309,9 +387,11 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
     return Plan(options.path, tuple(pack(found, max_bytes)))
 
 
-def choose_shards(vfs: Vfs, options: ReadOptions) -> list[ShardFiles]:
+def choose_shards(
+    vfs: Vfs, options: ReadOptions, journal: JournalOverlay | None = None
+) -> list[ShardFiles]:
     """List the shards that the options name; UnknownTopic, InvalidOption for what is not there."""
-    found = find_shards(options.path, vfs)
+    found = list_shards(options.path, vfs, journal or JournalOverlay(vfs, options.path))
     settings = saved_settings(StoreDirectory(vfs, options.path, "r"))
     there = {s.topic for s in found} | settings.keys()
     for topic in options.named_topics():

@@ -25,7 +25,9 @@ import pyarrow as pa
 from tubestore import kernels
 from tubestore.entry_sources import Filter
 from tubestore.errors import CorruptRecord, InvalidOption
+from tubestore.filenames import store_key
 from tubestore.formats import DATA_HEADER
+from tubestore.journal_overlay import JournalOverlay
 from tubestore.options import StoreOptions
 from tubestore.records import (
     ENTRY_SIZE,
@@ -35,7 +37,6 @@ from tubestore.records import (
     verify_entries,
 )
 from tubestore.shard_bytes import ShardBytes, Window
-from tubestore.shard_files import find_shards
 from tubestore.spark.jobs.publishing import (
     Published,
     load_arguments,
@@ -45,7 +46,7 @@ from tubestore.spark.jobs.publishing import (
 from tubestore.spark.jobs.running import Row, Told, silent
 from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
-from tubestore.spark.planning import Plan, Portion, Split, plan
+from tubestore.spark.planning import Plan, Portion, Split, list_shards, plan, with_journal
 from tubestore.spark.reading import portion_entries
 from tubestore.spark.write_options import WriteOptions
 from tubestore.staging import Place, StagedWriter
@@ -219,10 +220,13 @@ def _expected(portion: Portion, wanted: Filter) -> tuple[int, int]:
 
 def _ends_of(root: str) -> dict[tuple[str, int], Place]:
     """Return where the shards of a store end, by their files: (index, data)."""
-    if not OsVfs().exists(root):
+    vfs = OsVfs()
+    if not vfs.exists(root):
         return {}
-    found = {}
-    for shard in find_shards(root, with_pending=True):
+    found, journal = {}, JournalOverlay(vfs, root)
+    for listed in list_shards(root, vfs, journal, with_pending=True):
+        parts = journal.of(store_key(listed.topic, listed.store_id))
+        shard = with_journal(vfs, root, listed, parts)
         ends = shard.statistics()
         found[shard.topic, shard.store_id] = (ends["index_max"], ends["data_max"])
     return found
