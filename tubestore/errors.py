@@ -230,7 +230,11 @@ class DataLoss(TubeStoreError):
 
 
 class BatchError(TubeStoreError):
-    """A batch that was taken only in part: `acks[i]` is None where row i was not taken."""
+    """A batch that did not reach its level as a whole; `acks[i]` says what row i has reached.
+
+    None: the row was not taken. Its level may be below the one that was asked for: a row in memory
+    that the disk has no room for has "memory", keeps its offset, and is written when there is room.
+    """
 
     def __init__(self, message: str, acks: list[Any]) -> None:
         super().__init__(message, acks)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -31,9 +31,9 @@ from tubestore.group_commit import GroupCommit
 from tubestore.left_messages import LeftMessages
 from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
-from tubestore.options import Durability, StoreOptions
+from tubestore.options import DURABILITIES, Durability, StoreOptions
 from tubestore.pending_batches import PendingBatches
-from tubestore.records import EncodedBatch
+from tubestore.records import ENTRY_SIZE, EncodedBatch
 from tubestore.root_journal import LeftJournal, RootJournal
 from tubestore.vfs import Vfs
 
@@ -43,6 +43,8 @@ Array = np.ndarray[Any, Any]
 _SLICE_BYTES_MAX = 16 << 10
 #: A journal that will be full within this time is not emptied by age.
 _HOT_MS = 4000
+#: What a shard's rows of a batch have reached: nothing, or a place in `DURABILITIES`, plus one.
+NOT_TAKEN, IN_MEMORY, IN_PAGE_CACHE, SYNCED = range(4)
 
 
 class JournalledAppends:
@@ -110,25 +112,28 @@ class JournalledAppends:
         shards: ChosenShards,
         firsts: Array,
         offsets: Array,
+        reached: Array,
         level: Durability,
     ) -> None:
         """Append an encoded batch, `firsts[i]` being the first row of `shards[i]`.
 
-        Fills `offsets`, also of what was taken when it raises.
+        Fills `offsets`, and `reached` with a level for each shard, also when it raises.
         """
         with self.lock:
             if self._has_room(batch, len(shards)):
                 taken = self._place(batch, shards, firsts, offsets)
             else:
                 taken = np.zeros(len(shards), bool)
+            reached[taken] = IN_MEMORY
             position = self._write(batch, shards, firsts, taken)
             self._promised |= level == "fsync"
-        self._append_directly(batch, shards, firsts, offsets, taken)
+        if position is not None:
+            reached[taken] = IN_PAGE_CACHE
+        self._append_directly(batch, shards, firsts, offsets, reached, taken)
         if position is None:
-            for shard in (s for s, mine in zip(shards, taken.tolist(), strict=True) if mine):
-                shard.flush()
+            self._flush_each(shards, taken, reached)
         if level == "fsync":
-            self._sync(shards, taken, position)
+            self._sync(shards, taken, position, reached)
 
     # -- into memory -------------------------------------------------------------------------
 
@@ -201,20 +206,39 @@ class JournalledAppends:
         shards: ChosenShards,
         firsts: Array,
         offsets: Array,
+        reached: Array,
         taken: Array,
     ) -> None:
         """Have the shards write that did not take part."""
         if taken.all():
             return
         bounds = [*firsts.tolist(), len(batch)]
-        offsets[np.repeat(~taken, np.diff(bounds))] = -1  # nobody knows yet
+        offsets[np.repeat(~taken, np.diff(bounds))] = -1  # not placed yet
         for n in np.flatnonzero(~taken).tolist():
-            first, end = bounds[n], bounds[n + 1]
-            offsets[first:end] = shards[n].append_encoded(batch.part(first, end), "page_cache")
+            rows = slice(bounds[n], bounds[n + 1])
+            append_part(shards, n, batch.part(rows.start, rows.stop), offsets[rows], reached)
+
+    @staticmethod
+    def _flush_each(shards: ChosenShards, taken: Array, reached: Array) -> None:
+        """Have the shards write that were given rows which stand in no frame.
+
+        Raises what the first one raises that cannot; the others have written then.
+        """
+        failure: TubeStoreError | None = None
+        for n in np.flatnonzero(taken).tolist():
+            try:
+                shards[n].flush()
+                reached[n] = IN_PAGE_CACHE
+            except TubeStoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     # -- to stable storage -------------------------------------------------------------------
 
-    def _sync(self, shards: ChosenShards, taken: Array, position: int | None) -> None:
+    def _sync(
+        self, shards: ChosenShards, taken: Array, position: int | None, reached: Array
+    ) -> None:
         """Bring what the shards were given to stable storage, with one sync if possible."""
         durable = False
         if position is not None:
@@ -225,11 +249,12 @@ class JournalledAppends:
                 log.warning("%s; the shards write and sync their own files", error)
                 with self.lock:
                     self._try_to_settle()
-        for shard, mine in zip(shards, taken.tolist(), strict=True):
+        for n, (shard, mine) in enumerate(zip(shards, taken.tolist(), strict=True)):
             if not (durable and mine):
                 shard.sync_data()
             else:
                 shard.sync_before_journal()
+            reached[n] = SYNCED
 
     def sync(self) -> None:
         """Bring what an earlier process left in the journal to stable storage."""
@@ -294,7 +319,12 @@ class JournalledAppends:
         Raises what the first one raises that cannot; the others have written then.
         """
         failure: TubeStoreError | None = None
-        shards = [shard for shard in self._dirty if not shard.is_over()]
+        shards = []
+        for shard in self._dirty:
+            if not shard.is_over():
+                shards.append(shard)
+            elif shard.has_unwritten():
+                failure = StoreFailed(shard.files.directory, "closed with messages in memory")
         # There and back: the files of the last ones are still open at the next time.
         shards.sort(key=attrgetter("number"), reverse=self._turned)
         self._turned = not self._turned
@@ -347,12 +377,38 @@ class JournalledAppends:
         """Remove what an earlier process left; its messages are on stable storage elsewhere."""
         self._journal.remove()
 
-    def close(self) -> None:
-        """Remove the journal, unless a shard could not write what stands in it; after them."""
-        if self._left or any(shard.failed or shard.has_journalled() for shard in self._dirty):
+    def close(self, *, keep: bool) -> None:
+        """Remove the journal after all shards were closed; `keep` it if one of them could not be.
+
+        It is also kept if a shard lacks something: the next opening gives it to the shard.
+        """
+        lacking = any(shard.failed or shard.has_unwritten() for shard in self._dirty)
+        if keep or self._left or lacking:
             self._journal.close()
         else:
             self._journal.remove()
+
+
+def append_part(
+    shards: Sequence[MessageStore],
+    n: int,
+    part: EncodedBatch,
+    offsets: Array,
+    reached: Array,
+    level: Durability = "page_cache",
+) -> None:
+    """Append the rows that a batch has for one shard; fills their `offsets` and `reached[n]`.
+
+    Also when it raises: a shard may have taken the rows and not written them.
+    """
+    try:
+        offsets[:] = shards[n].append_encoded(part, level)
+        reached[n] = DURABILITIES.index(level) + 1
+    except TubeStoreError as error:
+        if error.taken == "yes" and error.offset is not None:
+            offsets[:] = error.offset + ENTRY_SIZE * np.arange(len(part))
+            reached[n] = IN_MEMORY
+        raise
 
 
 def _only(batch: EncodedBatch, rows: Array) -> tuple[memoryview, memoryview]:

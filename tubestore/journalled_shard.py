@@ -100,7 +100,10 @@ class JournalledShard(AdoptingShard):
         self._barred_generation = generation
 
     def leave_journal(self) -> None:
-        """Forget that messages were journalled: their frame was not written."""
+        """Take note that the last messages stand in no frame: it was not written.
+
+        What earlier frames hold stays theirs until it is in the files (`has_unwritten`).
+        """
         with self._append_lock:
             self._take_back()
             self._journal_to = -1
@@ -117,10 +120,10 @@ class JournalledShard(AdoptingShard):
         if not self.files.is_durable(self._visible.data_end):
             self._commits.run(lambda: self._synced(self.files.sync_data, None))
 
-    def has_journalled(self) -> bool:
-        """Whether messages are in the journal and not in the files."""
-        return self._lent or self._journal_to > self._visible.data_end
+    def has_unwritten(self) -> bool:
+        """Whether the files lack messages that the shard has taken, from a journal or not."""
+        return self._lent or self.dirty_bytes > 0
 
     def is_over(self) -> bool:
-        """Whether the shard was closed or its topic deleted: it writes nothing any more."""
+        """Whether the shard was closed: it writes nothing any more."""
         return isinstance(self._refusal, StoreClosed)

@@ -241,7 +241,7 @@ class MessageStoreManager(OpenShards):
                     errors.append(error)
         if self.journal is not None:
             try:
-                self.journal.close()
+                self.journal.close(keep=bool(errors))
             except OSError as error:
                 errors.append(StoreFailed(self.root, f"journal: {error}"))
         self._directory.release()

@@ -212,6 +212,10 @@ class MessageStore(JournalledShard):
         if durability == "fsync":
             self._sync_data(data_end)
 
+    def has_written(self, offset: int) -> bool:
+        """Whether the message at an offset is in the files."""
+        return offset < self._visible.index_end
+
     # -- sync --------------------------------------------------------------------------------
 
     def sync(self) -> None:

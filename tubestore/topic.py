@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,10 +33,17 @@ from tubestore.formats import (
     address_to_int,
     key_code_of,
 )
-from tubestore.journalled import JournalledAppends
+from tubestore.journalled import (
+    IN_MEMORY,
+    IN_PAGE_CACHE,
+    NOT_TAKEN,
+    SYNCED,
+    JournalledAppends,
+    append_part,
+)
 from tubestore.message_store import MessageStore
 from tubestore.messages import Ack, BatchAck
-from tubestore.options import Durability, TopicOptions, check_durability
+from tubestore.options import DURABILITIES, Durability, TopicOptions, check_durability
 from tubestore.quantities import Age
 from tubestore.records import RecordColumns, encode_columns, pack_header
 from tubestore.retention import SegmentRow
@@ -292,25 +300,43 @@ def append_columns(
     else:
         shards = to.shards(keys)
     placed = np.full(len(columns), -1, np.int64)
+    reached = np.full(len(shards), NOT_TAKEN, np.int8)
     failure: TubeStoreError | None = None
     try:
         ordered = columns if order is None else columns.take(order)
-        _append_slices(ordered, shards, firsts, placed, level, journal)
+        _append_slices(ordered, shards, firsts, placed, reached, level, journal)
     except TubeStoreError as error:
         failure = error
-    offsets = placed
-    if order is not None:
-        offsets = np.empty(len(columns), np.int64)
-        offsets[order] = placed
+    offsets = _given_order(order, placed)
     if failure is not None:
-        rows = zip(columns.partition_ids.tolist(), offsets.tolist(), strict=True)
-        # Over several shards the syncs come last, and which of them were done is not known here.
-        reached = _level_below(level, len(shards))
-        acks = [Ack(p, o, reached) if o >= 0 else None for p, o in rows]
+        _note_written(shards, firsts, placed, reached)
+        row_levels = np.repeat(reached, np.diff(np.append(firsts, len(columns))))
+        levels = _given_order(order, row_levels).tolist()
+        rows = zip(columns.partition_ids.tolist(), offsets.tolist(), levels, strict=True)
+        acks = [Ack(p, o, DURABILITIES[r - 1]) if r != NOT_TAKEN else None for p, o, r in rows]
         if not any(acks):
             raise failure
         raise BatchError(str(failure), acks) from failure
     return offsets
+
+
+def _given_order(order: Array | None, values: Array) -> Array:
+    """Return the values of rows that were grouped by shard in the order of the batch."""
+    if order is None:
+        return values
+    given = np.empty_like(values)
+    given[order] = values
+    return given
+
+
+def _note_written(
+    shards: Sequence[MessageStore], firsts: Array, placed: Array, reached: Array
+) -> None:
+    """Raise the level of rows that are in a shard's files, whatever failed after that."""
+    lasts = [*(firsts[1:] - 1).tolist(), len(placed) - 1]
+    for n in np.flatnonzero(reached == IN_MEMORY).tolist():
+        if shards[n].has_written(int(placed[lasts[n]])):
+            reached[n] = IN_PAGE_CACHE
 
 
 def _turns(topics: list[Topic], codes: Array) -> Array:
@@ -323,30 +349,31 @@ def _turns(topics: list[Topic], codes: Array) -> Array:
     return numbers
 
 
-def _level_below(level: Durability, shards: int) -> Durability:
-    """The level that is reached shard by shard: `fsync` over several is a step of its own."""
-    return "page_cache" if level == "fsync" and shards > 1 else level
-
-
 def _append_slices(
     columns: RecordColumns,
     shards: Sequence[MessageStore],
     firsts: Array,
     offsets: Array,
+    reached: Array,
     level: Durability,
     journal: JournalledAppends | None,
 ) -> None:
-    """Encode once, append each shard's slice; `fsync` syncs after all are written."""
+    """Encode once, append each shard's slice; `fsync` syncs after all are written.
+
+    Fills `offsets` by row and `reached` by shard, also when it raises.
+    """
     batch = encode_columns(columns)
     if journal is not None and level != "memory" and journal.takes(len(shards), len(batch.data)):
         chosen = shards if isinstance(shards, ChosenShards) else ChosenShards.of(shards)
-        journal.append(batch, chosen, firsts, offsets, level)
+        journal.append(batch, chosen, firsts, offsets, reached, level)
         return
     bounds = [*firsts.tolist(), len(columns)]
-    below = _level_below(level, len(shards))
-    for shard, first, end in zip(shards, bounds, bounds[1:], strict=False):
+    # Over several shards `fsync` is a step of its own.
+    below = "page_cache" if level == "fsync" and len(shards) > 1 else level
+    for n, (first, end) in enumerate(pairwise(bounds)):
         part = batch if len(shards) == 1 else batch.part(first, end)
-        offsets[first:end] = shard.append_encoded(part, below)
+        append_part(shards, n, part, offsets[first:end], reached, below)
     if below != level:
-        for shard in shards:
+        for n, shard in enumerate(shards):
             shard.sync_data()
+            reached[n] = SYNCED

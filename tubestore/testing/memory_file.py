@@ -9,7 +9,8 @@ from typing import Protocol
 
 from tubestore.layout import Buffer
 
-_HOLE_BLOCK = 4096
+#: A file takes room on a disk, and has holes, in blocks of this size.
+BLOCK = 4096
 #: A file that was viewed has room to grow in place, so that views go on showing it as maps do.
 _VIEW_ROOM = 1 << 16
 _NOT_ZERO = re.compile(rb"[^\0]")
@@ -23,11 +24,13 @@ def os_error(number: int, path: str) -> OSError:
 class Inode:
     """The bytes of a file. `data` may be shorter than `size`: the rest is zeros."""
 
-    __slots__ = ("data", "modified_ms", "number", "size", "viewed")
+    __slots__ = ("blocks", "data", "modified_ms", "number", "size", "viewed")
 
     def __init__(self, number: int, data: bytes, size: int, modified_ms: int) -> None:
         self.number, self.size, self.modified_ms = number, size, modified_ms
         self.viewed = False
+        #: The blocks that the file takes on a disk of limited size; None where there is no limit.
+        self.blocks: set[int] | None = None
         self.data: bytes | bytearray = data  # bytes until the first write: shared with other states
 
     def read(self, size: int, position: int) -> bytes:
@@ -61,7 +64,15 @@ class Inode:
         if size < self.size:
             self.data = bytearray(self.data[:size])
             self.viewed = False
+            if self.blocks is not None:
+                self.blocks = {block for block in self.blocks if block * BLOCK < size}
         self.size = size
+
+    def new_blocks(self, position: int, size: int) -> list[int]:
+        """Return the blocks of a range, in order, that the file does not take yet."""
+        assert self.blocks is not None
+        blocks = range(position // BLOCK, -(-(position + size) // BLOCK))
+        return [block for block in blocks if block not in self.blocks]
 
 
 class Owner(Protocol):
@@ -78,6 +89,9 @@ class Owner(Protocol):
 
     def sync(self, inode: Inode, path: str, /) -> None:
         """Take note that data and length are durable."""
+
+    def allocate(self, inode: Inode, path: str, size: int, /) -> None:
+        """Take room on the disk for the first `size` bytes."""
 
     def reserve(self, inode: Inode, size: int, /) -> None:
         """Have room for `size` bytes."""
@@ -176,10 +190,11 @@ class MemoryFile:
         return memoryview(inode.data)[:size].toreadonly()
 
     def allocate(self, size: int) -> None:
-        """Make the file `size` bytes long at least; memory has room."""
+        """Make the file `size` bytes long at least, with room on the disk for them."""
         inode = self._hold()
         if not self._writable:
             raise os_error(errno.EBADF, self.path)
+        self._vfs.allocate(inode, self.path, size)
         if size > inode.size:
             self._vfs.cut(inode, self.path, size)
 
@@ -198,7 +213,7 @@ class MemoryFile:
         found = _NOT_ZERO.search(inode.data, position, inode.size)
         if found is None:
             return None
-        return max(position, found.start() - found.start() % _HOLE_BLOCK)
+        return max(position, found.start() - found.start() % BLOCK)
 
     def close(self) -> None:
         """Let go; the object finds the file by its path when it is used again."""

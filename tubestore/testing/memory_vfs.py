@@ -28,7 +28,7 @@ from tubestore.clock import Clock, SystemClock
 from tubestore.testing.calls import Call
 from tubestore.testing.disk import Disk
 from tubestore.testing.journal import Journal
-from tubestore.testing.memory_file import Inode, MemoryFile, os_error
+from tubestore.testing.memory_file import BLOCK, Inode, MemoryFile, os_error
 
 _boots = itertools.count(1)
 
@@ -58,6 +58,8 @@ class MemoryVfs:
         self._boot_id = f"boot-{next(_boots)}"
         self._disk = disk
         self._last_number = 0
+        #: How many blocks the disk has; None: as many as are asked for.
+        self._blocks_max: int | None = None
         if disk is not None:
             self._load(disk)
 
@@ -101,6 +103,33 @@ class MemoryVfs:
         if self.journal is not None:
             with self._lock:
                 self.journal.mark(payload)
+
+    def limit(self, size: int | None) -> None:
+        """Have a disk of `size` bytes from now on: ENOSPC when it is full; None: without a limit.
+
+        A write that does not fit leaves as much as fits, by blocks of 4,096 bytes. What was made
+        longer without a write (a hole) takes no room. A removed file frees its own.
+        """
+        with self._lock:
+            self._blocks_max = None if size is None else size // BLOCK
+            for inode in self._inodes():
+                if size is None:
+                    inode.blocks = None
+                elif inode.blocks is None:
+                    inode.blocks = set(range(-(-inode.size // BLOCK)))
+
+    def fill(self) -> None:
+        """Have a disk without a free block: what is there takes all of it."""
+        self.limit(0)
+        self.limit(self.used_bytes())
+
+    def used_bytes(self) -> int:
+        """Return the room that files take on a disk of limited size."""
+        with self._lock:
+            return BLOCK * sum(len(inode.blocks or ()) for inode in self._inodes())
+
+    def _inodes(self) -> set[Inode]:
+        return set(self._files.values())
 
     def release_locks(self) -> None:
         """Drop every lock, as the death of its holder does."""
@@ -304,6 +333,8 @@ class MemoryVfs:
         self._need_directory(key)
         self._last_number += 1
         inode = Inode(self._last_number, b"", 0, self.clock.now_ms())
+        if self._blocks_max is not None:
+            inode.blocks = set()
         self._files[key] = inode
         self._directories[dirname(key)].add(basename(key))
         self._note(Call("create", key, inode.number))
@@ -316,12 +347,35 @@ class MemoryVfs:
     # -- for MemoryFile -----------------------------------------------------------------------
 
     def write(self, inode: Inode, path: str, data: memoryview, position: int) -> None:
-        """Write to a file."""
+        """Write to a file; on a full disk the first part that fits, and ENOSPC."""
         with self._lock:
-            inode.write(data, position)
-            inode.modified_ms = self.clock.now_ms()
-            kept = bytes(data) if self.journal is not None else b""
-            self._note(Call("pwrite", path, inode.number, position, kept))
+            size = self._take_room(inode, position, len(data))
+            if size:
+                inode.write(data[:size], position)
+                inode.modified_ms = self.clock.now_ms()
+                kept = bytes(data[:size]) if self.journal is not None else b""
+                self._note(Call("pwrite", path, inode.number, position, kept))
+        if size < len(data):
+            raise os_error(errno.ENOSPC, path)
+
+    def _take_room(self, inode: Inode, position: int, size: int) -> int:
+        """Take blocks for a write; returns how many of its bytes have room."""
+        if self._blocks_max is None or inode.blocks is None:
+            return size
+        new = inode.new_blocks(position, size)
+        room = max(0, self._blocks_max - self.used_bytes() // BLOCK)
+        inode.blocks.update(new[:room])
+        return size if len(new) <= room else max(0, new[room] * BLOCK - position)
+
+    def allocate(self, inode: Inode, path: str, size: int) -> None:
+        """Take room for the first `size` bytes, or none of it."""
+        with self._lock:
+            if self._blocks_max is None or inode.blocks is None:
+                return
+            new = inode.new_blocks(0, size)
+            if len(new) > self._blocks_max - self.used_bytes() // BLOCK:
+                raise os_error(errno.ENOSPC, path)
+            inode.blocks.update(new)
 
     def cut(self, inode: Inode, path: str, size: int) -> None:
         """Cut or grow a file."""
