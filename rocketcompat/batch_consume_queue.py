@@ -123,6 +123,11 @@ class BatchConsumeQueue:
         self._open()
         return int(self._unit(self._end - 1).physical_offset) if self._end > self._first else -1
 
+    def place_of_unit(self, offset: int) -> tuple[str, int]:
+        """Return the file of the unit that holds an offset, and its position there."""
+        position = self._place_of(offset) * _SIZE
+        return self._files.path_of(position), position % self._files.file_size
+
     def unit(self, offset: int) -> Any:
         """Return the unit of the record that holds the message at an offset, None if none does."""
         self._open()
@@ -254,6 +259,9 @@ class BatchConsumeQueue:
                 if used:
                     self._end = file.file_from_offset // _SIZE + used
                     break
+            self._end = self._log_minimum.seen(
+                self._first, self._end, lambda place: int(self._unit(place).physical_offset)
+            )
             self._files.set_end(self._end * _SIZE)
             self._opened = True
 

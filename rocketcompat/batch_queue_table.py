@@ -74,9 +74,9 @@ class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
         """Return every queue's next offset."""
         return {key: queue.max_offset for key, queue in list(self._queues.items())}
 
-    def correct_min_offset(self, physical_offset: int) -> None:
-        """Say where the log begins now."""
-        self._log_minimum.value = physical_offset
+    def correct_min_offset(self, physical_offset: int, end: int | None = None) -> None:
+        """Say where the log begins now; `end` as `ConsumeQueueTable` has it."""
+        self._log_minimum.value, self._log_minimum.end = physical_offset, end
 
     def delete_expired(self, log_minimum: int) -> int:
         """Delete files that only know records below a physical offset; returns how many."""

@@ -73,10 +73,12 @@ def scan_log(
 
     Physical offsets; `start` is where one begins, without `end` it is all that is there. Known
     damage is passed over; other damage is CorruptRecord. `verify`: the checksum of each body is
-    compared.
+    compared. Files that are deleted by age meanwhile are passed by.
     """
     limit = log.max_offset if end is None else min(end, log.max_offset)
     position = log.min_offset if start is None else start
+    if position < limit and position < log.min_offset:
+        raise OffsetOutOfRange(position, log.min_offset, log.max_offset)
     while position < limit:
         damage = next((d for d in log.damages if d.start <= position < d.end), None)
         if damage is not None:
@@ -84,10 +86,18 @@ def scan_log(
             continue
         file = log.queue.find(position)
         if file is None:
-            raise OffsetOutOfRange(position, log.min_offset, log.max_offset)
+            if position >= log.min_offset:
+                raise OffsetOutOfRange(position, log.min_offset, log.max_offset)
+            position = log.min_offset
+            continue
         base, room = file.file_from_offset, file.file_size
         stop = min([log.max_offset, *(d.start for d in log.damages if d.start > position)])
-        data = memoryview(file.view(min(stop - base, room)))
+        try:
+            data = memoryview(file.view(min(stop - base, room)))
+        except FileNotFoundError:
+            if log.queue.find(position) is None:  # deleted since, by age
+                continue
+            raise
         at, chain, behind = position - base, None, min(len(data), limit - base)
         while at < behind and not (chain and chain.blank):
             chain = follow(data, at, base, room, bytes_max=min(SCAN_BYTES, behind - at))
@@ -116,7 +126,8 @@ class _Places:
     """Records that somebody pointed to, by the files that they are in."""
 
     def __init__(self, log: MappedLog) -> None:
-        self._log, self._end = log, log.max_offset
+        #: Where the log ended when they were looked up.
+        self._log, self.end = log, log.max_offset
         self.problems: list[CorruptRecord] = []
 
     def each(
@@ -127,7 +138,7 @@ class _Places:
         Rows ascend by their offsets. What is no longer there, or not yet, is left out.
         """
         size = self._log.queue.file_size
-        bounds = (self._log.min_offset, self._end)
+        bounds = (self._log.min_offset, self.end)
         first, end = offsets.searchsorted(bounds).tolist() if len(offsets) else (0, 0)
         while first < end:
             begin = offsets.item(first)
@@ -142,7 +153,7 @@ class _Places:
                 continue
             base = file.file_from_offset
             try:
-                data = file.view(min(self._end - base, size))
+                data = file.view(min(self.end - base, size))
             except FileNotFoundError:  # deleted since, by age
                 continue
             yield from self._made(make, data, base, file.path, offsets, sizes, rows)
@@ -192,11 +203,12 @@ def read_queues(
     log: MappedLog, asked: Sequence[tuple[QueuePart, int]], limit: int
 ) -> tuple[pa.RecordBatch, list[int], list[CorruptRecord]]:
     """As `read_queue`, of many queues at once: (messages in log order, next offsets, problems)."""
-    parts, following = [], []
+    parts, spans, following = [], [], []
     for queue, offset in asked:
         first = max(offset, queue.min_offset)
         units, begins = queue.spans(first, limit)
         parts.append(units)
+        spans.append(begins)
         if not len(units) and first < queue.max_offset:  # the file of this offset is missing
             begins = [min(queue.next_file_offset(first), queue.max_offset)]
         following.append(begins[len(units)])
@@ -204,15 +216,29 @@ def read_queues(
     units = np.frombuffer(b"".join(parts), parts[0].dtype) if len(parts) > 1 else parts[0]
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
-    real = (sizes > 0) & (sizes != CQ_PRE_FILL_SIZE) & (offsets >= 0)
+    places = _Places(log)
+    real = (sizes > 0) & (sizes != CQ_PRE_FILL_SIZE) & (offsets >= 0) & (offsets < places.end)
     if np.count_nonzero(real) != len(real):
+        for (queue, _), units, begins in zip(asked, parts, spans, strict=True):
+            places.problems += _wrong_units(queue, units, begins, places.end)
         offsets, sizes = offsets[real], sizes[real]
-    if len(parts) > 1:
+    if len(parts) > 1 or np.count_nonzero(offsets[1:] < offsets[:-1]):
         order = np.argsort(offsets)
         offsets, sizes = offsets[order], sizes[order]
-    places = _Places(log)
     batches = [batch for batch, _ in places.each(offsets, sizes, batch_of_plain)]
     return _joined(batches), following, places.problems
+
+
+def _wrong_units(
+    queue: QueuePart, units: Any, begins: Sequence[int], end: int
+) -> Iterator[CorruptRecord]:
+    """Yield what is wrong with units that can point to no record of a log that ends at `end`."""
+    offsets, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+    wrong = (sizes <= 0) | (offsets < 0) | ((offsets >= end) & (sizes != CQ_PRE_FILL_SIZE))
+    for row in np.flatnonzero(wrong).tolist():
+        path, position = queue.place_of_unit(begins[row])
+        reason = f"a unit of {sizes[row]} bytes at {offsets[row]}, where the log has none"
+        yield CorruptRecord(path, position, reason)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

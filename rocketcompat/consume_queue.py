@@ -193,6 +193,10 @@ class ConsumeQueue:
         """Return the first queue offset of the file after the one of `offset`."""
         return offset - offset % self.units_per_file + self.units_per_file
 
+    def place_of_unit(self, offset: int) -> tuple[str, int]:
+        """Return the file of a unit and the position of its first byte there."""
+        return self._files.path_of(offset * _SIZE), offset * _SIZE % self._files.file_size
+
     def unit(self, offset: int) -> Any:
         """Return one unit as a named tuple, None if it is not there."""
         self._open()
@@ -382,12 +386,18 @@ class ConsumeQueue:
             if trusted is not None and trusted <= limit:
                 self._end = trusted
             else:
-                self._end = found_end(self._files.files)
+                end, first = found_end(self._files.files), self._files.min_offset // _SIZE
+                self._end = self._log_minimum.seen(first, end, self._physical_offset)
             self._files.set_end(self._end * _SIZE)
             if trusted is not None:
                 self._files.set_flushed(self._end * _SIZE)
             self._tail = self._files.last
             self._opened = True
+
+    def _physical_offset(self, place: int) -> int:
+        """Return the physical offset in a unit of the files; 0 where none can be read."""
+        raw = self._files.read(place * _SIZE, _SIZE)
+        return CQ_UNIT.unpack_from(raw).physical_offset if len(raw) == _SIZE else 0
 
     def _first_at_or_above(self, physical_offset: int) -> int:
         """Find the first real unit at or above a physical offset (they rise); else the end."""

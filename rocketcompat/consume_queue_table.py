@@ -142,9 +142,12 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
         own = {key: queue.max_offset for key, queue in list(self._queues.items())}
         return own if self.batches is None else {**own, **self.batches.max_offsets()}
 
-    def correct_min_offset(self, physical_offset: int) -> None:
-        """Say where the log begins now; each queue finds its first unit when it is asked."""
-        self._log_minimum.value = physical_offset
+    def correct_min_offset(self, physical_offset: int, end: int | None = None) -> None:
+        """Say where the log begins now; each queue finds its first unit when it is asked.
+
+        `end` is where a reader's log ends: units of later records are not shown.
+        """
+        self._log_minimum.value, self._log_minimum.end = physical_offset, end
 
     def delete_expired(self, log_minimum: int) -> int:
         """Delete files that only know records below a physical offset; returns how many.

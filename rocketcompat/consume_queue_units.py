@@ -9,6 +9,8 @@ Next to read: `consume_queue.py`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +37,18 @@ class LogMinimum:
     """The CommitLog's first physical offset, shared by all queues: units below it are expired."""
 
     value: int = 0
+    #: Where a reader's log ends, beside which a writer may have put units of later records; None
+    #: for a writer.
+    end: int | None = None
+
+    def seen(self, first: int, end: int, offset_at: Callable[[int], int]) -> int:
+        """Return the place behind the last of the units [first, end) whose record is seen.
+
+        `offset_at` returns the physical offset in a unit; they rise.
+        """
+        if self.end is None or end <= first or offset_at(end - 1) < self.end:
+            return end
+        return bisect_left(range(end), self.end, first, key=offset_at)
 
 
 def units_of(physical_offsets: Any, sizes: Any, tags_codes: Any) -> Units:

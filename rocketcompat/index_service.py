@@ -24,6 +24,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -35,6 +37,7 @@ from tubestore.errors import CorruptRecord
 from tubestore.kernels import Int64s
 from tubestore.vfs import Vfs
 
+T = TypeVar("T")
 _NAME_FORMAT = "%Y%m%d%H%M%S"
 _log = logging.getLogger(__name__)
 
@@ -290,7 +293,9 @@ class IndexService:
             if place == len(files) - 1:
                 last_time, last_offset = file.end_timestamp, file.end_physical_offset
             if file.is_time_matched(begin, end):
-                found += file.select(hash_of_key, count_max - len(found), begin, end)
+                left = count_max - len(found)
+                search = partial(file.select, hash_of_key, left, begin, end)
+                found += self._asked(file, search, list[int]())
             if file.begin_timestamp < begin or len(found) >= count_max:
                 break
         return found, last_time, last_offset
@@ -299,19 +304,31 @@ class IndexService:
         """Yield physical offsets of items of a hash that may lie in the window, newest first."""
         for file in reversed(self._files):
             if file.index_count > 1 and file.begin_timestamp - 1000 <= end:
-                yield from file.candidates(hash_of_key, begin, end)
+                search = partial(file.candidates, hash_of_key, begin, end)
+                yield from self._asked(file, search, list[int]())
 
     def select_many(self, key_hashes: Int32s) -> tuple[Int64s, Int64s]:
         """Return (place in `key_hashes`, physical offset) of all items of many keys.
 
         Rows are ordered by place, newest first.
         """
-        parts = [file.select_many(key_hashes) for file in reversed(self._files)]
+        none = np.empty(0, np.int64), np.empty(0, np.int64)
+        files = reversed(self._files)
+        parts = [self._asked(file, partial(file.select_many, key_hashes), none) for file in files]
         if not parts:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
+            return none
         places = np.concatenate([places for places, _ in parts])
         order = np.argsort(places, kind="stable")
         return places[order], np.concatenate([offsets for _, offsets in parts])[order]
+
+    def _asked(self, file: IndexFile, search: Callable[[], T], nothing: T) -> T:
+        """Search a file; `nothing` is in one that was deleted by age since it was listed."""
+        try:
+            return search()
+        except FileNotFoundError:
+            if file in self._files:
+                raise
+            return nothing
 
     def stats(self) -> Mapping[str, int]:
         """Count files and items."""

@@ -99,12 +99,14 @@ class Parts:
 
     def load(self, ends: dict[tuple[str, int], int] | None) -> None:
         """Look what is on disk; `ends` are the queues' ends as a clean close noted them."""
+        minimum = self.commit_log.min_offset
+        end = None if self.writable else self.commit_log.max_offset
         if self.queues is not None:
             self.queues.load(ends)
-            self.queues.correct_min_offset(self.commit_log.min_offset)
+            self.queues.correct_min_offset(minimum, end)
         if self.batch_queues is not None:
             self.batch_queues.load()
-            self.batch_queues.correct_min_offset(self.commit_log.min_offset)
+            self.batch_queues.correct_min_offset(minimum, end)
         if self.index is not None:
             self.index.load()
 

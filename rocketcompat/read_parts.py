@@ -43,6 +43,9 @@ class QueuePart(Protocol):
     def next_file_offset(self, offset: int) -> int:
         """The first unit of the file after the one of `offset`."""
 
+    def place_of_unit(self, offset: int) -> tuple[str, int]:
+        """The file of the unit at `offset`, and its position there."""
+
 
 class QueuesPart(Protocol):
     """What a read asks of the table of queues."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,10 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.clean_service import CleanService
 from rocketcompat.cleaning import DiskUse, LogFile, disk_used_percent, occasion, plan
 from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.index_file import IndexFile
+from rocketcompat.mapped_file import MappedFile
 from tubestore.clock import ManualClock
-from tubestore.errors import DiskFull, InvalidMessage, ReadOnlyStore
+from tubestore.errors import DiskFull, InvalidMessage, OffsetOutOfRange, ReadOnlyStore
 from tubestore.testing import MemoryVfs
 
 HOUR = 3_600_000
@@ -233,6 +236,88 @@ def test_a_reader_cleans_nothing(
         pytest.raises(ReadOnlyStore),
     ):
         reader.clean()
+
+
+@pytest.mark.parametrize("search", ["select", "candidates", "select_many"])
+def test_a_search_whose_index_files_are_deleted_meanwhile_finds_what_is_kept(  # IDX-27
+    filled: tuple[DefaultMessageStore, CleanService],
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    search: str,
+) -> None:
+    store, _ = filled
+    store.put_message(Message("T", keys="k10"))  # k10 is in a file that expires, too
+    store.flush()
+    clock.advance(100 * HOUR)
+    honest, cleanings = getattr(IndexFile, search), []
+
+    def cleaning(file: IndexFile, *given: Any) -> Any:
+        """Search the newest file, and clean before the older ones are looked at."""
+        found = honest(file, *given)
+        if not cleanings:
+            cleanings.append(store.clean())
+        return found
+
+    monkeypatch.setattr(IndexFile, search, cleaning)
+    before = len(store.index.files) if store.index else 0
+    if search == "select_many":
+        found = store.query_messages("T", ["k10", "k99"])["key"].to_pylist()
+        assert found == ["k10", "k99"]
+    elif search == "candidates":
+        assert len(store.query_message("T", "k10").messages) == 1
+    else:
+        assert store.index is not None
+        assert len(store.index.select("T", "k10", 9, 0, 1 << 60)[0]) == 1
+    assert cleanings
+    assert store.index is not None
+    assert len(store.index.files) < before
+
+
+def test_an_index_file_that_is_gone_but_not_by_age_is_an_error(
+    filled: tuple[DefaultMessageStore, CleanService], memory_vfs: MemoryVfs
+) -> None:
+    store, _ = filled
+    assert store.index is not None
+    store.index.files[0].release()
+    memory_vfs.remove(store.index.files[0].path)
+    with pytest.raises(FileNotFoundError):
+        store.query_message("T", "k10")
+
+
+def test_a_scan_goes_on_behind_files_that_are_deleted_meanwhile(
+    filled: tuple[DefaultMessageStore, CleanService], clock: ManualClock
+) -> None:
+    store, _ = filled
+    scan = store.scan()
+    seen = next(scan)["physical_offset"].to_pylist()
+    assert seen[0] == 0
+    assert seen[-1] < 4096
+    clock.advance(100 * HOUR)
+    store.clean()
+    assert store.min_physical_offset == 4 * 4096
+    rest = [offset for batch in scan for offset in batch["physical_offset"].to_pylist()]
+    assert rest[0] == 4 * 4096
+    assert rest == [o for batch in store.scan() for o in batch["physical_offset"].to_pylist()]
+    with pytest.raises(OffsetOutOfRange):
+        list(store.scan(0))
+
+
+def test_a_scan_whose_file_is_deleted_before_it_is_mapped_goes_on(
+    filled: tuple[DefaultMessageStore, CleanService],
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, _ = filled
+    clock.advance(100 * HOUR)
+    honest = MappedFile.view
+
+    def cleaning(file: MappedFile, end: int) -> memoryview:
+        monkeypatch.undo()
+        store.clean()
+        return honest(file, end)
+
+    monkeypatch.setattr(MappedFile, "view", cleaning)
+    assert next(store.scan())["physical_offset"][0].as_py() == 4 * 4096
 
 
 def test_a_pull_that_meets_a_file_deleted_meanwhile_goes_on_behind_it(

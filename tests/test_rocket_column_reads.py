@@ -12,9 +12,12 @@ import pytest
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.formats import CQ_UNIT
 from rocketcompat.log_scan import Damage
 from rocketcompat.record_batches import RECORD_SCHEMA
+from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, InvalidMessage
+from tubestore.testing import MemoryVfs
 
 CONFIG = MessageStoreConfig(
     mapped_file_size_commit_log=20_000, mapped_file_size_consume_queue=400, max_hash_slot_num=64,
@@ -246,3 +249,85 @@ def test_a_length_or_topic_that_alone_is_another_is_not_taken_for_that_of_its_ne
         else:
             assert [row["flag"] for row in rows] == [0, 1, 2, 4]
             assert [problem.position for problem in page.problems] == [places[3]]
+
+
+def test_a_unit_of_which_any_bit_has_changed_is_named_and_the_others_are_read(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    config = CONFIG.changed(layouts=frozenset({"consume_queue"}))
+    with rocketcompat.open(
+        "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        for n in range(10):
+            store.put_message(Message("T", b"%d" % n, tags="t"))
+        store.put_message(Message("U"))
+    path = "/s/consumequeue/T/0/" + "0" * 20
+    unit = CQ_UNIT.size
+    for bit in range(8 * unit):
+        file = memory_vfs.open(path)
+        byte = unit + bit // 8
+        honest = file.pread(1, byte)
+        file.pwrite(bytes([honest[0] ^ 1 << bit % 8]), byte)
+        for mode in ("r", "w"):
+            with rocketcompat.open(
+                "/s", mode, config, vfs=memory_vfs, clock=clock, background=False
+            ) as store:
+                one = store.read_queue("T", 0)
+                many = store.read_queues({("T", 0): 0, ("U", 0): 0})
+                store.get_message("T", 0, 0)  # passes it by, as the real store does
+            bodies = one.batch["body"].to_pylist()
+            assert [b for b in bodies if b != b"1"] == [b"%d" % n for n in range(10) if n != 1]
+            sound = b"1" in bodies
+            assert sound == (bit >= 96), bit  # behind offset and size: the hash of the tag
+            assert many.batch.num_rows == one.batch.num_rows + 1
+            for answer in (one, many):
+                assert len(answer.problems) == (not sound), (bit, answer)
+            assert one.next_offset == many.next_offsets["T", 0] == 10
+        file.pwrite(honest, byte)
+        file.close()
+
+
+def test_a_unit_that_points_outside_the_log_is_named_with_its_file_and_position(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    config = CONFIG.changed(layouts=frozenset({"consume_queue"}))
+    with rocketcompat.open(
+        "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        store.put_columns({"topic": ["T"] * 30})
+        store.dispatcher.dispatch_pending()
+        path = "/s/consumequeue/T/0/" + f"{400:020d}"
+        file = memory_vfs.open(path)
+        file.pwrite(b"\x7f", 3 * CQ_UNIT.size)
+        file.close()
+        (problem,) = store.read_queue("T", 0, 20).problems
+        assert (problem.path, problem.position) == (path, 60)
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_reader_does_not_step_over_messages_that_its_log_does_not_reach(
+    memory_vfs: MemoryVfs, clock: ManualClock, batches: bool
+) -> None:
+    """The queue's files have units of them by the time that it is read."""
+    config = CONFIG.changed(
+        layouts=frozenset({"consume_queue"}), batch_topics=frozenset({"T"} if batches else ())
+    )
+
+    def opened(mode: Any) -> DefaultMessageStore:
+        return rocketcompat.open("/s", mode, config, vfs=memory_vfs, clock=clock, background=False)
+
+    with opened("w") as store:
+        store.put_message(Message("T", b"1"))
+        store.dispatcher.dispatch_pending()
+        with opened("r") as reader:
+            for body in (b"2", b"3", b"4"):
+                store.put_message(Message("T", body))
+            store.dispatcher.dispatch_pending()
+            page = reader.read_queue("T", 0)
+            assert (page.batch["body"].to_pylist(), page.next_offset) == ([b"1"], 1)
+            assert reader.get_message("T", 0, 0).next_begin_offset == 1
+            assert reader.max_offset_in_queue("T", 0) == 1
+            reader.refresh()
+            page = reader.read_queue("T", 0, page.next_offset)
+            assert (page.batch["body"].to_pylist(), page.next_offset) == ([b"2", b"3", b"4"], 4)
+            assert page.problems == []
