@@ -26,6 +26,7 @@ from rocketcompat.cleaning import (
     plan,
 )
 from rocketcompat.commit_log import CommitLog
+from rocketcompat.dispatch import ReputMessageService
 from rocketcompat.follower import Follower
 from rocketcompat.service_thread import ServiceThread
 from tubestore.clock import Clock
@@ -47,16 +48,19 @@ class Expiring(Protocol):
 
 
 class CleanService(ServiceThread):
-    """One store's cleaner. `run` is one round; the thread calls it, or whoever wants to.
+    """One store's cleaner. `run` is one round, called by the thread or by the caller.
 
-    Thread-safe: rounds exclude each other. `modified_ms` gives a file's last change, `disk_used`
-    the percentage of a path's disk; both are doors for tests.
+    Thread-safe: rounds exclude each other. `persist` brings the log and what `dispatcher` has
+    handed over to stable storage. `modified_ms` gives a file's last change, `disk_used` the
+    percentage of a path's disk; both are doors for tests.
     """
 
     def __init__(
         self,
         log: CommitLog,
         followers: Sequence[Follower],
+        dispatcher: ReputMessageService,
+        persist: Callable[[], None],
         expiring: Sequence[Expiring],
         clock: Clock,
         modified_ms: Callable[[str], int],
@@ -66,6 +70,7 @@ class CleanService(ServiceThread):
         super().__init__("CleanService")
         self._log, self._clock = log, clock
         self._followers, self._expiring = followers, expiring
+        self._dispatcher, self._persist = dispatcher, persist
         self._modified_ms, self._disk_used = modified_ms, disk_used
         self._queue_directory = queue_directory
         self._round_lock = threading.Lock()
@@ -82,7 +87,9 @@ class CleanService(ServiceThread):
         """Return what a round would do with each file of the log now, and why; changes nothing."""
         now = self._clock.now_ms()
         when = occasion(self._log.config, now, self._disk_use(), manual=manual)
-        return plan(self._facts(), self._log.config, now, when, keep_from=self._keep_from())
+        stuck = [f for f in self._followers if f.name in self._dispatcher.failed]
+        keep_from = self._keep_from(stuck) if stuck else None
+        return plan(self._facts(), self._log.config, now, when, keep_from=keep_from)
 
     def run(self) -> list[FileVerdict]:
         """Do one round: refuse or take writes, delete files; returns a verdict a file of the log.
@@ -95,7 +102,15 @@ class CleanService(ServiceThread):
             use = self._disk_use()
             when = occasion(config, now, use, manual=manual)
             self._refuse_or_take(use, full=when.disk_full)
-            verdicts = plan(self._facts(), config, now, when, keep_from=self._keep_from())
+            facts = self._facts()
+            due = [verdict for verdict in plan(facts, config, now, when) if verdict.delete]
+            if due and due[-1].start + due[-1].size > self._keep_from(self._followers):
+                # Just opened, perhaps: what is not built yet would keep every file for a round.
+                self._log.commit()
+                self._dispatcher.dispatch_pending()
+                self._persist()
+            keep_from = self._keep_from(self._followers)
+            verdicts = plan(facts, config, now, when, keep_from=keep_from)
             for verdict in verdicts:
                 if verdict.delete:
                     self._log.queue.delete_oldest()
@@ -125,9 +140,9 @@ class CleanService(ServiceThread):
             facts.append(LogFile(file.path, file.file_from_offset, file.file_size, modified))
         return facts
 
-    def _keep_from(self) -> int:
+    def _keep_from(self, followers: Sequence[Follower]) -> int:
         """Return the physical offset from which on something is not durably built yet."""
-        ends = [follower.progress()[1] for follower in self._followers]
+        ends = [follower.progress()[1] for follower in followers]
         return min([self._log.synced_offset, *ends])
 
     def _disk_use(self) -> DiskUse:

@@ -100,8 +100,8 @@ class Writer:
         every = (parts.queues, parts.batch_queues, parts.index, parts.tube)
         expiring: list[Expiring] = [part for part in every if part is not None]
         self.cleaner = CleanService(
-            log, parts.followers, expiring, parts.clock, self._vfs.modified_ms,
-            parts.path(CONSUME_QUEUE_DIRECTORY),
+            log, parts.followers, self.dispatcher, self.flusher.persist, expiring, parts.clock,
+            self._vfs.modified_ms, parts.path(CONSUME_QUEUE_DIRECTORY),
         )  # fmt: skip
         self.puts = PutPath(log, self.dispatcher)
         self.loads = BulkLoads(log, parts.root, self._vfs, parts.clock)

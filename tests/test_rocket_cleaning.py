@@ -171,6 +171,47 @@ def test_queues_and_index_follow_the_log(
     assert store.put_message(Message("old")).queue_offset == 10
 
 
+@pytest.mark.parametrize("layouts", [["consume_queue", "index"], ["consume_queue", "tube"]])
+def test_a_store_without_marks_is_cleaned_in_the_first_round_as_announced(
+    memory_vfs: MemoryVfs, clock: ManualClock, layouts: list[str]
+) -> None:
+    how = {"layouts": layouts, "vfs": memory_vfs, "clock": clock, "background": False}
+    with rocketcompat.open("/s", "w", CONFIG, **how) as store:
+        for number in range(100):
+            store.put_message(Message("T", b"x" * 80, keys=f"k{number}"))
+    memory_vfs.remove("/s/.tubestore/progress.json")  # as a broker leaves it
+    clock.advance(100 * HOUR)
+    with rocketcompat.open("/s", "w", CONFIG, **how) as store:
+        store._writer.cleaner._disk_used = lambda path: 50
+        announced = store.clean(dry_run=True)
+        assert [verdict.delete for verdict in announced] == [True] * 4 + [False]
+        assert store.clean() == announced
+        assert store.min_physical_offset == 4 * 4096
+        assert store.max_offset_in_queue("T", 0) == 100
+
+
+def test_what_cannot_be_built_keeps_its_files_and_is_announced(
+    filled: tuple[DefaultMessageStore, CleanService],
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, _ = filled
+
+    def fail(batch: object) -> None:
+        raise OSError(28, "no space left")
+
+    assert store.index is not None
+    monkeypatch.setattr(store.index, "put_batch", fail)
+    for number in range(60):
+        store.put_message(Message("T", b"x" * 80, keys=f"k{number}"))
+    store.dispatcher.dispatch_pending()
+    clock.advance(100 * HOUR)
+    announced = store.clean(dry_run=True)
+    assert [verdict.delete for verdict in announced] == [True] * 4 + [False] * 4
+    assert "not everything in it is durably in" in announced[4].reason
+    assert store.clean() == announced
+
+
 def test_a_cleaned_store_opens_again_as_it_was(
     filled: tuple[DefaultMessageStore, CleanService], clock: ManualClock, memory_vfs: MemoryVfs
 ) -> None:
