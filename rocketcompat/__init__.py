@@ -6,6 +6,7 @@ with rocketcompat.open("/store", mode="w") as store:
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from rocketcompat.default_message_store import DefaultMessageStore
     from tubestore.clock import Clock
     from tubestore.vfs import Vfs
+
+# A program that configures no logging gets no lines on its standard error from a library.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "BatchItem",

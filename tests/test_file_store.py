@@ -50,20 +50,31 @@ def test_a_batch_goes_into_one_file_and_the_roll_comes_after_it(memory_vfs: Memo
 
 @pytest.mark.parametrize("path", [".tube", ".index"])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_a_failed_append_leaves_both_streams_as_they_were(
-    memory_vfs: MemoryVfs, path: str, error: int
+@pytest.mark.parametrize("then", [None, "truncate", "pwrite"])
+def test_a_failed_append_shows_nothing_and_goes_on_where_it_stopped(
+    memory_vfs: MemoryVfs, path: str, error: int, then: str | None
 ) -> None:
     faulty = FaultyVfs(memory_vfs)
     files = files_of(faulty)
     files.append(*batch_at(files, 0, 3))
-    before = memory_vfs.tree(), files.snapshot()
+    before = files.index.end
     faulty.fail("pwrite", path=path, error=error, written=20)
+    if then is not None:
+        faulty.fail(then, nth=2 if then == "pwrite" else 1, path=path, error=error, written=40)
     batch = batch_at(files, 3, 5)
-    with pytest.raises(OSError, match=r"\[Errno"):
-        files.append(*batch)
-    assert (memory_vfs.tree(), files.snapshot()) == before
+    for _ in range(2 if then == "pwrite" else 1):
+        with pytest.raises(OSError, match=r"\[Errno"):
+            files.append(*batch)
+        assert files.index.end == before
     files.append(*batch)
-    assert files.index.end == 8 * ENTRY_SIZE
+    files.append(*batch_at(files, 8, 1))
+    assert files.index.end == 9 * ENTRY_SIZE
+
+    sound = MemoryVfs()
+    whole = files_of(sound)
+    for first, count in ((0, 3), (3, 5), (8, 1)):
+        whole.append(*batch_at(whole, first, count))
+    assert memory_vfs.tree() == sound.tree()
 
 
 def test_directories_are_synced_once_for_each_file_that_appears(memory_vfs: MemoryVfs) -> None:

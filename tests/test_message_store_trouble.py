@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,9 @@ from tests.support.tube import (
     make_rows,
     open_shard,
 )
+from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, StoreBusy, StoreClosed, StoreFailed
+from tubestore.options import Durability
 from tubestore.records import ENTRY_SIZE
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.vfs import VfsFile
@@ -26,6 +29,7 @@ HOME = "/store/t-0"
 DATA = f"{HOME}/{0:020d}.tube"
 INDEX = f"{HOME}/index/{0:020d}.index"
 ROWS = make_rows(20)
+LEVELS: tuple[Durability, ...] = ("memory", "page_cache", "fsync")
 BODIES = [row.payload for row in ROWS]
 
 
@@ -43,13 +47,13 @@ def test_a_full_disk_loses_nothing_and_refuses_until_there_is_room(
     faulty = FaultyVfs(memory_vfs)
     shard = open_shard(faulty)
     shard.append(ROWS[0], "page_cache")
-    sizes = size_of(memory_vfs, DATA), size_of(memory_vfs, INDEX)
+    entries = size_of(memory_vfs, INDEX)
     faulty.fail("pwrite", error=errno.ENOSPC, forever=True, path=path)
     shard.append(ROWS[1], "memory")
     with pytest.raises(DiskFull) as caught:
         shard.flush()
     assert isinstance(caught.value, OSError)
-    assert (size_of(memory_vfs, DATA), size_of(memory_vfs, INDEX)) == sizes
+    assert size_of(memory_vfs, INDEX) == entries
     with pytest.raises(DiskFull):
         shard.append(ROWS[2], "memory")
     assert bodies(shard.view()) == BODIES[:2]
@@ -79,6 +83,145 @@ def test_a_full_disk_at_a_roll_is_over_when_there_is_room(memory_vfs: MemoryVfs)
     assert bodies(again.view()) == BODIES[:4]
     assert len(again.files.data) > 1
     again.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_append_says_whether_a_full_disk_has_taken_its_message(
+    memory_vfs: MemoryVfs, level: Durability
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    shard = open_shard(faulty)
+    shard.append(ROWS[0], "fsync")
+    faulty.fail("pwrite", error=errno.ENOSPC, forever=True)
+    if level == "memory":
+        shard.append(ROWS[1], level)
+    else:
+        with pytest.raises(DiskFull) as first:
+            shard.append(ROWS[1], level)
+        assert (first.value.taken, first.value.offset) == ("yes", ENTRY_SIZE)
+    with pytest.raises(DiskFull) as flushed:
+        shard.flush()
+    assert flushed.value.taken == "no"
+    for refused in (
+        lambda: shard.append(ROWS[2], level),
+        lambda: shard.append_columns(columns_of(ROWS[2:4]), level),
+    ):
+        with pytest.raises(DiskFull) as later:
+            refused()
+        assert (later.value.taken, later.value.offset) == ("no", None)
+    assert bodies(shard.view()) == BODIES[:2]
+    faulty.heal()
+    assert shard.append(ROWS[2], level) == 2 * ENTRY_SIZE
+    shard.close()
+    assert bodies(open_shard(memory_vfs).view()) == BODIES[:3]
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_a_batch_that_a_full_disk_has_taken_has_an_offset(
+    memory_vfs: MemoryVfs, level: Durability
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    shard = open_shard(faulty)
+    shard.append(ROWS[0], "fsync")
+    faulty.fail("pwrite", error=errno.ENOSPC)
+    with pytest.raises(DiskFull) as caught:
+        shard.append_columns(columns_of(ROWS[1:4]), level)
+    assert (caught.value.taken, caught.value.offset) == ("yes", ENTRY_SIZE)
+    shard.close()
+    assert bodies(open_shard(memory_vfs).view()) == BODIES[:4]
+
+
+@pytest.mark.parametrize("call", ["pwrite", "sync"])
+def test_after_any_other_failure_only_the_next_opening_knows(
+    memory_vfs: MemoryVfs, call: str
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    shard = open_shard(faulty)
+    faulty.fail(call)
+    with pytest.raises(StoreFailed) as caught:
+        shard.append(ROWS[0], "fsync")
+    assert (caught.value.taken, caught.value.offset) == ("unknown", None)
+    with pytest.raises(StoreFailed) as later:
+        shard.append(ROWS[1], "fsync")
+    assert later.value.taken == "no"
+
+
+@pytest.mark.parametrize("call", ["pwrite", "create"])
+def test_a_full_disk_is_one_line_in_the_log_and_its_end_another(
+    memory_vfs: MemoryVfs, caplog: pytest.LogCaptureFixture, call: str
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    shard = open_shard(faulty, segment_size_bytes=100)
+    shard.append(ROWS[0], "page_cache")
+    faulty.fail(call, error=errno.ENOSPC, forever=True)
+    for row in ROWS[1:9]:
+        with contextlib.suppress(DiskFull):
+            shard.append(row, "page_cache")
+        with contextlib.suppress(DiskFull):
+            shard.maintain()
+    faulty.heal()
+    shard.append(ROWS[9], "page_cache")
+    said = [record.message for record in caplog.records]
+    assert len(said) == 2
+    assert "disk full" in said[0]
+    assert said[1] == f"{HOME}: there is room on the disk again"
+    shard.close()
+
+
+def test_a_shard_that_fails_says_so_once(
+    memory_vfs: MemoryVfs, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    shard = open_shard(faulty)
+    faulty.fail("pwrite", forever=True)
+    for row in ROWS[:5]:
+        with pytest.raises(StoreFailed):
+            shard.append(row, "fsync")
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_a_sync_that_finds_no_room_fails_the_shard_also_before_a_roll(
+    memory_vfs: MemoryVfs,
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    shard = open_shard(faulty, segment_size_bytes=1)
+    faulty.fail("sync", error=errno.ENOSPC)
+    with pytest.raises(StoreFailed):
+        shard.append(ROWS[0], "page_cache")
+    with pytest.raises(StoreFailed):
+        shard.append(ROWS[1], "memory")
+
+
+def test_a_message_that_is_being_written_is_as_old_as_it_is(memory_vfs: MemoryVfs) -> None:
+    clock = ManualClock()
+    clock.advance(5_000_000)
+    faulty = FaultyVfs(memory_vfs)
+    shard = open_shard(faulty, clock=clock)
+    ages = []
+    write = faulty.ask_write
+
+    def look(path: str, size: int) -> tuple[int, OSError | None]:
+        ages.append(shard.stats()["oldest_unflushed_seconds"])
+        return write(path, size)
+
+    faulty.ask_write = look  # type: ignore[method-assign]
+    shard.append(ROWS[0], "page_cache")
+    assert ages == [0.0, 0.0]
+    faulty.fail("pwrite", error=errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        shard.append(ROWS[1], "page_cache")
+    clock.advance(3000)
+    assert shard.stats()["oldest_unflushed_seconds"] == 3.0
+    shard.close()
+
+
+def test_a_discarded_shard_takes_nothing_at_any_level(memory_vfs: MemoryVfs) -> None:
+    shard = open_shard(memory_vfs)
+    shard.append(ROWS[0], "memory")
+    shard.discard(StoreClosed("topic 't' was deleted"))
+    for level in LEVELS:
+        with pytest.raises(StoreClosed):
+            shard.append(ROWS[1], level)
 
 
 @pytest.mark.parametrize("call", ["pwrite", "sync", "sync_directory", "create"])

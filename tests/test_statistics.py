@@ -86,7 +86,12 @@ def test_appends_that_wait_and_give_up_are_counted(memory_vfs: MemoryVfs) -> Non
             topic.append(b"x")
         assert store.stats()["stalls"] == 1
         assert store.stats()["stall_seconds"] > 0
+        assert (store.stats()["refused"], store.stats()["disk_full"]) == (1, 1)
+        assert 'tubestore_disk_full{store_id="0",topic="t"} 1.0' in metrics.text(store)
+        assert 'tubestore_refused_total{store_id="0",topic="t"} 1.0' in metrics.text(store)
         faulty.heal()
+        topic.append(b"x")
+        assert (store.stats()["refused"], store.stats()["disk_full"]) == (1, 0)
 
 
 def test_a_shard_that_failed_is_counted(memory_vfs: MemoryVfs) -> None:

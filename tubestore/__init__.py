@@ -14,6 +14,7 @@ Names are loaded when they are first used: importing the package is quick.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -99,6 +100,9 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"tubestore.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'tubestore' has no attribute {name!r}")
 
+
+# A program that configures no logging gets no lines on its standard error from a library.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "Ack",

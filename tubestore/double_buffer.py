@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from tubestore.clock import Clock
-from tubestore.errors import DiskFull, StoreBusy
+from tubestore.errors import DiskFull, StoreBusy, TubeStoreError, again
 from tubestore.file_store import MsgFileStore
 from tubestore.formats import INDEX_ENTRY
 from tubestore.mem_store import MsgMemStore, Placed
@@ -85,7 +85,8 @@ class DoubleBuffer(SyncedShard):
     @property
     def dirty_since(self) -> float:
         """When the first of them came (monotonic seconds); means nothing while there are none."""
-        return (self._flushing or self._main).first_time
+        # A message that is being written directly has none: it came just now.
+        return (self._flushing or self._main).first_time or self._clock.monotonic()
 
     def _swap(self) -> None:
         """Let the buffers change places; under the append lock, with nothing being flushed."""
@@ -139,14 +140,17 @@ class DoubleBuffer(SyncedShard):
 
     def _stall(self, size: int, count: int) -> None:
         """Wait for room, and count that; under the append lock."""
-        begun, gave_up = self._clock.monotonic(), False
+        begun = self._clock.monotonic()
         try:
             self._wait_for_room(size, count)
         except StoreBusy:
-            gave_up = True
+            self.counters.busy += 1
+            raise
+        except TubeStoreError:
+            self.counters.refused += 1
             raise
         finally:
-            self.counters.note_stall(self._clock.monotonic() - begun, gave_up=gave_up)
+            self.counters.note_stall(self._clock.monotonic() - begun)
 
     def _wait_for_room(self, size: int, count: int) -> None:
         """Swap, or wait for the flush of the other buffer; under the append lock."""
@@ -173,6 +177,8 @@ class DoubleBuffer(SyncedShard):
                     self._pool.relieve()
                 finally:
                     self._append_lock.acquire()
+                if isinstance(self._refusal, DiskFull):
+                    raise again(self._refusal)
                 if held:  # it is not counted how long files were being put behind ours
                     deadline = self._clock.monotonic() + self._options.append_timeout_ms / 1000
                 if self._refusal is None and self._fits(size, count):
@@ -234,9 +240,7 @@ class DoubleBuffer(SyncedShard):
                 self._visible = self.files.snapshot()
                 self._flushing = None
                 self._give_memory_back()
-                if isinstance(self._refusal, DiskFull):
-                    self._refusal = None
-                self._room.notify_all()
+            self._note_room()
             self._unsynced_messages += flushing.count
             self._roll()
 

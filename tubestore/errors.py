@@ -133,6 +133,18 @@ def again(error: Kept) -> Kept:
     return fresh
 
 
+def note_taken(error: Kept, offset: int) -> Kept:
+    """Note on an error whether the message that has its place at `offset` was taken; returns it.
+
+    It waits in memory for room on the disk; after any other trouble the next opening decides.
+    """
+    if isinstance(error, DiskFull):
+        error.taken, error.offset = "yes", offset
+    else:
+        error.taken = "unknown"
+    return error
+
+
 class ReadOnlyStore(TubeStoreError):
     """A write on a store that was opened with mode='r'."""
 

@@ -4,7 +4,7 @@ Invariants:
 - data is written before the index entries that point to it;
 - every index entry's record lies inside one data segment; no entry crosses a file border;
 - a batch goes into the current segments whole, and the roll happens after it, as in TubeMQ;
-- a failed append leaves both streams as they were before it.
+- an append that failed after its data goes on with its entries when it is repeated.
 
 Guards: `append` and `close` come under the shard's flush lock, syncs and rolls one at a time;
 `FileSnapshot`s are immutable and are read from any thread.
@@ -180,7 +180,7 @@ class MsgFileStore:
     def append(self, batch: EncodedBatch, index_start: int, data_start: int) -> None:
         """Write a placed batch, data first, in the page cache when this returns.
 
-        OSError leaves both streams as they were.
+        After an OSError the same batch has to come next: its data may be there.
         """
         entries = batch.entries.view(np.uint8).data
         self.append_bytes(batch.data.data, entries, index_start, data_start)
@@ -191,14 +191,13 @@ class MsgFileStore:
         """As `append`, for records and entries that are bytes already."""
         data = self._writable(self.data, data_start)
         index = self._writable(self.index, index_start)
-        assert data.end == data_start, "a batch out of its place"
         assert index.end == index_start, "a batch out of its place"
-        data.append(records)
-        try:
-            index.append(entries)
-        except OSError:
-            data.cut(data_start)
-            raise
+        if data.end == data_start:
+            data.append(records)
+        # Else an earlier call wrote the data and not the entries. It is not cut back: that may
+        # fail as well, and a sync that runs meanwhile has perhaps counted it as safe.
+        assert data.end == data_start + len(records), "a batch out of its place"
+        index.append(entries)
 
     def _writable(self, segments: FileSegmentList, start: int) -> FileSegment:
         if not len(segments):
@@ -217,6 +216,15 @@ class MsgFileStore:
     def is_full(self) -> bool:
         """Whether a last segment has reached its size."""
         return self.data.is_full or self.index.is_full
+
+    def sync_sealable(self, *, full: bool) -> None:
+        """Sync the last segments that have reached their size; without `full` all last segments.
+
+        Before they are sealed, and apart from it: a failed sync is not to be tried again.
+        """
+        for segments in (self.data, self.index):
+            if len(segments) and (segments.is_full or not full):
+                segments.sync()
 
     def roll_if_full(self) -> bool:
         """Seal each last segment that has reached its size and start the next; whether one did.

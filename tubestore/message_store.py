@@ -18,7 +18,15 @@ import numpy as np
 
 from tubestore.clock import Clock
 from tubestore.double_buffer import Background
-from tubestore.errors import DiskFull, MessageTooLarge, StoreClosed, StoreFailed, again
+from tubestore.errors import (
+    DiskFull,
+    MessageTooLarge,
+    StoreClosed,
+    StoreFailed,
+    TubeStoreError,
+    again,
+    note_taken,
+)
 from tubestore.file_store import MsgFileStore
 from tubestore.group_commit import GroupCommit
 from tubestore.journalled_shard import JournalledShard
@@ -137,7 +145,11 @@ class MessageStore(JournalledShard):
         if durability == "fsync" and self._commits.is_busy:
             with self._append_lock:
                 offset, data_end = self._enter(header, payload)
-            self._sync_data(data_end, prepare=self.flush)
+            try:
+                self._sync_data(data_end, prepare=self.flush)
+            except TubeStoreError as error:
+                note_taken(error, offset)
+                raise
             return offset
         if self._flush_lock.acquire(blocking=False):
             try:
@@ -147,11 +159,15 @@ class MessageStore(JournalledShard):
             if written is not None:
                 self._request_sync()
                 if durability == "fsync":
-                    self._sync_data(written.data_end)
+                    try:
+                        self._sync_data(written.data_end)
+                    except TubeStoreError as error:
+                        note_taken(error, written.index_start)
+                        raise
                 return written.index_start
         with self._append_lock:
             offset, data_end = self._enter(header, payload)
-        self._reach(offset + ENTRY_SIZE, data_end, durability)
+        self._reach(offset, offset + ENTRY_SIZE, data_end, durability)
         return offset
 
     def _write_through(self, header: bytes, payload: bytes) -> MsgMemStore | None:
@@ -172,13 +188,18 @@ class MessageStore(JournalledShard):
         try:
             self.files.append_bytes(record, entry, one.index_start, one.data_start)
         except OSError as error:
-            raise self._refuse(error) from error
+            one.first_time = self._clock.monotonic()  # it waits from now on
+            raise note_taken(self._refuse(error), one.index_start) from error
         with self._append_lock:
             self._visible = self.files.snapshot()
             self._flushing = None
             self._room.notify_all()
         self._unsynced_messages += 1
-        self._roll()
+        try:
+            self._roll()
+        except TubeStoreError as error:
+            note_taken(error, one.index_start)
+            raise
         return one
 
     def append_columns(self, columns: RecordColumns, durability: Durability) -> Array:
@@ -203,14 +224,20 @@ class MessageStore(JournalledShard):
             self._room.notify_all()
         end = offset + ENTRY_SIZE * len(batch)
         if durability != "memory":
-            self._reach(end, data_end, durability)
+            self._reach(offset, end, data_end, durability)
         return np.arange(offset, end, ENTRY_SIZE, dtype=np.int64)
 
-    def _reach(self, index_end: int, data_end: int, durability: Durability) -> None:
-        if self._visible.index_end < index_end:
-            self.flush(index_end)
-        if durability == "fsync":
-            self._sync_data(data_end)
+    def _reach(
+        self, index_start: int, index_end: int, data_end: int, durability: Durability
+    ) -> None:
+        try:
+            if self._visible.index_end < index_end:
+                self.flush(index_end)
+            if durability == "fsync":
+                self._sync_data(data_end)
+        except TubeStoreError as error:
+            note_taken(error, index_start)
+            raise
 
     def has_written(self, offset: int) -> bool:
         """Whether the message at an offset is in the files."""
@@ -341,6 +368,7 @@ class MessageStore(JournalledShard):
                 "oldest_unflushed_seconds": 0.0
                 if first is None
                 else self._clock.monotonic() - first,
+                "disk_full": int(isinstance(self._refusal, DiskFull)),
                 "failed": int(self.failed),
             }
 
@@ -356,8 +384,8 @@ class MessageStore(JournalledShard):
         self._room = threading.Condition(self._append_lock)
         self._commits = GroupCommit(self._commits.end)
         self._lent = False  # nobody is shown anything any more
-        self._refusal = reason
-        self._close_room()
+        with self._append_lock:
+            self._set_refusal(reason)
 
     def discard(self, reason: StoreClosed) -> None:
         """Refuse everything from now on and write nothing more: the topic was deleted.
@@ -367,8 +395,7 @@ class MessageStore(JournalledShard):
         with self._flush_lock:
             with self._append_lock:
                 self._take_back()
-                self._refusal = reason
-                self._room.notify_all()
+                self._set_refusal(reason)
             with contextlib.suppress(StoreFailed):
                 self._commits.run(lambda: self._commits.end)
             self._end()
@@ -392,7 +419,5 @@ class MessageStore(JournalledShard):
         finally:
             with self._append_lock:
                 self._take_back()
-                self._refusal = StoreClosed(f"{self.name} is closed")
-                self._close_room()
-                self._room.notify_all()
+                self._set_refusal(StoreClosed(f"{self.name} is closed"))
             self._end()

@@ -35,6 +35,7 @@ METRICS = (
     Metric("stalls", "counter", "Appends that waited for room."),
     Metric("stall_seconds", "counter", "How long they waited."),
     Metric("busy", "counter", "Appends that gave up waiting."),
+    Metric("refused", "counter", "Appends not taken: the disk is full, or the shard has failed."),
     Metric("syncs", "counter", "Syncs of the files."),
     Metric("sync_seconds", "counter", "How long they took."),
     Metric("sync_seconds_max", "gauge", "The longest of them."),
@@ -42,6 +43,7 @@ METRICS = (
     Metric("dirty_bytes", "gauge", "Bytes in the buffers and not in the files."),
     Metric("unsynced_bytes", "gauge", "Bytes in the files and not on stable storage."),
     Metric("oldest_unflushed_seconds", "gauge", "Age of the oldest message in the buffers."),
+    Metric("disk_full", "gauge", "1 while the shard has no room on its disk."),
     Metric("failed", "gauge", "1 if the shard takes nothing until it is opened again."),
 )
 STORE_METRICS = (

@@ -2,7 +2,7 @@
 
 Invariants:
 - bytes below `end` never change; a write goes to `end` and moves it only when all is there;
-- a failed write is cut back, so the file is never longer than `end` for long;
+- a failed write is cut back; where that fails too, the next write goes over what it left;
 - `synced_end <= end`; a failed sync is remembered by the shard, not here.
 
 Guards: appends, syncs and seals come from one thread at a time (the shard's flush lock);

@@ -2,7 +2,7 @@
 
 Trouble (`_refusal`): a full disk refuses appends until a flush succeeds again; any other
 failed write and any failed sync fails the shard until it is reopened. In both the buffers
-stay, and stay readable.
+stay, and stay readable. The log has a line for each change of that state.
 
 Guards: `_append_lock` guards `_visible` and `_refusal`; it is never held over I/O. Syncs and
 rolls go one at a time through `_commits`.
@@ -12,6 +12,7 @@ Next to read: `double_buffer.py`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -75,44 +76,69 @@ class SyncedShard:
         """Seal full segments; without room for the next file the next flush tries again."""
         if not self.files.is_full():
             return
-        try:
-            # That syncs its data, but not the names in its directory: the next sync does.
+        # That syncs its data, but not the names in its directory: the next sync does. What was
+        # written stays written if there is no room for the next file.
+        with contextlib.suppress(DiskFull):
             self._commits.run(self._roll_files)
-        except DiskFull as error:
-            log.warning("%s: what was written stays written", error)
 
     def _roll_again(self) -> None:
         """Make the file for which there was no room: all that was taken is written, so it waits."""
         self._commits.run(self._roll_files)
-        with self._append_lock:
-            if isinstance(self._refusal, DiskFull):
-                self._refusal = None
-            self._room.notify_all()
+        self._note_room()
 
     def _seal(self) -> None:
         """Seal what is written to, full or not; under the flush lock."""
-        self._commits.run(lambda: self._roll_files(self.files.roll))
+        self._commits.run(lambda: self._roll_files(full=False))
 
-    def _roll_files(self, roll: Callable[[], object] | None = None) -> int:
+    def _roll_files(self, *, full: bool = True) -> int:
         try:
-            (roll or self.files.roll_if_full)()
+            self.files.sync_sealable(full=full)
+        except OSError as error:
+            raise self._fail(error) from error
+        try:
+            if full:
+                self.files.roll_if_full()
+            else:
+                self.files.roll()
         except OSError as error:
             raise self._refuse(error) from error
         return self._commits.end
 
-    def _refuse(self, error: OSError) -> TubeStoreError:
+    def _refuse(self, error: OSError) -> DiskFull | StoreFailed:
         """Keep why appends are refused from now on; returns what to raise."""
         refusal = failed_write(self.files.directory, error)
         if isinstance(refusal, StoreFailed):
             self.failed = True
         with self._append_lock:
             self._take_back()
-            if not isinstance(self._refusal, StoreFailed | StoreClosed):
-                self._refusal = refusal
-                self._close_room()
-            self._room.notify_all()
-        log.error("%s", refusal)
+            before = self._refusal
+            self._set_refusal(refusal)
+            changed = self._refusal is refusal and type(before) is not type(refusal)
+        if changed:  # not for each append that is refused
+            log.error("%s", refusal)
         return again(refusal)
+
+    def _set_refusal(self, refusal: TubeStoreError) -> None:
+        """Refuse appends from now on, and wake those that wait; under the append lock.
+
+        A shard that has failed stays so until it is closed, and one that was closed for ever.
+        """
+        if not isinstance(self._refusal, StoreFailed | StoreClosed) or isinstance(
+            refusal, StoreClosed
+        ):
+            self._refusal = refusal
+        self._close_room()
+        self._room.notify_all()
+
+    def _note_room(self) -> None:
+        """Let appends in again after a full disk."""
+        with self._append_lock:
+            was_full = isinstance(self._refusal, DiskFull)
+            if was_full:
+                self._refusal = None
+            self._room.notify_all()
+        if was_full:
+            log.warning("%s: there is room on the disk again", self.files.directory)
 
     def sync_files(self, *, checkpoint: bool = False) -> None:
         """Bring what is in the files to stable storage, and leave a checkpoint of that.
@@ -175,9 +201,8 @@ class SyncedShard:
         self.failed = True
         with self._append_lock:
             self._take_back()
-            if not isinstance(self._refusal, StoreClosed):
-                self._refusal = failed
-                self._close_room()
-            self._room.notify_all()
-        log.error("%s", failed)
+            self._set_refusal(failed)
+            changed = self._refusal is failed
+        if changed:
+            log.error("%s", failed)
         return again(failed)

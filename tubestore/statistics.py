@@ -22,6 +22,8 @@ class ShardCounters:
     stalls: int = 0
     stall_seconds: float = 0.0
     busy: int = 0
+    #: Appends that were not taken because of a full disk, or because the shard has failed.
+    refused: int = 0
     #: Syncs of the shard's files.
     syncs: int = 0
     sync_seconds: float = 0.0
@@ -35,11 +37,10 @@ class ShardCounters:
         self.sync_seconds += seconds
         self.sync_seconds_max = max(self.sync_seconds_max, seconds)
 
-    def note_stall(self, seconds: float, *, gave_up: bool) -> None:
+    def note_stall(self, seconds: float) -> None:
         """Count an append that waited."""
         self.stalls += 1
         self.stall_seconds += seconds
-        self.busy += gave_up
 
 
 #: What is added up over shards; of the others the largest counts.
@@ -50,11 +51,13 @@ SUMMED = (
     "stalls",
     "stall_seconds",
     "busy",
+    "refused",
     "syncs",
     "sync_seconds",
     "reads",
     "dirty_bytes",
     "unsynced_bytes",
+    "disk_full",
     "failed",
 )
 LARGEST = ("sync_seconds_max", "oldest_unflushed_seconds")
