@@ -14,6 +14,7 @@ import tubestore
 from tests.support.golden import Golden, GoldenFactory, tube_scenarios
 from tests.support.tube import tree_digest
 from tubestore.dump import DUMP_SCHEMA, RAW_SCHEMA, dump, rows_of
+from tubestore.formats import DATA_HEADER, INDEX_ENTRY
 
 Rows = dict[tuple[str, int], dict[str, Any]]
 
@@ -209,3 +210,29 @@ def test_a_directory_that_is_no_store_is_refused_with_a_hint(tmp_path: Path) -> 
     ]:
         with pytest.raises(tubestore.NotAStore, match=hint):
             dumped(path)
+
+
+def test_a_sound_record_is_shown_though_its_entry_and_header_contradict_each_other(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "s"
+    with tubestore.open(root, background=False) as store:
+        topic = store.create_topic("t", partitions=4)
+        for number in range(4):
+            topic.append(b"message %d" % number, partition=2)
+    for path, layout, changed in (
+        (root / "t-0" / "index" / f"{0:020d}.index", INDEX_ENTRY, {"data_size": 101}),
+        (
+            root / "t-0" / f"{0:020d}.tube",
+            DATA_HEADER,
+            {"partition_id": 3, "queue_logic_offset": 28},
+        ),
+    ):
+        raw = bytearray(path.read_bytes())
+        at = 2 * (len(raw) // 4)
+        values = layout.unpack_from(raw, at)._replace(**changed)
+        raw[at : at + layout.size] = layout.pack(**values._asdict())
+        path.write_bytes(raw)
+    row = dumped(root, raw=True)[2]
+    assert (row["state"], row["payload"]) == ("entry_differs", b"message 2")
+    assert (row["partition_id"], row["data_size"]) == (2, 61)

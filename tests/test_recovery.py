@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,7 +19,12 @@ from tests.support.tube import (
 )
 from tubestore.formats import DATA_HEADER, INDEX_ENTRY
 from tubestore.message_store import MessageStore
-from tubestore.messages import STATE_BAD_CHECKSUM, STATE_BAD_RECORD, STATE_OK
+from tubestore.messages import (
+    STATE_BAD_CHECKSUM,
+    STATE_BAD_RECORD,
+    STATE_ENTRY_DIFFERS,
+    STATE_OK,
+)
 from tubestore.options import StoreOptions
 from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in, entry_of, inspect
 from tubestore.shard_reader import ShardReader
@@ -117,6 +123,9 @@ def replace_file(path: str, change: Callable[[bytes], bytes]) -> Callable[[Memor
 
 
 LAST = HEADER_SIZE + len(BODIES[-1])
+REFUTED = "an entry that its record refutes was written anew"
+#: How an entry that contradicts its record ends.
+REPORTED: dict[str, Any] = {"problems": (REFUTED,)}
 CASES = {
     "nothing is wrong": Case(lambda vfs: None),
     "records at the end have no entries": Case(
@@ -161,14 +170,26 @@ CASES = {
     "the index is gone": Case(lambda vfs: vfs.remove(INDEX), reindexed=20),
     "the index is empty": Case(replace_file(INDEX, lambda data: b""), reindexed=20),
     "the index is zeros": Case(replace_file(INDEX, lambda data: bytes(len(data))), reindexed=20),
-    "an entry has another partition": Case(patch_entry(7, partition_id=1_234), reindexed=1),
-    "an entry has another key": Case(patch_entry(7, key_code=99), reindexed=1),
-    "an entry has another time": Case(patch_entry(7, received_time=99), reindexed=1),
-    "an entry points elsewhere": Case(patch_entry(7, data_offset=1), reindexed=1),
-    "an entry points behind the data": Case(patch_entry(7, data_offset=1 << 60), reindexed=1),
+    "an entry has another partition": Case(
+        patch_entry(7, partition_id=1_234), reindexed=1, problems=(REFUTED,)
+    ),
+    "an entry has another key": Case(patch_entry(7, key_code=99), reindexed=1, **REPORTED),
+    "an entry has another time": Case(
+        patch_entry(7, received_time=99), reindexed=1, problems=(REFUTED,)
+    ),
+    "an entry points elsewhere": Case(
+        patch_entry(7, data_offset=1), reindexed=1, problems=(REFUTED,)
+    ),
+    "an entry points behind the data": Case(
+        patch_entry(7, data_offset=1 << 60), reindexed=1, problems=(REFUTED,)
+    ),
     "an entry points before the data": Case(patch_entry(7, data_offset=-1), reindexed=1),
-    "an entry has another size": Case(patch_entry(7, data_size=29_360_181), reindexed=1),
-    "an entry has a negative size": Case(patch_entry(7, data_size=-5), reindexed=1),
+    "an entry has another size": Case(
+        patch_entry(7, data_size=29_360_181), reindexed=1, problems=(REFUTED,)
+    ),
+    "an entry has a negative size": Case(
+        patch_entry(7, data_size=-5), reindexed=1, problems=(REFUTED,)
+    ),
     "the first entry is zeros": Case(
         lambda vfs: patch(vfs, INDEX, 0, bytes(ENTRY_SIZE)), reindexed=1
     ),
@@ -247,8 +268,103 @@ def test_a_shard_of_one_file_is_mended(
     assert len(report.problems) == len(case.problems)
     for problem, reason in zip(report.problems, case.problems, strict=True):
         assert reason in problem.reason
-        assert problem.path == DATA
+        assert problem.path == (INDEX if reason == REFUTED else DATA)
     append_and_read_back(memory_vfs, shard, bodies(shard.view()))
+
+
+def quarantined(vfs: MemoryVfs) -> dict[str, bytes]:
+    """Return what is in the quarantine of the root, by name."""
+    return {p.rpartition("/")[2]: b for p, b in vfs.tree().items() if "/quarantine/" in p}
+
+
+def test_a_sound_entry_is_not_overwritten_by_a_header_that_names_another_offset(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.remove(CHECKPOINT)
+    start, before = starts_of(memory_vfs)[7], memory_vfs.read_file(INDEX)
+    header = DATA_HEADER.unpack_from(memory_vfs.read_file(DATA), start)
+    damaged = header._replace(partition_id=3, queue_logic_offset=28, received_time=1, key_code=77)
+    patch(memory_vfs, DATA, start, DATA_HEADER.pack(**damaged._asdict()))
+    shard = open_shard(memory_vfs, HOME)
+    assert memory_vfs.read_file(INDEX) == before
+    (problem,) = shard.recovered.problems
+    assert (problem.path, problem.position) == (DATA, start)
+    assert "names index offset 28" in problem.reason
+    row = scanned(shard.view())[7]
+    assert (row["state"], row["body"]) == (STATE_ENTRY_DIFFERS, BODIES[7])
+    assert (row["partition_id"], row["key_code"]) == (ROWS[7].partition_id, ROWS[7].key_code)
+    shard.close()
+    again = open_shard(memory_vfs, HOME)
+    assert [str(p) for p in again.recovered.problems] == [str(problem)]
+    again.close()
+
+
+def test_an_entry_that_is_refuted_is_kept_in_the_quarantine(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.remove(CHECKPOINT)
+    patch_entry(7, partition_id=3)(memory_vfs)
+    before = memory_vfs.read_file(INDEX)
+    open_shard(memory_vfs, HOME).close()
+    assert quarantined(memory_vfs) == {
+        f"t-0+index+{0:020d}.index@{7 * ENTRY_SIZE}": before[7 * ENTRY_SIZE :]
+    }
+
+
+def test_what_is_cut_and_no_unfinished_write_is_kept_in_the_quarantine(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.remove(CHECKPOINT)
+    flip_payload(memory_vfs, 19)
+    data, index = memory_vfs.read_file(DATA), memory_vfs.read_file(INDEX)
+    open_shard(memory_vfs, HOME).close()
+    assert quarantined(memory_vfs) == {
+        f"t-0+{0:020d}.tube@{len(data) - LAST}": data[-LAST:],
+        f"t-0+index+{0:020d}.index@{19 * ENTRY_SIZE}": index[-ENTRY_SIZE:],
+    }
+
+
+@pytest.mark.parametrize("by", [3, LAST - 20])
+def test_the_part_of_a_record_that_an_unfinished_write_leaves_is_cut_without_a_copy(
+    memory_vfs: MemoryVfs, by: int
+) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.remove(CHECKPOINT)
+    cut(memory_vfs, DATA, by)
+    cut(memory_vfs, INDEX, ENTRY_SIZE)
+    patch(memory_vfs, INDEX, 19 * ENTRY_SIZE, bytes(ENTRY_SIZE))
+    assert open_shard(memory_vfs, HOME).recovered.data_cut == LAST - by
+    assert quarantined(memory_vfs) == {}
+
+
+def test_whole_files_behind_the_end_go_to_the_quarantine(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, ROWS, HOME, **SMALL)
+    memory_vfs.remove(CHECKPOINT)
+    gone = {p: b for p, b in memory_vfs.tree().items() if p.endswith(".index")}
+    for path in list(memory_vfs.tree()):
+        if path.endswith(".tube"):
+            memory_vfs.remove(path)
+    shard = open_shard(memory_vfs, HOME, **SMALL)
+    assert [p.reason for p in shard.recovered.problems] == ["index entries without any data"]
+    kept = quarantined(memory_vfs)
+    assert {path.rpartition("/")[2]: bytes_ for path, bytes_ in gone.items() if bytes_} == {
+        name.rpartition("+")[2].partition("@")[0]: bytes_ for name, bytes_ in kept.items()
+    }
+
+
+def test_without_room_for_what_is_cut_opening_is_refused_and_nothing_goes(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.remove(CHECKPOINT)
+    flip_payload(memory_vfs, 19)
+    before = {p: memory_vfs.read_file(p) for p in (DATA, INDEX)}
+    faulty = FaultyVfs(memory_vfs)
+    faulty.fail("pwrite", error=errno.ENOSPC, forever=True, path="/quarantine/")
+    with pytest.raises(OSError, match="No space"):
+        open_shard(faulty, HOME)
+    assert {p: memory_vfs.read_file(p) for p in (DATA, INDEX)} == before
 
 
 def test_no_damage_means_no_write(memory_vfs: MemoryVfs) -> None:

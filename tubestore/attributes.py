@@ -37,7 +37,7 @@ def encode_prefix(
     if filter_item and filter_item.strip():
         if any(mark in filter_item for mark in _FORBIDDEN):
             raise InvalidMessage(f"filter item {filter_item!r}: no ',' and no '='")
-        minute = _minute_text(received_time // 60_000)
+        minute = minute_text(received_time // 60_000)
         items.append(f"{ATTRIBUTE_TYPE}={filter_item.strip()},{ATTRIBUTE_TIME}={minute}")
     for key, value in (attributes or {}).items():
         for text in (key, value):
@@ -56,7 +56,7 @@ def encode_prefix(
 
 
 @lru_cache(maxsize=64)
-def _minute_text(minutes: int) -> str:
+def minute_text(minutes: int) -> str:
     """Return TubeMQ's time of a message, yyyyMMddHHmm (we write UTC)."""
     try:
         moment = datetime.fromtimestamp(minutes * 60, UTC)

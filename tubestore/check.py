@@ -170,7 +170,7 @@ def _findings_of(vfs: Vfs, shard: ShardFiles) -> Iterator[tuple[Finding, int, in
     for stretch in walk(vfs, shard):
         if stretch.verdict is None:
             continue
-        of_index = stretch.verdict in _OF_INDEX
+        of_index = stretch.verdict in _OF_INDEX and not stretch.in_record
         offset = stretch.index_offset if of_index else stretch.data_offset
         file = _holder(shard.index if of_index else shard.data, offset)
         at_end = stretch.index_offset >= index_end and not of_index

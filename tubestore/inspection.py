@@ -9,11 +9,13 @@ Next to read: `check.py`, `dump.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from tubestore.evidence import judge
 from tubestore.formats import INDEX_ENTRY, RECORD_SIZE_MAX, TOKEN_MESSAGE
 from tubestore.records import (
     ENTRY_SIZE,
@@ -162,9 +164,7 @@ class _Walker:
         elif mended is not None and (reason is not None or mended[0] != position):
             yield from self._mended(*mended, offset)
         elif reason is None:
-            text = _difference(fields, header)
-            whole = header.length + 4
-            yield from self._kept(Reason.ENTRY_DIFFERS, "", entry, offset, text, whole)
+            yield from self._contradicting(fields, header, entry, offset)
         elif not possible:
             yield self._lost(Reason.BAD_ENTRY, entry, offset)
         elif position + size > self._file_end(position):
@@ -174,6 +174,27 @@ class _Walker:
             whole = whole and header.length + 4 == size
             verdict = Reason.BAD_CHECKSUM if whole else Reason.BAD_RECORD
             yield from self._kept(verdict, "", entry, offset, reason)
+
+    def _contradicting(
+        self, fields: Any, header: Any, entry: Array, offset: int
+    ) -> Iterator[Stretch]:
+        """Judge an entry and the whole record that it points to, which contradict each other."""
+        position, size = fields.data_offset, header.length + 4
+        judged = judge(
+            fields,
+            header,
+            self.bytes.payload_of(position, header),
+            store_id=self.bytes.shard.store_id,
+            index_offset=offset,
+            data_offset=position,
+        )
+        if not judged.header_is_damaged and fields.data_size != size:
+            yield from self._mended(position, header, offset)
+            return
+        if judged.header_is_damaged:  # of the record only the place counts
+            entry = entries_in(judged.entry)
+        for stretch in self._kept(Reason.ENTRY_DIFFERS, "", entry, offset, judged.text, size):
+            yield replace(stretch, in_record=judged.header_is_damaged and bool(stretch.state))
 
     def _file_end(self, position: int) -> int:
         file = self.bytes.data_file(position)
@@ -321,16 +342,6 @@ class _Walker:
         whole = header is not None
         size = high - low
         yield Stretch(verdict, "", self.running, _NO_ENTRIES, low, size, text, is_record=whole)
-
-
-def _difference(entry: Any, header: Any) -> str:
-    """Name the fields in which an entry and an intact record differ."""
-    names = SHARED_FIELDS
-    pairs = [(n, getattr(entry, n), getattr(header, n)) for n in names]
-    found = [f"{n} {a}, in the record {b}" for n, a, b in pairs if a != b]
-    if entry.data_size != header.length + 4:
-        found.append(f"data_size {entry.data_size}, in the record {header.length + 4}")
-    return "; ".join(found)
 
 
 def _runs(values: Array) -> Iterator[tuple[int, int]]:

@@ -94,7 +94,7 @@ class MessageStore(JournalledShard):
         """
         files.load(writable=True)
         redone = redo(files, journalled)
-        report = recover(files)
+        report = recover(files, clock.now_ms())
         report.problems += redone.problems
         shard = cls(
             files, topic=topic, options=options, clock=clock, pool=pool, background=background

@@ -6,13 +6,18 @@ records whose entries were lost, cut entries whose records were lost. Rules (DES
 | found at the expected place                   | done                                        |
 | --------------------------------------------- | ------------------------------------------- |
 | entry and record agree                        | kept                                        |
-| record whole, entry missing or wrong          | entry written from the record               |
+| record whole, entry missing                   | entry written from the record               |
+| record whole, entry contradicts it            | what proves itself counts (`evidence.py`),  |
+|                                               | and it is reported                          |
 | entry good, but its record lies further on    | bytes in between reported as unreferenced   |
 | record bad, an intact one follows anywhere    | kept as a row with a state, and reported    |
 | record bad, nothing intact follows            | torn: data and index are cut here           |
 | entries behind the last record                | cut                                         |
 
-Good data is never cut. Every step leaves a state from which recovery starts again.
+Good data is never cut. What is cut or overwritten is copied to the root's quarantine first, unless
+it is provably what an unfinished write leaves: zeros, a part of a header, a record that goes on
+behind the end of its file. Without room for the copy nothing is changed. Every step leaves a state
+from which recovery starts again.
 
 Next to read: `recovery.py`.
 """
@@ -21,11 +26,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from os.path import dirname
 from typing import Any
 
 import numpy as np
 
 from tubestore.errors import CorruptRecord
+from tubestore.evidence import is_lost, judge
 from tubestore.file_store import Damage, MsgFileStore
 from tubestore.formats import (
     DATA_HEADER,
@@ -35,9 +42,18 @@ from tubestore.formats import (
     RECORD_SIZE_MAX,
     TOKEN_MESSAGE,
 )
+from tubestore.quarantine import Quarantine
 from tubestore.record_search import RecordSearch
-from tubestore.records import ENTRY_SIZE, entries_in, entry_of, inspect, verify_entries
+from tubestore.records import (
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    entries_in,
+    entry_of,
+    inspect,
+    verify_entries,
+)
 from tubestore.segment import FileSegment
+from tubestore.segment_list import FileSegmentList
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
@@ -68,6 +84,30 @@ def note_damage(
     if segment is not None:
         files.damages = (*files.damages, Damage(start, end, reason))
         note_problem(report, segment, start - segment.start, reason)
+
+
+class SetAside:
+    """Takes files of a shard apart without losing what they held."""
+
+    def __init__(self, files: MsgFileStore, now_ms: int) -> None:
+        self._quarantine = Quarantine(files.vfs, dirname(files.directory), now_ms)
+        self._copied: set[FileSegment] = set()
+
+    def cut(self, segments: FileSegmentList, end: int, *, torn: bool = False) -> None:
+        """Cut a stream, and keep what is cut; `torn`: the last file's tail need not be kept."""
+        segment = segments.find(end)
+        if segment is not None and not torn and end < segment.end:
+            self.copy(segment, end)
+        segments.cut(end, take_out=self._quarantine.move)
+
+    def copy(self, segment: FileSegment, start: int) -> None:
+        """Keep what stands in a file from an offset on, once, unless it is zeros."""
+        if segment in self._copied:
+            return
+        position = start - segment.start
+        if np.count_nonzero(np.frombuffer(segment.view(segment.end), np.uint8)[position:]):
+            self._quarantine.copy(segment.path, position)
+            self._copied.add(segment)
 
 
 def _chain_end(view: memoryview, position: int, end: int) -> int:
@@ -101,9 +141,14 @@ class Reconciler:
     """Walks data and index together from a trusted place to both ends."""
 
     def __init__(
-        self, files: MsgFileStore, report: RecoverReport, index_from: int, data_from: int
+        self,
+        files: MsgFileStore,
+        report: RecoverReport,
+        set_aside: SetAside,
+        index_from: int,
+        data_from: int,
     ) -> None:
-        self.files, self.report = files, report
+        self.files, self.report, self._set_aside = files, report, set_aside
         self.index_offset = index_from  # where the next message's entry stands or would stand
         self.data_offset = data_from  # where its record stands
         self._entries = self._read_entries(index_from)
@@ -112,6 +157,8 @@ class Reconciler:
         self._pass_expired()
         #: Index segments that were written to in the middle, sealed ones perhaps.
         self._rewritten: set[FileSegment] = set()
+        #: Entries that contradicted their records, in order: (file, position, what was wrong).
+        self._replaced: list[tuple[FileSegment, int, str]] = []
         self._searches: dict[FileSegment, RecordSearch] = {}
 
     def _pass_expired(self) -> None:
@@ -148,6 +195,7 @@ class Reconciler:
         self._cut_index()
         for rewritten in self._rewritten:
             rewritten.file.sync()  # nobody syncs a sealed segment again
+        self._report_replaced()
 
     # -- the rows of the table ---------------------------------------------------------------
 
@@ -182,28 +230,62 @@ class Reconciler:
         header, reason = inspect(segment.view(segment.end), position, segment.size)
         if reason is not None:
             return False
-        if self._has_foreign_partition(header):
-            text = f"partition {header.partition_id} is not of this shard; its entry counts"
-            note_problem(self.report, segment, position, text)
-            self.index_offset += ENTRY_SIZE
-            self.data_offset += header.length + 4
-            return True
-        # Its own index offset is not asked: TubeMQ 1.2.0 without caches writes -1 there, and
-        # after a crash it gives the same offset twice (spec/oracle-tubemq.md 3 and 4.14).
-        self._write_entry(entry_of(header, self.data_offset))
+        self._settle_entry(segment, header)
         self.data_offset += header.length + 4
-        self.report.reindexed += 1
         return True
 
-    def _has_foreign_partition(self, header: Any) -> bool:
-        """Whether a record names a partition that cannot be, and the entry that is there one."""
-        store_id, row = self.files.store_id, self._row()
-        if header.partition_id // PARTITIONS_PER_STORE == store_id or row >= len(self._entries):
-            return False
-        entry = self._entries[row]
-        there = (int(entry["data_offset"]), int(entry["data_size"]))
-        fits = int(entry["partition_id"]) // PARTITIONS_PER_STORE == store_id
-        return fits and there == (self.data_offset, header.length + 4)
+    def _settle_entry(self, segment: FileSegment, header: Any) -> None:
+        """Give a whole record the entry that it should have.
+
+        Its own index offset alone refutes nothing: TubeMQ 1.2.0 without caches writes -1 there,
+        and after a crash it gives the same offset twice (spec/oracle-tubemq.md 3 and 4.14).
+        """
+        asked, held = entry_of(header, self.data_offset), self._index_segment()
+        if held is None:
+            self._write_entry(asked)
+            self.report.reindexed += 1
+            return
+        old = bytes(held.read(self.index_offset, ENTRY_SIZE))
+        entry, position = INDEX_ENTRY.unpack_from(old), self.index_offset - held.start
+        if entry.data_offset == -1 or is_lost(old, asked, position):
+            self._write_entry(asked)
+            self.report.reindexed += 1
+            return
+        start = self.data_offset - segment.start + HEADER_SIZE
+        payload = segment.view(segment.end)[start : start + header.length + 4 - HEADER_SIZE]
+        judged = judge(
+            entry,
+            header,
+            bytes(payload),
+            store_id=self.files.store_id,
+            index_offset=self.index_offset,
+            data_offset=self.data_offset,
+        )
+        if judged.header_is_damaged:
+            end = self.data_offset + header.length + 4
+            text = f"the entry at {self.index_offset} counts, not the header: {judged.text}"
+            note_damage(self.files, self.report, self.data_offset, end, text)
+        if judged.entry == old:
+            self.index_offset += ENTRY_SIZE
+            return
+        self._set_aside.copy(held, self.index_offset)
+        self._replaced.append((held, position, judged.text))
+        self._write_entry(judged.entry)
+        self.report.reindexed += 1
+
+    def _report_replaced(self) -> None:
+        """Report entries that were replaced; those next to each other are one problem."""
+        runs: list[list[tuple[FileSegment, int, str]]] = []
+        for one in self._replaced:
+            if runs and runs[-1][-1][:2] == (one[0], one[1] - ENTRY_SIZE):
+                runs[-1].append(one)
+            else:
+                runs.append([one])
+        for run in runs:
+            segment, position, text = run[0]
+            more = f" ({len(run)} entries in a row)" if len(run) > 1 else ""
+            text = f"an entry that its record refutes was written anew{more}: {text}"
+            note_problem(self.report, segment, position, text)
 
     def _step_over_damage(self, segment: FileSegment) -> bool:
         """Go on at the next intact message, if there is one; False when the tail is torn."""
@@ -308,6 +390,11 @@ class Reconciler:
             )
         )
 
+    def _index_segment(self) -> FileSegment | None:
+        """Return the index segment that has an entry at the expected place, if one has."""
+        found = self.files.index.between(self.index_offset, self.index_offset + 1)
+        return found[0] if found else None
+
     # -- changes to the files ----------------------------------------------------------------
 
     def _write_entry(self, entry: bytes) -> None:
@@ -316,11 +403,8 @@ class Reconciler:
         if not len(index):
             self.files.create_directories()
             index.create(self.index_offset)
-        if self.index_offset < index.end:
-            segment = index.find(self.index_offset)
-            assert segment is not None
-            if segment.end == self.index_offset:
-                segment = index.between(self.index_offset, self.index_offset + 1)[0]
+        segment = self._index_segment()
+        if segment is not None:
             segment.overwrite(entry, self.index_offset)
             self._rewritten.add(segment)
         else:
@@ -332,10 +416,18 @@ class Reconciler:
         end = self.files.data.end
         self.report.data_cut = end - data_offset
         log.warning("%s: torn tail of %d bytes cut", self.files.directory, end - data_offset)
-        self.files.data.cut(data_offset)
+        self._set_aside.cut(self.files.data, data_offset, torn=self._is_unfinished(data_offset))
+
+    def _is_unfinished(self, data_offset: int) -> bool:
+        """Whether the data end in a part of a record, which says itself that it is one."""
+        last = self.files.data.last
+        if data_offset < last.start:
+            return False
+        left = last.end - data_offset
+        return left < HEADER_SIZE or self._is_torn(last)
 
     def _cut_index(self) -> None:
         index = self.files.index
         if len(index) and index.end > self.index_offset:
             self.report.index_cut += index.end - self.index_offset
-            index.cut(self.index_offset)
+            self._set_aside.cut(index, self.index_offset)

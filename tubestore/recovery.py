@@ -16,14 +16,22 @@ from tubestore.cache_formats import Checkpoint
 from tubestore.checkpoint import read_checkpoint, write_checkpoint
 from tubestore.file_store import MsgFileStore
 from tubestore.formats import DATA_HEADER, TOKEN_MESSAGE
-from tubestore.reconcile import Reconciler, RecoverReport, note_damage, note_problem, verify
+from tubestore.reconcile import (
+    Reconciler,
+    RecoverReport,
+    SetAside,
+    note_damage,
+    note_problem,
+    verify,
+)
 from tubestore.records import ENTRY_SIZE, entries_in, inspect
 from tubestore.segment import FileSegment
 
 
-def recover(files: MsgFileStore) -> RecoverReport:
+def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
     """Verify and mend a shard's files that were loaded for writing; see the table above."""
     report = RecoverReport()
+    set_aside = SetAside(files, now_ms)
     # A process that was killed may have made files and not synced their directories, and what
     # recovery makes or removes is not durable either: the next sync has to do it.
     files.distrust_directories()
@@ -31,7 +39,7 @@ def recover(files: MsgFileStore) -> RecoverReport:
         if len(files.index) and files.index.end > files.index.start:
             note_problem(report, files.index.last, 0, "index entries without any data")
             report.index_cut = files.index.end - files.index.start
-            files.index.cut(files.index.start)
+            set_aside.cut(files.index, files.index.start)
         return report
     _cut_partial_entry(files, report)
     checkpoint = read_checkpoint(files)
@@ -42,7 +50,7 @@ def recover(files: MsgFileStore) -> RecoverReport:
     if index_from == files.index.end and data_from == files.data.end:
         return report
     known = len(files.damages)
-    Reconciler(files, report, index_from, data_from).run()
+    Reconciler(files, report, set_aside, index_from, data_from).run()
     if len(files.damages) > known:  # later openings do not look there again, and are to know
         files.sync()
         write_checkpoint(files, files.index.end, files.data.end)

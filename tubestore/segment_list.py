@@ -248,15 +248,18 @@ class FileSegmentList:
                 self._seal(segment)
         self.now = changed
 
-    def cut(self, end: int) -> None:
-        """Forget everything from `end` on; whole segments behind it are removed, the last first."""
-        self._remove_behind(end)
+    def cut(self, end: int, *, take_out: Callable[[str], None] | None = None) -> None:
+        """Forget everything from `end` on; whole segments behind it are removed, the last first.
+
+        `take_out`: takes a file that is not empty out of the directory, instead of its removal.
+        """
+        self._remove_behind(end, take_out)
         last = self.last
         if last.end > end:
             last.cut(max(end, last.start))
         last.sealed = False
 
-    def _remove_behind(self, end: int) -> None:
+    def _remove_behind(self, end: int, take_out: Callable[[str], None] | None = None) -> None:
         """Remove the segments that start behind `end`, durably.
 
         Before what is left is made shorter: a power cut must not bring one back behind a gap.
@@ -265,7 +268,10 @@ class FileSegmentList:
         for segment in reversed(list(self.now)[len(kept) :]):
             segment.close()
             drop_digests(self._vfs, digests_path(segment.path, segment.start))
-            self._vfs.remove(segment.path)
+            if take_out is not None and segment.size:
+                take_out(segment.path)
+            else:
+                self._vfs.remove(segment.path)
         if len(kept) < len(self.now):
             self._vfs.sync_directory(self.directory)
         self.now = kept

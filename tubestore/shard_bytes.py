@@ -174,6 +174,12 @@ class ShardBytes:
             inspect(raw, 0, end - offset) if len(raw) == HEADER_SIZE else inspect(raw, 0, len(raw))
         )
 
+    def payload_of(self, offset: int, header: Any) -> bytes:
+        """Return the payload of the whole record at a data offset."""
+        file = self.data_file(offset)
+        assert file is not None
+        return self._read(file, offset + HEADER_SIZE, header.length + 4 - HEADER_SIZE)
+
     def find_record(self, low: int, high: int, index_from: int) -> tuple[int, Any] | None:
         """Find the next intact record of [low, high) whose own index offset fits: (offset, header).
 

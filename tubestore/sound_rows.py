@@ -4,7 +4,7 @@
 | --- | --- |
 | sound, expired, broken attributes | as it is |
 | the entry is wrong, the record that belongs here is found | the record's |
-| entry and record contradict each other | the record's, if it can be one of this shard |
+| entry and record contradict each other | what proves itself (`evidence.py`) |
 | damaged, an intact message follows | as it is if a real broker passes over it, else as below |
 | no entry at all between two rows | one that points to the damage, so that offsets stay |
 | damaged, and nothing intact follows | none: the index ends before it, and so do the data |
@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from tubestore.evidence import judge
 from tubestore.formats import INDEX_ENTRY, NO_KEY_CODE, PARTITIONS_PER_STORE, RECORD_SIZE_MAX
 from tubestore.inspection import walk
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in, entry_of
+from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in
 from tubestore.shard_bytes import ShardBytes
 from tubestore.shard_files import ShardFiles
 from tubestore.verdicts import EXPIRED, OK, Reason, Stretch
@@ -108,9 +109,17 @@ class _Rows:
     def _entries_of(self, stretch: Stretch) -> Array:
         if stretch.verdict is Reason.ENTRY_DIFFERS:
             header, _ = self._bytes.record_at(stretch.data_offset)
-            if header.partition_id // PARTITIONS_PER_STORE == self._shard.store_id:
-                return entries_in(entry_of(header, stretch.data_offset))
-            self._damage.append(stretch)  # the header cannot be right
+            judged = judge(
+                INDEX_ENTRY.unpack_from(stretch.entries.tobytes()),
+                header,
+                self._bytes.payload_of(stretch.data_offset, header),
+                store_id=self._shard.store_id,
+                index_offset=stretch.index_offset,
+                data_offset=stretch.data_offset,
+            )
+            if judged.header_is_damaged:
+                self._damage.append(stretch)
+            return entries_in(judged.entry)
         if stretch.state in _INTACT:
             return stretch.entries
         entries = stretch.entries.copy()

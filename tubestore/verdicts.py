@@ -6,6 +6,8 @@
 | … and the attribute length is impossible           | bad_attributes      | bad_attributes       |
 | … but the record's own index offset is another     | own_offset          | ok                   |
 | … but partition, key or time differ                | entry_differs       | entry_differs        |
+| … and the record's own index offset is another     | entry_differs, of   | entry_differs        |
+|                                                    | the record          |                      |
 | entry wrong, the record that belongs here is found | bad_entry           | ok, from the record  |
 | entry impossible, no record                        | bad_entry           | bad_entry            |
 | entry points to bytes that no file has             | missing             | missing              |
@@ -79,3 +81,5 @@ class Stretch:
     data_start: int = 0
     #: Bytes without rows: whether they are a whole record, whose entry is another's.
     is_record: bool = False
+    #: A row whose entry and record contradict each other: whether it is the record that is damaged.
+    in_record: bool = False
