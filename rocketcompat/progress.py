@@ -7,9 +7,10 @@ survives a kill), below *synced* on stable storage. After a reboot only *synced*
 Always true:
 - a mark is taken before it is written down and never ahead of what is true then;
 - a mark that cannot be believed is none: a file that is missing, damaged or of a foreign
-  machine counts as no marks at all, and so do marks beside a store that somebody else has
-  opened since. A real broker writes its `lock` file when it starts; we never do after the
-  first time, so the file's time tells.
+  machine counts as no marks at all, and so do marks beside a store that a broker has opened
+  since. A broker writes the `lock` file when it starts and a store of ours does not, so the
+  file's time shows it. A `lock` without content was written by neither: a power cut took
+  what the first opening wrote, and its time with it, and the marks count.
 
 Next to read: `recovery.py`.
 """
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocketcompat.formats import LOCK_FILE, OWN_DIRECTORY, PROGRESS_FILE
+from rocketcompat.store_lock import is_unwritten
 from tubestore.errors import NotAStore
 from tubestore.vfs import Vfs
 
@@ -84,7 +86,7 @@ class ProgressFile:
             opened, boot = content["lock_modified_ms"], content["boot_id"]
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
-        if opened != self._lock_modified_ms():
+        if opened != self._lock_modified_ms() and not is_unwritten(self._vfs, self._root):
             return None
         return progress, boot == self._vfs.boot_id()
 

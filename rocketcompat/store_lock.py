@@ -3,11 +3,15 @@
 Such a lock belongs to the process and goes with the first descriptor of the file that it
 closes, so a second opening in the same process is refused by a registry before it touches
 the file, and the file is not opened again while it is locked.
+
+A broker writes the file at every start, and syncs it: its time shows `progress.py` that a broker
+was here. A store of ours writes it once, when it makes it, and has it on stable storage before
+any mark names its time. A file that lost its content in a power cut stays as it is: that it is
+empty proves that no broker has started since.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 
@@ -17,6 +21,14 @@ from tubestore.vfs import OsVfs, Vfs, VfsLock
 
 _registry_lock = threading.Lock()
 _registry: set[tuple[int, str]] = set()
+
+
+def is_unwritten(vfs: Vfs, root: str) -> bool:
+    """Return whether the lock's file is there and has no content: no broker has written it."""
+    try:
+        return not vfs.read_file(os.path.join(root, LOCK_FILE)).strip(b"\0")
+    except OSError:
+        return False
 
 
 class StoreLock:
@@ -51,13 +63,14 @@ class StoreLock:
 
 def _locked(vfs: Vfs, root: str) -> VfsLock:
     path = os.path.join(root, LOCK_FILE)
-    content = b""
-    with contextlib.suppress(FileNotFoundError):
-        content = vfs.read_file(path)
-    if content != LOCK_CONTENT:
-        # Before locking: closing the file afterwards would drop the lock.
-        file = vfs.open(path, create=not vfs.exists(path))
-        file.pwrite(LOCK_CONTENT, 0)
+    is_new = not vfs.exists(path)
+    # Before locking: closing the file afterwards would drop the lock.
+    file = vfs.open(path, create=is_new)
+    try:
+        if is_new:
+            file.pwrite(LOCK_CONTENT, 0)
+        file.sync()  # a process that was killed may have written it, and not come to the sync
+    finally:
         file.close()
     try:
         return vfs.lock(path, kind="lockf")

@@ -34,6 +34,7 @@ class LogRecord(NamedTuple):
     queue_offset: int
     body: bytes
     keys: tuple[str, ...]
+    tag: str | None
 
     @property
     def key_hashes(self) -> list[int]:
@@ -112,8 +113,11 @@ def _record(data: bytes, position: int, start: int, total: int, magic: int) -> L
     crc = zlib.crc32(body) & BODY_CRC_MASK
     if head.body_crc != crc or head.physical_offset != start + position:
         return None
-    keys = tuple(parse_properties(text).get("KEYS", "").split())
-    return LogRecord(start + position, total, topic, head.queue_id, head.queue_offset, body, keys)
+    properties = parse_properties(text)
+    keys, tag = tuple(properties.get("KEYS", "").split()), properties.get("TAGS")
+    return LogRecord(
+        start + position, total, topic, head.queue_id, head.queue_offset, body, keys, tag
+    )
 
 
 def read_queues(vfs: Vfs, root: str) -> dict[tuple[str, int], dict[int, tuple[int, int]]]:

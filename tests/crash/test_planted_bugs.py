@@ -15,6 +15,7 @@ import pytest
 
 from rocketcompat import flush, mapped_file
 from rocketcompat.progress import Mark, Progress
+from rocketcompat.store_lock import StoreLock, is_unwritten
 from tests.crash import engine, shards, stack
 from tests.crash.explore import Broken, Explorer, Subject
 from tubestore import kernels, reconcile, records, recovery, redo, removal, segment
@@ -60,6 +61,22 @@ class LyingStackRun(stack.StackRun):
         return LyingVfs(vfs, "commitlog")
 
 
+class LyingLockRun(stack.StackRun):
+    """Runs on a disk that does not sync the lock's content."""
+
+    def disk_of(self, vfs: MemoryVfs) -> Vfs:
+        return LyingVfs(vfs, f"{stack.ROOT}/lock")
+
+
+class RewritingLock(StoreLock):
+    """Writes a lock that has lost its content once more, which gives the file another time."""
+
+    def __init__(self, vfs: Vfs, root: str) -> None:
+        if is_unwritten(vfs, root):
+            vfs.open(f"{root}/lock").pwrite(b"lock", 0)
+        super().__init__(vfs, root)
+
+
 def test_a_skipped_fsync_of_a_shard_is_found() -> None:
     states_until_found(Subject("engine", LyingEngineRun, engine.check_state), "lost|NotAStore")
 
@@ -87,6 +104,13 @@ def test_a_journal_that_is_not_compared_with_torn_files_is_found(
 
 def test_a_skipped_fsync_of_the_log_is_found() -> None:
     states_until_found(Subject("stack", LyingStackRun, stack.check_state), "lost")
+
+
+def test_a_lock_whose_lost_content_voids_the_marks_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rocketcompat.writer.StoreLock", RewritingLock)
+    states_until_found(Subject("stack", LyingLockRun, stack.check_state), "properties were lost")
 
 
 def test_a_skipped_sync_of_a_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
