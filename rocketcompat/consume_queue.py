@@ -294,7 +294,11 @@ class ConsumeQueue:
     def _write(self, first: int, units: Buffer) -> None:
         self._files.write_at(first * _SIZE, units)
         self._end = first + len(units) // _SIZE
-        self._tail = self._files.last
+        self._tail = self._file_of_end()
+
+    def _file_of_end(self) -> MappedFile | None:
+        """Return the file of the last unit; behind it there may be one that is empty."""
+        return self._files.find(max(self._end * _SIZE - 1, 0))
 
     def _refuse(self, offset: int, count: int, reason: str) -> None:
         if not self.refused:
@@ -312,7 +316,9 @@ class ConsumeQueue:
             self._opened, self._min_for, self._tail = True, -1, None
             end = recovered_end(self._files.files, keep_below)
             self._end = end // _SIZE if end is not None else 0
-            self._files.truncate_dirty_files(self._files.min_offset if end is None else end)
+            # Of a queue that keeps no unit only the first file may stay: a later one would stand
+            # before the units that the log gives again.
+            self._files.truncate_dirty_files(self._end * _SIZE, leave_empty=self._end == 0)
             if self.ext is not None:
                 self.ext.recover(self._last_address())
             return self._end
@@ -321,7 +327,7 @@ class ConsumeQueue:
         """Lose the units from queue offset `end` on; zeroed, durably (recovery does)."""
         with self._open_lock:
             self._open()
-            self._files.truncate_dirty_files(end * _SIZE)
+            self._files.truncate_dirty_files(end * _SIZE, leave_empty=end == 0)
             self._end, self._min_for, self._tail = end, -1, None
 
     def delete_expired(self, log_minimum: int) -> int:
@@ -391,7 +397,7 @@ class ConsumeQueue:
             self._files.set_end(self._end * _SIZE)
             if trusted is not None:
                 self._files.set_flushed(self._end * _SIZE)
-            self._tail = self._files.last
+            self._tail = self._file_of_end()
             self._opened = True
 
     def _physical_offset(self, place: int) -> int:

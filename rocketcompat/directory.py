@@ -330,7 +330,8 @@ class StoreDirectory:
         found = find_record(log, position + 1, log.max_offset)
         if found is not None and goes_on(self._follow(position, log.max_offset), position):
             return None
-        if found is not None and self._is_left_over(position, found):
+        own = position >= self._own_from
+        if found is not None and not own and self._is_left_over(position, found):
             return self._region(position, log.max_offset, "stale", fault)
         if found is not None:
             state = "damaged" if log.find(position) else "missing"

@@ -97,7 +97,8 @@ def find_log_end(
     """Follow the chain from `start`; returns the log's end, why it ended, and damage before it.
 
     With `keep_good` damage is passed over if sound records follow it, else the log ends there.
-    With `own` nobody but us has written from `start` on (see `record_check.first_fault`).
+    With `own` only stores of ours have written from `start` on (see `record_check.first_fault`):
+    they zero what they cut, so nothing there is left over.
     `record_crc` is explained there too. Reads only.
     """
     damages: list[Damage] = []
@@ -117,7 +118,7 @@ def find_log_end(
         found = find_record(queue, position + 1, limit) if keep_good else None
         if found is not None and goes_on(follow(position, limit), position):
             continue
-        if found is not None and is_left_over(queue, start, position, found, limit):
+        if found is not None and not own and is_left_over(queue, start, position, found, limit):
             found, fault = None, f"{fault}; what follows was cut off once, and is older"
         if found is None:
             reason = fault
@@ -141,16 +142,14 @@ def is_left_over(queue: MappedFileQueue, start: int, end: int, found: int, limit
     """Whether the records from `found` on are what an earlier recovery of a real broker cut off.
 
     It only moves its end back and leaves the bytes (oracle-rocketmq 2.1), so behind what was
-    appended since stand older records. They are known by both: all are older than the last
-    record of [start, end), and some claim queue offsets that were given out again there.
+    appended since stand older records: store times rise along the log, and all of theirs are
+    below that of the last record of [start, end).
     """
-    offsets, last_timestamp = QueueOffsets(), 0
+    last_timestamp = 0
     for piece in scan(queue, start, end, check_crc=False):
         if len(piece.starts):
             records = decode_columns(piece.data, piece.starts, piece.base)
-            offsets.put_records(records)
             last_timestamp = int(records.column("store_timestamp")[-1])
-    conflict = False
     following: int | None = found
     while following is not None:
         position = following
@@ -161,12 +160,8 @@ def is_left_over(queue: MappedFileQueue, start: int, end: int, found: int, limit
             records = decode_columns(piece.data, piece.starts, piece.base)
             if records.column("store_timestamp").max() >= last_timestamp:
                 return False
-            keys, codes = queue_columns(records)
-            known = np.array([offsets.table.get(key, 0) for key in keys], np.int64)[codes]
-            counted = has_queue_unit(records.column("sys_flag"))
-            conflict |= bool((counted & (records.column("queue_offset") < known)).any())
         following = find_record(queue, position + 1, limit)
-    return conflict
+    return True
 
 
 def damage_of(queue: MappedFileQueue, start: int, end: int, reason: str) -> Damage:

@@ -291,10 +291,13 @@ class MappedFileQueue:
         for start, file in self._files.items():
             file.flushed_position = max(0, min(offset - start, file.wrote_position))
 
-    def truncate_dirty_files(self, offset: int) -> int:
+    def truncate_dirty_files(self, offset: int, *, leave_empty: bool = True) -> int:
         """Lose everything from `offset` on: later files go (the last first), the rest is zeroed.
 
-        Returns the bytes of data that were dropped or zeroed. Durable on return.
+        Without `leave_empty` a file that begins at `offset` goes too: of an empty last file of a
+        queue a real broker makes a unit (R2). Returns the bytes of data that were dropped or
+        zeroed. Durable on return.
+
         Safe against a crash at any write: done again it has the same result.
 
         The process before may have been killed before it synced the directories that it made,
@@ -305,7 +308,11 @@ class MappedFileQueue:
             for _ in range(_LEVELS):
                 self._note_directory(directory or ".")
                 directory = os.path.dirname(directory)
-        doomed = [file for start, file in self._files.items() if start > offset]
+        doomed = [
+            file
+            for start, file in self._files.items()
+            if start > offset or (start == offset and not leave_empty)
+        ]
         for file in reversed(doomed):
             lost += self._drop(file)
         for directory in {os.path.dirname(file.path) for file in doomed}:

@@ -63,6 +63,8 @@ class Bench:
         """End the process: nothing more is written, the locks are gone."""
         assert self.store is not None
         self.store._closed = True
+        if self.store.tube is not None:
+            self.store.tube.store.abandon("killed")
         self.vfs.release_locks()
 
     def overwrite(self, path: str, position: int, data: bytes) -> None:
@@ -274,9 +276,9 @@ def test_a_lock_that_lost_its_content_in_a_power_cut_does_not_let_a_torn_record_
     bench.put(3)
     store.flush()
     (torn,) = bench.put(1, first=3)
+    end = store.max_physical_offset
     bench.kill()
-    record = store.look_message(torn)
-    bench.overwrite(log_file(0), torn + record.size - 4, bytes(4))
+    bench.overwrite(log_file(0), end - 4, bytes(4))
     bench.clock.advance(1000)
     lock = bench.vfs.open(f"{ROOT}/lock")
     lock.truncate(0)
@@ -474,6 +476,68 @@ def test_units_behind_a_cut_do_not_come_back(bench: Bench) -> None:
     bench.put(2, first=40)
     bench.kill()
     assert reopened(bench) == [0, 1, 2, 3, 40, 41]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_queue_that_lost_its_first_file_is_built_again_and_stops_no_other(
+    bench: Bench, clean: bool
+) -> None:
+    # With shards batches are not gathered: a queue gets its units in several writes.
+    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"})
+    store = bench.open(config)
+    bench.put(25)
+    store.wait_dispatched(store.max_physical_offset - 1)
+    store.close() if clean else bench.kill()
+    bench.vfs.remove(f"{ROOT}/consumequeue/T0/0/{0:020d}")
+    bench.vfs.remove(PROGRESS)
+    store = bench.open(config)
+    assert store.problems == []
+    bench.put(3, first=25)
+    assert store.wait_dispatched(store.max_physical_offset - 1)
+    assert bodies_of(store) == list(range(28))
+    store.close()
+    assert reopened(bench, config) == list(range(28))
+
+
+def test_a_recovery_leaves_no_empty_last_file_of_a_queue(bench: Bench) -> None:
+    """A real broker makes a unit of it (spec §8.3, R2)."""
+    store = bench.open()
+    bench.put(10)
+    store.flush()
+    bench.kill()
+    path = f"{ROOT}/consumequeue/T0/0/{100:020d}"
+    bench.vfs.open(path, create=True).truncate(100)
+    with bench.open() as store:
+        assert store.max_offset_in_queue("T0", 0) == 5
+    assert not bench.vfs.exists(path)
+
+
+@pytest.mark.parametrize(("seconds", "stays"), [(5, False), (-5, True)])
+def test_a_record_behind_damage_is_left_over_if_it_is_older_than_the_last_one_before(
+    bench: Bench, seconds: int, stays: bool
+) -> None:
+    """What a broker's recovery has cut off it leaves in the file (oracle-rocketmq 2.1)."""
+    bench.clock.advance(10_000)
+    with bench.open():
+        first, cut, _ = bench.put(3)
+        assert bench.store is not None
+        last = bench.store.put_message(Message("OTHER", b"040", keys="k40")).physical_offset
+    old = bench.vfs.read_file(log_file(0))
+    bench.overwrite(log_file(0), cut, bytes(1000 - cut))
+    bench.vfs.remove(PROGRESS)
+    bench.clock.advance(1000 * seconds)
+    with bench.open() as store:
+        store.put_message(Message("T1", b"050" + b"y" * 20, keys="k50"))
+        end = store.max_physical_offset
+    bench.overwrite(log_file(0), end, old[end:])
+    bench.vfs.remove(PROGRESS)
+    findings = check_store(StoreDirectory(ROOT, vfs=bench.vfs))
+    assert any(f["reason"] == "damaged" for f in findings) == stays
+    with bench.open() as store:
+        assert bool(store.problems) == stays
+        assert bodies_of(store) == ([0, 50, 2, 40] if stays else [0, 50])
+        assert (store.max_physical_offset > last) == stays
+    assert first < cut
 
 
 def test_recovery_may_be_interrupted_at_every_write(bench: Bench) -> None:
