@@ -15,10 +15,8 @@ import tubestore
 from tests.support.golden import GoldenFactory
 from tests.support.tube import make_rows, open_shard, tree_digest
 from tests.test_dump_tube import CLEAN
-from tubestore import store_directory
 from tubestore.check import REASONS, Finding, Reason, check
 from tubestore.cli.inspect import has_writer
-from tubestore.state_check import STATE_VERSION
 from tubestore.testing.memory_vfs import MemoryVfs
 from tubestore.vfs import OsVfs
 
@@ -129,10 +127,9 @@ def test_a_finding_names_the_file_and_the_byte(golden: GoldenFactory) -> None:
     assert zeroed.message.startswith("3 in a row")
 
 
-def test_reasons_are_documented_and_the_state_version_is_the_engines() -> None:
+def test_reasons_are_documented() -> None:
     assert set(REASONS) == set(Reason)
     assert {severity for severity, _ in REASONS.values()} == {"error", "warning"}
-    assert store_directory.FORMAT_VERSION == STATE_VERSION
 
 
 def test_a_state_file_that_cannot_be_read_is_found(tmp_path: Path) -> None:

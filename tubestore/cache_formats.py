@@ -38,14 +38,15 @@ class Checkpoint:
         """Read what stands in the file; ValueError if it is nonsense or of another version."""
         try:
             found = cls(**json.loads(data))
-        except TypeError as error:
+        except (TypeError, RecursionError) as error:
             raise ValueError(str(error)) from error
         kinds = {each.name: str(each.type).partition("[")[0] for each in fields(cls)}
         if any(type(getattr(found, name)).__name__ != kind for name, kind in kinds.items()):
             raise ValueError("fields of another kind")
         if not all(_is_damage(damage) for damage in found.damages):
             raise ValueError("no damages")
-        if found.version != CHECKPOINT_VERSION or min(found.index_end, found.data_end) < 0:
+        ends = found.index_end, found.data_end
+        if found.version != CHECKPOINT_VERSION or min(ends) < 0 or max(ends) >= 1 << 63:
             raise ValueError(f"not of this version: {found}")
         return found
 
@@ -70,7 +71,7 @@ def _header(name: str, magic: str, *counts: Field) -> Layout:
 def _is_damage(row: object) -> bool:
     if not isinstance(row, list) or [type(value) for value in row] != [int, int, str]:
         return False
-    return bool(0 <= row[0] < row[1])
+    return bool(0 <= row[0] < row[1] < 1 << 63)
 
 
 POSTINGS_MAGIC = 0x54535031  # "TSP1"

@@ -20,7 +20,6 @@ import json
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from tubestore.arguments import whole_number
 from tubestore.errors import NotAStore, StoreFailed
 from tubestore.filenames import (
     COMMITS_DIRECTORY,
@@ -31,6 +30,7 @@ from tubestore.filenames import (
 )
 from tubestore.job_files import VERSION, CommitRecord
 from tubestore.job_ids import JobIds
+from tubestore.state_files import BadState, parse_finished, parse_state
 from tubestore.vfs import Vfs
 
 #: A reader that has not been refreshed for so many jobs sees those that came after it.
@@ -53,6 +53,7 @@ class AnyRecord(Protocol):
 
 
 R = TypeVar("R", bound=AnyRecord)
+T = TypeVar("T")
 
 
 class JobRecords(Generic[R]):
@@ -69,22 +70,15 @@ class JobRecords(Generic[R]):
 
     def finished(self) -> int:
         """Return the number of the last finished job, 0 if there was none."""
-        path = join(self._own, PUBLISHED_FILE)
-        content = self._read(path)
-        if content is None:
-            return 0
-        number = whole_number(content.get("finished"))
-        if number is None or number < 0:
-            raise NotAStore(self.root, f"{path} makes no sense: {content}")
-        return number
+        return self._read(join(self._own, PUBLISHED_FILE), parse_finished) or 0
 
     def read(self, number: int) -> R | None:
         """Return a job's record, None if there is none or it is not kept any more."""
         path = self.path(number)
-        content = self._read(path)
+        content = self._read(path, parse_state)
         try:
             return None if content is None else self._parse(content)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise NotAStore(self.root, f"{path} makes no sense: {error!r}") from error
 
     def pending(self) -> R | None:
@@ -114,23 +108,19 @@ class JobRecords(Generic[R]):
     def ids(self) -> JobIds:
         """Return the ids of all finished jobs."""
         path = join(self._own, JOBS_FILE)
-        content = self._read(path)
+        content = self._read(path, parse_state)
         try:
             return JobIds() if content is None else JobIds.from_json(content)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise NotAStore(self.root, f"{path} makes no sense: {error!r}") from error
 
-    def _read(self, path: str) -> dict[str, Any] | None:
+    def _read(self, path: str, parse: Callable[[bytes], T]) -> T | None:
         try:
-            content = json.loads(self._vfs.read_file(path))
+            return parse(self._vfs.read_file(path))
         except FileNotFoundError:
             return None
-        except (ValueError, NotADirectoryError) as error:
-            raise NotAStore(self.root, f"{path} cannot be read: {error}") from error
-        known = isinstance(content, dict) and content.get("version") == VERSION
-        if not known or content.get("features"):
-            raise NotAStore(self.root, f"{path} was written by another version")
-        return dict(content)
+        except (BadState, NotADirectoryError) as error:
+            raise NotAStore(self.root, f"{path}: {error}") from error
 
     # -- writing -----------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from tubestore.clock import Clock
 from tubestore.errors import StoreClosed, TubeStoreError
 from tubestore.filenames import LEASES_DIRECTORY, OWN_DIRECTORY, join
+from tubestore.state_files import parse_json
 from tubestore.vfs import Vfs
 
 VERSION = 1
@@ -88,12 +89,12 @@ def _directory_of(root: str) -> str:
 
 def _parse(path: str, data: bytes) -> LeaseRecord | None:
     try:
-        found = json.loads(data)
+        found = parse_json(data)
         if found["version"] != VERSION or found["features"]:
             return None
         offsets = {str(key): int(offset) for key, offset in found["offsets"].items()}
         return LeaseRecord(path, str(found["holder"]), int(found["expires_ms"]), offsets)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
 

@@ -5,9 +5,8 @@ Next to read: `check.py`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from os.path import splitext
+from os.path import basename, splitext
 
 import xxhash
 
@@ -38,36 +37,36 @@ from tubestore.job_recovery import places_of
 from tubestore.layout import Layout
 from tubestore.root_journal import read_journal
 from tubestore.shard_files import ShardFiles, StoredFile
+from tubestore.state_files import BadState, state_trouble
 from tubestore.verdicts import Reason
 from tubestore.vfs import Vfs
-
-#: Version of the state files that this version reads.
-STATE_VERSION = 1
 
 
 def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
     """Look at the files that a store cannot be opened without, and at unfinished jobs."""
     for name in (STORE_FILE, TOPICS_FILE, PUBLISHED_FILE, JOBS_FILE):
         path = join(root, OWN_DIRECTORY, name)
-        trouble = state_trouble(vfs, path)
+        trouble = trouble_of(vfs, path)
         if trouble is not None:
-            yield Finding(path, 0, Reason.BAD_STATE, trouble)
+            yield Finding(path, 0, Reason.BAD_STATE, str(trouble))
+    try:
+        CommitRecords(vfs, root).ids()
+    except (NotAStore, OSError) as error:
+        path = join(root, OWN_DIRECTORY, JOBS_FILE)
+        if trouble_of(vfs, path) is None:  # else it is reported
+            yield Finding(path, 0, Reason.BAD_STATE, str(error))
     yield from _check_job(vfs, root, is_written)
     yield from _check_journal(vfs, root, is_written)
 
 
-def state_trouble(vfs: Vfs, path: str) -> str | None:
-    """Say what is wrong with a state file; None if it is sound, or not there."""
+def trouble_of(vfs: Vfs, path: str) -> BadState | None:
+    """Return what is wrong with a state file; None if it is valid, or not there."""
     try:
-        found = json.loads(vfs.read_file(path))
-        version, features = found["version"], found.get("features")
+        return state_trouble(basename(path), vfs.read_file(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"cannot be read: {error!r}"
-    if version != STATE_VERSION or features:
-        return f"version {version}, features {features}: not of this version"
-    return None
+    except OSError as error:
+        return BadState(f"cannot be read: {error.strerror or error!r}")
 
 
 def _check_job(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:

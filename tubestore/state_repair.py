@@ -27,7 +27,8 @@ from tubestore.filenames import (
 from tubestore.job_files import CommitRecord, staging_directory
 from tubestore.job_recovery import places_of, recover
 from tubestore.quarantine import Action, Quarantine
-from tubestore.state_check import state_trouble
+from tubestore.state_check import trouble_of
+from tubestore.state_files import NewerState
 from tubestore.vfs import Vfs
 
 _AFTERWARDS = {
@@ -44,12 +45,12 @@ def repair_state(vfs: Vfs, root: str, quarantine: Quarantine | None) -> Iterator
     newer, number = False, None
     for name, afterwards in _AFTERWARDS.items():
         path = join(root, OWN_DIRECTORY, name)
-        trouble = state_trouble(vfs, path)
+        trouble = trouble_of(vfs, path)
         if trouble is None:
             continue
-        if not trouble.startswith("cannot be read"):
+        if isinstance(trouble, NewerState):
             newer = True
-            yield Action(path, "leave", 0, 0, trouble)
+            yield Action(path, "leave", 0, 0, str(trouble))
             continue
         size = len(vfs.read_file(path))
         if name == PUBLISHED_FILE:

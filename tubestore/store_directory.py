@@ -15,15 +15,17 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
+from collections.abc import Callable
 from os.path import dirname
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tubestore.clock import Clock, SystemClock
 from tubestore.errors import NotAStore, StoreLocked
 from tubestore.filenames import COMMIT_LOG_DIRECTORY, LOCK_FILE, OWN_DIRECTORY, STORE_FILE, join
+from tubestore.state_files import STATE_VERSION, BadState, parse_identity
 from tubestore.vfs import Vfs, VfsLock
 
-FORMAT_VERSION = 1
+T = TypeVar("T")
 
 
 class StoreDirectory:
@@ -89,36 +91,33 @@ class StoreDirectory:
                 return
 
     def _read_identity(self, mode: str) -> str:
-        found = self.read_state(STORE_FILE)
+        found = self.read_state(STORE_FILE, parse_identity)
         if found is None:
-            found = {"version": FORMAT_VERSION, "features": [], "uuid": str(uuid.uuid4())}
+            found = str(uuid.uuid4())
+            content = {"version": STATE_VERSION, "features": [], "uuid": found}
             if mode == "w":
-                self.vfs.replace_file(join(self._own, STORE_FILE), json.dumps(found).encode())
-        if found.get("features") or not isinstance(found.get("uuid"), str):
-            raise NotAStore(self.root, f"written by another version: {found}")
-        return str(found["uuid"])
+                self.vfs.replace_file(join(self._own, STORE_FILE), json.dumps(content).encode())
+        return found
 
     def next_id(self) -> int:
         """Return a number that nothing in this store has had: ms since the epoch, or one more."""
         self._last_id = max(self._last_id + 1, self.clock.now_ms())
         return self._last_id
 
-    def read_state(self, name: str) -> dict[str, Any] | None:
-        """Return what a file of ours says; None if it is missing, NotAStore for nonsense."""
+    def read_state(self, name: str, parse: Callable[[bytes], T]) -> T | None:
+        """Return what `parse` makes of a file of ours; None if it is missing, NotAStore if bad."""
+        path = join(self._own, name)
         try:
-            found = json.loads(self.vfs.read_file(join(self._own, name)))
+            return parse(self.vfs.read_file(path))
         except FileNotFoundError:
             return None
         except NotADirectoryError as error:
             raise NotAStore(self.root, "not a directory") from error
-        except ValueError as error:
-            raise NotAStore(self.root, f"{name} cannot be read: {error}") from error
-        if not isinstance(found, dict) or found.get("version") != FORMAT_VERSION:
-            raise NotAStore(self.root, f"{name} was written by another version: {found}")
-        return found
+        except BadState as error:
+            raise NotAStore(self.root, f"{name}: {error}") from error
 
     def write_state(self, name: str, content: dict[str, Any]) -> None:
         """Replace a file of ours, durable when this returns; OSError leaves the old one."""
         # No indent: with one, json encodes in Python, twenty times as slowly.
-        data = json.dumps({"version": FORMAT_VERSION, **content}, sort_keys=True).encode()
+        data = json.dumps({"version": STATE_VERSION, **content}, sort_keys=True).encode()
         self.vfs.replace_file(join(self._own, name), data)

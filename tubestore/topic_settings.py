@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tubestore.errors import NotAStore, TubeStoreError
+from tubestore.errors import TubeStoreError
 from tubestore.filenames import INDEX_DIRECTORY, TOPICS_FILE, join, parse_store_key, store_key
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.shard_reader import ShardReader
+from tubestore.state_files import SavedTopics, parse_topics
 from tubestore.store_directory import StoreDirectory
 from tubestore.vfs import Vfs
 
@@ -44,16 +45,11 @@ def load_topics(directory: StoreDirectory, options: StoreOptions) -> KnownTopics
 
 def saved_settings(directory: StoreDirectory) -> dict[str, TopicOptions]:
     """Return the settings that somebody gave; NotAStore if their file makes no sense."""
-    return _saved(directory)[0]
+    return _saved(directory).settings
 
 
-def _saved(directory: StoreDirectory) -> tuple[dict[str, TopicOptions], set[str]]:
-    state = directory.read_state(TOPICS_FILE) or {"topics": {}}
-    try:
-        settings = {name: TopicOptions(**given) for name, given in state["topics"].items()}
-        return settings, {str(name) for name in state.get("deleted", ())}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NotAStore(directory.root, f"{TOPICS_FILE} makes no sense: {error}") from error
+def _saved(directory: StoreDirectory) -> SavedTopics:
+    return directory.read_state(TOPICS_FILE, parse_topics) or SavedTopics({}, set())
 
 
 def save_topics(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from tubestore.cli.output import Format, Int64, Output, Summary, emit_rows, repo
 from tubestore.cli.times import parse_time
 from tubestore.clock import SystemClock
 from tubestore.filenames import OWN_DIRECTORY, TOPICS_FILE, parse_store_key
+from tubestore.state_files import parse_topics
 
 RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's directory.")]
 
@@ -44,7 +44,7 @@ def _topics_of(root: str) -> set[str] | None:
         names = {key[0] for name in os.listdir(root) if (key := parse_store_key(name))}
         with contextlib.suppress(FileNotFoundError):  # a broker's directory
             settings = Path(root, OWN_DIRECTORY, TOPICS_FILE).read_bytes()
-            names |= set(json.loads(settings)["topics"])
+            names |= set(parse_topics(settings).settings)
         return names
     except (OSError, ValueError, KeyError, TypeError):
         return None

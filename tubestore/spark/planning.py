@@ -42,6 +42,7 @@ from tubestore.records import ENTRY_SIZE, entries_in, whole_entries
 from tubestore.root_journal import JournalPart
 from tubestore.shard_files import ShardFiles, StoredFile, files_before, find_shards
 from tubestore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
+from tubestore.state_files import parse_identity
 from tubestore.store_directory import StoreDirectory
 from tubestore.topic_settings import saved_settings
 from tubestore.vfs import OsVfs, Vfs
@@ -123,7 +124,7 @@ class Plan:
 
 def store_uuid(directory: StoreDirectory) -> str | None:
     """Return what a store calls itself; a directory of TubeMQ's own says nothing."""
-    return directory.uuid if directory.read_state(STORE_FILE) else None
+    return directory.uuid if directory.read_state(STORE_FILE, parse_identity) else None
 
 
 # -- the bounds of a shard ------------------------------------------------------------------------
