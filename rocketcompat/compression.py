@@ -1,4 +1,4 @@
-"""Bodies that the producer compressed, unpacked for whoever looks; the store never does (§1.3).
+"""Bodies that the producer compressed, unpacked for readers; the store never does (§1.3).
 
 How a body was packed stands in its record's sysFlag: zlib, or since 5.0 LZ4 (frames) or ZSTD.
 Pure functions; thread-safe.
@@ -7,6 +7,7 @@ Pure functions; thread-safe.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,11 @@ from rocketcompat.formats import (
     SYS_FLAG_COMPRESSION_MASK,
 )
 
-#: A body that would take more is left as it is: a few bytes can say that they are gigabytes.
+#: A body that would take more is left as it is: a few bytes can stand for gigabytes.
 UNPACKED_SIZE_MAX = 256 << 20
+#: Unpacked bodies of about so many bytes are in memory together, or one that is larger.
+UNPACKED_RUN_BYTES = 32 << 20
+_CHUNK_BYTES = 1 << 20
 _ARROW_CODECS = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
 
 
@@ -39,26 +43,47 @@ def unpack_body(body: bytes, sys_flag: int, size_max: int = UNPACKED_SIZE_MAX) -
             found = unpacker.decompress(body, size_max)
             return found if unpacker.eof else None
         with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-            found = stream.read(size_max + 1)
-            return found if len(found) <= size_max else None
+            chunks, size = [], 0
+            while size <= size_max and (chunk := stream.read(_CHUNK_BYTES)):
+                chunks.append(chunk)
+                size += len(chunk)
+            return b"".join(chunks) if size <= size_max else None
     except (zlib.error, OSError, pa.ArrowException):
         return None
 
 
-def unpack_bodies(bodies: pa.LargeBinaryArray, sys_flags: Any) -> tuple[pa.LargeBinaryArray, Any]:
-    """Return a column of bodies with the compressed ones unpacked, and a mask of those that failed.
+def unpack_bodies(
+    bodies: pa.LargeBinaryArray, sys_flags: Any, run_bytes: int = UNPACKED_RUN_BYTES
+) -> Iterator[tuple[slice, pa.LargeBinaryArray, Any]]:
+    """Yield a column of bodies in runs: which rows, their bodies, and a mask of those that failed.
 
-    What cannot be unpacked stays as it is.
+    The compressed ones are unpacked; what cannot be unpacked stays as it is. A run ends before its
+    unpacked bodies take more than `run_bytes` together: memory does not grow with their number.
     """
-    failed = np.zeros(len(bodies), bool)
-    packed = np.flatnonzero(sys_flags & SYS_FLAG_COMPRESSED)
-    if len(packed) == 0:
-        return bodies, failed
-    stored = bodies.take(pa.array(packed)).to_pylist()
-    texts = [unpack_body(b, f) for b, f in zip(stored, sys_flags[packed].tolist(), strict=True)]
-    failed[packed] = [text is None for text in texts]
-    own = [raw if text is None else text for raw, text in zip(stored, texts, strict=True)]
-    places = np.arange(len(bodies))
-    places[packed] = len(bodies) + np.arange(len(packed))
-    joined = pa.concat_arrays([bodies, pa.array(own, pa.large_binary())])
-    return joined.take(pa.array(places)), failed
+    first, size = 0, 0
+    unpacked: dict[int, bytes | None] = {}
+    for row in np.flatnonzero(sys_flags & SYS_FLAG_COMPRESSED).tolist():
+        text = unpack_body(bodies[row].as_py(), int(sys_flags[row]))
+        if unpacked and size + len(text or b"") > run_bytes:
+            yield _run(bodies, slice(first, row), unpacked)
+            first, size = row, 0
+            unpacked.clear()
+        unpacked[row] = text
+        size += len(text or b"")
+    yield _run(bodies, slice(first, len(bodies)), unpacked)
+
+
+def _run(
+    bodies: pa.LargeBinaryArray, rows: slice, unpacked: dict[int, bytes | None]
+) -> tuple[slice, pa.LargeBinaryArray, Any]:
+    """Return a run: the stored bodies with the unpacked ones in their places."""
+    stored = bodies[rows]
+    failed = np.zeros(len(stored), bool)
+    failed[[row - rows.start for row, text in unpacked.items() if text is None]] = True
+    texts = {row - rows.start: text for row, text in unpacked.items() if text is not None}
+    if not texts:
+        return rows, stored, failed
+    places = np.arange(len(stored))
+    places[list(texts)] = len(stored) + np.arange(len(texts))
+    joined = pa.concat_arrays([stored, pa.array(list(texts.values()), pa.large_binary())])
+    return rows, joined.take(pa.array(places)), failed

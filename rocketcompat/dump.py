@@ -18,6 +18,7 @@ Reads only; works on a store that will not open.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -80,14 +81,15 @@ def dump_tables(
         count(len(piece))
         found = wanted.of(piece)
         if len(found):
-            yield table_of(found, *(_unpacked(found) if wanted.unpack else ()))
+            yield from _unpacked_tables(found) if wanted.unpack else [table_of(found)]
 
 
 def message_rows(records: RecordColumns, *, unpack: bool = False) -> Iterator[dict[str, Any]]:
     """Yield records as rows, with their bodies as the producers had them if `unpack`."""
     if not unpack:
         return rows_of(records)
-    return iter(table_of(records, *_unpacked(records)).to_pylist(maps_as_pydicts="strict"))
+    tables = _unpacked_tables(records)
+    return chain.from_iterable(table.to_pylist(maps_as_pydicts="strict") for table in tables)
 
 
 def _pieces(directory: StoreDirectory, wanted: Selection) -> Iterator[RecordColumns | Region]:
@@ -98,10 +100,11 @@ def _pieces(directory: StoreDirectory, wanted: Selection) -> Iterator[RecordColu
         yield piece
 
 
-def _unpacked(records: RecordColumns) -> tuple[pa.LargeBinaryArray, list[str]]:
-    """Return bodies as the producers had them, and a state a row."""
-    bodies, failed = unpack_bodies(records.bodies(), records.column("sys_flag"))
-    return bodies, np.where(failed, STATE_STILL_COMPRESSED, STATE_OK).tolist()
+def _unpacked_tables(records: RecordColumns) -> Iterator[pa.Table]:
+    """Yield records with their bodies as the producers had them, a table a run."""
+    for rows, bodies, failed in unpack_bodies(records.bodies(), records.column("sys_flag")):
+        part = RecordColumns(records.data, records.starts[rows], records.base, records.path)
+        yield table_of(part, bodies, np.where(failed, STATE_STILL_COMPRESSED, STATE_OK).tolist())
 
 
 def rows_of(records: RecordColumns) -> Iterator[dict[str, Any]]:

@@ -107,8 +107,7 @@ class Selection:
     def _body(self, records: RecordColumns) -> Any:
         if self.pattern is None:
             return None
-        bodies = records.bodies()
-        if self.unpack:
-            bodies, _ = unpack_bodies(bodies, records.column("sys_flag"))
-        found = pc.match_substring_regex(bodies, self.pattern)
-        return found.to_numpy(zero_copy_only=False)
+        bodies, flags = records.bodies(), records.column("sys_flag")
+        parts = unpack_bodies(bodies, flags) if self.unpack else [(slice(None), bodies, None)]
+        found = [pc.match_substring_regex(part, self.pattern) for _, part, _ in parts]
+        return np.concatenate([mask.to_numpy(zero_copy_only=False) for mask in found])

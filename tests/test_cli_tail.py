@@ -49,6 +49,25 @@ def test_the_last_messages_of_a_partition_or_a_filter(cli: Cli, root: Path) -> N
     assert numbers(cli.json("tail", root, "t", *both)) == [9, 21]
 
 
+def test_nothing_of_a_store_acts_on_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    escape = "\x1b]0;title\x07\u202e"
+    with tubestore.open(tmp_path) as store:
+        store.create_topic("t").append(
+            escape.encode(), key="k", filter_item=escape, attributes={"a": escape}
+        )
+    for words in (
+        ["tail", tmp_path, "t"],
+        ["read", tmp_path, "t"],
+        ["dump", tmp_path],
+        ["tail", tmp_path, escape],
+        ["read", tmp_path, "t", "--format", escape],
+    ):
+        done = cli(*words)
+        text = done.out.decode() + done.err
+        assert "\\x1b]0;title\\x07\\u202e" in text
+        assert all(character.isprintable() for character in text.replace("\n", ""))
+
+
 def test_text_is_a_line_a_message(cli: Cli, root: Path) -> None:
     result = cli("tail", root, "t", "-n", 2)
     assert result.code == 0

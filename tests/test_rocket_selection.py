@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import functools
 import io
 import json
 import subprocess
@@ -12,15 +13,16 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.compression import unpack_body
+from rocketcompat.compression import unpack_bodies, unpack_body
 from rocketcompat.directory import Region, StoreDirectory
-from rocketcompat.dump import dump_log, rows_of
+from rocketcompat.dump import dump_log, dump_tables, rows_of
 from rocketcompat.message_table import table_of
 from rocketcompat.selection import Selection
 from tests.support.command import Command
@@ -216,6 +218,39 @@ def test_a_body_that_would_fill_the_memory_is_left_as_it_is() -> None:
     assert unpack_body(bomb, 1, size_max=100_000) == bytes(100_000)
     framed = pa.compress(bytes(100_000), "zstd", asbytes=True)
     assert unpack_body(framed, 0x201, size_max=99_999) is None
+
+
+def test_unpacked_bodies_are_in_memory_a_run_at_a_time() -> None:
+    texts = [b"%d" % n * 1000 for n in range(10)]
+    stored = [zlib.compress(text) if n % 3 else text for n, text in enumerate(texts)]
+    stored[4] = b"no archive"
+    bodies = pa.array(stored, pa.large_binary())
+    flags = np.array([int(n % 3 > 0) for n in range(10)])
+    runs = list(unpack_bodies(bodies, flags, run_bytes=2500))
+    assert [(rows.start, rows.stop) for rows, _, _ in runs] == [(0, 5), (5, 8), (8, 10)]
+    for rows, unpacked, failed in runs:
+        expected = [b"no archive" if n == 4 else texts[n] for n in range(10)[rows]]
+        assert unpacked.to_pylist() == expected
+        assert failed.tolist() == [n == 4 for n in range(10)[rows]]
+    alone = [rows.start for rows, _, _ in unpack_bodies(bodies, flags, run_bytes=1)]
+    assert alone == [0, 2, 4, 5, 7, 8]  # one that is larger than a run is one by itself
+
+
+def test_dumping_and_searching_take_a_run_of_unpacked_bodies_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [b"%d needle" % n * 100 for n in range(6)]
+    put(tmp_path, [Message("T", zlib.compress(text), sys_flag=1) for text in texts])
+    directory, wanted = StoreDirectory(tmp_path), Selection(unpack=True, pattern="[1-4] needle")
+    whole = list(dump_log(directory, wanted))
+    assert [row["body"] for row in whole] == texts[1:5]
+    assert len(list(dump_tables(directory, wanted))) == 1
+    by_one = functools.partial(unpack_bodies, run_bytes=1)
+    monkeypatch.setattr("rocketcompat.dump.unpack_bodies", by_one)
+    monkeypatch.setattr("rocketcompat.selection.unpack_bodies", by_one)
+    assert list(dump_log(directory, wanted)) == whole
+    tables = list(dump_tables(directory, wanted))
+    assert [table["body"].to_pylist() for table in tables] == [[text] for text in texts[1:5]]
 
 
 def test_a_search_looks_into_unpacked_bodies(tmp_path: Path, command: Command) -> None:

@@ -108,6 +108,28 @@ def test_the_command_prints_a_line_a_message(tmp_path: Path, command: Command) -
     assert (done.code, done.err.count("\n")) == (2, 1)
 
 
+def test_nothing_of_a_store_acts_on_the_terminal(tmp_path: Path, command: Command) -> None:
+    escape = "\x1b]0;title\x07\u202e"
+    message = Message("T", escape.encode(), tags=escape, keys="key", properties={escape: escape})
+    put(tmp_path, [message])
+    one = ("-t", "T", "-q", 0, "--offset", 0)
+    for words in (
+        ["tail"],
+        ["dump"],
+        ["query", "-t", "T", "-k", "key"],
+        ["get", *one],
+        ["decode", *one],
+        ["cq", "-t", escape],
+        ["lag", "-g", escape],
+        ["dump", "--begin", escape],
+        ["info", "-o", f"maxIndexNum={escape}"],
+    ):
+        done = command(words[0], tmp_path, *words[1:])
+        text = done.out + done.err
+        assert "\\x1b]0;title\\x07\\u202e" in text
+        assert all(character.isprintable() for character in text.replace("\n", ""))
+
+
 def test_an_interrupt_ends_following_quietly(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,11 +29,10 @@ from rocketcompat.cli.selecting import (
 from tubestore.cli.columns import Row
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Format, emit_rows
-from tubestore.cli.text import time_text
+from tubestore.cli.text import message_line, time_text
 from tubestore.clock import SystemClock
 
 _LINES = (Format.TEXT, Format.JSONL, Format.CSV)
-_BODY_SHOWN = 200
 
 
 @store_command(limit=False, format_option=LongFormat)
@@ -91,6 +90,4 @@ def _line(row: Row) -> str:
     place = f"{row['topic']}/{row['queue_id']}@{row['queue_offset']}"
     words: list[Any] = [time_text(row["store_timestamp"]), row["physical_offset"], place]
     words += [f"[{tags}]"] if tags else []
-    text = row["body"][:_BODY_SHOWN].decode("utf-8", "replace")
-    clean = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return " ".join(map(str, [*words, clean]))
+    return message_line(words, row["body"])

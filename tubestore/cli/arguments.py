@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from tubestore.cli.columns import Column, Row
-from tubestore.cli.errors import NotThere, UsageMistake
+from tubestore.cli.errors import NotThere, UsageMistake, printable
 from tubestore.cli.output import Format, Int64, Output, Summary, emit_rows, report
 from tubestore.cli.times import parse_time
 from tubestore.clock import SystemClock
@@ -28,7 +28,8 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     """Return the topics of ROOT that begin so; for the shell, so it has to be quick and quiet."""
     # What stands before an option that waits for its value has not been parsed.
     root = str(context.params.get("root") or next(iter(context.args), ""))
-    return sorted(name for name in _topics_of(root) or () if name.startswith(incomplete))
+    names = (name for name in _topics_of(root) or () if name.isprintable())
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def check_topic(root: str, topic: str | None) -> None:
@@ -149,7 +150,7 @@ def printing(
 def say(text: str) -> None:
     """Tell a person something on stderr; stdout is for data."""
     sys.stdout.flush()
-    print(text, file=sys.stderr)
+    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
 
 def emit_found(

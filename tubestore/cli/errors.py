@@ -144,9 +144,18 @@ def _where_help_is(error: Exception) -> str:
     return f" (see: {context.command_path} --help)" if context is not None else ""
 
 
+def printable(text: str) -> str:
+    r"""Return a text with its control characters escaped: those of a store act on no terminal.
+
+    >>> printable("red\x1b[31m\n")
+    'red\\x1b[31m\\n'
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def _say(name: str, text: str, code: int) -> int:
     """Print one line on stderr."""
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     print(f"{name}: {line}", file=sys.stderr)
     return code
 

@@ -16,7 +16,7 @@ from tubestore.cli.columns import Row
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.output import Format, emit_rows
 from tubestore.cli.read import COLUMNS, rows_of
-from tubestore.cli.text import time_text
+from tubestore.cli.text import message_line, time_text
 from tubestore.columns import columns_for
 from tubestore.entry_rows import Rows
 from tubestore.entry_sources import Filter
@@ -32,7 +32,6 @@ from tubestore.vfs import OsVfs
 
 POLL_SECONDS = 0.2
 _LINES = (Format.TEXT, Format.JSONL, Format.CSV)
-_BODY_SHOWN = 200
 _EVERYTHING = columns_for(ALL_COLUMNS)
 
 
@@ -144,5 +143,4 @@ def _line(row: Row) -> str:
     words = [time_text(row["received_time"]), f"{row['partition_id']}@{row['offset']}"]
     words += [f"[{row['filter_item']}]"] if row["filter_item"] else []
     words += [row["state"]] if row["state"] != "ok" else []
-    text = (row["body"] or b"")[:_BODY_SHOWN].decode("utf-8", "replace")
-    return " ".join([*words, "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)])
+    return message_line(words, row["body"] or b"")

@@ -13,10 +13,13 @@ from itertools import islice
 from typing import Any
 
 from tubestore.cli.columns import Column, Kind, Row
+from tubestore.cli.errors import printable
 
 #: Rows that set the widths of the columns.
 _TEXT_WINDOW = 100
 _TEXT_WIDTH_MAX = 60
+#: Bytes of a body in a line of `tail`.
+_BODY_SHOWN = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -57,8 +60,14 @@ def _cell(value: Any, kind: Kind = "text") -> str:
         value = " ".join(f"{k}={v}" for k, v in value.items())
     text = str(value)
     shown = text if whole else text[:_TEXT_WIDTH_MAX]
-    clean = "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
+    clean = printable(shown)
     return clean if len(shown) == len(text) else clean + "…"
+
+
+def message_line(words: Iterable[Any], body: bytes) -> str:
+    """Return one line of `tail`: words, then the beginning of a body."""
+    text = body[:_BODY_SHOWN].decode("utf-8", "replace")
+    return printable(" ".join(map(str, [*words, text])))
 
 
 def time_text(ms: int) -> str:
