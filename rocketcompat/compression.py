@@ -21,7 +21,7 @@ from rocketcompat.formats import (
 )
 
 #: A body that would take more is left as it is: a few bytes can stand for gigabytes.
-UNPACKED_SIZE_MAX = 256 << 20
+UNPACKED_SIZE_MAX = 64 << 20
 #: Unpacked bodies of about so many bytes are in memory together, or one that is larger.
 UNPACKED_RUN_BYTES = 32 << 20
 _CHUNK_BYTES = 1 << 20
