@@ -30,7 +30,7 @@ from tubestore.clock import Clock
 from tubestore.columns import columns_for
 from tubestore.entry_rows import Rows
 from tubestore.entry_sources import Source
-from tubestore.errors import InvalidName, TubeStoreError
+from tubestore.errors import DiskFull, InvalidName, TubeStoreError
 from tubestore.filenames import check_topic_name, join
 from tubestore.formats import DATA_HEADER, PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
 from tubestore.manager import MessageStoreManager
@@ -318,5 +318,9 @@ class TubeLayout:
         return count
 
     def close(self) -> None:
-        """Close the shards; they are synced."""
-        self.store.close()
+        """Close the shards; they are synced, or it raises."""
+        try:
+            self.store.close()
+        except DiskFull:
+            self.store.close(give_up=True)  # the log has what they lack
+            raise

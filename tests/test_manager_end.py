@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import errno
 import gc
@@ -122,12 +123,103 @@ def test_all_shards_are_closed_even_when_one_fails(memory_vfs: MemoryVfs) -> Non
     store = tubestore.open("/s", vfs=faulty, background=False, durability="memory")
     topic = store.create_topic("t", stores=3)
     topic.append_batch({"body": [b"x"] * 3, "partition": [0, 10_000, 20_000]})
-    faulty.fail("pwrite", path="t-1", error=errno.ENOSPC)
-    with pytest.raises(DiskFull):
+    faulty.fail("pwrite", path="t-1", error=errno.EIO)
+    with pytest.raises(StoreFailed):
         store.close()
     with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
         counts = [len(store["t"].read(p)) for p in (0, 10_000, 20_000)]
     assert counts == [1, 0, 1]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_store_that_a_full_disk_keeps_from_closing_goes_on(
+    memory_vfs: MemoryVfs, background: bool
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    store = tubestore.open("/s", vfs=faulty, background=background, durability="memory")
+    topic = store.create_topic("t", stores=3)
+    faulty.fail("pwrite", path="t-1", error=errno.ENOSPC, forever=True)
+    rows = {"body": [b"0", b"1", b"2"], "partition": [0, 10_000, 20_000]}
+    topic.append_batch(rows)
+    for time in range(2):
+        with pytest.raises(DiskFull):
+            store.close()
+        assert [len(topic.read(p)) for p in rows["partition"]] == [1 + time, 1, 1]
+        with pytest.raises(DiskFull) as caught:
+            topic.append(b"refused", partition=10_000)
+        assert caught.value.taken == "no"
+        assert topic.append(b"x", partition=0).offset is not None
+        with pytest.raises(StoreLocked):
+            tubestore.open("/s", vfs=memory_vfs, background=False)
+    faulty.heal()
+    topic.append(b"y", partition=10_000)
+    store.close()
+    store.close()
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
+        counts = [len(store["t"].read(p)) for p in (0, 10_000, 20_000)]
+    assert counts == [3, 2, 1]
+
+
+def test_the_caller_can_give_up_what_cannot_be_written(
+    memory_vfs: MemoryVfs, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    store = tubestore.open("/s", vfs=faulty, background=False, durability="memory")
+    topic = store.create_topic("t", stores=2)
+    topic.append(b"x", partition=0)
+    topic.append(b"x", partition=10_000)
+    faulty.fail("pwrite", path="t-1", error=errno.ENOSPC, forever=True)
+    with pytest.raises(DiskFull):
+        store.close()
+    store.close(give_up=True)
+    assert caplog.messages[-1] == "/s/t-1: closed without 53 bytes of messages"
+    with pytest.raises(StoreClosed):
+        topic.append(b"x", partition=0)
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
+        assert [len(store["t"].read(p)) for p in (0, 10_000)] == [1, 0]
+
+
+def test_closing_needs_no_room_when_everything_is_written(memory_vfs: MemoryVfs) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    store = tubestore.open("/s", vfs=faulty, background=False, segment_size_bytes=100)
+    topic = store.create_topic("t")
+    topic.append(b"x")
+    faulty.fail("create", error=errno.ENOSPC, forever=True)
+    topic.append(b"x" * 100)  # written; the next file cannot be made
+    with pytest.raises(DiskFull):
+        topic.append(b"x")
+    store.flush()
+    store.close()
+
+
+def test_a_message_that_an_append_took_while_the_store_was_closed_is_in_it(
+    memory_vfs: MemoryVfs,
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    store = tubestore.open("/s", vfs=faulty, background=False)
+    topic = store.create_topic("t")
+    topic.append(b"0", durability="memory")
+    acknowledged = 1
+    write = faulty.ask_write
+
+    def append_meanwhile(path: str, size: int) -> tuple[int, OSError | None]:
+        thread.start()
+        thread.join(0.05)
+        faulty.ask_write = write  # type: ignore[method-assign]
+        return write(path, size)
+
+    def append() -> None:
+        nonlocal acknowledged
+        with contextlib.suppress(StoreClosed):
+            topic.append(b"1", durability="memory")
+            acknowledged += 1
+
+    thread = threading.Thread(target=append)
+    faulty.ask_write = append_meanwhile  # type: ignore[method-assign]
+    store.close()
+    thread.join(30)
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
+        assert len(store["t"].read(0)) == acknowledged
 
 
 def test_an_error_within_the_block_is_the_one_that_is_seen(memory_vfs: MemoryVfs) -> None:

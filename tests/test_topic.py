@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
@@ -27,6 +28,7 @@ from tubestore.errors import (
 )
 from tubestore.formats import java_hash
 from tubestore.manager import MessageStoreManager
+from tubestore.messages import Ack
 from tubestore.records import ENTRY_SIZE
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.topic import Topic
@@ -270,13 +272,31 @@ def test_a_full_disk_refuses_a_batch_and_takes_it_later(memory_vfs: MemoryVfs) -
         topic = store.create_topic("t")
         topic.append(b"before")
         faulty.fail("pwrite", path=".tube", error=errno.ENOSPC, forever=True)
-        for _ in range(2):
-            with pytest.raises(DiskFull):
-                topic.append_batch({"body": [b"batch"]})
+        with pytest.raises(BatchError) as caught:
+            topic.append_batch({"body": [b"batch"]})
+        assert isinstance(caught.value.__cause__, DiskFull)
+        assert (caught.value.taken, caught.value.acks) == ("yes", [Ack(0, 28, "memory")])
+        with pytest.raises(DiskFull) as refused:
+            topic.append_batch({"body": [b"refused"]})
+        assert (refused.value.taken, refused.value.offset) == ("no", None)
         faulty.heal()
         topic.append(b"after", durability="fsync")
-        found = bodies(topic.read(0))
-        assert (found[0], found[-1]) == (b"before", b"after")
+        assert bodies(topic.read(0)) == [b"before", b"batch", b"after"]
+
+
+def test_a_batch_error_says_whether_the_other_rows_were_taken(memory_vfs: MemoryVfs) -> None:
+    for number, taken in ((errno.ENOSPC, "no"), (errno.EIO, "unknown")):
+        faulty = FaultyVfs(memory_vfs)
+        store = tubestore.open(f"/{taken}", vfs=faulty, background=False)
+        topic = store.create_topic("t", stores=3)
+        faulty.fail("pwrite", path="t-1", error=number)
+        with pytest.raises(BatchError) as caught:
+            topic.append_batch({"body": [b"0", b"1", b"2"], "partition": [0, 10_000, 20_000]})
+        taken_rows = 1 if taken == "unknown" else 2
+        assert sum(ack is not None for ack in caught.value.acks) == taken_rows
+        assert caught.value.taken == taken
+        with contextlib.suppress(StoreFailed):
+            store.close()
 
 
 def test_all_partitions_of_a_shard_share_one_data_file_and_one_index_file(

@@ -227,7 +227,11 @@ class DoubleBuffer(SyncedShard):
             self._check_open()
             target = self._main.index_end if index_end is None else index_end
         if isinstance(self._refusal, DiskFull) and self._flushing is None:
-            self._roll_again()
+            try:
+                self._roll_again()
+            except DiskFull:
+                if self._visible.index_end < target:
+                    raise
         while self._visible.index_end < target:
             with self._append_lock:
                 if self._flushing is None:

@@ -244,8 +244,9 @@ class DataLoss(TubeStoreError):
 class BatchError(TubeStoreError):
     """A batch that did not reach its level as a whole; `acks[i]` says what row i has reached.
 
-    None: the row was not taken. Its level may be below the one that was asked for: a row in memory
-    that the disk has no room for has "memory", keeps its offset, and is written when there is room.
+    The level may be below the one that was asked for: a row in memory that the disk has no room for
+    has "memory", keeps its offset, and is written when there is room. `taken` says what is known of
+    the rows that have None: "no", or "unknown" of some; "yes" if there are none.
     """
 
     def __init__(self, message: str, acks: list[Any]) -> None:

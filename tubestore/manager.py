@@ -26,6 +26,7 @@ from tubestore import ingest, job_recovery
 from tubestore.clock import Clock, SystemClock
 from tubestore.commit_records import Horizon
 from tubestore.errors import (
+    DiskFull,
     StoreClosed,
     StoreFailed,
     TubeStoreError,
@@ -220,11 +221,13 @@ class MessageStoreManager(OpenShards):
         if self._housekeeping.is_due():
             self._housekeeping.run(self._topics, pause, self._clean_old_staging)
 
-    def close(self) -> None:
+    def close(self, *, give_up: bool = False) -> None:
         """Flush and sync everything and give the directory back; harmless when repeated.
 
-        Every shard is closed even if one fails; the first error is raised at the end, also that
-        of a shard that has failed before: what it took since may not be in the files.
+        After DiskFull the store is open, with all that it has taken: make room and close it again,
+        or `give_up` what cannot be written. Every shard is closed even if another one fails; the
+        first error is raised at the end, also that of a shard that has failed before: what it took
+        since may not be in the files.
         """
         with self._topics.lock:
             if self._closed is not None:
@@ -233,12 +236,7 @@ class MessageStoreManager(OpenShards):
             self._closed = "the store is closed"
         if self._workers is not None:
             self._workers.stop()
-        for topic in self._topics:
-            for shard in topic.opened_shards():
-                try:
-                    shard.close()
-                except TubeStoreError as error:
-                    errors.append(error)
+        errors += self._close_shards(give_up=give_up)
         if self.journal is not None:
             try:
                 self.journal.close(keep=bool(errors))
@@ -248,6 +246,34 @@ class MessageStoreManager(OpenShards):
         _open_stores.discard(self)
         if errors:
             raise errors[0]
+
+    def _close_shards(self, *, give_up: bool) -> list[TubeStoreError]:
+        """Close all shards; returns what they raised. DiskFull, and the store stays open."""
+        opened = [shard for topic in self._topics for shard in topic.opened_shards()]
+        shards = [s for s in opened if isinstance(s, MessageStore) and not s.is_over()]
+        held, errors = set(), []
+        for shard in shards:  # all of them before one is closed: that is not taken back
+            try:
+                shard.hold()
+                held.add(shard)
+            except TubeStoreError as error:
+                errors.append(error)
+        full = next((error for error in errors if isinstance(error, DiskFull)), None)
+        if full is not None and not give_up:
+            for shard in held:
+                shard.let_go()
+            self._closed = None
+            if self._workers is not None:
+                self._workers.start()
+            raise full
+        for shard in shards:
+            if shard in held:
+                shard.close_held()
+            else:
+                shard.give_up()
+        for reader in opened:
+            reader.close()
+        return [error for error in errors if not isinstance(error, DiskFull)]
 
     def abandon(self, reason: str) -> None:
         """Stop without writing anything: what a forked child does with its parent's stores."""
@@ -282,7 +308,7 @@ class MessageStoreManager(OpenShards):
             text = f"store {self.root} was not closed"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
             with contextlib.suppress(Exception):
-                self.close()
+                self.close(give_up=True)
 
     def __repr__(self) -> str:
         state = f", {self._closed}" if self._closed else ""

@@ -9,6 +9,7 @@ Next to read: `topic_reads.py`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -50,6 +51,7 @@ from tubestore.redo import redo
 from tubestore.removal import remove_below
 from tubestore.root_journal import JournalPart
 
+log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 
 
@@ -409,15 +411,40 @@ class MessageStore(JournalledShard):
     def close(self) -> None:
         """Flush, sync, leave a checkpoint, give the files back; raises what those raise.
 
-        StoreFailed if the shard has failed: what it took since may not be in the files.
+        After DiskFull the shard is open, with all that it has taken. StoreFailed if the shard has
+        failed: what it took since may not be in the files.
         """
-        if isinstance(self._refusal, StoreClosed):
+        if self.is_over():
             return
         try:
-            self._check_open()
-            self.sync()
+            self.hold()
+        except DiskFull:
+            raise
+        except BaseException:
+            self.give_up()
+            raise
+        self.close_held()
+
+    def close_held(self) -> None:
+        """Leave a checkpoint and give the files back; after `hold`, which wrote everything."""
+        try:
+            self.leave_checkpoint()
+            self.files.keep_caches()
         finally:
-            with self._append_lock:
-                self._take_back()
-                self._set_refusal(StoreClosed(f"{self.name} is closed"))
-            self._end()
+            self._shut()
+            self.let_go()
+
+    def give_up(self) -> None:
+        """Give the files back without what could not be written."""
+        lost = self._shut()
+        if lost:
+            log.error("%s: closed without %d bytes of messages", self.files.directory, lost)
+
+    def _shut(self) -> int:
+        """Refuse everything from now on and give the files back; returns the bytes in memory."""
+        with self._append_lock:
+            self._take_back()
+            self._set_refusal(StoreClosed(f"{self.name} is closed"))
+            lost = self.dirty_bytes
+        self._end()
+        return lost

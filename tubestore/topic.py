@@ -316,7 +316,9 @@ def append_columns(
         acks = [Ack(p, o, DURABILITIES[r - 1]) if r != NOT_TAKEN else None for p, o, r in rows]
         if not any(acks):
             raise failure
-        raise BatchError(str(failure), acks) from failure
+        refused = BatchError(str(failure), acks)
+        refused.taken = "yes" if all(acks) else "unknown" if failure.taken == "unknown" else "no"
+        raise refused from failure
     return offsets
 
 

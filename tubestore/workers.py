@@ -57,11 +57,18 @@ class Workers:
         self._syncs: dict[DoubleBuffer, None] = {}
         self._sync_at = 0.0
         self._busy: set[DoubleBuffer] = set()
-        self._stopped = False
         self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._flushers = threads
+        self.start()
+
+    def start(self) -> None:
+        """Start the threads; also after a stop."""
+        self._stopped = False
+        self._stopping.clear()
         self._threads = [
             threading.Thread(target=self._work, name=f"tubestore-flush-{n}", daemon=True)
-            for n in range(threads)
+            for n in range(self._flushers)
         ]
         self._threads.append(
             threading.Thread(target=self._tick, name="tubestore-timer", daemon=True)
@@ -136,8 +143,7 @@ class Workers:
             return
         except StoreClosed:
             return  # its topic was deleted meanwhile
-        except TubeStoreError as error:  # appends of the shard are refused and say so
-            log.warning("%s: %s", shard.name, error)
+        except TubeStoreError as error:  # the shard has logged it, and refuses appends
             problem = error
         except Exception as error:
             log.exception("%s: not foreseen", shard.name)
