@@ -239,6 +239,8 @@ CHECKPOINT_FILE = "checkpoint"
 ABORT_FILE = "abort"
 LOCK_FILE = "lock"
 LOCK_CONTENT = b"lock"
+#: In our own directory: which process holds the lock, whose content is the broker's.
+HOLDER_FILE = "lock-holder.json"
 PROGRESS_FILE = "progress.json"
 OFFSET_NAME_DIGITS = 20
 

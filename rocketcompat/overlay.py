@@ -165,6 +165,10 @@ class OverlayVfs:
     make_directories = rename = link = remove = remove_directory = _refuse
     sync_directory = replace_file = _refuse
 
-    def lock(self, path: str, *, kind: str) -> VfsLock:
+    def lock(self, path: str, *, kind: str, note: str = "") -> VfsLock:
         """Refused."""
         self._refuse()
+
+    def lock_holder(self, note: str) -> str:
+        """Return which process holds a lock."""
+        return self._inner.lock_holder(note)

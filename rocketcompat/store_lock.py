@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 import threading
 
-from rocketcompat.formats import LOCK_CONTENT, LOCK_FILE
+from rocketcompat.formats import HOLDER_FILE, LOCK_CONTENT, LOCK_FILE, OWN_DIRECTORY
 from tubestore.errors import StoreLocked
-from tubestore.vfs import OsVfs, Vfs, VfsLock
+from tubestore.vfs import OsVfs, Vfs, VfsLock, take_lock
 
 _registry_lock = threading.Lock()
 _registry: set[tuple[int, str]] = set()
@@ -49,6 +49,10 @@ class StoreLock:
             self._forget()
             raise
 
+    def is_current(self) -> bool:
+        """Whether the lock still keeps other writers out: its file was not removed or replaced."""
+        return self._lock.is_current()
+
     def release(self) -> None:
         """Give it back; harmless when repeated, and in a fork of the process that took it."""
         self._lock.release()
@@ -72,7 +76,6 @@ def _locked(vfs: Vfs, root: str) -> VfsLock:
         file.sync()  # a process that was killed may have written it, and not come to the sync
     finally:
         file.close()
-    try:
-        return vfs.lock(path, kind="lockf")
-    except BlockingIOError:
-        raise StoreLocked(root) from None
+    # Beside the lock, whose content is the broker's.
+    note = os.path.join(root, OWN_DIRECTORY, HOLDER_FILE)
+    return take_lock(vfs, path, kind="lockf", root=root, note=note)

@@ -31,7 +31,8 @@ from rocketcompat.recovery import recover_followers, recover_log
 from rocketcompat.schedule import FIRST_SECONDS, ScheduleMessageService
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from rocketcompat.store_lock import StoreLock
-from tubestore.errors import NotAStore, TubeStoreError, again
+from tubestore.errors import NotAStore, StoreFailed, TubeStoreError, again
+from tubestore.vfs import LOST_LOCK
 
 _log = logging.getLogger(__name__)
 
@@ -119,10 +120,21 @@ class Writer:
     def start(self, on_round: Callable[[], None]) -> None:
         """Start the threads; `on_round` is called now and then, for statistics."""
         self.dispatcher.start()
-        self.flusher.start_with(on_round)
+
+        def every_round() -> None:
+            self.check_lock()
+            on_round()
+
+        self.flusher.start_with(every_round)
         self.cleaner.start(FIRST_RUN_SECONDS)
         if self.schedule is not None and self._parts.config.enable_schedule_message:
             self.schedule.start(FIRST_SECONDS)
+
+    def check_lock(self) -> None:
+        """Fail the log once the lock file was removed or replaced: another writer may be there."""
+        if self._parts.commit_log.failed is None and not self._lock.is_current():
+            self._parts.commit_log.fail(LOST_LOCK)
+            raise StoreFailed(self._parts.root, LOST_LOCK)
 
     def problems(self) -> list[TubeStoreError]:
         """What the structures and services could not do."""
@@ -138,6 +150,8 @@ class Writer:
         if self.schedule is not None:
             self.schedule.shutdown()
         log = self._parts.commit_log
+        if log.failed is None and not self._lock.is_current():
+            log.fail(LOST_LOCK)
         if log.failed is not None:
             self.dispatcher.abandon()
             self.flusher.shutdown()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import gc
+import json
 import os
+import platform
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -202,3 +205,146 @@ def test_another_file_under_the_same_name_is_not_taken_for_it(
     for read in (lambda: file.view(5), lambda: file.pread(5, 0)):
         with pytest.raises(FileNotFoundError):
             read()
+
+
+def test_a_small_file_is_not_written_through_a_link(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"untouched")
+    (tmp_path / "a.tmp").symlink_to(other)
+    OsVfs().replace_file(str(tmp_path / "a"), b"new")
+    assert (other.read_bytes(), (tmp_path / "a").read_bytes()) == (b"untouched", b"new")
+    assert not (tmp_path / "a").is_symlink()
+
+
+def test_a_lock_is_not_taken_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic"):
+        OsVfs().lock(str(tmp_path / "lock"), kind="flock")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("kind", ["flock", "lockf"])
+def test_a_lock_file_that_is_removed_lets_no_second_holder_in(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "lock"
+    first = OsVfs().lock(str(path), kind=kind)
+    assert first.is_current()
+    path.unlink()
+    assert not first.is_current()
+    with pytest.raises(BlockingIOError):
+        OsVfs().lock(str(path), kind=kind)
+    path.unlink()
+    path.write_bytes(b"another file")
+    assert not first.is_current()
+    first.release()
+    OsVfs().lock(str(path), kind=kind).release()
+
+
+def test_a_file_system_that_locks_no_directories_still_locks_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_directories(fd: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EBADF, "as NFS says")
+        flock(fd, operation)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", refuse_directories)
+    held = OsVfs().lock(str(tmp_path / "lock"), kind="flock")
+    with pytest.raises(BlockingIOError):
+        OsVfs().lock(str(tmp_path / "lock"), kind="flock")
+    held.release()
+
+
+def test_a_lock_of_a_file_that_is_replaced_while_it_is_locked_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, calls = tmp_path / "lock", []
+
+    def replace_first(fd: int, operation: int) -> None:
+        if not calls:
+            path.unlink()
+            path.write_bytes(b"")
+        calls.append(fd)
+        flock(fd, operation)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", replace_first)
+    held = OsVfs().lock(str(path), kind="flock")
+    assert held.is_current()
+    held.release()
+
+
+def test_a_forked_child_does_not_hold_its_parents_lock(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    ready, wait = os.pipe(), os.pipe()
+    held = OsVfs().lock(path, kind="flock")
+    child = os.fork()
+    if child == 0:
+        os.write(ready[1], b"x")
+        os.read(wait[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    held.release()
+    OsVfs().lock(path, kind="flock").release()
+    os.write(wait[1], b"x")
+    os.waitpid(child, 0)
+
+
+NOTES = {
+    "no file": None,
+    "no JSON": b"{",
+    "another form": b"[1]",
+    "nested deeply": b"[" * 100_000,
+    "a process that has ended": {"pid": 2**22 + 1, "since_ms": 0},
+    "no process": {"pid": 10**30, "since_ms": 0},
+    "no time": {"pid": 1, "since_ms": 10**30},
+}
+
+
+@pytest.mark.parametrize("note", NOTES.values(), ids=NOTES)
+def test_a_holder_that_is_not_known_is_not_named(tmp_path: Path, note: Any) -> None:
+    path = tmp_path / "lock"
+    if note is not None:
+        note = note if isinstance(note, bytes) else json.dumps({"host": platform.node(), **note})
+        path.write_bytes(note if isinstance(note, bytes) else note.encode())
+    assert OsVfs().lock_holder(str(path)) == ""
+
+
+def test_whoever_is_refused_learns_which_process_holds_the_store(tmp_path: Path) -> None:
+    with (
+        tubestore.open(tmp_path / "s", background=False),
+        pytest.raises(tubestore.StoreLocked) as refused,
+    ):
+        tubestore.open(tmp_path / "s")
+    assert f"process {os.getpid()} on {platform.node()!r} since 20" in str(refused.value)
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_writer_whose_lock_file_is_gone_stops_and_says_why(tmp_path: Path, how: str) -> None:
+    root = tmp_path / "s"
+    store = tubestore.open(root, background=False)
+    topic = store.create_topic("t")
+    topic.append(b"before")
+    lock = root / ".tubestore" / "lock"
+    lock.unlink()
+    if how == "replaced":
+        lock.write_bytes(b"")
+    store.maintain()
+    with pytest.raises(tubestore.StoreClosed, match="lock file was removed"):
+        topic.append(b"after")
+    assert [type(p) for p in store.problems] == [tubestore.StoreFailed]
+    with pytest.raises(tubestore.StoreFailed, match="lock file was removed"):
+        store.close()
+    with tubestore.open(root, background=False) as again:
+        assert [m.body for m in again["t"].messages(0)] == [b"before"]
+
+
+def test_a_rocketmq_store_whose_lock_file_is_gone_stops_and_says_why(tmp_path: Path) -> None:
+    root = tmp_path / "r"
+    store = rocketcompat.open(root, "w", background=False)
+    store.put_message(rocketcompat.Message("t", b"before"))
+    with pytest.raises(tubestore.StoreLocked, match="this process"):
+        rocketcompat.open(root, "w")
+    (root / "lock").unlink()
+    with pytest.raises(tubestore.StoreFailed, match="lock file was removed"):
+        store.close()

@@ -16,6 +16,7 @@ Reads for anybody, writes for the one writer. Next to read: `publish.py`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
@@ -133,7 +134,7 @@ class JobRecords(Generic[R]):
     def draft(self, record: R) -> None:
         """Write a record under a name that nobody reads, durably."""
         temporary = f"{self.path(record.number)}.tmp"
-        if self._vfs.exists(temporary):
+        with contextlib.suppress(FileNotFoundError):
             self._vfs.remove(temporary)
         file = self._vfs.open(temporary, create=True)
         file.pwrite(json.dumps(record.as_json()).encode(), 0)

@@ -162,7 +162,7 @@ def _end_of(vfs: Vfs, directory: str, suffix: str) -> int:
 def _copy(vfs: Vfs, move: Move) -> None:
     """Bring a file to another file system."""
     temporary = f"{move.final}.tmp"
-    if vfs.exists(temporary):
+    with contextlib.suppress(FileNotFoundError):
         vfs.remove(temporary)
     source, target = vfs.open(move.staged, writable=False), vfs.open(temporary, create=True)
     for position in range(0, move.size, _COPY_BYTES):

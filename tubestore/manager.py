@@ -45,7 +45,7 @@ from tubestore.statistics import total
 from tubestore.store_directory import StoreDirectory
 from tubestore.topic import Topic, append_table
 from tubestore.topic_registry import TopicRegistry
-from tubestore.vfs import OsVfs, Vfs
+from tubestore.vfs import LOST_LOCK, OsVfs, Vfs
 from tubestore.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -206,10 +206,26 @@ class MessageStoreManager(OpenShards):
 
     def maintain(self) -> None:
         """Do what is due by time; with `background=True` a thread calls this by itself."""
+        if not self.check_lock():
+            return
         self.maintain_journal()
         for shard in list(self.writing_shards()):
             shard.maintain()
         self.keep_house(lambda seconds: False)
+
+    def check_lock(self) -> bool:
+        """Stop writing once the lock file was removed or replaced; whether the lock still holds.
+
+        Another process may write to the directory then, and two writers would spoil its files.
+        """
+        if self._closed is not None or self._directory.is_locked():
+            return self._closed != LOST_LOCK
+        self.note_problem(StoreFailed(self.root, LOST_LOCK))
+        self.abandon(LOST_LOCK)
+        if self._workers is not None:
+            self._workers.stop()
+        self._directory.release()
+        return False
 
     def maintain_journal(self) -> None:
         """Write what has been in the journal for a while to its shards."""
@@ -229,6 +245,8 @@ class MessageStoreManager(OpenShards):
         first error is raised at the end, also that of a shard that has failed before: what it took
         since may not be in the files.
         """
+        if not self.check_lock():
+            raise StoreFailed(self.root, LOST_LOCK)
         with self._topics.lock:
             if self._closed is not None:
                 return

@@ -12,13 +12,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import mmap
 import os
 import platform
 import resource
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tubestore.layout import Buffer
@@ -230,27 +234,131 @@ class OsFile:
 
 
 class OsLock:
-    """A lock on a file; `lockf` on byte 0 excludes a real broker, `flock` does not (D9)."""
+    """A lock on a file; `lockf` on byte 0 excludes a real broker, `flock` does not (D9).
 
-    def __init__(self, path: str, kind: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._pid = os.getpid()
+    A name can be removed or replaced while its file is locked, and the next process would lock
+    another file. So the directory is locked too, where the system can (NFS cannot), and the name
+    is compared with the locked file, here and by `is_current`.
+    """
+
+    def __init__(self, path: str, kind: str, note: str = "") -> None:
+        self._pid, self._path = os.getpid(), path
+        self._fd = self._directory = -1
         try:
-            if kind == "lockf":
-                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            for _ in range(_LOCK_ATTEMPTS):
+                self._fd = _locked_file(path, kind)
+                if self.is_current():
+                    break
+                os.close(self._fd)  # it was replaced between the opening and the locking
+                self._fd = -1
             else:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._fd)
-            if error.errno == errno.EACCES:  # lockf's other word for it
-                raise BlockingIOError(error.errno, error.strerror, path) from None
+                raise BlockingIOError(
+                    errno.EAGAIN, "the lock file is replaced again and again", path
+                )
+            self._directory = _locked_directory(os.path.dirname(path) or ".")
+        except BaseException:
+            self._close()
             raise
+        _held_locks.add(self)
+        if note:
+            _write_note(note)
+
+    def is_current(self) -> bool:
+        """Whether the name still leads to the file that is locked."""
+        try:
+            status = os.stat(self._path, follow_symlinks=False)
+        except OSError:
+            return False
+        return self._fd >= 0 and _identity_of(self._fd) == (status.st_dev, status.st_ino)
 
     def release(self) -> None:
         """Give it back, unless this process is a fork of the one that took it."""
-        if self._fd >= 0 and os.getpid() == self._pid:
-            os.close(self._fd)
-        self._fd = -1
+        if os.getpid() == self._pid:
+            for fd in (self._directory, self._fd):
+                if fd >= 0:
+                    with contextlib.suppress(OSError):  # a child may have a copy of it
+                        fcntl.flock(fd, fcntl.LOCK_UN)
+            self._close()
+        self._fd = self._directory = -1
+
+    def _close(self) -> None:
+        for fd in (self._directory, self._fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._directory = -1
+
+
+_held_locks: weakref.WeakSet[OsLock] = weakref.WeakSet()
+_LOCK_ATTEMPTS = 10
+
+
+def _close_in_child() -> None:
+    """Close a parent's locks: a child's copies would hold them after the parent has ended."""
+    for lock in list(_held_locks):
+        lock._close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _locked_file(path: str, kind: str) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        if kind == "lockf":
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        else:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno == errno.EACCES:  # lockf's other word for it
+            raise BlockingIOError(error.errno, error.strerror, path) from None
+        raise
+    return fd
+
+
+def _locked_directory(path: str) -> int:
+    """Lock a directory; returns -1 where the file system cannot."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise
+    except OSError:
+        os.close(fd)
+        return -1
+    return fd
+
+
+def _write_note(path: str) -> None:
+    """Note which process holds a lock, for the message to those who are refused; not synced."""
+    note = {"pid": os.getpid(), "host": platform.node(), "since_ms": time.time_ns() // 1_000_000}
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            data = json.dumps(note).encode()
+            os.pwrite(fd, data, 0)
+            os.ftruncate(fd, len(data))
+        finally:
+            os.close(fd)
+
+
+def lock_holder(path: str) -> str:
+    """Return which process noted that it holds a lock; "" if that is not known, or it has ended."""
+    try:
+        found = json.loads(Path(path).read_bytes())
+        pid, host, since_ms = int(found["pid"]), str(found["host"]), int(found["since_ms"])
+        since = datetime.fromtimestamp(since_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return ""
+    if host == platform.node() and pid != os.getpid():
+        try:
+            os.kill(pid, 0)
+        except PermissionError:
+            pass  # another user's process, which is there
+        except (OSError, OverflowError):
+            return ""
+    return f"process {pid} on {host!r} since {since}"
 
 
 class OsVfs:
@@ -363,7 +471,11 @@ class OsVfs:
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """Write a small file whole or not at all."""
         temporary = f"{path}.tmp"
-        with open(temporary, "wb", buffering=0) as file:
+        # A new file, never what a link of that name leads to.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(temporary, flags, 0o644), "wb", buffering=0) as file:
             if file.write(data) < len(data):
                 raise OSError(errno.ENOSPC, "not all of it was written", temporary)
             if sync:
@@ -372,9 +484,13 @@ class OsVfs:
         if sync:
             self.sync_directory(os.path.dirname(path))
 
-    def lock(self, path: str, *, kind: str) -> OsLock:
+    def lock(self, path: str, *, kind: str, note: str = "") -> OsLock:
         """Take the lock of a file; BlockingIOError if somebody has it."""
-        return OsLock(path, kind)
+        return OsLock(path, kind, note)
+
+    def lock_holder(self, note: str) -> str:
+        """Return which process holds a lock, by what it noted; "" if that is not known."""
+        return lock_holder(note)
 
     def boot_id(self) -> str:
         """Identify this boot of the machine."""

@@ -32,7 +32,7 @@ from tubestore.quarantine import Action, Quarantine
 from tubestore.shard_files import check_root, find_shards
 from tubestore.shard_repair import ShardRepair
 from tubestore.state_repair import repair_state
-from tubestore.vfs import OsVfs, Vfs
+from tubestore.vfs import OsVfs, Vfs, take_lock
 
 __all__ = ["Action", "repair"]
 
@@ -64,10 +64,8 @@ def repair(
         return
     own = join(root, OWN_DIRECTORY)
     vfs.make_directories(own)
-    try:
-        lock = vfs.lock(join(own, LOCK_FILE), kind="flock")
-    except BlockingIOError as error:
-        raise StoreLocked(root) from error
+    path = join(own, LOCK_FILE)
+    lock = take_lock(vfs, path, kind="flock", root=root, note=path)
     try:
         quarantine = Quarantine(vfs, root, (clock or SystemClock()).now_ms())
         yield from _run(vfs, root, topic, store_id, quarantine, watch)

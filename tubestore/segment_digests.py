@@ -14,6 +14,7 @@ Next to read: `segment_list.py`, `digest_check.py`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from os.path import basename, dirname, splitext
 from typing import Any, NamedTuple
@@ -88,7 +89,8 @@ def keep_digests(vfs: Vfs, path: str, size: int, read: Read) -> None:
 def _write_synced(vfs: Vfs, path: str, data: bytes) -> None:
     """Write a file that is whole or not there, also after a power cut: nobody makes it again."""
     temporary = f"{path}.tmp"
-    discard_digests(vfs, temporary)
+    with contextlib.suppress(FileNotFoundError):
+        vfs.remove(temporary)
     file = vfs.open(temporary, create=True)
     try:
         file.pwrite(data, 0)

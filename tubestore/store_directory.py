@@ -20,10 +20,10 @@ from os.path import dirname
 from typing import Any, Literal, TypeVar
 
 from tubestore.clock import Clock, SystemClock
-from tubestore.errors import NotAStore, StoreLocked
+from tubestore.errors import NotAStore
 from tubestore.filenames import COMMIT_LOG_DIRECTORY, LOCK_FILE, OWN_DIRECTORY, STORE_FILE, join
 from tubestore.state_files import STATE_VERSION, BadState, parse_identity
-from tubestore.vfs import Vfs, VfsLock
+from tubestore.vfs import Vfs, VfsLock, take_lock
 
 T = TypeVar("T")
 
@@ -56,6 +56,10 @@ class StoreDirectory:
         if self._lock is not None:
             self._lock.release()
 
+    def is_locked(self) -> bool:
+        """Whether the lock that was taken still keeps other writers out."""
+        return self._lock is None or self._lock.is_current()
+
     def _prepare(self) -> None:
         there = self.root
         while not self.vfs.exists(there):
@@ -64,10 +68,8 @@ class StoreDirectory:
             self.vfs.make_directories(self._own)
         except (FileExistsError, NotADirectoryError) as error:
             raise NotAStore(self.root, "not a directory") from error
-        try:
-            self._lock = self.vfs.lock(join(self._own, LOCK_FILE), kind="flock")
-        except BlockingIOError as error:
-            raise StoreLocked(self.root) from error
+        path = join(self._own, LOCK_FILE)
+        self._lock = take_lock(self.vfs, path, kind="flock", root=self.root, note=path)
         if not self.vfs.exists(join(self._own, STORE_FILE)):
             try:
                 self._sync_ancestors(there)

@@ -15,10 +15,14 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from tubestore.errors import StoreLocked
 from tubestore.layout import Buffer
 from tubestore.os_vfs import OsVfs
 
-__all__ = ["OsVfs", "Vfs", "VfsFile", "VfsLock", "VfsMap"]
+#: Why a store that is open for writing stops to write.
+LOST_LOCK = "the lock file was removed or replaced: another process may write here"
+
+__all__ = ["LOST_LOCK", "OsVfs", "Vfs", "VfsFile", "VfsLock", "VfsMap", "take_lock"]
 
 
 class VfsMap(Protocol):
@@ -96,6 +100,9 @@ class VfsFile(Protocol):
 class VfsLock(Protocol):
     """An operating system's lock on a file, held until `release`."""
 
+    def is_current(self) -> bool:
+        """Whether the lock file's name still leads to the file that is locked."""
+
     def release(self) -> None:
         """Give it back; harmless when repeated."""
 
@@ -140,8 +147,22 @@ class Vfs(Protocol):
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """Write a small file whole or not at all (a new file and a rename)."""
 
-    def lock(self, path: str, *, kind: str) -> VfsLock:
-        """Take the lock "flock" or "lockf" (byte 0) of a file, made if missing; BlockingIOError."""
+    def lock(self, path: str, *, kind: str, note: str = "") -> VfsLock:
+        """Take the lock "flock" or "lockf" (byte 0) of a file, made if missing; BlockingIOError.
+
+        `note`: the file that takes which process holds it.
+        """
+
+    def lock_holder(self, note: str) -> str:
+        """Return which process holds a lock, by what it noted; "" if that is not known."""
 
     def boot_id(self) -> str:
         """Identify this boot of the machine: the page cache lives as long as it (D2)."""
+
+
+def take_lock(vfs: Vfs, path: str, *, kind: str, root: str, note: str) -> VfsLock:
+    """Take the lock of the one writer of a root; StoreLocked, which names the holder."""
+    try:
+        return vfs.lock(path, kind=kind, note=note)
+    except BlockingIOError as error:
+        raise StoreLocked(root, vfs.lock_holder(note)) from error

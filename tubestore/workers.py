@@ -38,6 +38,9 @@ class Employer(Protocol):
     def keep_house(self, pause: Callable[[float], bool]) -> None:
         """Make a pass of retention if it is time for one; end it when `pause(seconds)` is True."""
 
+    def check_lock(self) -> bool:
+        """Stop writing once the lock file was removed or replaced; whether the lock still holds."""
+
     def maintain_journal(self) -> None:
         """Write what has been in the journal for a while to its shards."""
 
@@ -172,6 +175,8 @@ class Workers:
         """Maintain every shard; False when the store is gone (nothing here keeps it alive)."""
         employer = self._employer()
         if employer is None:
+            return False
+        if not employer.check_lock():
             return False
         try:
             employer.maintain_journal()

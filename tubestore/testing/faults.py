@@ -179,10 +179,14 @@ class FaultyVfs:
         self.ask("replace_file", path)
         self.inner.replace_file(path, data, sync=sync)
 
-    def lock(self, path: str, *, kind: str) -> VfsLock:
+    def lock(self, path: str, *, kind: str, note: str = "") -> VfsLock:
         """Take the lock of a file."""
         self.ask("lock", path)
-        return self.inner.lock(path, kind=kind)
+        return self.inner.lock(path, kind=kind, note=note)
+
+    def lock_holder(self, note: str) -> str:
+        """Return which process holds a lock."""
+        return self.inner.lock_holder(note)
 
     def boot_id(self) -> str:
         """Identify this boot."""

@@ -36,12 +36,18 @@ _boots = itertools.count(1)
 class MemoryLock:
     """A lock on a file's number; made by `MemoryVfs.lock`."""
 
-    def __init__(self, held: set[tuple[int, str]], key: tuple[int, str]) -> None:
-        self._held, self._key = held, key
+    def __init__(self, vfs: MemoryVfs, path: str, keys: set[tuple[int | str, str]]) -> None:
+        self._vfs, self._path, self._held, self._keys = vfs, path, vfs._held, keys
+        self._held |= keys
+
+    def is_current(self) -> bool:
+        """Whether the name still leads to the file that is locked."""
+        inode = self._vfs._files.get(self._path)
+        return inode is not None and any(inode.number == key[0] for key in self._keys)
 
     def release(self) -> None:
         """Give it back; harmless when repeated."""
-        self._held.discard(self._key)
+        self._held -= self._keys
         self._held = set()
 
 
@@ -54,7 +60,7 @@ class MemoryVfs:
         self._lock = threading.RLock()
         self._files: dict[str, Inode] = {}
         self._directories: dict[str, set[str]] = {"/": set()}
-        self._held: set[tuple[int, str]] = set()
+        self._held: set[tuple[int | str, str]] = set()
         self._boot_id = f"boot-{next(_boots)}"
         self._disk = disk
         self._last_number = 0
@@ -290,15 +296,22 @@ class MemoryVfs:
         if sync:
             self.sync_directory(dirname(path))
 
-    def lock(self, path: str, *, kind: str) -> MemoryLock:
-        """Take the lock of a file, created if missing; BlockingIOError if somebody has it."""
+    def lock(self, path: str, *, kind: str, note: str = "") -> MemoryLock:
+        """Take the lock of a file, created if missing; BlockingIOError if somebody has it.
+
+        The directory is locked with it. Nothing is noted: every holder is this process.
+        """
         with self._lock:
-            inode = self._files.get(_key(path)) or self._create(_key(path))
-            key = (inode.number, kind)
-            if key in self._held:
+            key = _key(path)
+            inode = self._files.get(key) or self._create(key)
+            keys: set[tuple[int | str, str]] = {(inode.number, kind), (dirname(key), kind)}
+            if self._held & keys:
                 raise os_error(errno.EAGAIN, path)
-            self._held.add(key)
-            return MemoryLock(self._held, key)
+            return MemoryLock(self, key, keys)
+
+    def lock_holder(self, note: str) -> str:
+        """Return which process holds a lock: not known."""
+        return ""
 
     def boot_id(self) -> str:
         """Identify this boot of the machine."""
