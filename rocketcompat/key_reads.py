@@ -4,7 +4,9 @@ Functions over the parts of a store; nothing here writes, all of it is thread-sa
 
 Where ours differs from the real one: `query_message` compares the key's text, and a message is in
 the answer once. The real store answers by hash and leaves the rest to the client (spec §3.2);
-`by_hash=True` does so too.
+`by_hash=True` does so too. A walk by hash ends at a negative time and behind the first item before
+the window; one that compares the text goes on, since each record proves itself: a damaged time, or
+times from before a clock was set back, hide no other message.
 
 Next to read: `store_reads.py`.
 """

@@ -201,6 +201,39 @@ def test_a_query_gives_the_newest_32_if_not_asked_for_more(
         assert store.query_message("T", "same").physical_offsets == offsets[-32:]
 
 
+@pytest.mark.parametrize("seconds", [-1, 0])
+def test_a_search_by_hash_ends_at_an_item_s_time_and_one_by_text_goes_on(
+    tmp_path: Path, clock: ManualClock, seconds: int
+) -> None:
+    """IDX-30: the walk ends at a negative time, and behind the first item before the window.
+
+    Where the key's text is compared it goes on: a wrong time, or one before the clock was set
+    back, hides no other message.
+    """
+    begin = clock.now_ms()
+    with rocketcompat.open(tmp_path, "w", CONFIG, clock=clock, background=False) as store:
+        offsets = []
+        for _ in range(8):
+            offsets.append(store.put_message(Message("T", b"x", keys="same")).physical_offset)
+            clock.advance(10_000)
+    (path,) = (tmp_path / "index").iterdir()
+    raw = bytearray(path.read_bytes())
+    item = INDEX_HEADER.size + 4 + 6 * INDEX_ITEM.size  # of the sixth message
+    at = item + INDEX_ITEM.position("time_diff_seconds")
+    raw[at : at + 4] = seconds.to_bytes(4, "big", signed=True)
+    path.write_bytes(raw)
+    with rocketcompat.open(tmp_path, "r", CONFIG) as reader:
+        assert reader.index is not None
+        forever = 1 << 60
+        newest, _, _ = reader.index.select("T", "same", 32, 0, forever)
+        assert newest == (offsets[:5:-1] if seconds < 0 else offsets[::-1])
+        newest, _, _ = reader.index.select("T", "same", 32, begin + 15_000, forever)
+        assert newest == offsets[:5:-1]
+        found = reader.query_message("T", "same", begin=begin + 15_000).physical_offsets
+        assert found == [*offsets[2:5], *offsets[6:]]
+        assert reader.query_message("T", "same").physical_offsets == offsets
+
+
 @pytest.mark.parametrize("link", [-1, 5, 49, 1 << 30, -(1 << 31)])
 @pytest.mark.parametrize("where", ["slot", "item"])
 def test_broken_links_of_the_index_end_a_search(tmp_path: Path, link: int, where: str) -> None:
