@@ -37,7 +37,7 @@ from rocketcompat.queue_view import QueueViews
 from rocketcompat.scanned_end import ScannedEnd
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from tubestore.check import check as check_shards
-from tubestore.errors import InvalidName
+from tubestore.errors import InvalidName, TubeStoreError
 from tubestore.filenames import check_topic_name
 from tubestore.formats import PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
 from tubestore.kernels import Int64s
@@ -130,7 +130,17 @@ def check_tube(directory: StoreDirectory, ids: ShardIds, end: ScannedEnd) -> Ite
         return
     for found in check_shards(path, vfs=directory.vfs, is_written=end.has_moved):
         yield finding(found.path, found.position, str(found.reason), found.message, found.severity)
-    wanted = ids.by_topic()
+    try:
+        yield from _compare_shards(directory, ids.by_topic(), end)
+    except (TubeStoreError, OSError) as error:
+        what = f"the shards cannot be compared with the log: {error}"
+        yield finding(path, 0, "shards_closed", what, "error")
+
+
+def _compare_shards(
+    directory: StoreDirectory, wanted: dict[str, Int64s], end: ScannedEnd
+) -> Iterator[Finding]:
+    path = directory.path(TUBE_DIRECTORY)
     with tubestore.open(path, mode="r", vfs=directory.vfs, on_damage="isolate") as store:
         for name in sorted({*store.topics(), *wanted}):
             known = name in store.topics()

@@ -76,6 +76,23 @@ def consumer_offsets(content: dict[str, Any]) -> dict[tuple[str, str, int], int]
     return found
 
 
+def bad_offsets(content: dict[str, Any]) -> list[str]:
+    """Return the names in a `consumerOffset.json` of what `consumer_offsets` passes over."""
+    table = content.get("offsetTable")
+    if not isinstance(table, dict):
+        return [] if table is None and not content else ["offsetTable"]
+    bad = [name for name, offsets in table.items() if not isinstance(offsets, dict)]
+    known = {(f"{topic}{_TOPIC_GROUP}{group}", queue_id) for topic, group, queue_id in
+             consumer_offsets(content)}  # fmt: skip
+    for name, offsets in table.items():
+        bad += [
+            f"{name}/{queue_id}"
+            for queue_id in (offsets if isinstance(offsets, dict) else ())
+            if not queue_id.lstrip("-").isdecimal() or (name, int(queue_id)) not in known
+        ]
+    return bad
+
+
 def _read(vfs: Vfs, path: str) -> tuple[dict[str, Any] | None, str | None]:
     try:
         raw = vfs.read_file(path)

@@ -38,6 +38,7 @@ REASONS = {
     "ext_missing": "A unit points to an extension that is not there: its filter matches nothing.",
     "shard_surplus": "A shard has a record that the log does not have there.",
     "shard_missing": "Records of the log are not in their shard.",
+    "shards_closed": "The shards do not open: what they hold was not compared with the log.",
     "half_published": "A job is recorded and not finished: a real broker must wait for `recover`.",
     "config": "A configuration file cannot be read.",
 }

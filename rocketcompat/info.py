@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rocketcompat.batch_queue_view import AllQueueViews, BatchQueueViews
-from rocketcompat.config_files import config_names, consumer_offsets, read_config
+from rocketcompat.config_files import bad_offsets, config_names, consumer_offsets, read_config
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.formats import (
     ABORT_FILE,
@@ -149,6 +149,20 @@ def held_row(
         "store_timestamp": record.store_timestamp,
     }
     return row | {"held": True, "verdict": "held"}
+
+
+def lag_problem(directory: StoreDirectory) -> str | None:
+    """Return what is wrong with the file that `lag_rows` reads; None if all of it was read."""
+    if "consumerOffset" not in config_names(directory.vfs, directory.root):
+        return None
+    found = read_config(directory.vfs, directory.root, "consumerOffset")
+    if found.content is None:
+        return f"{found.path}: {found.problem}; there is no sound backup"
+    bad = bad_offsets(found.content)
+    if not bad:
+        return None
+    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    return f"{found.path}: no offset of a group: {bad[0]}{more}"
 
 
 def lag_rows(directory: StoreDirectory, views: AllQueueViews) -> Iterator[Row]:

@@ -218,3 +218,20 @@ def _delivers_all_but(store: DefaultMessageStore, places: list[int]) -> None:
     assert store.look_message(places[2]).properties["TAGS"] == "paid"
     with pytest.raises(CorruptRecord, match="checksum of the record"):
         store.look_message(places[1])
+
+
+@pytest.mark.parametrize("name", ["store.json", "topics.json"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff", b'{"format": 99}', b'{"format": 1e999}']
+)
+def test_damaged_state_of_the_shards_is_a_finding_beside_all_others(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10)
+    with rocketcompat.open(tmp_path, "w", config) as store:
+        store.put_message(Message("T", b"body"))
+    (tmp_path / "checkpoint").unlink()
+    (tmp_path / "tube" / ".tubestore" / name).write_bytes(content)
+    found = {(Path(row["path"]).name, row["reason"]) for row in check(tmp_path)}
+    assert ("checkpoint", "checkpoint") in found
+    assert {("tube", "shards_closed"), (name, "bad_state")} & found

@@ -251,6 +251,34 @@ def test_a_group_s_lag_is_read_from_the_broker_s_own_file(command: Command, tmp_
     assert command("lag", tmp_path, "-t", "none", "-f", "jsonl").rows == []
 
 
+@pytest.mark.parametrize(
+    ("content", "said", "left"),
+    [
+        (b'{"offsetTable":{"T@', "no JSON", 0),
+        (b"\x00" * 40, "empty", 0),
+        (b"\xff\xfe", "no JSON", 0),
+        (b"[" * 100_000, "nested too deeply", 0),
+        (b'{"offsetTable":[]}', "offsetTable", 0),
+        (b'{"offsetTable":{"T@g":{0:3},"T@h":7}}', "T@h", 1),
+        (b'{"offsetTable":{"T@g":{0:3,1:"x"}}}', "T@g/1", 1),
+        (b'{"offsetTable":{"T@g":{0:3,"one":4},"nogroup":{0:1}}}', "T@g/one and 1 more", 1),
+    ],
+)
+def test_offsets_of_groups_that_cannot_be_read_are_an_error(
+    command: Command, tmp_path: Path, content: bytes, said: str, left: int
+) -> None:
+    put(tmp_path, [Message("T", b"x")])
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.write_bytes(content)
+    done = command("lag", tmp_path, "-f", "jsonl")
+    assert (done.code, len(done.rows)) == (3, left)
+    assert str(path) in done.err
+    assert said in done.err
+    path.with_name(path.name + ".bak").write_text('{"offsetTable":{"T@g":{0:3}}}')
+    assert command("lag", tmp_path, "-f", "jsonl").code == (3 if left or "offset" in said else 0)
+
+
 def test_a_broken_configuration_is_read_from_its_backup(tmp_path: Path) -> None:
     """apache/rocketmq#3401: zeros after a host crash, and the backup was not used."""
     folder = tmp_path / "config"

@@ -12,6 +12,7 @@ from rocketcompat.cli.options import Given, Topic, TrustQueues, store_command
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.output import Summary, emit_object, emit_prometheus, emit_rows
+from tubestore.errors import TubeStoreError
 
 SPAN_COLUMNS = (
     Column("topic"),
@@ -159,22 +160,29 @@ def lag(
     topic: Topic = None,
     trust_queues: TrustQueues = False,
 ) -> None:
-    """List how far each group has consumed. From config/consumerOffset.json."""
+    """List how far each group has consumed. From config/consumerOffset.json.
+
+    Exit 3 if something of that file cannot be read: what could be is listed.
+    """
     directory = given.directory()
     from rocketcompat.batch_queue_view import AllQueueViews
-    from rocketcompat.info import lag_rows
+    from rocketcompat.info import lag_problem, lag_rows
 
+    problem = lag_problem(directory)
     views = AllQueueViews(directory, topic=topic, trust=trust_queues)
     found = list(lag_rows(directory, views))
-    check_group(found, group)
+    if not problem:
+        check_group(found, group)
     rows = (row for row in found if group in (None, row["group"]) and topic in (None, row["topic"]))
     emit_rows(
         rows,
         LAG_COLUMNS,
         given.output,
         position=lambda row: {name: row[name] for name in ("group", "topic", "queue_id")},
-        summary=Summary(complete=not trust_queues),
+        summary=Summary(complete=not trust_queues and not problem),
     )
+    if problem:
+        raise TubeStoreError(problem)
 
 
 @store_command()

@@ -110,15 +110,19 @@ def import_(
     """Put messages from files into a store. It is made if it is missing."""
     kinds = [_format_of(path) for path in files]
     config = _config(given)
-    from rocketcompat.exchange import import_tables, read_tables
+    from rocketcompat.exchange import check_of, import_tables, read_tables
     from tubestore.clock import SystemClock
     from tubestore.vfs import OsVfs
 
-    tables = (t for path, kind in zip(files, kinds, strict=True) for t in read_tables(path, kind))
-    done = import_tables(
-        tables, given.root, config, keep=offsets is OffsetsName.KEEP, vfs=OsVfs(),
-        clock=SystemClock(),
-    )  # fmt: skip
+    keep = offsets is OffsetsName.KEEP
+    named = list(zip(files, kinds, strict=True))
+    check = check_of(config, keep=keep)
+    for path, kind in named:  # all of them before the first byte is written
+        if not os.path.exists(path) or os.path.isfile(path):
+            for _ in read_tables(path, kind, check):
+                pass
+    tables = (table for path, kind in named for table in read_tables(path, kind, check))
+    done = import_tables(tables, given.root, config, keep=keep, vfs=OsVfs(), clock=SystemClock())
     emit_object(done, (Column("messages", "int64"), Column("left_out", "int64")), given.output)
 
 
