@@ -38,6 +38,26 @@ def test_check_ends_with_0_when_clean_and_1_with_findings(
     assert json.loads(note.err)["truncated"]
 
 
+def test_known_damage_is_accepted_and_new_damage_is_not(cli: Cli, golden: GoldenFactory) -> None:
+    damaged = golden("tubemq", "1.2.0", "torn").store
+    before = cli("check", damaged, "-f", "jsonl")
+    part = cli("check", damaged, "--topic", "payloadbit", "--accept", "-f", "jsonl")
+    assert (part.code, [row["severity"] for row in part.rows]) == (0, ["accepted"])
+    assert cli("check", damaged, "--topic", "payloadbit").code == 0
+    rest = cli("check", damaged, "-f", "jsonl")
+    assert (rest.code, len(rest.rows)) == (1, len(before.rows) - 1)
+    assert cli("check", damaged, "--accept").code == 0
+    assert (damaged / ".tubestore" / "accepted.json").exists()
+    done = cli("check", damaged, "-f", "jsonl")
+    assert (done.code, done.rows) == (0, [])
+    assert f"{len(before.rows)} accepted findings are not shown" in done.err
+    shown = cli("check", damaged, "--all", "-f", "jsonl")
+    assert (shown.code, len(shown.rows)) == (0, len(before.rows))
+    (damaged / "payloadbit-0" / "stray.tube").touch()
+    new = cli("check", damaged, "-f", "jsonl")
+    assert (new.code, [row["reason"] for row in new.rows]) == (1, ["foreign_name"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

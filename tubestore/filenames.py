@@ -33,6 +33,8 @@ STAGING_DIRECTORY = "staging"
 COMMITS_DIRECTORY = "commits"
 PUBLISHED_FILE = "published.json"
 JOBS_FILE = "jobs.json"
+#: Findings of `check` that were acknowledged.
+ACCEPTED_FILE = "accepted.json"
 POSTINGS_SUFFIX = ".postings"
 TIMES_SUFFIX = ".times"
 DIGESTS_SUFFIX = ".digests"

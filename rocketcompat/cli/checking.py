@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rocketcompat.cli.options import Given, store_command
-from tubestore.cli.arguments import emit_found
+from tubestore.cli.arguments import AcceptOption, AllOption, emit_findings
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
 
@@ -22,12 +22,18 @@ FINDING_COLUMNS = (
 
 
 @store_command()
-def check(given: Given) -> None:
-    """Compare log, queues and index with each other. Exit 1 if something is found."""
+def check(given: Given, accept: AcceptOption = False, everything: AllOption = False) -> None:
+    """Compare log, queues and index with each other. Exit 1 if something new is found.
+
+    --accept acknowledges known damage, in .tubestore/accepted.json: it counts no more.
+    """
     directory = given.directory()
     from rocketcompat.check import check_store
 
-    if emit_found(check_store(directory), FINDING_COLUMNS, given.output, "nothing found"):
+    if emit_findings(
+        check_store(directory), FINDING_COLUMNS, given.output, given.root, accept=accept,
+        everything=everything,
+    ):  # fmt: skip
         raise Leave(EXIT_FINDINGS)
 
 

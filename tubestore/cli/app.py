@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from tubestore.cli.arguments import (
+    AcceptOption,
+    AllOption,
     DurabilityName,
     InputFormat,
     OutOption,
@@ -264,15 +266,18 @@ def check(
     root: RootArgument,
     topic: TopicOption = None,
     store_id: StoreIdOption = None,
+    accept: AcceptOption = False,
+    everything: AllOption = False,
     limit: LimitOption = None,
     progress: Progress = True,
     format: FormatOption = Format.TEXT,
     out: OutOption = None,
     summary: SummaryOption = None,
 ) -> None:
-    """Verify a directory, a row a finding. Exit code 1 if there are any.
+    """Verify a directory, a row a finding. Exit code 1 if there are any that were not accepted.
 
-    Nothing is changed, no lock is taken; a writer may be at work.
+    Nothing is changed, no lock is taken; a writer may be at work. --accept acknowledges known
+    damage in .tubestore/accepted.json.
     """
     from tubestore.cli import inspect
 
@@ -280,6 +285,8 @@ def check(
         root,
         topic,
         store_id,
+        accept=accept,
+        everything=everything,
         progress=progress,
         out=out,
         format=format,

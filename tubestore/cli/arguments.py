@@ -6,7 +6,7 @@ import contextlib
 import enum
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -164,6 +164,63 @@ def emit_found(
         return False
     emit_rows(rows if first is None else chain([first], rows), columns, output)
     return first is not None
+
+
+AcceptOption = Annotated[
+    bool, typer.Option("--accept", help="Acknowledge what is found: it counts no more.")
+]
+AllOption = Annotated[
+    bool, typer.Option("--all", help="List what was accepted too, with that as its severity.")
+]
+
+
+def emit_findings(
+    rows: Iterable[Row],
+    columns: Sequence[Column],
+    output: Output,
+    root: str,
+    *,
+    accept: bool,
+    everything: bool,
+    partly: bool = False,
+) -> bool:
+    """Print findings; returns whether one of them is neither accepted before nor now.
+
+    With `accept` they are acknowledged, also those that were before; `partly`: a part of the store
+    was looked at, so that what was accepted of the rest stays.
+    """
+    from tubestore.accepted import AcceptedFindings
+
+    accepted = AcceptedFindings(root)
+    if accepted.problem:
+        say(accepted.problem)
+    found: list[Row] = []
+    old = new = 0
+
+    def shown() -> Iterator[Row]:
+        nonlocal old, new
+        for row in rows:
+            if accept:
+                found.append(row)
+            if row not in accepted:
+                new += 1
+                yield {**row, "severity": "accepted"} if accept else row
+                continue
+            old += 1
+            if everything:
+                yield {**row, "severity": "accepted"}
+
+    source = shown()
+    emit_found(source, columns, output, "nothing found")
+    for _ in source:  # behind --limit: to be counted, and accepted
+        pass
+    if accept:
+        count = accepted.write(found, keep=partly)
+        say(f"{count} findings are accepted now; {accepted.path} names them")
+        return False
+    if old and not everything:
+        say(f"{old} accepted findings are not shown; --all lists them")
+    return new > 0
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tubestore.cli.arguments import check_topic, emit_found, printing, say, watching
+from tubestore.cli.arguments import check_topic, emit_findings, emit_found, printing, say, watching
 from tubestore.cli.batches import emit_batches
 from tubestore.cli.columns import Column, Kind, Row
 from tubestore.cli.errors import EXIT_FINDINGS, Leave
@@ -107,11 +107,13 @@ def check(
     topic: str | None,
     store_id: int | None,
     *,
+    accept: bool,
+    everything: bool,
     progress: bool,
     out: str | None,
     **how: Any,
 ) -> None:
-    """Print a row a finding; exit code 1 if there are any."""
+    """Print a row a finding; exit code 1 if there are any that were not accepted."""
     from tubestore import check as checking
 
     check_topic(root, topic)
@@ -124,7 +126,10 @@ def check(
             watch=watch,
         )
         rows = (finding.as_row() for finding in findings)
-        found = emit_found(rows, CHECK_COLUMNS, output, "nothing found")
+        found = emit_findings(
+            rows, CHECK_COLUMNS, output, root, accept=accept, everything=everything,
+            partly=topic is not None or store_id is not None,
+        )  # fmt: skip
     if found:
         raise Leave(EXIT_FINDINGS)
 
