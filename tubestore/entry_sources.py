@@ -8,15 +8,19 @@ Next to read: `selection.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tubestore.entry_rows import RAW_ENTRY, Rows, as_entries
-from tubestore.formats import PARTITIONS_PER_STORE
+from tubestore.formats import PARTITIONS_PER_STORE, key_code_of
 from tubestore.index_lists import IndexLists
+from tubestore.kernels import rows_at
 from tubestore.mem_store import Placed
 from tubestore.partition_index import PartitionIndex
 from tubestore.partition_totals import Totals, totals_of
@@ -32,11 +36,17 @@ _ENTRY_SIZE = np.int64(ENTRY_SIZE)
 
 @dataclass(frozen=True)
 class Filter:
-    """Which messages of a partition or shard are wanted; times in ms, half-open; None: all."""
+    """Which messages of a partition or shard are wanted; times in ms, half-open; None: all.
+
+    An index entry has a filter item's 32-bit hash, which two items may share; the item itself is
+    in the record. `items`: what the records are asked for, by `stored`, which the view sets.
+    """
 
     key_codes: frozenset[int] | None = None
     start_ms: int | None = None
     end_ms: int | None = None
+    items: frozenset[str] | None = None
+    stored: Callable[[Rows], Array] | None = None
 
     @cached_property
     def is_empty(self) -> bool:
@@ -54,8 +64,34 @@ class Filter:
             keep &= entries["received_time"] < self.end_ms
         return keep
 
+    def confirmed(self, rows: Rows) -> Rows:
+        """Return the rows, of those that pass by their entries, whose records have the items."""
+        if self.stored is None or not len(rows.offsets):
+            return rows
+        keep = self.stored(rows)
+        if keep.all():
+            return rows
+        places = np.flatnonzero(keep)
+        return Rows(rows.offsets[places], rows_at(rows.entries, places), rows.placed)
+
+    def admits(self, stored: pa.Array | pa.ChunkedArray) -> Array:
+        """Return which stored items are not other ones; a row that has none is let through."""
+        known = pa.array(sorted(self.items or ()), stored.type)
+        return np.asarray(pc.or_(pc.is_in(stored, value_set=known), pc.is_null(stored)))
+
 
 EVERYTHING = Filter()
+
+
+def item_filter(
+    items: Iterable[str] | None, start_ms: int | None = None, end_ms: int | None = None
+) -> Filter:
+    """Return a filter for items (None: all messages) that were received in [start, end)."""
+    if items is None:
+        return Filter(None, start_ms, end_ms)
+    listed = list(items)
+    trimmed = frozenset(item.strip() for item in listed if item)
+    return Filter(frozenset(map(key_code_of, listed)), start_ms, end_ms, trimmed)
 
 
 class Source:

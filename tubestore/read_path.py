@@ -11,19 +11,26 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tubestore import kernels
+from tubestore.attributes import LENGTH_SIZE
 from tubestore.columns import Columns, columns_for
 from tubestore.decode import decode
 from tubestore.entry_rows import Rows
 from tubestore.entry_sources import EVERYTHING, Filter, Source
 from tubestore.errors import CorruptRecord
 from tubestore.file_store import FileSnapshot, MsgFileStore, locate
+from tubestore.formats import ATTRIBUTE_TYPE, key_code_of
 from tubestore.found_records import Data
+from tubestore.kernels import rows_at
 from tubestore.mem_store import Placed
+from tubestore.records import HEADER_SIZE
 from tubestore.segment import FileSegment
 from tubestore.selection import Found, find, portions
 from tubestore.selection_many import FoundMany, find_many
@@ -38,6 +45,9 @@ SCAN_BYTES = 4 << 20
 _FETCHED_BYTES = 2 << 20
 #: So few are not worth a look at how much they are.
 _FEW_ROWS = 1000
+#: Where the text of attributes begins in a record.
+_ITEM_AT = HEADER_SIZE + LENGTH_SIZE
+_ITEM = columns_for(("filter_item",))
 
 
 class ShardView:
@@ -107,7 +117,7 @@ class ShardView:
             offset,
             limit=limit,
             max_bytes=max_bytes,
-            wanted=wanted,
+            wanted=self._asking(wanted),
             end=self.index_end,
         )
 
@@ -127,9 +137,49 @@ class ShardView:
             offsets,
             limit=limit,
             max_bytes=max_bytes,
-            wanted=wanted,
+            wanted=self._asking(wanted),
             end=self.index_end,
         )
+
+    def _asking(self, wanted: Filter) -> Filter:
+        """Have a filter look at the records for its items."""
+        if wanted.items is None:
+            return wanted
+        return replace(wanted, stored=partial(self._have_items, wanted))
+
+    def _have_items(self, wanted: Filter, rows: Rows) -> Array:
+        """Return which of some rows do not have other items than the wanted ones, in the records.
+
+        Where TubeMQ's text begins with a wanted item, which is so where no hashes are equal, its
+        bytes are compared and nothing is decoded.
+        """
+        assert wanted.items is not None
+        keep = np.zeros(len(rows.offsets), bool)
+        data = self._data_of_all(rows)
+        if data is not None:
+            starts = rows.entries["data_offset"].astype(np.int64) - data.start + _ITEM_AT
+            for item in wanted.items:
+                text = np.frombuffer(f"{ATTRIBUTE_TYPE}={item},".encode(), np.uint8)
+                mine = np.flatnonzero(
+                    (rows.entries["key_code"] == key_code_of(item))
+                    & (starts >= 0)
+                    & (starts <= data.size - len(text))
+                )
+                found = kernels.gather(data.bytes, starts[mine], np.dtype(f"V{len(text)}"))
+                keep[mine] = (found.view(np.uint8).reshape(-1, len(text)) == text).all(axis=1)
+        others = np.flatnonzero(~keep)
+        if len(others):
+            part = Rows(rows.offsets[others], rows_at(rows.entries, others), rows.placed)
+            stored = [batch.column(0) for batch in self.columns_of(part, _ITEM)]
+            keep[others] = wanted.admits(pa.chunked_array(stored).combine_chunks())
+        return keep
+
+    def _data_of_all(self, rows: Rows) -> Data | None:
+        """Return the data that has the records of all rows, if they are in one place."""
+        if rows.placed is not None:
+            return Data(rows.placed.batch.data.data, rows.placed.data_start)
+        segment = self._segment_of(rows.entries["data_offset"].astype(np.int64))
+        return None if segment is None else self._data_of(segment)
 
     def counts(self, start: int = 0) -> dict[int, int]:
         """Return how many messages each partition has from an offset on."""
@@ -143,7 +193,7 @@ class ShardView:
 
     def portions(self, wanted: Filter = EVERYTHING, *, start: int = 0) -> Iterator[Rows]:
         """Go through the entries of all messages in the order of their offsets, some at a time."""
-        start = max(start, self.index_start)
+        start, wanted = max(start, self.index_start), self._asking(wanted)
         for source in self.sources(start):
             yield from portions(source, wanted, source.ordinal(start), SCAN_ROWS, SCAN_BYTES)
 
@@ -175,8 +225,7 @@ class ShardView:
     def columns_of(self, rows: Rows, columns: Columns) -> list[pa.RecordBatch]:
         """Fetch the records of some entries and return their columns, in the order of the rows."""
         if rows.placed is not None:
-            data = Data(rows.placed.batch.data.data, rows.placed.data_start)
-            return [self._decode(rows, data, columns)]
+            return [self._decode(rows, self._data_of_all(rows), columns)]
         if not columns.needs_data:
             return [self._decode(rows, None, columns)]
         entries = rows.entries

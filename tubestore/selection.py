@@ -79,10 +79,14 @@ def _some_of(
     parts: list[Rows] = []
     for source in sources:
         for part in _passing(source, partition_id, source.ordinal(offset), wanted):
-            parts.append(part.part(0, missing))
-            missing -= len(parts[-1].offsets)
-            if not missing:
-                return joined(parts), missing
+            start = 0
+            while start < len(part.offsets):  # no more records are looked at than are wanted
+                some = part.part(start, start + missing)
+                start += len(some.offsets)
+                parts.append(wanted.confirmed(some))
+                missing -= len(parts[-1].offsets)
+                if not missing:
+                    return joined(parts), missing
     return joined(parts), missing
 
 
@@ -134,5 +138,6 @@ def portions(
         if timed:
             keep = np.flatnonzero(wanted.mask(entries))
             entries, ordinals = rows_at(entries, keep), ordinals[keep]
-        if len(ordinals):
-            yield Rows(source.offsets(ordinals), entries, source.placed)
+        rows = wanted.confirmed(Rows(source.offsets(ordinals), entries, source.placed))
+        if len(rows.offsets):
+            yield rows

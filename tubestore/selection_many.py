@@ -12,7 +12,7 @@ import numpy as np
 
 from tubestore.entry_rows import Rows, cut, fitting_rows
 from tubestore.entry_sources import PORTION, PORTION_MAX, Filter, Source, rows_of
-from tubestore.kernels import ranks
+from tubestore.kernels import ranks, rows_at
 from tubestore.records import ENTRY_SIZE
 
 Array = np.ndarray[Any, Any]
@@ -121,6 +121,11 @@ def _passing_of_each(
         places = np.minimum(places, len(partition_ids) - 1)
         keep = wanted.mask(entries) & (partition_ids[places] == entries["partition_id"])
         keep &= some >= firsts[places]
+        if wanted.stored is not None:
+            asked = np.flatnonzero(keep)
+            asked = asked[available[places[asked]] <= limit]
+            rows = Rows(source.offsets(some[asked]), rows_at(entries, asked), source.placed)
+            keep[asked] = wanted.stored(rows) if len(asked) else False
         some, owner = some[keep], places[keep]
         if len(some):
             within = available[owner] + ranks(owner) < limit

@@ -6,6 +6,7 @@ Next to read: `topic.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,8 @@ import pyarrow as pa
 from tubestore.arguments import whole_number
 from tubestore.clock import Time, time_ms
 from tubestore.columns import Columns, columns_for
-from tubestore.entry_sources import EVERYTHING, Filter
-from tubestore.formats import PARTITIONS_PER_STORE, key_code_of
+from tubestore.entry_sources import EVERYTHING, Filter, item_filter
+from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.get_messages import (
     DEFAULT_MAX_BYTES,
     DEFAULT_SWITCH,
@@ -33,13 +34,12 @@ DEFAULT_PAGES_BYTES = 64 << 20
 
 
 def make_filter(filter_items: Iterable[str] | None, start: Time | None, end: Time | None) -> Filter:
-    """Build a filter from what users give; items match by their 32-bit hash, as in TubeMQ."""
+    """Build a filter from what users give; items are found by their hash, and then compared."""
     if isinstance(filter_items, str):
         raise TypeError("filter_items: a list of texts is needed, not one text")
-    codes = None if filter_items is None else frozenset(key_code_of(i) for i in filter_items)
-    if codes is None and start is None and end is None:
+    if filter_items is None and start is None and end is None:
         return EVERYTHING
-    return Filter(codes, time_ms(start), time_ms(end))
+    return item_filter(filter_items, time_ms(start), time_ms(end))
 
 
 def _check_limits(**limits: int | None) -> None:
@@ -179,7 +179,8 @@ class TopicReader(TopicShards):
         counts. Below the first offset it begins there; beyond the end is NOT_FOUND.
         """
         view = self._view_of(partition)
-        wanted = make_filter(filter_items, min_time, None)
+        # As TubeMQ does, by the hash alone.
+        wanted = replace(make_filter(filter_items, min_time, None), items=None)
         return get_messages(
             view,
             int(partition),

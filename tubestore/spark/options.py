@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 from tubestore.cli.errors import UsageMistake
 from tubestore.cli.times import parse_time
 from tubestore.clock import SystemClock
-from tubestore.entry_sources import EVERYTHING, Filter
+from tubestore.entry_sources import EVERYTHING, Filter, item_filter
 from tubestore.errors import InvalidOption
-from tubestore.formats import key_code_of
 
 EARLIEST, LATEST = -2, -1
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
@@ -192,11 +191,6 @@ def one_of(*words: str) -> Callable[[str], str]:
     return read
 
 
-def filter_codes(value: str) -> frozenset[int]:
-    """Read filter items as their key codes: the format keeps a 32-bit hash, as TubeMQ's does."""
-    return frozenset(key_code_of(item) for item in names(value))
-
-
 # -- the table ------------------------------------------------------------------------------------
 
 SHARED = (
@@ -219,7 +213,7 @@ TABLE = (
     *SHARED,
     Option("assign", assignment, None, 'Partitions by topic: `{"orders":[0,1]}`.'),
     Option("partitions", integers, None, "Partition ids, such as `0,3,10-19`, of every topic."),
-    Option("filterItems", filter_codes, None, "Filter items, separated by commas."),
+    Option("filterItems", names, None, "Filter items, separated by commas."),
     Option("keyCodes", integers, None, "Key codes (hashes of filter items)."),
     Option("startingOffsets", starting, EARLIEST, '`earliest`, or `{"orders":{"0":2800,"1":-2}}`.'),
     Option("endingOffsets", ending, LATEST, "`latest`, or offsets; the end is not included."),
@@ -343,12 +337,15 @@ class ReadOptions(SharedOptions):
     def parse(cls, given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
         """Read the options of a DataFrame or a stream; InvalidOption for what cannot be used."""
         found = parse(given, stream=stream)
-        codes = found["keyCodes"] if found["filterItems"] is None else found["filterItems"]
+        times = found["startingTimestamp"], found["endingTimestamp"]
+        wanted = item_filter(found["filterItems"], *times)
+        if found["keyCodes"] is not None:
+            wanted = Filter(found["keyCodes"], *times)
         return cls(
             **shared_fields(found, stream=stream),
             assigned=found["assign"],
             partitions=found["partitions"],
-            filter=Filter(codes, found["startingTimestamp"], found["endingTimestamp"]),
+            filter=wanted,
         )
 
     def wants_topic(self, topic: str) -> bool:

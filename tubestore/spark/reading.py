@@ -56,7 +56,9 @@ class Reading:
     def _found(self) -> Columns:
         """What stands in the data."""
         names = self.shape.sources_of(self.schema.names)
-        found = (name for name in names if name in FROM_DATA)
+        found = [name for name in names if name in FROM_DATA]
+        if self.filter.items is not None and "filter_item" not in found:
+            found.append("filter_item")  # to be compared
         return columns_for(tuple(found), verify=self.verify)
 
     def batches(self, split: Split, vfs: Vfs | None = None) -> Iterator[pa.RecordBatch]:
@@ -103,7 +105,11 @@ class Reading:
                 if bad is not None and self.fail_on_corrupt:
                     row, state = bad
                     raise _corrupt(portion, offsets[part][row], entries[part][row], state)
-                yield self._joined(columns, window, found)
+                joined = self._joined(columns, window, found)
+                if self.filter.items is not None:
+                    keep = self.filter.admits(found.column("filter_item"))
+                    joined = joined if keep.all() else joined.filter(pa.array(keep))
+                yield joined
                 attributed = data is not None and data.attributed
 
     def _arranged(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
