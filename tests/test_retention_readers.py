@@ -184,3 +184,34 @@ def test_a_reader_beside_a_writer_that_removes_all_the_time_meets_no_other_error
         assert not found or found == list(range(found[0], found[-1] + 1))
     wrong = [e for e in told if not e.offset < e.first <= e.end]
     assert wrong == []
+
+
+@pytest.mark.parametrize("holder", ["w", "r"])
+def test_a_lease_holds_a_shard_whose_messages_are_only_in_the_journal(
+    small: MessageStoreManager, memory_vfs: MemoryVfs, clock: ManualClock, holder: Any
+) -> None:
+    names = [f"t{n}" for n in range(8)]
+    for name in names:
+        small.create_topic(name)
+    small.append_batch({"topic": names, "body": [b"%d" % n for n in range(8)]})
+    assert not memory_vfs.exists("/s/t0-0")
+    with open_small(memory_vfs, clock, "r") as reader:
+        with (small if holder == "w" else reader).lease(names):
+            small.flush()
+            clock.advance(60_000)
+            assert small.retain(max_age=1) == []
+            reader.refresh()
+            assert [numbers(reader[name]) for name in names] == [[n] for n in range(8)]
+        assert len(small.retain(max_age=1)) == 2 * len(names)
+
+
+def test_a_lease_holds_a_shard_whose_messages_are_only_in_memory(
+    small: MessageStoreManager, clock: ManualClock
+) -> None:
+    topic = small.create_topic("t", stores=2)
+    topic.append(b"1", partition=10_000, durability="memory")
+    with small.lease(["t"]):
+        small.flush()
+        clock.advance(60_000)
+        assert topic.retain(max_age=1) == []
+        assert numbers(topic, 10_000) == [1]

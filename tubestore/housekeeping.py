@@ -249,7 +249,8 @@ class Housekeeping:
     ) -> Lease:
         """Take a lease on all shards of some topics, and on others from given offsets on."""
         named = holder or f"{socket.gethostname()}:{os.getpid()}"
-        keys = [store_key(t.name, n) for t in topics for n in self._store_ids(t)]
+        # Those without files too: their messages are in memory or in the journal, and may come.
+        keys = [store_key(t.name, n) for t in topics for n in range(t.options.stores)]
         for attempt in range(_TRIES):
             wanted = {key: self._first_kept(key)[0] for key in keys} | dict(offsets)
             try:
