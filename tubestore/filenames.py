@@ -26,6 +26,8 @@ CHECKPOINT_FILE = "checkpoint.json"
 TOPICS_FILE = "topics.json"
 STORE_FILE = "store.json"
 LOCK_FILE = "lock"
+#: Empty; there while no process has the store open that was closed with everything synced.
+CLOSED_FILE = "closed"
 JOURNAL_FILE = "journal"
 QUARANTINE_DIRECTORY = "quarantine"
 REPAIR_SUFFIX = ".repair"

@@ -256,13 +256,6 @@ class JournalledAppends:
                 shard.sync_before_journal()
             reached[n] = SYNCED
 
-    def sync(self) -> None:
-        """Bring what an earlier process left in the journal to stable storage."""
-        with self.lock:
-            position = self._base + self._journal.size
-        if self._left:
-            self._commits.reach(position, self._sync_journal)
-
     def _sync_journal(self) -> int:
         end = self._base + self._journal.size
         try:

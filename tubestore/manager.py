@@ -171,12 +171,18 @@ class MessageStoreManager(OpenShards):
             shard.flush()
 
     def sync(self) -> None:
-        """Bring everything that was taken to stable storage."""
+        """Bring everything that was taken to stable storage, by earlier processes too.
+
+        What those left in shards that this one has not opened is synced with one call, once.
+        """
         self._check_open()
         for shard in list(self.writing_shards()):
             shard.sync()
-        if self.journal is not None:
-            self.journal.sync()
+        self.sync_earlier()
+
+    def sync_earlier(self) -> None:
+        """Bring what earlier processes left unsynced to stable storage; see `sync`."""
+        self._directory.sync_earlier()
 
     def stats(self) -> dict[str, Any]:
         """Return what the store has done since it was opened, and how it stands.
@@ -255,11 +261,17 @@ class MessageStoreManager(OpenShards):
         if self._workers is not None:
             self._workers.stop()
         errors += self._close_shards(give_up=give_up)
+        try:
+            self._directory.sync_earlier()
+        except TubeStoreError as error:
+            errors.append(error)
         if self.journal is not None:
             try:
                 self.journal.close(keep=bool(errors))
             except OSError as error:
                 errors.append(StoreFailed(self.root, f"journal: {error}"))
+        if self.mode == "w" and not errors:
+            self._directory.note_closed()
         self._directory.release()
         _open_stores.discard(self)
         if errors:

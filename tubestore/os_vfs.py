@@ -12,16 +12,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import mmap
 import os
 import platform
+import re
 import resource
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -361,6 +363,67 @@ def lock_holder(path: str) -> str:
     return f"process {pid} on {host!r} since {since}"
 
 
+@functools.cache
+def _syncfs() -> Callable[[int], int] | None:
+    """Return the system's `syncfs`; None if there is none that reports what was not written."""
+    if platform.system() != "Linux" or not _reports_errors(platform.release()):
+        return None
+    import ctypes  # here, since few stores need it
+
+    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+
+
+def _reports_errors(release: str) -> bool:
+    """Whether `syncfs` of this Linux fails when a file could not be written (since 5.8)."""
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (5, 8)
+
+
+class OsFileSystem:
+    """The file system that holds a directory; made by `OsVfs.file_system`.
+
+    The descriptor is held because `syncfs` reports what the system failed to write since it was
+    opened; earlier failures only if no other process was told of them. Where there is no such call
+    each file below the directory is synced instead.
+    """
+
+    def __init__(self, vfs: OsVfs, directory: str) -> None:
+        self._vfs, self._directory = vfs, directory
+        self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync(self) -> None:
+        """Bring everything that any process wrote to it to stable storage."""
+        syncfs = _syncfs()
+        if syncfs is None:
+            self._sync_below(self._directory)
+        elif syncfs(self._fd) != 0:
+            import ctypes
+
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), self._directory)
+
+    def _sync_below(self, directory: str) -> None:
+        for name, is_directory, _ in self._vfs.entries(directory):
+            path = f"{directory}/{name}"
+            if is_directory:
+                self._sync_below(path)
+                continue
+            try:
+                file = self._vfs.open(path, writable=False)
+            except FileNotFoundError:
+                continue  # removed since it was listed
+            file.sync()
+            file.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._vfs.sync_directory(directory)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
 class OsVfs:
     """The file system of the machine (Linux; macOS as far as it goes)."""
 
@@ -491,6 +554,10 @@ class OsVfs:
     def lock_holder(self, note: str) -> str:
         """Return which process holds a lock, by what it noted; "" if that is not known."""
         return lock_holder(note)
+
+    def file_system(self, directory: str) -> OsFileSystem:
+        """Return the file system that holds a directory."""
+        return OsFileSystem(self, directory)
 
     def boot_id(self) -> str:
         """Identify this boot of the machine."""

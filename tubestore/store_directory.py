@@ -3,6 +3,7 @@
     <root>/.tubestore/store.json     uuid and format version of the store
     <root>/.tubestore/topics.json    settings of every topic (`topic_settings.py`)
     <root>/.tubestore/lock           held by the one writer (flock)
+    <root>/.tubestore/closed         there if the last writer closed the store, all of it synced
 
 State files are replaced atomically and durably; one that makes no sense, or is of another
 version, refuses the store.
@@ -20,10 +21,18 @@ from os.path import dirname
 from typing import Any, Literal, TypeVar
 
 from tubestore.clock import Clock, SystemClock
-from tubestore.errors import NotAStore
-from tubestore.filenames import COMMIT_LOG_DIRECTORY, LOCK_FILE, OWN_DIRECTORY, STORE_FILE, join
+from tubestore.errors import NotAStore, StoreFailed
+from tubestore.filenames import (
+    CLOSED_FILE,
+    COMMIT_LOG_DIRECTORY,
+    LOCK_FILE,
+    OWN_DIRECTORY,
+    STORE_FILE,
+    join,
+)
+from tubestore.group_commit import GroupCommit
 from tubestore.state_files import STATE_VERSION, BadState, parse_identity
-from tubestore.vfs import Vfs, VfsLock, take_lock
+from tubestore.vfs import Vfs, VfsFileSystem, VfsLock, take_lock
 
 T = TypeVar("T")
 
@@ -39,6 +48,9 @@ class StoreDirectory:
         self._last_id = 0
         self._own = join(root, OWN_DIRECTORY)
         self._lock: VfsLock | None = None
+        #: The file system, if an earlier process may have left writes in the page cache only.
+        self._unsynced: VfsFileSystem | None = None
+        self._sync_once = GroupCommit(0)
         if vfs.exists(join(root, COMMIT_LOG_DIRECTORY)):
             raise NotAStore(root, "this is a RocketMQ store: use rocketcompat")
         if mode == "w":
@@ -55,6 +67,34 @@ class StoreDirectory:
         """Let another writer in; harmless when repeated."""
         if self._lock is not None:
             self._lock.release()
+        if self._unsynced is not None:
+            self._unsynced.close()
+
+    def sync_earlier(self) -> None:
+        """Bring what earlier processes left unsynced to stable storage, with one call, once.
+
+        There is nothing after a clean close. StoreFailed if it fails, then and from then on: what
+        the system could not write is reported once only.
+        """
+        if self._unsynced is not None:
+            self._sync_once.reach(1, self._sync_file_system)
+
+    def _sync_file_system(self) -> int:
+        assert self._unsynced is not None
+        try:
+            self._unsynced.sync()
+        except OSError as error:
+            raise StoreFailed(self.root, f"sync of the file system: {error}") from error
+        return 1
+
+    def note_closed(self) -> None:
+        """Record that everything in the store is synced, for the next opening.
+
+        Not durable itself: after a reboot nothing is left in the page cache. A failure costs the
+        next writer one sync of the file system.
+        """
+        with contextlib.suppress(OSError):
+            self.vfs.open(join(self._own, CLOSED_FILE), create=True).close()
 
     def is_locked(self) -> bool:
         """Whether the lock that was taken still keeps other writers out."""
@@ -70,12 +110,16 @@ class StoreDirectory:
             raise NotAStore(self.root, "not a directory") from error
         path = join(self._own, LOCK_FILE)
         self._lock = take_lock(self.vfs, path, kind="flock", root=self.root, note=path)
-        if not self.vfs.exists(join(self._own, STORE_FILE)):
-            try:
+        try:
+            if not self.vfs.exists(join(self._own, STORE_FILE)):
                 self._sync_ancestors(there)
-            except BaseException:
-                self.release()
-                raise
+            elif self.vfs.exists(join(self._own, CLOSED_FILE)):
+                self.vfs.remove(join(self._own, CLOSED_FILE))
+            else:
+                self._unsynced = self.vfs.file_system(self.root)
+        except BaseException:
+            self.release()
+            raise
 
     def _sync_ancestors(self, there: str) -> None:
         """Make the way to a new store durable, before the file that says that it is one.

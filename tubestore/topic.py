@@ -60,6 +60,9 @@ class TopicHost(ReadHost, Protocol):
 
     journal: JournalledAppends | None
 
+    def sync_earlier(self) -> None:
+        """Bring what earlier processes left unsynced to stable storage."""
+
     def next_msg_id(self) -> int:
         """Return an id that no message of the store has."""
 
@@ -215,10 +218,11 @@ class Topic(TopicReader):
         return self._store.explain_topic(self, max_age, max_bytes)
 
     def sync(self) -> None:
-        """Bring everything that was taken to stable storage."""
+        """Bring everything that was taken to stable storage, by earlier processes too."""
         for shard in self.opened_shards():
             if isinstance(shard, MessageStore):
                 shard.sync()
+        self._store.sync_earlier()
 
     def flush(self) -> None:
         """Write the buffers to the files (page cache)."""

@@ -22,7 +22,16 @@ from tubestore.os_vfs import OsVfs
 #: Why a store that is open for writing stops to write.
 LOST_LOCK = "the lock file was removed or replaced: another process may write here"
 
-__all__ = ["LOST_LOCK", "OsVfs", "Vfs", "VfsFile", "VfsLock", "VfsMap", "take_lock"]
+__all__ = [
+    "LOST_LOCK",
+    "OsVfs",
+    "Vfs",
+    "VfsFile",
+    "VfsFileSystem",
+    "VfsLock",
+    "VfsMap",
+    "take_lock",
+]
 
 
 class VfsMap(Protocol):
@@ -107,6 +116,19 @@ class VfsLock(Protocol):
         """Give it back; harmless when repeated."""
 
 
+class VfsFileSystem(Protocol):
+    """The file system that holds a directory, watched for write errors until `close`."""
+
+    def sync(self) -> None:
+        """Bring everything that any process wrote to it to stable storage; OSError.
+
+        Also for what the system failed to write since this was made, as far as it reports that.
+        """
+
+    def close(self) -> None:
+        """Give the descriptor back; harmless when repeated."""
+
+
 @runtime_checkable
 class Vfs(Protocol):
     """What the store asks of a file system."""
@@ -155,6 +177,9 @@ class Vfs(Protocol):
 
     def lock_holder(self, note: str) -> str:
         """Return which process holds a lock, by what it noted; "" if that is not known."""
+
+    def file_system(self, directory: str) -> VfsFileSystem:
+        """Return the file system that holds a directory."""
 
     def boot_id(self) -> str:
         """Identify this boot of the machine: the page cache lives as long as it (D2)."""

@@ -17,6 +17,7 @@ Kind = Literal[
     "link",
     "remove",
     "sync_directory",
+    "sync_file_system",
 ]
 
 

@@ -166,6 +166,8 @@ class Disk:
             self.files[call.file] = DiskFile(file.cached, (), file.modified_ms)
         elif call.kind == "sync_directory":
             self._sync_directory(call.path)
+        elif call.kind == "sync_file_system":
+            self._sync_all()
         else:
             self._rename(call)
 
@@ -190,6 +192,13 @@ class Disk:
             self.last_number = max(self.last_number, call.file)
         apply_name(self.names, call)
         self.name_changes = (*self.name_changes, NameChange(call, directories))
+
+    def _sync_all(self) -> None:
+        """Make every file and every name durable."""
+        for number, file in self.files.items():
+            if file.changes:
+                self.files[number] = DiskFile(file.cached, (), file.modified_ms)
+        self.durable_names, self.name_changes = dict(self.names), ()
 
     def _sync_directory(self, path: str) -> None:
         """Make the changes to a directory durable, and those that must come before them (4)."""

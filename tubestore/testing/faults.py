@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tubestore.layout import Buffer
-from tubestore.vfs import Vfs, VfsFile, VfsLock, VfsMap
+from tubestore.vfs import Vfs, VfsFile, VfsFileSystem, VfsLock, VfsMap
 
 #: What can fail, by the names of the protocol's methods.
 FALLIBLE = (
@@ -38,6 +38,7 @@ FALLIBLE = (
     "remove",
     "remove_directory",
     "sync_directory",
+    "sync_file_system",
     "read_file",
     "replace_file",
     "lock",
@@ -188,6 +189,10 @@ class FaultyVfs:
         """Return which process holds a lock."""
         return self.inner.lock_holder(note)
 
+    def file_system(self, directory: str) -> FaultyFileSystem:
+        """Return the file system that holds a directory; never fails, its syncs can."""
+        return FaultyFileSystem(self, directory, self.inner.file_system(directory))
+
     def boot_id(self) -> str:
         """Identify this boot."""
         return self.inner.boot_id()
@@ -294,10 +299,27 @@ class FaultyMap:
         self._file.sync_map(self._inner, start, end)
 
 
+class FaultyFileSystem:
+    """A file system of a `FaultyVfs`."""
+
+    def __init__(self, vfs: FaultyVfs, directory: str, inner: VfsFileSystem) -> None:
+        self._vfs, self._directory, self._inner = vfs, directory, inner
+
+    def sync(self) -> None:
+        """Bring everything to stable storage; a failure syncs nothing."""
+        self._vfs.ask("sync_file_system", self._directory)
+        self._inner.sync()
+
+    def close(self) -> None:
+        """Give the descriptor back; never fails."""
+        self._inner.close()
+
+
 class LyingVfs(FaultyVfs):
     """A disk that says it synced and did not: every durable promise on it is a bug to be found.
 
-    `path` limits the lie to files whose path contains it.
+    `path` limits the lie to files whose path contains it; the sync of the file system lies as well
+    if there is no such limit.
     """
 
     def __init__(self, inner: Vfs, path: str = "") -> None:
@@ -309,6 +331,17 @@ class LyingVfs(FaultyVfs):
         self.ask("create" if create else "open", path)
         inner = self.inner.open(path, create=create, writable=writable)
         return _LyingFile(self, inner) if self._lies_about in path else FaultyFile(self, inner)
+
+    def file_system(self, directory: str) -> FaultyFileSystem:
+        """Return the file system that holds a directory; its syncs may be lies."""
+        inner = self.inner.file_system(directory)
+        kind = FaultyFileSystem if self._lies_about else _LyingFileSystem
+        return kind(self, directory, inner)
+
+
+class _LyingFileSystem(FaultyFileSystem):
+    def sync(self) -> None:
+        self._vfs.ask("sync_file_system", self._directory)
 
 
 class _LyingFile(FaultyFile):

@@ -51,6 +51,20 @@ class MemoryLock:
         self._held = set()
 
 
+class MemoryFileSystem:
+    """All that a `MemoryVfs` holds; made by `MemoryVfs.file_system`."""
+
+    def __init__(self, vfs: MemoryVfs) -> None:
+        self._vfs = vfs
+
+    def sync(self) -> None:
+        """Note that everything was synced."""
+        self._vfs.sync_all()
+
+    def close(self) -> None:
+        """Do nothing: it holds nothing."""
+
+
 class MemoryVfs:
     """Files in memory, with the errors of the system's file system."""
 
@@ -312,6 +326,17 @@ class MemoryVfs:
     def lock_holder(self, note: str) -> str:
         """Return which process holds a lock: not known."""
         return ""
+
+    def file_system(self, directory: str) -> MemoryFileSystem:
+        """Return the file system that holds a directory."""
+        if _key(directory) not in self._directories:
+            raise os_error(errno.ENOENT, directory)
+        return MemoryFileSystem(self)
+
+    def sync_all(self) -> None:
+        """Note that every file and every name was synced."""
+        with self._lock:
+            self._note(Call("sync_file_system", "/"))
 
     def boot_id(self) -> str:
         """Identify this boot of the machine."""
