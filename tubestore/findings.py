@@ -43,6 +43,10 @@ REASONS: dict[Reason, tuple[str, str]] = {
         "warning",
         "a killed process left messages in the journal: open for writing before a real broker does",
     ),
+    Reason.JOURNAL_DAMAGED: (
+        "error",
+        "a damaged frame of the journal: messages that only it held are lost, their offsets stay",
+    ),
     Reason.STALE_CACHE: ("warning", "a cache that does not describe the files: it is ignored"),
     Reason.DIGEST_DIFFERS: (
         "error",

@@ -69,6 +69,17 @@ JOURNAL_PART = Layout(
     ),
 )
 
+JOURNAL_MARK = Layout(
+    "JournalMark",
+    24,
+    (
+        Field("frame", "i8", "Where in the journal the frame stands that this mark follows."),
+        Field("synced", "i8", "Bytes of this generation that were on stable storage by then."),
+        Field("parts", "i4", "How many parts follow: those of the frame."),
+        Field("names_size", "i4", "Bytes of the names that follow them."),
+    ),
+)
+
 JOURNAL_MAGIC = 0x744A6631
 TOKEN_MESSAGE = 0x02C998B8
 CHECKSUM_MASK = 0x7FFFFFFF

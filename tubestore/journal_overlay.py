@@ -14,11 +14,12 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tubestore.errors import CorruptRecord
 from tubestore.formats import INDEX_ENTRY
 from tubestore.mem_store import Placed
 from tubestore.records import ENTRY_SIZE, EncodedBatch
@@ -36,8 +37,15 @@ class JournalOverlay:
     `journal_size_bytes` of the writer and one batch. Read when it is first asked for.
     """
 
-    def __init__(self, vfs: Vfs, root: str) -> None:
-        self._vfs, self._root = vfs, root
+    def __init__(
+        self,
+        vfs: Vfs,
+        root: str,
+        report: Callable[[CorruptRecord], None] = lambda damage: None,
+    ) -> None:
+        """`report` is given each damaged place of the journal, once."""
+        self._vfs, self._root, self._report = vfs, root, report
+        self._reported: set[str] = set()
         self._lock = threading.Lock()
         self._known: LeftJournal | None = None
         self._parts: dict[str, list[JournalPart]] | None = None
@@ -71,13 +79,21 @@ class JournalOverlay:
         except OSError as error:
             log.warning("the journal of %s: %s", self._root, error)
             return
-        if found is None or self._known is None or found.generation != self._known.generation:
+        known = self._known
+        anew = found is None or known is None or found.generation != known.generation
+        if anew or (known is not None and known.damages):  # then all of it was read again
             parts.clear()
         # Without the parts: they are kept by shard.
         self._known = found._replace(parts=[]) if found is not None else None
         added: dict[str, list[JournalPart]] = {}
         for part in found.parts if found is not None else ():
-            added.setdefault(part.shard, []).append(part)
+            if not part.lost:  # a gap, and what is behind it waits until a writer has filled it
+                added.setdefault(part.shard, []).append(part)
+        for damage in found.damages if found is not None else ():
+            if str(damage) not in self._reported:
+                self._reported.add(str(damage))
+                log.error("%s", damage)
+                self._report(damage)
         for shard, more in added.items():  # new lists: others go through those they were given
             parts[shard] = [*parts.get(shard, ()), *more]
 

@@ -102,7 +102,7 @@ class MessageStoreManager(OpenShards):
         #: Takes batches over many shards; None if there is none, or an old one has to stay.
         self.journal: JournalledAppends | None = None
         self._left = LeftMessages()
-        self._overlay = JournalOverlay(self.vfs, self.root)
+        self._overlay = JournalOverlay(self.vfs, self.root, self.note_problem)
         self._closed = None
         _open_stores.add(self)
         if mode == "w":
@@ -261,16 +261,17 @@ class MessageStoreManager(OpenShards):
         if self._workers is not None:
             self._workers.stop()
         errors += self._close_shards(give_up=give_up)
+        gave_up = any(shard.has_unwritten() for shard in self.writing_shards())
         try:
             self._directory.sync_earlier()
         except TubeStoreError as error:
             errors.append(error)
         if self.journal is not None:
             try:
-                self.journal.close(keep=bool(errors))
+                self.journal.close(keep=bool(errors) or gave_up)
             except OSError as error:
                 errors.append(StoreFailed(self.root, f"journal: {error}"))
-        if self.mode == "w" and not errors:
+        if self.mode == "w" and not errors and not gave_up:
             self._directory.note_closed()
         self._directory.release()
         _open_stores.discard(self)

@@ -20,12 +20,20 @@ from tubestore.bulk_loads import BulkLoads
 from tubestore.commit_records import Horizon
 from tubestore.errors import StoreFailed, TubeStoreError
 from tubestore.file_store import MsgFileStore
-from tubestore.filenames import DATA_SUFFIX, join, parse_store_key, store_key
+from tubestore.filenames import (
+    DATA_SUFFIX,
+    JOURNAL_FILE,
+    OWN_DIRECTORY,
+    join,
+    parse_store_key,
+    store_key,
+)
 from tubestore.journal_overlay import JournalOverlay
 from tubestore.journalled import JournalledAppends
 from tubestore.left_messages import LeftMessages
 from tubestore.memory_pool import MemoryPool
 from tubestore.message_store import MessageStore
+from tubestore.quarantine import Quarantine
 from tubestore.root_journal import read_journal
 from tubestore.shard_reader import ShardReader
 from tubestore.topic_shards import Shard, TopicShards
@@ -59,22 +67,44 @@ class OpenShards(BulkLoads):
         gets its part when it is opened. Otherwise files may be torn, and all shards are opened
         and synced before anything else is done. OSError if the journal cannot be read: nothing
         may be appended behind what nobody knows.
+
+        A journal with damage is given to all shards at once, too, and then kept in quarantine:
+        nothing is written behind it.
         """
         frames = read_journal(self.vfs, self.root)
         journal = JournalledAppends(
             self.vfs, self.root, self.options, self.clock, self.next_msg_id, self._pool
         )
+        damages = frames.damages if frames is not None else []
+        for damage in damages:
+            log.error("%s", damage)
+            self.note_problem(damage)
         if frames is not None and frames.parts:
             self._left = LeftMessages(frames.parts, self._open_left)
-            if frames.boot_id == self.vfs.boot_id() and self.options.journal_size_bytes:
+            same_boot = frames.boot_id == self.vfs.boot_id()
+            if same_boot and not damages and self.options.journal_size_bytes:
                 journal.go_on(frames, self._left)
                 self.journal = journal
                 return
             if not self._give_all_shards():
                 return  # the journal stays
+        if damages and not self._set_journal_aside():
+            return
         journal.remove_left_over()
         if self.options.journal_size_bytes:
             self.journal = journal
+
+    def _set_journal_aside(self) -> bool:
+        """Move a damaged journal into quarantine; False if that cannot be done: it stays."""
+        path = join(self.root, OWN_DIRECTORY, JOURNAL_FILE)
+        try:
+            Quarantine(self.vfs, self.root, self.clock.now_ms()).move(path)
+        except OSError as error:
+            failed = StoreFailed(path, f"it cannot be moved into quarantine: {error}")
+            log.error("%s", failed)
+            self.note_problem(failed)
+            return False
+        return True
 
     def _give_all_shards(self) -> bool:
         """Open and sync every shard that the journal has something of; False if one cannot be."""

@@ -11,6 +11,7 @@ records whose entries were lost, cut entries whose records were lost. Rules (DES
 |                                               | and it is reported                          |
 | entry good, but its record lies further on    | bytes in between reported as unreferenced   |
 | record bad, an intact one follows anywhere    | kept as a row with a state, and reported    |
+| zeros that our entries for lost ones point to | kept, also at the end, and reported         |
 | record bad, nothing intact follows            | torn: data and index are cut here           |
 | entries behind the last record                | cut                                         |
 
@@ -189,7 +190,9 @@ class Reconciler:
             assert segment is not None
             if self.data_offset == segment.end:  # the next segment starts here
                 segment = self.files.data.between(self.data_offset, self.data_offset + 1)[0]
-            if not self._take_record(segment) and not self._step_over_damage(segment):
+            if self._take_record(segment) or self._step_over_damage(segment):
+                continue
+            if not self._keep_placeholders(segment):
                 self._cut_data(self.data_offset)
                 break
         self._cut_index()
@@ -304,6 +307,38 @@ class Reconciler:
         self.data_offset = data_offset
         return True
 
+    def _keep_placeholders(self, segment: FileSegment) -> bool:
+        """Keep entries at the end whose messages were lost: their offsets were given out.
+
+        They point to zeros here (`redo.py`). Behind a torn record there are none.
+        """
+        row, position = self._row(), self.data_offset - segment.start
+        if row >= len(self._entries):
+            return False
+        size = int(self._entries[row]["data_size"])
+        # Compared as values: numpy has joined the entries in the machine's byte order.
+        wanted = tuple(INDEX_ENTRY.unpack_from(self._placeholder(size)))
+        behind = (n for n in range(row, len(self._entries)) if self._entries[n].item() != wanted)
+        count = next(behind, len(self._entries)) - row
+        start = bytes(segment.read(self.data_offset, DATA_HEADER.size))
+        if not count or size <= 0 or position + size > segment.size or any(start):
+            return False
+        text = f"{count} messages were lost with a damaged journal; {size} bytes keep their place"
+        note_damage(self.files, self.report, self.data_offset, self.data_offset + size, text)
+        self.index_offset += ENTRY_SIZE * count
+        self.data_offset += size
+        return True
+
+    def _placeholder(self, size: int) -> bytes:
+        """Return the entry of a damaged message at this place."""
+        return INDEX_ENTRY.pack(
+            partition_id=self.files.store_id * PARTITIONS_PER_STORE,
+            data_offset=self.data_offset,
+            data_size=size,
+            key_code=NO_KEY_CODE,
+            received_time=0,
+        )
+
     def _next_intact(self, segment: FileSegment) -> tuple[int, int] | None:
         """Return (data offset, index offset) of the next intact message after this place."""
         row = self._row()
@@ -380,15 +415,7 @@ class Reconciler:
         if row < len(self._entries):
             self.index_offset += ENTRY_SIZE
             return
-        self._write_entry(
-            INDEX_ENTRY.pack(
-                partition_id=self.files.store_id * PARTITIONS_PER_STORE,
-                data_offset=self.data_offset,
-                data_size=size,
-                key_code=NO_KEY_CODE,
-                received_time=0,
-            )
-        )
+        self._write_entry(self._placeholder(size))
 
     def _index_segment(self) -> FileSegment | None:
         """Return the index segment that has an entry at the expected place, if one has."""

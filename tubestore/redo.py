@@ -20,8 +20,8 @@ import numpy as np
 from tubestore import kernels
 from tubestore.errors import CorruptRecord
 from tubestore.file_store import MsgFileStore
-from tubestore.records import ENTRY_SIZE, inspect
-from tubestore.root_journal import JournalPart
+from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entry_of, inspect
+from tubestore.root_journal import JournalPart, lost_part
 from tubestore.segment import FileSegment
 
 log = logging.getLogger(__name__)
@@ -39,17 +39,24 @@ def redo(files: MsgFileStore, parts: Sequence[JournalPart]) -> Redone:
     """Write what the files of a shard lack of its parts of a journal.
 
     A part below the first file is passed over: the shard had written it, and retention has removed
-    that file since. One behind the end is left out: only a power cut leaves one, and then nobody
-    was promised more than what the files have. Sealed files are synced here, the last ones by
-    whoever opens.
+    that file since. One behind the end is left out, unless damage of the journal can hold what is
+    missing: only a power cut leaves one, and then no level promised more than what the files have.
+    A part whose content is lost gets zeros and entries that point to them, so that what is behind
+    it keeps its offsets. Sealed files are synced here, the last ones by the caller's next sync.
     """
     for part in _joined(parts, {segment.start for segment in files.data}):
         if len(files.data) and part.data_start < files.data.start:
             continue
         segment = _segment_for(files, part)
+        if segment is None and (missing := _missing_before(files, part)) is not None:
+            _keep_place(files, missing)
+            segment = _segment_for(files, part)
         if segment is None:
             log.warning("%s: %d messages behind a gap are left", part.shard, len(part.entries))
             return Redone([], False)
+        if part.lost:
+            _keep_place(files, part)
+            continue
         foreign = _redo_data(segment, part)
         if foreign is not None:
             return Redone([foreign], False)
@@ -63,7 +70,7 @@ def _joined(parts: Sequence[JournalPart], borders: set[int]) -> list[JournalPart
     index_end = data_end = -1
     for part in parts:
         follows = (part.index_start, part.data_start) == (index_end, data_end)
-        if not follows or part.data_start in borders:
+        if not follows or part.data_start in borders or part.lost or groups[-1][0].lost:
             groups.append([])
         groups[-1].append(part)
         index_end = part.index_start + ENTRY_SIZE * len(part.entries)
@@ -90,6 +97,45 @@ def _segment_for(files: MsgFileStore, part: JournalPart) -> FileSegment | None:
     if found is not None and found.end == part.data_start and found is not files.data.last:
         return files.data.between(part.data_start, part.data_start + 1)[0]
     return found
+
+
+def _missing_before(files: MsgFileStore, part: JournalPart) -> JournalPart | None:
+    """Return what stood between the files' end and a part, if it was lost with damaged frames.
+
+    Those are at least as long as what they held.
+    """
+    index_end, data_end = files.index.end, files.data.end
+    count, rest = divmod(part.index_start - index_end, ENTRY_SIZE)
+    size = part.data_start - data_end
+    if rest or count <= 0 or size < count * HEADER_SIZE:
+        return None
+    if count * ENTRY_SIZE + size > part.damaged_before:
+        return None
+    return lost_part(part.shard, index_end, data_end, count, size)
+
+
+def _keep_place(files: MsgFileStore, part: JournalPart) -> None:
+    """Write zeros and entries for what the files lack of a part whose content is lost."""
+    segment = _segment_for(files, part)
+    size = len(part.data)
+    if segment is None or files.data.end >= part.data_start + size:
+        return  # the shard had written it, or it is behind a gap
+    there = segment.read(part.data_start, size) if part.data_start < segment.end else b""
+    entries, at = [], 0
+    while at < len(there):  # a kill leaves the first records
+        header, reason = inspect(there, at, len(there))
+        if reason is not None:
+            break
+        entries.append(entry_of(header, part.data_start + at))
+        at += header.length + 4
+    count = len(part.entries) - len(entries)
+    if count <= 0:
+        return
+    rest = lost_part(part.shard, 0, part.data_start + at, count, size - at)
+    entries.append(rest.entries.tobytes())
+    segment.restore(bytes(size - len(there)), part.data_start + len(there))
+    placed = np.frombuffer(b"".join(entries), part.entries.dtype)
+    _redo_index(files, part._replace(entries=placed))
 
 
 def _redo_data(segment: FileSegment, part: JournalPart) -> CorruptRecord | None:

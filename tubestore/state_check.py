@@ -96,9 +96,12 @@ def _check_journal(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Itera
     path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
     try:
         lacking = only_in_journal(vfs, root)
+        left = read_journal(vfs, root)
     except OSError as error:
         yield Finding(path, 0, Reason.UNREADABLE, error.strerror or repr(error))
         return
+    for damage in left.damages if left is not None else ():
+        yield Finding(path, damage.position, Reason.JOURNAL_DAMAGED, damage.reason)
     if lacking and not is_written():
         count = sum(lacking.values())
         text = f"{count} messages of {len(lacking)} shards are in the journal and not in the shards"
@@ -111,6 +114,8 @@ def only_in_journal(vfs: Vfs, root: str) -> dict[str, int]:
     lacking: dict[str, int] = {}
     left = read_journal(vfs, root)
     for part in left.parts if left is not None else ():
+        if part.lost:
+            continue
         if part.shard not in ends:
             ends[part.shard] = _index_end(vfs, join(root, part.shard, INDEX_DIRECTORY))
         end = part.index_start + INDEX_ENTRY.size * len(part.entries)

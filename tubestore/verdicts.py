@@ -38,6 +38,7 @@ class Reason(enum.StrEnum):
     BAD_STATE = "bad_state"
     HALF_PUBLISHED = "half_published"
     JOURNAL = "journal"
+    JOURNAL_DAMAGED = "journal_damaged"
     STALE_CACHE = "stale_cache"
     FOREIGN_NAME = "foreign_name"
     NAME_FORM = "name_form"
