@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.consume_queue_units import LogMinimum, Units, read_units, units_of
+from rocketcompat.follower import Keeper
 from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
 from rocketcompat.mapped_file import MappedFile
 from rocketcompat.mapped_file_queue import MappedFileQueue
@@ -174,10 +175,11 @@ class BatchConsumeQueue:
             self._files.write_at(self._end * _SIZE, fresh.tobytes())
             self._end += len(fresh)
 
-    def recover(self, keep_below: int) -> None:
+    def recover(self, keep_below: int, keeper: Keeper | None = None) -> None:
         """Cut at the first unit that cannot be right or whose record is at or above an offset.
 
-        That is a physical one. What is behind the cut is zeroed, durably.
+        That is a physical one. What is behind the cut is zeroed, durably; files that go are moved
+        to a `keeper`.
         """
         with self._open_lock:
             self._files.load()
@@ -188,7 +190,7 @@ class BatchConsumeQueue:
             self._end = self._first
             if files:
                 self._end = self._recovered_end(files[-1], keep_below)
-            self._files.truncate_dirty_files(self._end * _SIZE)
+            self._files.truncate_dirty_files(self._end * _SIZE, keeper=keeper)
 
     def _starts_well(self, files: tuple[MappedFile, ...], keep_below: int) -> bool:
         """Whether the cut is in the last of these files or behind it."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from rocketcompat.batch_consume_queue import BatchConsumeQueue, batch_units
 from rocketcompat.consume_queue_units import LogMinimum, Units
+from rocketcompat.follower import Keeper
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queue_follower import QueueFollower
 from tubestore.kernels import Int64s
@@ -53,6 +54,8 @@ class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
         self.topics = topics
         self._log_minimum = LogMinimum()
         self._queues: dict[QueueKey, BatchConsumeQueue] = {}
+        #: Where a recovery puts the files that it takes out; without it they are removed.
+        self.keeper: Keeper | None = None
 
     def load(self) -> None:
         """Take in the queues whose directories are there and new."""
@@ -87,7 +90,7 @@ class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
         """Cut every queue at the trusted mark; without one keep what the log cannot give again."""
         keep_below = self._log_minimum.value if trusted is None else min(trusted, log_end)
         for queue in list(self._queues.values()):
-            queue.recover(keep_below)
+            queue.recover(keep_below, self.keeper)
         return keep_below
 
     def put_batch(self, batch: DispatchBatch) -> None:

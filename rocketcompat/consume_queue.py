@@ -42,6 +42,7 @@ from rocketcompat.consume_queue_units import (
     recovered_end,
     units_of,
 )
+from rocketcompat.follower import Keeper
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, CQ_UNIT, INT32_MAX
 from rocketcompat.mapped_file import MappedFile
 from rocketcompat.mapped_file_queue import PAGE, MappedFileQueue
@@ -113,6 +114,18 @@ class ConsumeQueue:
             self._min = self._first_at_or_above(floor)
             self._min_for = floor if self._min < self._end else -1
         return self._min
+
+    @property
+    def first_file_offset(self) -> int | None:
+        """Where the first file starts, in bytes; None while the files were not looked at."""
+        return self._files.min_offset if self._opened else None
+
+    @property
+    def has_hole(self) -> bool:
+        """Whether a file between the first and the last is missing."""
+        self._open()
+        files = self._files.files
+        return any(a.end_of_file != b.file_from_offset for a, b in itertools.pairwise(files))
 
     @property
     def units_per_file(self) -> int:
@@ -305,11 +318,14 @@ class ConsumeQueue:
             _log.warning("%s/%d: unit %d: %s", self.topic, self.queue_id, offset, reason)
         self.refused += count
 
-    def recover(self, keep_below: int) -> int:
+    def recover(self, keep_below: int, keeper: Keeper | None = None, log_end: int = 1 << 62) -> int:
         """Cut at the first unit that cannot be right or whose record is at or above `keep_below`.
 
         That is a physical offset. Units must rise by it; pre-fill before the first real unit
         stays. Everything behind the cut is zeroed, durably. Returns the new max_offset.
+
+        A `keeper` gets the files that go, and a copy of the units that the log does not give
+        again: those of records that end behind `log_end`.
         """
         with self._open_lock:
             self._files.load()
@@ -318,10 +334,27 @@ class ConsumeQueue:
             self._end = end // _SIZE if end is not None else 0
             # Of a queue that keeps no unit only the first file may stay: a later one would stand
             # before the units that the log gives again.
-            self._files.truncate_dirty_files(self._end * _SIZE, leave_empty=self._end == 0)
+            if keeper is not None and self._reaches_beyond(log_end):
+                border = self._files.find(self._end * _SIZE)
+                assert border is not None
+                keeper.keep_tail(border.path, self._end * _SIZE - border.file_from_offset)
+                keeper.sync()
+            self._files.truncate_dirty_files(
+                self._end * _SIZE, leave_empty=self._end == 0, keeper=keeper
+            )
             if self.ext is not None:
-                self.ext.recover(self._last_address())
+                self.ext.recover(self._last_address(), keeper)
             return self._end
+
+    def _reaches_beyond(self, log_end: int) -> bool:
+        """Whether units behind the end, in its file, are of records that end behind `log_end`."""
+        border = self._files.find(self._end * _SIZE)
+        if border is None:
+            return False
+        units = self._end, self.next_file_offset(self._end)
+        there = read_units(self._files, *units, CQ_UNIT)
+        ends = there["physical_offset"].astype(np.int64) + there["size"]
+        return bool((is_unit(there) & ~is_fill(there) & (ends > log_end)).any())
 
     def cut(self, end: int) -> None:
         """Lose the units from queue offset `end` on; zeroed, durably (recovery does)."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from rocketcompat.follower import Keeper
 from rocketcompat.formats import CQ_EXT_UNIT, INT32_MAX
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from tubestore.kernels import Int64s
@@ -98,11 +99,11 @@ class ConsumeQueueExt:
                 resolved[place] = unit.tags_code
         return resolved
 
-    def recover(self, last_address: int | None) -> None:
+    def recover(self, last_address: int | None, keeper: Keeper | None = None) -> None:
         """Lose what stands behind the unit at an address, durably; None for everything."""
         self._load(again=True)
         end = self._end_of(last_address)
-        self._files.truncate_dirty_files(end)
+        self._files.truncate_dirty_files(end, keeper=keeper)
         self._end = end
 
     def delete_below(self, address: int) -> None:

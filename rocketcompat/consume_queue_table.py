@@ -23,7 +23,7 @@ from rocketcompat.batch_queue_table import BatchQueueTable
 from rocketcompat.consume_queue import ConsumeQueue
 from rocketcompat.consume_queue_ext import ConsumeQueueExt
 from rocketcompat.consume_queue_units import LogMinimum, Units, units_of
-from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT
+from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT, offset_name
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queue_follower import QueueFollower
 from tubestore import kernels
@@ -81,6 +81,8 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
         self._log_minimum = LogMinimum()
         self._open_lock = threading.RLock()
         self._refused_topics: set[str] = set()
+        #: Where the first files of queues start that were not looked at, in bytes, if not at 0.
+        self._first_files: Mapping[tuple[str, int], int] = {}
         #: The queues of topics of batches, when there are any; found here, and fed by themselves.
         self.batches: BatchQueueTable | None = None
 
@@ -104,9 +106,38 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
                     if key not in self._queues:
                         self._queues[key] = self._make(*key, known.get(key))
 
-    def lacks(self, ends: Mapping[tuple[str, int], int]) -> bool:
-        """Whether a queue that has units by these max offsets has no directory."""
-        return any(end and self.find(*key) is None for key, end in ends.items())
+    def missing_file(
+        self, ends: Mapping[tuple[str, int], int], starts: Mapping[tuple[str, int], int] | None
+    ) -> str | None:
+        """Return a file or directory that is not there by what a clean close noted; None if all is.
+
+        `ends` are the queues' max offsets, `starts` where their first files start (in bytes) if
+        not at 0; without it only directories are looked for.
+        """
+        self._first_files = starts or {}
+        for (topic, queue_id), end in ends.items():
+            directory = os.path.join(self._directory, topic, str(queue_id))
+            if end and self.find(topic, queue_id) is None:
+                return directory
+            if starts is None or (topic, queue_id) not in self._queues:
+                continue
+            first = starts.get((topic, queue_id), 0)
+            for start in range(first, end * CQ_UNIT.size, self._file_size):
+                path = f"{directory}/{offset_name(start)}"
+                if not self._vfs.exists(path):
+                    return path
+        return None
+
+    def first_files(self) -> dict[tuple[str, int], int]:
+        """Return where the first files of queues start, in bytes, where that is not at 0."""
+        found = {}
+        for key, queue in list(self._queues.items()):
+            start = queue.first_file_offset
+            if start is None:
+                start = self._first_files.get(key, 0)
+            if start:
+                found[key] = start
+        return found
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
         """Return a queue of any kind, None if there is none."""

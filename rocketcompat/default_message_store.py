@@ -246,6 +246,7 @@ class DefaultMessageStore(StoreReads):
     def problems(self) -> list[TubeStoreError]:
         """What is wrong and was not raised: damage passed over, structures that stopped."""
         found: list[TubeStoreError] = [damage.error() for damage in self.commit_log.damages]
+        found += self._parts.problems
         if self.mode == "w":
             found += [p for p in self._writer.problems() if str(p) not in map(str, found)]
         return found
@@ -275,6 +276,7 @@ class DefaultMessageStore(StoreReads):
         self._check_open()
         if self.mode == "r":
             self._reader.refresh()
+            self.index = self._parts.index
 
     # -- life
 

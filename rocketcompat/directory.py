@@ -24,15 +24,13 @@ from rocketcompat.formats import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
     MAGIC_BLANK,
-    MESSAGE_HEADS,
     MESSAGE_PREFIX,
     TUBE_DIRECTORY,
-    hosts_of,
     parse_offset_name,
 )
 from rocketcompat.inner_batches import with_batch_topics
-from rocketcompat.log_end import goes_on, is_left_over, known_damages
-from rocketcompat.log_files import LogFiles
+from rocketcompat.log_end import first_time, goes_on, is_left_over, known_damages
+from rocketcompat.log_files import LogFiles, refuse_dledger
 from rocketcompat.log_jobs import LogRecords
 from rocketcompat.log_reads import read_record
 from rocketcompat.log_scan import Damage, Piece, find_record, scan
@@ -88,6 +86,7 @@ class StoreDirectory:
             raise NotAStore(self.root, "no such directory")
         self.options = dict(options or {})
         paths = self._log_paths()
+        refuse_dledger(self.vfs, self.root, ())
         if not self.vfs.exists(paths[0]):
             hint = self._what_it_is_instead()
             text = f"has no commitlog directory, so it is no RocketMQ store{hint}"
@@ -95,6 +94,7 @@ class StoreDirectory:
         missing = [path for path in paths if not self.vfs.exists(path)]
         if missing:
             raise NotAStore(self.root, f"has no directory {missing[0]}")
+        refuse_dledger(self.vfs, self.root, paths)
         #: The file sizes that follow from the files, by RocketMQ's names.
         self.inferred = self._inferred_sizes()
         given = MessageStoreConfig.from_camel({**self.inferred, **self.options})
@@ -307,21 +307,10 @@ class StoreDirectory:
         clock that was set back.
         """
         for file in reversed(self.log.files):
-            first = self.first_time(file)
+            first = first_time(file)
             if first is not None and first < since - CLOCK_SLACK_MS:
                 return int(file.file_from_offset)
         return self.log.min_offset
-
-    @staticmethod
-    def first_time(file: Any) -> int | None:
-        """Return the store time of a log file's first record, ms; None if there is none."""
-        raw = file.read(0, MESSAGE_HEADS[-1].size)
-        if len(raw) < MESSAGE_HEADS[-1].size:
-            return None
-        prefix = MESSAGE_PREFIX.unpack_from(raw)
-        if prefix.physical_offset != file.file_from_offset:
-            return None
-        return int(MESSAGE_HEADS[hosts_of(prefix.sys_flag)].unpack_from(raw).store_timestamp)
 
     def _region_at(self, position: int, fault: str, *, again: bool) -> Region | None:
         """Judge what is no record; None if it should be looked at again: a writer has gone on, or

@@ -41,7 +41,10 @@ class FlushService(ServiceThread):
         self._commit_at = self._log_at
         self._on_round: Callable[[], None] = lambda: None
 
-    def persist(self, *, clean: bool = False, queues: dict[QueueKey, int] | None = None) -> None:
+    def persist(
+        self, *, clean: bool = False, queues: dict[QueueKey, int] | None = None,
+        starts: dict[QueueKey, int] | None = None,
+    ) -> None:  # fmt: skip
         """Sync the log, then the structures, then write the marks; durable on return.
 
         The order is what makes it true: a structure is never ahead of the log on stable
@@ -57,7 +60,9 @@ class FlushService(ServiceThread):
                 except (OSError, TubeStoreError) as error:
                     self.report(TubeStoreError(f"{follower.name}: sync failed: {error!r}"))
                     clean = False
-            self._progress_file.write(self.progress(clean=clean, queues=queues), sync=True)
+            progress = self.progress(clean=clean, queues=queues)
+            progress.queue_starts = starts
+            self._progress_file.write(progress, sync=True)
             self._set_checkpoint(timestamp, covered)
 
     def progress(

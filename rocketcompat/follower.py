@@ -10,6 +10,19 @@ from typing import Protocol
 from rocketcompat.messages import DispatchBatch
 
 
+class Keeper(Protocol):
+    """Where a recovery puts what it drops without a proof that it is torn (`quarantine.py`)."""
+
+    def move(self, path: str) -> str:
+        """Move a file or a directory away."""
+
+    def keep_tail(self, path: str, position: int) -> str:
+        """Copy the bytes of a file from a position on."""
+
+    def sync(self) -> None:
+        """Make durable what was moved and copied."""
+
+
 class Follower(Protocol):
     """A structure that is built from the log: queues, index, shards of the tube layout.
 

@@ -241,6 +241,11 @@ LOCK_FILE = "lock"
 LOCK_CONTENT = b"lock"
 #: In our own directory: which process holds the lock, whose content is the broker's.
 HOLDER_FILE = "lock-holder.json"
+#: Where DLedger keeps a log instead (`dledger-<id>`); what an entry of it begins with, and where
+#: in it the record stands.
+DLEDGER_PREFIX = "dledger-"
+DLEDGER_MAGIC = b"\0\0\0\1"
+DLEDGER_BODY_POSITION = 48
 PROGRESS_FILE = "progress.json"
 OFFSET_NAME_DIGITS = 20
 

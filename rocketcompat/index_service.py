@@ -29,11 +29,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from rocketcompat.follower import Keeper
 from rocketcompat.index_file import IndexFile
 from rocketcompat.index_items import IndexGeometry, Int32s, key_hash
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock
-from tubestore.errors import CorruptRecord
+from tubestore.errors import CorruptRecord, TubeStoreError
 from tubestore.kernels import Int64s
 from tubestore.vfs import Vfs
 
@@ -96,38 +97,52 @@ class IndexService:
         self._written = self._synced = 0
         #: Keys at or above `_written` that are in the files: a batch that failed half-way.
         self._put_beyond = 0
+        #: Files that cannot be used, and those behind them: `recover` takes them out.
+        self._unusable: list[str] = []
+        #: What is wrong with files that were found; a reader uses no index then.
+        self.problems: list[TubeStoreError] = []
+        #: Where a recovery puts the files that it takes out; without it they are removed.
+        self.keeper: Keeper | None = None
 
     def load(self) -> None:
         """Take in the files as their headers describe them; what is no index file is passed by.
 
-        CorruptRecord if a file has another geometry than configured: the real one would grow
-        and misread it (spec §3.4). One that has only lost its end is taken by a writer, whose
-        `recover` builds it again from there; see `is_whole`.
+        A file of another geometry than configured cannot be used, which `problems` lists: the
+        real one would grow and misread it (spec §3.4). `recover` builds it and those behind it
+        again, and one that has only lost its end from there; see `is_whole`.
         """
-        self._whole = None
+        self._whole, self._unusable, self.problems = None, [], []
         files: list[IndexFile] = []
         for name, is_directory, size in sorted(self._vfs.entries(self._directory)):
-            if not is_directory and name.isdecimal() and not self._is_unborn(name, size):
-                files.append(self._loaded(os.path.join(self._directory, name), len(files)))
+            if is_directory or not name.isdecimal() or self._is_unborn(name, size):
+                continue
+            path = os.path.join(self._directory, name)
+            file = None if self._unusable else self._loaded(path, len(files))
+            if file is None:
+                self._unusable.append(path)
+            else:
+                files.append(file)
         self._files = tuple(files)
         if self._files and self._writable:
             # A process that was killed may have made them, and not have come to the sync.
             self._unsynced_directories = [self._directory]
 
-    def _loaded(self, path: str, place: int) -> IndexFile:
+    def _loaded(self, path: str, place: int) -> IndexFile | None:
+        """Open a file, or what is left of it; None if it cannot be used."""
         try:
             return IndexFile.load(self._vfs, path, self._geometry, self._writable)
         except CorruptRecord as error:
+            _log.warning("%s; it is %s", error, "built again" if self._writable else "left out")
             short = self._writable and IndexFile.load_short(self._vfs, path, self._geometry)
             if not short:
-                raise
-            _log.warning("%s; it is built again", error)
-            self._whole = place if self._whole is None else self._whole
-            return short
+                self.problems.append(error)
+            if self._whole is None:
+                self._whole = place if short else place - 1
+            return short or None
 
     @property
     def is_whole(self) -> bool:
-        """Whether no file has lost its end; else `recover` has to be called."""
+        """Whether all files can be used as they are; else `recover` has to be called."""
         return self._whole is None
 
     def _is_unborn(self, name: str, size: int) -> bool:
@@ -174,6 +189,9 @@ class IndexService:
         resume = cut if certain else 0
         if lower_mark and trusted_offset is not None and resume < trusted_offset:
             lower_mark(resume)
+        for path in reversed(self._unusable):
+            self._take_out(path)
+        self._unusable = []
         for file in reversed(files[keep:]):
             self._remove(file)
         self._files = files[:keep]
@@ -365,5 +383,13 @@ class IndexService:
 
     def _remove(self, file: IndexFile) -> None:
         file.release()
-        self._vfs.remove(file.path)
-        self._vfs.sync_directory(self._directory)
+        self._take_out(file.path)
+
+    def _take_out(self, path: str) -> None:
+        """Move a file to the keeper, or remove it, durably."""
+        if self.keeper is not None:
+            self.keeper.move(path)
+            self.keeper.sync()
+        else:
+            self._vfs.remove(path)
+            self._vfs.sync_directory(self._directory)

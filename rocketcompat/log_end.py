@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.columns import RecordColumns, decode_columns, queue_columns
-from rocketcompat.formats import BLANK, MAGIC_BLANK
+from rocketcompat.formats import BLANK, MAGIC_BLANK, MESSAGE_HEADS, MESSAGE_PREFIX, hosts_of
 from rocketcompat.inner_batches import message_counts
 from rocketcompat.log_scan import Damage, Piece, find_record, scan
 from rocketcompat.mapped_file_queue import MappedFileQueue
@@ -23,6 +23,9 @@ from rocketcompat.messages import DispatchBatch, has_queue_unit
 from rocketcompat.multi_dispatch import copies_of
 from rocketcompat.progress import Progress, QueueKey
 from rocketcompat.record_check import UNFINISHED
+
+#: After a clean stop the last files of a log are looked at, as a real broker does.
+_CLEAN_FILES = 3
 
 
 class QueueOffsets:
@@ -162,6 +165,47 @@ def is_left_over(queue: MappedFileQueue, start: int, end: int, found: int, limit
                 return False
         following = find_record(queue, position + 1, limit)
     return True
+
+
+def first_time(file: Any) -> int | None:
+    """Return the store time of the first record of a log's file, ms; None if there is none."""
+    raw = file.read(0, MESSAGE_HEADS[-1].size)
+    if len(raw) < MESSAGE_HEADS[-1].size:
+        return None
+    prefix = MESSAGE_PREFIX.unpack_from(raw)
+    if prefix.physical_offset != file.file_from_offset:
+        return None
+    return int(MESSAGE_HEADS[hosts_of(prefix.sys_flag)].unpack_from(raw).store_timestamp)
+
+
+def last_time(queue: MappedFileQueue, end: int) -> int:
+    """Return the store time of the last record that ends at or before `end`, ms; 0 if none does."""
+    for file in reversed(queue.files):
+        found = 0
+        for piece in scan(queue, file.file_from_offset, end, check_crc=False):
+            if len(piece.starts):
+                records = decode_columns(piece.data, piece.starts, piece.base)
+                found = int(records.column("store_timestamp")[-1])
+        if found:
+            return found
+    return 0
+
+
+def unmarked_start(queue: MappedFileQueue, *, clean_exit: bool, least_time: int) -> int:
+    """Return where the verification of a log begins that no mark of ours speaks of (spec §8.2).
+
+    As a real broker's recovery: at the third-last file after a clean stop; after a crash at the
+    newest file whose first record was stored at `least_time` (ms) or before, up to which
+    everything was synced by the checkpoint; else at the first file.
+    """
+    files = queue.files
+    if clean_exit:
+        return files[max(len(files) - _CLEAN_FILES, 0)].file_from_offset if files else 0
+    for file in reversed(files):
+        stored = first_time(file)
+        if stored and stored <= least_time:
+            return file.file_from_offset
+    return queue.min_offset
 
 
 def damage_of(queue: MappedFileQueue, start: int, end: int, reason: str) -> Damage:

@@ -11,10 +11,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rocketcompat.formats import parse_offset_name
+from rocketcompat.formats import (
+    DLEDGER_BODY_POSITION,
+    DLEDGER_MAGIC,
+    DLEDGER_PREFIX,
+    MESSAGE_PREFIX,
+    TOPIC_LENGTH_SIZE,
+    offset_name,
+    parse_offset_name,
+)
 from rocketcompat.log_jobs import LogRecords
 from rocketcompat.log_scan import Damage
 from rocketcompat.mapped_file import MappedFile
+from tubestore.errors import NotAStore
 from tubestore.vfs import Vfs
 
 
@@ -93,3 +102,29 @@ class LogFiles:
         return file.read(offset - file.file_from_offset, size) if file else b""
 
     read_at = read
+
+
+def refuse_dledger(vfs: Vfs, root: str, directories: Sequence[str]) -> None:
+    """Raise NotAStore for a store whose log is in DLedger's files, in the root or where it is said.
+
+    Such a log's files begin with an entry of DLedger, whose body is the first record.
+    """
+    for name, is_directory, _ in vfs.entries(root):
+        if is_directory and name.startswith(DLEDGER_PREFIX):
+            raise NotAStore(root, f"its log is one of DLedger ({name}), which is not supported")
+    for directory in directories:
+        names = [name for name, is_directory, _ in vfs.entries(directory) if not is_directory]
+        starts = [start for start in map(parse_offset_name, names) if start is not None]
+        if not starts:
+            continue
+        first = min(starts)
+        file = vfs.open(os.path.join(directory, offset_name(first)), writable=False)
+        head = file.pread(DLEDGER_BODY_POSITION + MESSAGE_PREFIX.size, 0)
+        file.close()
+        if len(head) < DLEDGER_BODY_POSITION + MESSAGE_PREFIX.size:
+            continue
+        body = MESSAGE_PREFIX.unpack_from(head, DLEDGER_BODY_POSITION)
+        is_entry = head[:4] == DLEDGER_MAGIC and body.magic_code in TOPIC_LENGTH_SIZE
+        if is_entry and body.physical_offset == first + DLEDGER_BODY_POSITION:
+            what = f"its log in {directory} is one of DLedger, which is not supported"
+            raise NotAStore(root, what)

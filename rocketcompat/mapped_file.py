@@ -82,6 +82,11 @@ class MappedFile:
         return self.file_from_offset + self.wrote_position
 
     @property
+    def end_of_file(self) -> int:
+        """Offset of the byte behind the last one that fits in."""
+        return self.file_from_offset + self.file_size
+
+    @property
     def is_full(self) -> bool:
         """Whether no byte is left."""
         return self.wrote_position == self.file_size
@@ -134,6 +139,16 @@ class MappedFile:
         """Return the next position that may hold data, None if only a hole follows."""
         found = self._file.next_data(position)
         return None if found is None or found >= self.file_size else found
+
+    def has_data(self, position: int) -> bool:
+        """Whether a byte that is not zero stands at a position or behind it."""
+        data = self.next_data(position)
+        while data is not None:
+            end = min(data + _ZERO_STEP, self.file_size)
+            if any(self._file.pread(end - data, data)):
+                return True
+            data = self.next_data(end) if end < self.file_size else None
+        return False
 
     def sync(self) -> bool:
         """Bring what is written to stable storage; False if there was nothing to do."""

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sortedcontainers import SortedDict
 
+from rocketcompat.follower import Keeper
 from rocketcompat.formats import offset_name, parse_offset_name
 from rocketcompat.mapped_file import MappedFile
 from tubestore.errors import NotAStore
@@ -291,8 +292,12 @@ class MappedFileQueue:
         for start, file in self._files.items():
             file.flushed_position = max(0, min(offset - start, file.wrote_position))
 
-    def truncate_dirty_files(self, offset: int, *, leave_empty: bool = True) -> int:
+    def truncate_dirty_files(
+        self, offset: int, *, leave_empty: bool = True, keeper: Keeper | None = None
+    ) -> int:
         """Lose everything from `offset` on: later files go (the last first), the rest is zeroed.
+
+        With a `keeper` whole files that hold data are moved to it instead.
 
         Without `leave_empty` a file that begins at `offset` goes too: of an empty last file of a
         queue a real broker makes a unit (R2). Returns the bytes of data that were dropped or
@@ -314,7 +319,7 @@ class MappedFileQueue:
             if start > offset or (start == offset and not leave_empty)
         ]
         for file in reversed(doomed):
-            lost += self._drop(file)
+            lost += self._drop(file, keeper)
         for directory in {os.path.dirname(file.path) for file in doomed}:
             self._vfs.sync_directory(directory)
         kept = self.last
@@ -347,15 +352,19 @@ class MappedFileQueue:
         for file in self._files.values():
             file.close()
 
-    def _drop(self, file: MappedFile) -> int:
-        """Unlink a file; returns how many bytes of it may have held data."""
+    def _drop(self, file: MappedFile, keeper: Keeper | None = None) -> int:
+        """Unlink a file, or move it to a keeper; returns how many bytes may have held data."""
         first_data = file.next_data(0)
         with self._files_lock:
             files = self._files.copy()
             del files[file.file_from_offset]
             self._files = files
         file.close()
-        self._vfs.remove(file.path)
+        if keeper is not None and first_data is not None:
+            keeper.move(file.path)
+            keeper.sync()
+        else:
+            self._vfs.remove(file.path)
         return 0 if first_data is None else file.wrote_position
 
     def _note_directory(self, directory: str) -> None:

@@ -77,9 +77,8 @@ class MessageStoreConfig:
     """
 
     mapped_file_size_commit_log: int = COMMIT_LOG_FILE_SIZE
-    #: Several directories of the log's files, separated by commas, which get files in turn;
-    #: relative ones are below the root. A single absolute one is not followed: what is opened is
-    #: the root, and a copy of a store must not show the log of the original.
+    #: The directory of the log's files, or several, separated by commas, which get files in turn;
+    #: relative ones are below the root.
     store_path_commit_log: str = ""
     #: Directories of the log's files in which no new ones are made, such as full disks.
     read_only_commit_log_store_paths: str = ""
@@ -145,6 +144,9 @@ class MessageStoreConfig:
     clean_resource_interval: int = 10_000
     delete_file_batch_max: int = 10
     # Ours.
+    #: Open a store for writing whose log is not there, which is refused else: a new log begins, and
+    #: queues, index and shards of the old one go to `.tubestore/quarantine` below the root.
+    accept_lost_log: bool = False
     compat: Literal["4.9.8", "5.3.3"] = "4.9.8"
     recovery: Literal["tubestore", "upstream"] = "tubestore"
     layouts: frozenset[str] = LAYOUTS
@@ -216,6 +218,7 @@ class MessageStoreConfig:
 
         with open(path, "rb") as file:
             pairs = javaproperties.load(file)
+        refuse_dledger_option(pairs)
         known = {option.name: option.default for option in fields(cls) if option.init}
         names = {camel_to_snake(camel): camel for camel in pairs}
         values = {name: _converted(camel, pairs[camel], known[name])
@@ -233,8 +236,6 @@ class MessageStoreConfig:
         """
         read_only = set(self.read_only_directories(root))
         names = self._paths(self.store_path_commit_log)
-        if len(names) == 1 and os.path.isabs(names[0]):
-            names = []
         found = {os.path.join(root, name) for name in names or [COMMIT_LOG_DIRECTORY]} - read_only
         if not found:
             raise InvalidMessage("store_path_commit_log: every path is a read-only one")
@@ -288,6 +289,15 @@ class MessageStoreConfig:
     def forcible_ratio(self) -> int:
         """Percent of the disk above which files go whatever their age; 30 … 85."""
         return min(max(self.disk_space_clean_forcibly_ratio, 30), 85)
+
+
+def refuse_dledger_option(pairs: Mapping[str, str]) -> None:
+    """Raise InvalidMessage for a broker's options that put its log into DLedger's files."""
+    if pairs.get("enableDLegerCommitLog", "").strip().lower() == "true":
+        raise InvalidMessage(
+            "enableDLegerCommitLog: a log in DLedger's files is not supported;"
+            " only the CommitLog's own files are"
+        )
 
 
 def _delays(text: str) -> tuple[int, ...]:

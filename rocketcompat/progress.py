@@ -53,6 +53,9 @@ class Progress:
     log_minimum: int = 0
     #: Damaged regions of the log below its mark: (start, end, reason).
     damages: list[tuple[int, int, str]] = field(default_factory=list)
+    #: With `queues`: where each queue's first file starts, in bytes, if not at 0. None if the
+    #: marks do not contain it.
+    queue_starts: dict[QueueKey, int] | None = None
 
     def trusted(self, mark: Mark, *, same_boot: bool) -> int:
         """Return the mark that counts."""
@@ -128,17 +131,28 @@ class ProgressFile:
 
 
 def _to_json(progress: Progress) -> dict[str, Any]:
-    queues: dict[str, dict[str, int]] = {}
-    for (topic, queue_id), end in sorted(progress.queues.items()):
-        queues.setdefault(topic, {})[str(queue_id)] = end
-    return {
+    content: dict[str, Any] = {
         "clean": progress.clean,
         "log_minimum": progress.log_minimum,
         "log": [progress.log.written, progress.log.synced],
         "followers": {n: [m.written, m.synced] for n, m in sorted(progress.followers.items())},
         "damages": [list(damage) for damage in progress.damages],
-        "queues": queues,
+        "queues": _by_topic(progress.queues),
     }
+    if progress.queue_starts is not None:
+        content["queue_starts"] = _by_topic(progress.queue_starts)
+    return content
+
+
+def _by_topic(table: dict[QueueKey, int]) -> dict[str, dict[str, int]]:
+    rows: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), value in sorted(table.items()):
+        rows.setdefault(topic, {})[str(queue_id)] = value
+    return rows
+
+
+def _by_queue(rows: dict[str, dict[str, int]]) -> dict[QueueKey, int]:
+    return {(t, int(n)): int(value) for t, row in rows.items() for n, value in row.items()}
 
 
 def _from_json(content: dict[str, Any]) -> Progress:
@@ -146,11 +160,8 @@ def _from_json(content: dict[str, Any]) -> Progress:
         log=_mark(content["log"]),
         followers={str(name): _mark(pair) for name, pair in content["followers"].items()},
         clean=content["clean"] is True,
-        queues={
-            (topic, int(queue_id)): int(end)
-            for topic, ends in content["queues"].items()
-            for queue_id, end in ends.items()
-        },
+        queues=_by_queue(content["queues"]),
+        queue_starts=_by_queue(content["queue_starts"]) if "queue_starts" in content else None,
         log_minimum=int(content["log_minimum"]),
         damages=[(int(a), int(b), str(reason)) for a, b, reason in content["damages"]],
     )

@@ -9,6 +9,7 @@ Next to read: `repair.py`.
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Final
 
@@ -44,10 +45,33 @@ class Quarantine:
         return place
 
     def move(self, path: str) -> str:
-        """Move a file or a directory here; returns where. One file system is needed for that."""
+        """Move a file or a directory here; returns where.
+
+        A file of another file system is copied, durably, and then removed.
+        """
         place = self._place_for(path)
-        self._vfs.rename(path, place)
+        try:
+            self._vfs.rename(path, place)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            copy = copy_file(self._vfs, path, place)
+            copy.sync()
+            copy.close()
+            self.sync()
+            self._vfs.remove(path)
         self._unsynced.append(os.path.dirname(path))
+        return place
+
+    def keep_tail(self, path: str, position: int) -> str:
+        """Copy the bytes of a file from a position on, durably; returns where.
+
+        The copy has the same length, with a hole before the position, and that in its name.
+        """
+        place = self._place_for(f"{path}@{position}")
+        copy = copy_file(self._vfs, path, place, start=position)
+        copy.sync()
+        copy.close()
         return place
 
     def sync(self) -> None:
@@ -73,14 +97,19 @@ class Quarantine:
         return os.path.join(base, str(max(taken, default=0) + 1))
 
 
-def copy_file(vfs: Vfs, source: str, target: str, size: int | None = None) -> VfsFile:
-    """Copy a file to a new name, holes as holes, cut or grown to `size`; returns it, not synced."""
+def copy_file(
+    vfs: Vfs, source: str, target: str, size: int | None = None, start: int = 0
+) -> VfsFile:
+    """Copy a file from `start` on to a new name, holes as holes, cut or grown to `size`.
+
+    Returns the copy, not synced; what is before `start` is a hole in it.
+    """
     file = vfs.open(source, writable=False)
     copy = vfs.open(target, create=True)
     length = file.size()
     copy.truncate(length if size is None else size)
     limit = min(length, length if size is None else size)
-    position = file.next_data(0)
+    position = file.next_data(start)
     while position is not None and position < limit:
         data = file.pread(min(_COPY_BYTES, limit - position), position)
         copy.pwrite(data, position)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocketcompat.formats import ABORT_FILE
-from rocketcompat.log_end import find_log_end, known_damages
+from rocketcompat.formats import ABORT_FILE, CHECKPOINT_FILE
+from rocketcompat.log_end import find_log_end, known_damages, unmarked_start
 from rocketcompat.log_jobs import LogRecords
-from rocketcompat.parts import Parts, refuse_shards
+from rocketcompat.parts import Parts, refuse_other_logs, refuse_shards
 from rocketcompat.progress import ProgressFile
+from rocketcompat.store_checkpoint import StoreCheckpoint
 from tubestore.errors import NotAStore
 
 
@@ -24,13 +25,17 @@ class Reader:
         for directory in (*parts.log_directories, *parts.read_only_directories):
             if not parts.vfs.exists(directory):
                 raise NotAStore(parts.root, f"has no directory {directory}")
+        refuse_other_logs(parts)
         self._progress_file = ProgressFile(parts.vfs, parts.root)
         self._jobs = LogRecords(parts.vfs, parts.root)
         known = self._progress_file.read()
         clean_exit = not parts.vfs.exists(parts.path(ABORT_FILE))
-        self._find_end(0, known, own=known is not None)
+        self._find_end(None, known, own=known is not None, clean_exit=clean_exit)
         parts.make_followers()
-        parts.load(known[0].queues if known and known[0].clean and clean_exit else None)
+        as_closed = known is not None and known[0].clean and clean_exit
+        parts.load(known[0].queues if known is not None and as_closed else None)
+        if known is not None and as_closed:
+            parts.find_missing_queues(known[0])
 
     def refresh(self) -> None:
         """See what a writer has appended since."""
@@ -42,8 +47,12 @@ class Reader:
                 queue.reload()
         parts.load(None)
 
-    def _find_end(self, start: int, known: Any, *, own: bool) -> None:
+    def _find_end(
+        self, start: int | None, known: Any, *, own: bool, clean_exit: bool = False
+    ) -> None:
         """Find where the log ends, changing nothing; from the trusted mark or `start` on.
+
+        Without both from where a real broker begins.
 
         `own`: nobody but us has written there, as recovery has it.
         """
@@ -53,6 +62,11 @@ class Reader:
         hidden = self._jobs.hidden_from(finished)
         if hidden is not None:
             log.queue.hide_from(hidden)
+        if start is None:
+            checkpoint = StoreCheckpoint(self._parts.vfs, self._parts.path(CHECKPOINT_FILE))
+            start = unmarked_start(
+                log.queue, clean_exit=clean_exit, least_time=checkpoint.min_timestamp
+            )
         begin = max(start, log.queue.min_offset)
         if known is not None:
             progress, same_boot = known

@@ -1,12 +1,17 @@
 """Opening for writing: find the log's end, bring every structure to it, hand over what is missing.
 
-What is believed without looking is what `progress.py` vouches for. From there on the log is
-followed record by record. The first record that is no record is
+What is trusted without looking is what the marks of `progress.py` prove. A store without them is
+trusted as a real broker trusts it (spec §8.2): up to the third-last file of the log after a clean
+stop, up to the checkpoint's time after a crash; shards, which no broker knows, not at all. From
+there on the log is followed record by record. The first record that is no record is
 
 - *torn*, if no sound record follows anywhere: the log is cut there (zeroed behind, later
   files removed), as the real one does;
 - *damaged*, if one does: it stays, is listed in `problems`, and is passed over (D7). With
   `recovery="upstream"` it is cut like the real one cuts, and what follows is lost.
+
+What is cut behind a mark of ours was never synced. Everything else that goes is kept in quarantine:
+whole files by a rename, tails as copies; without room for them nothing is dropped.
 
 Then the structures are cut at their trusted mark, or the log's end if that is lower, and what
 lies behind it is handed over again. A follower's *written* mark is kept for the record, but
@@ -29,22 +34,36 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.columns import decode_columns
+from rocketcompat.batch_queue_table import BatchQueueTable
+from rocketcompat.columns import decode_columns, queue_columns
 from rocketcompat.commit_log import CommitLog
 from rocketcompat.consume_queue import ConsumeQueue
 from rocketcompat.consume_queue_table import ConsumeQueueTable
 from rocketcompat.dispatch import ReputMessageService
-from rocketcompat.follower import Follower
-from rocketcompat.formats import CQ_PRE_FILL_SIZE
+from rocketcompat.follower import Follower, Keeper
+from rocketcompat.formats import BLANK, CQ_PRE_FILL_SIZE, MAGIC_BLANK
 from rocketcompat.index_service import IndexService
-from rocketcompat.log_end import QueueOffsets, find_log_end, is_as_left, known_damages
+from rocketcompat.log_end import (
+    QueueOffsets,
+    find_log_end,
+    is_as_left,
+    known_damages,
+    last_time,
+    unmarked_start,
+)
 from rocketcompat.log_scan import Damage, Piece, scan
-from rocketcompat.multi_dispatch import copies_of_one
+from rocketcompat.mapped_file_queue import MappedFileQueue
+from rocketcompat.messages import has_queue_unit
+from rocketcompat.multi_dispatch import copies_of, copies_of_one
 from rocketcompat.progress import Mark, Progress, ProgressFile, QueueKey
+from rocketcompat.quarantine import Quarantine
+from rocketcompat.store_checkpoint import StoreCheckpoint
+from rocketcompat.tube_layout import TubeLayout
 from tubestore.clock import Clock
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
 _log = logging.getLogger(__name__)
+_NO_OFFSET = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +78,23 @@ class RecoverResult:
     cut_bytes: int = 0
     reason: str | None = None
     damages: tuple[Damage, ...] = ()
+    #: Where what was dropped is kept; None if nothing was, or all of it was provably torn.
+    quarantine: str | None = None
+    #: Whether marks of ours prove what is before `verified_from`, and that the cut was torn.
+    own: bool = False
+    #: Before this offset a store without marks of ours had synced its index, by its checkpoint.
+    index_verified_from: int = 0
 
 
 def recover_log(
-    log: CommitLog, known: tuple[Progress, bool] | None, *, clean_exit: bool
-) -> RecoverResult:
-    """Load the log, verify it from where it is trusted, cut a torn end; the log is usable then."""
+    log: CommitLog, known: tuple[Progress, bool] | None, quarantine: Quarantine,
+    checkpoint: StoreCheckpoint, *, clean_exit: bool,
+) -> RecoverResult:  # fmt: skip
+    """Load the log, verify it from where it is trusted, cut a torn end; the log is usable then.
+
+    What is cut behind a mark of ours was never synced. What is cut elsewhere may be a damaged
+    record that was acknowledged: it goes to `quarantine`.
+    """
     queue = log.queue
     queue.load()
     minimum, limit = queue.min_offset, queue.max_offset
@@ -75,15 +105,18 @@ def recover_log(
         if clean_exit and progress.clean and is_as_left(queue, end):
             log.start_at(end, end)
             log.damages = old
-            return RecoverResult(True, end, end, damages=old)
+            return RecoverResult(True, end, end, damages=old, own=True)
         trusted = progress.trusted(progress.log, same_boot=same_boot)
         synced = progress.log.synced
     else:
-        trusted, synced, old = minimum, minimum, ()
-    # Before a mark somebody else may have written, whose records are judged as a real broker's.
+        trusted = synced = minimum
+        old = ()
+    # Before a mark another program may have written, whose records are judged as a real broker's.
     own = known is not None and minimum <= trusted <= limit
-    if not minimum <= trusted <= limit:
-        trusted, synced, old = minimum, minimum, ()
+    if not own:
+        least = checkpoint.min_timestamp
+        trusted = unmarked_start(queue, clean_exit=clean_exit, least_time=least)
+        synced, old = minimum, ()
     keep_good = log.config.recovery == "tubestore"
     end, reason, damages = find_log_end(
         queue,
@@ -94,12 +127,38 @@ def recover_log(
         record_crc=log.config.force_verify_prop_crc,
     )
     damages = (*(damage for damage in old if damage.end <= trusted), *damages)
-    cut = queue.truncate_dirty_files(end)
+    if not own:
+        _keep_tail(queue, end, quarantine)
+    cut = queue.truncate_dirty_files(end, keeper=None if own else quarantine)
     if cut:
-        _log.warning("%s: cut at %d, %d bytes (%s)", queue.directory, end, cut, reason)
+        kept = f"; kept in {quarantine.path}" if quarantine.path else ""
+        _log.warning("%s: cut at %d, %d bytes (%s)%s", queue.directory, end, cut, reason, kept)
+        if checkpoint.lower(last_time(queue, end), end):
+            checkpoint.flush()
     log.start_at(end, min(synced, end))
     log.damages = damages
-    return RecoverResult(False, trusted, end, cut, reason if cut else None, damages)
+    index_from = trusted
+    if not own and not clean_exit:  # the index is synced more rarely than log and queues
+        least = checkpoint.min_timestamp_index
+        index_from = min(trusted, unmarked_start(queue, clean_exit=False, least_time=least))
+    return RecoverResult(
+        False, trusted, end, cut, reason if cut else None, damages, quarantine.path,
+        own=own, index_verified_from=index_from,
+    )  # fmt: skip
+
+
+def _keep_tail(queue: MappedFileQueue, end: int, quarantine: Quarantine) -> None:
+    """Keep what stands behind the log's end in its file, if that is more than the filler."""
+    file = queue.find(end)
+    if file is None:
+        return
+    position = end - file.file_from_offset
+    head = file.read(position, BLANK.size)
+    if len(head) == BLANK.size and BLANK.unpack_from(head).magic_code == MAGIC_BLANK:
+        return
+    if file.has_data(position):
+        quarantine.keep_tail(file.path, position)
+        quarantine.sync()
 
 
 def recover_followers(
@@ -109,17 +168,20 @@ def recover_followers(
     result: RecoverResult,
     clock: Clock,
     progress_file: ProgressFile,
+    quarantine: Quarantine,
 ) -> ReputMessageService:
     """Cut every structure at what is trusted and hand over the rest; returns the dispatcher.
 
-    Afterwards all of them stand at the log's end, and the log knows the next queue offsets.
+    Without marks of ours queues and index are trusted as a real broker trusts them, and what
+    goes of them goes to `quarantine`; shards are compared with the whole log. Afterwards all of
+    them stand at the log's end, and the log knows the next queue offsets.
     """
     lower = partial(_lower_index_mark, log, known, progress_file)
     marks = known[0].followers if known else {}
     if result.damages:
         _keep_numbers(log, followers, result.damages)
     starts = [
-        _recover_follower(log, follower, marks.get(follower.name), result, lower)
+        _recover_follower(log, follower, marks.get(follower.name), result, lower, quarantine)
         for follower in followers
     ]
     offsets = QueueOffsets(log.config.batch_topics)
@@ -166,6 +228,7 @@ def _recover_follower(
     mark: Mark | None,
     result: RecoverResult,
     lower_index_mark: Callable[[int], None],
+    quarantine: Quarantine,
 ) -> int:
     """Bring one structure to a state that the log vouches for; returns from where to hand over."""
     end = log.max_offset
@@ -176,42 +239,99 @@ def _recover_follower(
     trusted = min(mark.synced, end) if mark is not None else None
     if trusted is not None and trusted < log.min_offset:
         trusted = None
+    keeper = None if result.own else quarantine
     if isinstance(follower, ConsumeQueueTable):
         # Units below the log's minimum stay: they are all that is left of those offsets.
-        start = log.min_offset if trusted is None else trusted
-        _recover_queues(log, follower, start, known=trusted is not None)
+        if trusted is not None:
+            _recover_queues(log, follower, trusted, known=True, keeper=keeper)
+            return trusted
+        start = log.min_offset if result.own else result.verified_from
+        if not _recover_queues(log, follower, start, known=False, keeper=keeper):
+            start = log.min_offset
+            _recover_queues(log, follower, start, known=False, keeper=keeper)
         return start
-    # Of an index that nobody vouches for nothing is kept that the log can give again: items of
-    # records that a real broker cut off would hide those that stand there now.
     if isinstance(follower, IndexService):
-        limit = log.min_offset if trusted is None else end
-        start = follower.recover(limit, trusted, lower_index_mark)
+        start = _recover_index(log, follower, trusted, result, lower_index_mark, quarantine)
     else:
+        if isinstance(follower, BatchQueueTable) and trusted is None and not result.own:
+            trusted = result.verified_from
+        if isinstance(follower, BatchQueueTable | TubeLayout):
+            follower.keeper = keeper
         start = follower.recover(end, trusted)
     start = min(max(start, log.min_offset), end)
     follower.mark(start, start)
     return start
 
 
-def _recover_queues(log: CommitLog, queues: ConsumeQueueTable, start: int, *, known: bool) -> None:
+def _recover_index(
+    log: CommitLog, index: IndexService, trusted: int | None, result: RecoverResult,
+    lower_index_mark: Callable[[int], None], quarantine: Quarantine,
+) -> int:  # fmt: skip
+    """Cut the index at what is trusted; returns from where to hand over.
+
+    Of an index that no mark covers nothing is kept that the log can give again: items of records
+    that a real broker cut off would hide those that stand there now. What stands before the files
+    that a broker's own recovery would look at is as the broker left it.
+    """
+    index.keeper = None if result.own and index.is_whole else quarantine
+    try:
+        if trusted is not None:
+            return index.recover(log.max_offset, trusted, lower_index_mark)
+        start = log.min_offset if result.own else result.index_verified_from
+        if start > log.min_offset:
+            return index.recover(start, start, lambda _: None)
+        return index.recover(log.min_offset, None, lower_index_mark)
+    finally:
+        index.keeper = None
+
+
+def _recover_queues(
+    log: CommitLog, queues: ConsumeQueueTable, start: int, *, known: bool, keeper: Keeper | None
+) -> bool:
     """Cut the queues at `start`, but those that the log will not fill again only at its end.
 
-    Such are queues whose directories somebody made by hand, or whose records are gone. Which
-    they are only the log says, unless the store is known to be ours.
+    Such are queues whose directories were made by hand, or whose records are gone. Which they
+    are only the log shows, unless the store is known to be ours. False if, without marks, a
+    queue does not join what the log has from `start` on: then it has to be built from the
+    log's beginning.
     """
-    seen: set[QueueKey] | None = None
-    if not known and len(queues):
-        offsets = QueueOffsets(log.config.batch_topics)
-        for piece in sound_pieces(log, start, log.max_offset):
-            offsets.put_records(decode_columns(piece.data, piece.starts, piece.base))
-        seen = set(offsets.table)
+    firsts: dict[QueueKey, int] | None = None
+    if not known:
+        firsts = _first_offsets(log, start)
+    joined = True
     for queue in queues:
         key = (queue.topic, queue.queue_id)
-        filled = seen is None or key in seen
-        queue.recover(start if filled else log.max_offset)
+        filled = firsts is None or key in firsts
+        queue.recover(start if filled else log.max_offset, keeper, log.max_offset)
         if filled:
             _drop_foreign_units(log, queue)
+        joined = joined and not queue.has_hole
+        joined = joined and not (queue.first_file_offset and not log.min_offset)
+    for key, first in (firsts or {}).items():
+        found = queues.ordinary(*key)
+        joined = joined and first == (found.max_offset if found is not None else 0)
     queues.mark(start, start)
+    return joined or start == log.min_offset
+
+
+def _first_offsets(log: CommitLog, start: int) -> dict[QueueKey, int]:
+    """Return the lowest queue offset that the log has from `start` on, of each queue."""
+    lowest: dict[QueueKey, int] = {}
+    for piece in sound_pieces(log, start, log.max_offset):
+        records = decode_columns(piece.data, piece.starts, piece.base)
+        keys, codes = queue_columns(records)
+        rows = np.flatnonzero(has_queue_unit(records.column("sys_flag")))
+        firsts = np.full(len(keys), _NO_OFFSET)
+        np.minimum.at(firsts, codes[rows], records.column("queue_offset")[rows])
+        found = [*zip(keys, firsts.tolist(), strict=True)]
+        found += [(key, offset) for _, key, offset in copies_of(records)]
+        for key, offset in found:
+            lowest[key] = min(lowest.get(key, _NO_OFFSET), offset)
+    return {
+        key: offset
+        for key, offset in lowest.items()
+        if offset != _NO_OFFSET and key[0] not in log.config.batch_topics
+    }
 
 
 def _drop_foreign_units(log: CommitLog, queue: ConsumeQueue) -> None:

@@ -46,6 +46,15 @@ class StoreCheckpoint:
         """The same, with the index."""
         return min(self.min_timestamp, self.index_msg_timestamp)
 
+    def lower(self, store_time: int, log_end: int) -> bool:
+        """Take back what speaks of more than the log holds; whether anything did."""
+        before = vars(self).copy()
+        self.physic_msg_timestamp = min(self.physic_msg_timestamp, store_time)
+        self.logics_msg_timestamp = min(self.logics_msg_timestamp, store_time)
+        self.index_msg_timestamp = min(self.index_msg_timestamp, store_time)
+        self.confirm_physical_offset = min(self.confirm_physical_offset, log_end)
+        return vars(self) != before
+
     def flush(self, *, sync: bool = True) -> None:
         """Write the file in place.
 

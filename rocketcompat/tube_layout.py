@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.columns import RecordColumns as LogColumns
+from rocketcompat.follower import Keeper
 from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.tube_record import to_tube
@@ -62,10 +63,14 @@ class _Claims:
         """The last message's id, or -1."""
         return int(self.ids[-1]) if len(self.ids) else -1
 
-    def cut(self, count: int) -> None:
-        """Keep the first rows only."""
+    def cut(self, count: int, keeper: Keeper | None = None) -> None:
+        """Keep the first rows only; a keeper gets a copy of the others."""
         log.warning("%s: %d records that the log does not have", self.shard.name,
                     len(self.ids) - count)  # fmt: skip
+        if keeper is not None:
+            for path, position in self.shard.files_from(int(self.offsets[count])):
+                keeper.keep_tail(path, position)
+            keeper.sync()
         self.shard.cut(int(self.offsets[count]))
         self.ids, self.offsets, self.said = (
             self.ids[:count],
@@ -121,6 +126,8 @@ class TubeLayout:
         #: While the log is replayed: what shards have that it has to confirm, by (topic, store id).
         self._claims: dict[tuple[str, int], _Claims] = {}
         self._refused: set[str] = set()
+        #: Where a recovery puts the messages that it cuts off; None for what is provably torn.
+        self.keeper: Keeper | None = None
         self.problems: list[TubeStoreError] = []
 
     # -- recovery ----------------------------------------------------------------------------
@@ -156,7 +163,7 @@ class TubeLayout:
         beyond = np.flatnonzero(ids[:first_bad] >= log_end)
         count = int(beyond[0]) if len(beyond) else first_bad
         if count < len(ids):
-            claims.cut(count)
+            claims.cut(count, self.keeper)
         return claims
 
     def _tail(self, shard: MessageStore, mark: int) -> tuple[_Claims, Array]:
@@ -237,7 +244,7 @@ class TubeLayout:
         for shard, claims in self._claims.items():
             mine = places.get(shard, _NO_ROWS)
             mine = mine[ids[mine] <= claims.last_id]
-            self._confirm(claims, batch, records, rows[mine])
+            self._confirm(claims, batch, records, rows[mine], self.keeper)
             missing[mine] = ids[mine] > claims.last_id
         return rows[missing]
 
@@ -257,7 +264,10 @@ class TubeLayout:
         }
 
     @staticmethod
-    def _confirm(claims: _Claims, batch: DispatchBatch, records: LogColumns, rows: Array) -> None:
+    def _confirm(
+        claims: _Claims, batch: DispatchBatch, records: LogColumns, rows: Array,
+        keeper: Keeper | None,
+    ) -> None:  # fmt: skip
         """Compare what a shard has of a stretch of the log with the records that are there."""
         first, end = np.searchsorted(claims.ids, (batch.start, batch.end)).tolist()
         if first == end and not len(rows):
@@ -269,9 +279,9 @@ class TubeLayout:
             wanted = _said(tube.partition_ids, tube.key_codes, tube.received_times, tube.sizes)
             same &= (claims.said[first : first + there] == wanted).all(axis=1)
         if not same.all():
-            claims.cut(first + int(np.argmin(same)))
+            claims.cut(first + int(np.argmin(same)), keeper)
         elif there < max(end - first, len(rows)):
-            claims.cut(first + there)
+            claims.cut(first + there, keeper)
 
     def _topics(
         self, records: LogColumns, rows: Array, queue_ids: Array
@@ -289,6 +299,7 @@ class TubeLayout:
     def replayed(self) -> None:
         """Forget what was needed for skipping: the log has been handed over once."""
         self._claims.clear()
+        self.keeper = None
 
     def flush(self, sync: bool) -> None:
         """Write out (nothing waits in memory); with `sync`, bring it to stable storage."""

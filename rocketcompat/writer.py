@@ -24,9 +24,16 @@ from rocketcompat.formats import (
 )
 from rocketcompat.log_job_recovery import recover_job
 from rocketcompat.mapped_file_queue import make_directory
-from rocketcompat.parts import Parts, refuse_shards
+from rocketcompat.parts import (
+    Parts,
+    built_without_log,
+    put_aside_built,
+    refuse_other_logs,
+    refuse_shards,
+)
 from rocketcompat.progress import ProgressFile
 from rocketcompat.put_path import PutPath
+from rocketcompat.quarantine import Quarantine
 from rocketcompat.recovery import recover_followers, recover_log
 from rocketcompat.schedule import FIRST_SECONDS, ScheduleMessageService
 from rocketcompat.store_checkpoint import StoreCheckpoint
@@ -44,6 +51,7 @@ class Writer:
         self._parts, self._vfs = parts, parts.vfs
         self._progress_file = ProgressFile(parts.vfs, parts.root)
         refuse_shards(parts)
+        refuse_other_logs(parts)
         for directory in parts.read_only_directories:
             if not self._vfs.exists(directory):
                 raise NotAStore(parts.root, f"has no directory {directory}")
@@ -70,6 +78,9 @@ class Writer:
                     parts.root, f"{topic!r} is a topic of batches; `repair` removes {ordinary}"
                 )
         clean_exit = not self._vfs.exists(parts.path(ABORT_FILE))
+        quarantine = Quarantine(self._vfs, parts.root)
+        if built_without_log(parts):  # accepted, or never synced: else it was refused
+            put_aside_built(parts, quarantine)
         known = self._progress_file.read()
         if clean_exit:
             self._vfs.open(parts.path(ABORT_FILE), create=True).close()
@@ -81,20 +92,23 @@ class Writer:
         job = recover_job(self._vfs, parts.root)
         if job is not None:
             _log.info("%s: job %r is published now", parts.root, job.job_id)
-        self.recovered = recover_log(log, known, clean_exit=clean_exit and job is None)
+        checkpoint = StoreCheckpoint(self._vfs, parts.path(CHECKPOINT_FILE))
+        self.recovered = recover_log(
+            log, known, quarantine, checkpoint, clean_exit=clean_exit and job is None
+        )
         parts.make_followers()
         parts.load(known[0].queues if known and self.recovered.clean else None)
-        if known and parts.queues is not None and parts.queues.lacks(known[0].queues):
-            # Somebody removed queues to have them built again: no mark speaks for them.
+        if parts.find_missing_queues(known[0] if known else None):
+            # Without their marks they are built again.
             for follower in (parts.queues, parts.batch_queues):
-                if follower is not None:
+                if known is not None and follower is not None:
                     known[0].followers.pop(follower.name, None)
         self.dispatcher = recover_followers(
-            log, parts.followers, known, self.recovered, parts.clock, self._progress_file
-        )
+            log, parts.followers, known, self.recovered, parts.clock, self._progress_file,
+            quarantine,
+        )  # fmt: skip
         if parts.tube is not None:
             parts.tube.replayed()
-        checkpoint = StoreCheckpoint(self._vfs, parts.path(CHECKPOINT_FILE))
         self.flusher = FlushService(
             log, parts.followers, self.dispatcher, self._progress_file, checkpoint, parts.clock
         )
@@ -162,7 +176,8 @@ class Writer:
         done = self.dispatcher.behind == 0 and not self.dispatcher.failed
         queues = self._parts.queues
         ends = queues.max_offsets() if queues is not None else {}
-        self.flusher.persist(clean=done, queues=ends)
+        starts = queues.first_files() if queues is not None else None
+        self.flusher.persist(clean=done, queues=ends, starts=starts)
         if self.schedule is not None:
             self.schedule.persist()
         if done and not self.flusher.problems:

@@ -79,14 +79,30 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
         rocketcompat.open(tmp_path, "r", CONFIG.changed(store_path_commit_log="a,b,other"))
 
 
-def test_a_single_path_of_another_machine_is_not_followed(
-    tmp_path: Path, clock: ManualClock
+def test_an_absolute_path_is_followed_from_a_brokers_file_too(
+    tmp_path: Path, command: Command
 ) -> None:
-    config = CONFIG.changed(store_path_commit_log="/home/admin/store/commitlog")
-    assert config.commit_log_directories("/s") == ["/s/commitlog"]
-    assert CONFIG.changed(store_path_commit_log="/a,/b").commit_log_directories("/s") == [
-        "/a", "/b",
-    ]  # fmt: skip
+    root, log, conf = tmp_path / "root", tmp_path / "disk" / "log", tmp_path / "broker.conf"
+    conf.write_text(
+        f"storePathCommitLog={log}\nmappedFileSizeCommitLog=1000\n"
+        "mappedFileSizeConsumeQueue=200\nmaxHashSlotNum=7\nmaxIndexNum=20\n"
+    )
+    config = MessageStoreConfig.from_file(conf, layouts=frozenset({"consume_queue"}))
+    put_some(root, 5, config)
+    assert not (root / "commitlog").exists()
+    assert len(list(log.iterdir())) == 2
+    with rocketcompat.open(root, "r", config) as store:
+        assert store.max_offset_in_queue("T", 0) == 5
+    assert command("check", root, "--conf", conf).code == 0
+    (row,) = command("queues", root, "--conf", conf, "--format", "jsonl").rows
+    assert row["max_offset"] == 5
+
+
+def test_a_brokers_file_that_asks_for_dledger_is_refused(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("enableDLegerCommitLog = true\n")
+    with pytest.raises(InvalidMessage, match="enableDLegerCommitLog"):
+        MessageStoreConfig.from_file(conf)
 
 
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)

@@ -6,6 +6,7 @@ The crash proof of the whole stack is in ``tests/crash``.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ from rocketcompat.progress import ProgressFile
 from rocketcompat.recovery import sound_pieces
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, NotAStore
-from tubestore.testing import Distinct, MemoryVfs, crash_states
+from tubestore.testing import Distinct, FaultyVfs, MemoryVfs, crash_states
 
 ROOT = "/store"
 LOG = f"{ROOT}/commitlog"
@@ -262,7 +263,8 @@ def test_marks_that_cannot_be_believed_count_as_none(
         bench.kill()
     change(bench)
     store = bench.open()
-    assert (store.recovered.clean, store.recovered.verified_from) == (False, 0)
+    # After a clean stop as a real broker begins: at the third-last of the log's five files.
+    assert (store.recovered.clean, store.recovered.verified_from) == (False, 2000 * clean)
     assert bodies_of(store) == list(range(25))
     store.close()
     assert reopened(bench) == list(range(25))
@@ -383,18 +385,341 @@ def test_an_index_file_that_lost_its_end_is_built_again(
     assert list(check_store(StoreDirectory(ROOT, options, bench.vfs))) == []
 
 
-def test_an_index_file_of_another_geometry_is_not_taken_for_one_that_lost_its_end(
+@pytest.mark.parametrize("slots", [8, 1000])
+def test_an_index_that_cannot_be_used_keeps_no_store_from_being_opened(
+    bench: Bench, slots: int
+) -> None:
+    """It is built again, and what was there is kept; a reader leaves it out."""
+    with bench.open():
+        bench.put(50)
+    before = {path: data for path, data in bench.vfs.tree().items() if "/index/" in path}
+    config = CONFIG.changed(max_hash_slot_num=slots)
+    with bench.open(config, mode="r") as reader:
+        assert reader.index is None
+        assert "index" in str(reader.problems[0])
+        assert reader.look_message(0).body.startswith(b"000")
+    assert before.items() <= bench.vfs.tree().items()
+    with bench.open(config) as store:
+        (problem,) = store.problems
+        assert isinstance(problem, CorruptRecord)
+        assert bodies_of(store) == list(range(50))
+    kept = f"{ROOT}/.tubestore/quarantine/1"
+    after = bench.vfs.tree()
+    assert {f"{kept}{path.removeprefix(ROOT)}": data for path, data in before.items()}.items() <= (
+        after.items()
+    )
+    assert reopened(bench, config) == list(range(50))
+
+
+def test_an_index_file_that_lost_only_unused_bytes_keeps_no_store_from_being_opened(
     bench: Bench,
 ) -> None:
     with bench.open():
-        bench.put(10)
+        bench.put(5)
+    ((name, _, _),) = bench.vfs.entries(f"{ROOT}/index")
+    bench.vfs.open(f"{ROOT}/index/{name}").truncate(40 + 4 * 7 + 20 * 10)
+    with bench.open(mode="r") as reader:
+        assert [type(problem) for problem in reader.problems] == [CorruptRecord]
+        assert reader.look_message(0).body.startswith(b"000")
+    assert reopened(bench) == list(range(5))
+
+
+def test_a_cut_takes_back_what_the_checkpoint_says_of_more(bench: Bench) -> None:
+    with bench.open():
+        for number in range(3):
+            bench.clock.advance(1000)
+            (last,) = bench.put(1, first=number)
+    bench.vfs.remove(PROGRESS)
+    torn = bench.vfs.read_file(log_file(0))[last : last + 300].rstrip(b"\0")
+    bench.overwrite(log_file(0), last + 100, b"\xff" * 20)
+    with bench.open() as store:
+        assert store.recovered.log_end == last
+        kept = store.recovered.quarantine
+    copy = bench.vfs.read_file(f"{kept}/commitlog/{0:020d}@{last}")
+    assert copy[last : last + 100] == torn[:100]
+    assert not any(copy[:last])
+    assert list(check_store(StoreDirectory(ROOT, vfs=bench.vfs))) == []
+
+
+def test_a_torn_end_behind_a_mark_of_ours_is_cut_without_a_copy(bench: Bench) -> None:
+    bench.open()
+    places = bench.put(3)
+    bench.kill()
+    bench.overwrite(log_file(0), places[2] + 100, b"\xff" * 20)
+    with bench.open() as store:
+        assert (store.recovered.cut_bytes > 0, store.recovered.quarantine) == (True, None)
+
+
+def test_files_behind_the_end_of_a_log_that_no_mark_covers_are_kept(bench: Bench) -> None:
+    with bench.open():
+        places = bench.put(60)
+    bench.vfs.remove(PROGRESS)
+    first = places[40] // 1000
+    for place in (place for place in places if place // 1000 >= first):
+        bench.overwrite(log_file(place // 1000), place % 1000 + 4, b"\xff" * 4)
+    bench.vfs.open(f"{ROOT}/abort", create=True).close()
     before = bench.vfs.tree()
-    for changes in ({"max_hash_slot_num": 8}, {"max_hash_slot_num": 1000}):
-        with pytest.raises(CorruptRecord, match="index"):
-            bench.open(CONFIG.changed(**changes))
-        bench.vfs.release_locks()
-    index = {path: data for path, data in before.items() if "/index/" in path}
-    assert index.items() <= bench.vfs.tree().items()
+    with bench.open() as store:
+        kept = store.recovered.quarantine
+        assert kept is not None
+        assert store.max_physical_offset <= first * 1000
+        assert bodies_of(store) == [n for n, place in enumerate(places) if place // 1000 < first]
+    after = bench.vfs.tree()
+    assert after[f"{kept}/commitlog/{(first + 1) * 1000:020d}"] == before[log_file(first + 1)]
+    queue = "consumequeue/T0/0"
+    last = bench.vfs.entries(f"{kept}/{queue}")[-1][0]
+    assert after[f"{kept}/{queue}/{last}"] == before[f"{ROOT}/{queue}/{last}"]
+
+
+def test_without_room_for_what_is_dropped_opening_refuses_and_drops_nothing(bench: Bench) -> None:
+    with bench.open():
+        places = bench.put(3)
+    bench.vfs.remove(PROGRESS)
+    bench.overwrite(log_file(0), places[2] + 100, b"\xff" * 20)
+    before = bench.vfs.read_file(log_file(0))
+    plain, full = bench.vfs, FaultyVfs(bench.vfs)
+    full.fail("pwrite", path="quarantine", error=errno.ENOSPC)
+    bench.vfs = full  # type: ignore[assignment]
+    with pytest.raises(OSError, match="No space"):
+        bench.open()
+    assert plain.read_file(log_file(0)) == before
+    plain.release_locks()
+    bench.vfs = plain
+    assert reopened(bench) == [0, 1]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_queue_file_that_is_gone_since_a_clean_close_is_noticed_and_built_again(
+    bench: Bench, number: int
+) -> None:
+    with bench.open():
+        bench.put(25)
+    path = f"{ROOT}/consumequeue/T0/0/{100 * number:020d}"
+    bench.vfs.remove(path)
+    with bench.open(mode="r") as reader:
+        assert [getattr(problem, "path", None) for problem in reader.problems] == [path]
+    with bench.open() as store:
+        assert [getattr(problem, "path", None) for problem in store.problems] == [path]
+        assert bodies_of(store) == list(range(25))
+    with bench.open() as store:
+        assert store.problems == []
+        assert store.recovered.clean
+
+
+def test_first_files_that_retention_deleted_are_not_missed(bench: Bench) -> None:
+    with bench.open() as store:
+        bench.put(40)
+        assert store.queues is not None
+        store.dispatcher.dispatch_pending()
+        for _ in range(4):
+            store.commit_log.queue.delete_oldest()
+        assert store.queues.delete_expired(store.min_physical_offset) > 0
+    for _ in range(2):
+        with bench.open() as store:
+            assert (store.problems, store.recovered.clean) == ([], True)
+
+
+# -- a log that is not there -------------------------------------------------------------------
+
+
+def structures(bench: Bench) -> dict[str, bytes]:
+    names = ("/consumequeue/", "/index/", "/tube/")
+    return {p: d for p, d in bench.vfs.tree().items() if any(name in p for name in names)}
+
+
+def move_log_away(bench: Bench) -> None:
+    bench.vfs.rename(LOG, "/elsewhere")
+
+
+def empty_the_log(bench: Bench) -> None:
+    bench.vfs.make_directories("/elsewhere")
+    for name, _, _ in bench.vfs.entries(LOG):
+        bench.vfs.rename(f"{LOG}/{name}", f"/elsewhere/{name}")
+
+
+@pytest.mark.parametrize("marks", [True, False])
+@pytest.mark.parametrize("lose", [move_log_away, empty_the_log])
+def test_a_store_whose_log_is_not_there_is_refused_and_left_as_it_is(
+    bench: Bench, lose: Callable[[Bench], None], marks: bool
+) -> None:
+    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"})
+    with bench.open(config):
+        bench.put(12)
+    lose(bench)
+    if not marks:
+        bench.vfs.remove(PROGRESS)
+    before = bench.vfs.tree()
+    for mode in ("w", "r"):
+        with pytest.raises(NotAStore, match=r"(?s)commitlog"):
+            bench.open(config, mode=mode)
+    with pytest.raises(NotAStore, match=r"consumequeue, index, tube.*accept_lost_log"):
+        bench.open(config)
+    assert bench.vfs.tree() == before
+    elsewhere = config.changed(store_path_commit_log="/elsewhere")
+    for mode in ("r", "w"):
+        with bench.open(elsewhere, mode=mode) as store:
+            assert store.max_offset_in_queue("T0", 0) == 6
+
+
+def test_a_new_log_begins_when_the_old_one_is_said_to_be_lost(bench: Bench) -> None:
+    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"}, accept_lost_log=True)
+    with bench.open(config):
+        bench.put(12)
+    before = structures(bench)
+    move_log_away(bench)
+    with bench.open(config) as store:
+        bench.put(2, first=40)
+        store.dispatcher.dispatch_pending()
+        assert bodies_of(store) == [40, 41]
+    kept = f"{ROOT}/.tubestore/quarantine/1"
+    after = bench.vfs.tree()
+    assert all(after[f"{kept}{p.removeprefix(ROOT)}"] == data for p, data in before.items())
+    assert reopened(bench, config) == [40, 41]
+
+
+def test_a_log_that_a_power_cut_took_before_its_first_sync_is_no_lost_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bench.open()
+    bench.put(3)
+    store.dispatcher.dispatch_pending()
+    bench.kill()
+    bench.vfs.remove(log_file(0))
+    with pytest.raises(NotAStore, match="log is not there"):
+        bench.open()  # on the same boot no file goes by itself
+    bench.vfs.release_locks()
+    monkeypatch.setattr(bench.vfs, "boot_id", lambda: "another")
+    assert reopened(bench) == []
+
+
+def test_a_store_of_dledger_is_refused_by_name(bench: Bench) -> None:
+    with bench.open():
+        bench.put(3)
+    bench.vfs.make_directories(f"{ROOT}/dledger-n0/data")
+    for mode in ("r", "w"):
+        with pytest.raises(NotAStore, match=r"DLedger \(dledger-n0\)"):
+            bench.open(mode=mode)
+    with pytest.raises(NotAStore, match="DLedger"):
+        StoreDirectory(ROOT, vfs=bench.vfs)
+
+
+def test_a_log_of_dledgers_entries_is_refused_by_name(bench: Bench) -> None:
+    with bench.open():
+        bench.put(1)
+    record = bench.vfs.read_file(log_file(0))[:200]
+    bench.vfs.remove(PROGRESS)
+    entry = b"\0\0\0\1" + bytes(44) + record[:28] + (48).to_bytes(8, "big") + record[36:]
+    bench.overwrite(log_file(0), 0, entry)
+    before = bench.vfs.tree()
+    for mode in ("r", "w"):
+        with pytest.raises(NotAStore, match="DLedger"):
+            bench.open(mode=mode)
+    with pytest.raises(NotAStore, match="DLedger"):
+        StoreDirectory(ROOT, vfs=bench.vfs)
+    assert bench.vfs.tree() == before
+
+
+# -- stores without marks of ours: where a broker's recovery begins (spec §8.2) -----------------
+
+
+def log_files_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Return the bytes that are read of each file of the log from now on, by its number."""
+    read: dict[int, int] = {}
+    file_type = type(bench.vfs.open(log_file(0), writable=False))
+    pread = file_type.pread
+
+    def counted(self: Any, size: int, position: int) -> bytes:
+        data = pread(self, size, position)
+        if "/commitlog/" in self.path:
+            number = int(self.path.rpartition("/")[2]) // 1000
+            read[number] = read.get(number, 0) + len(data)
+        return data
+
+    monkeypatch.setattr(file_type, "pread", counted)
+    return read
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_of_a_clean_store_of_a_broker_the_last_three_files_are_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    with bench.open():
+        bench.put(60)
+    open_by_another(bench)
+    files = len(bench.vfs.entries(LOG))
+    assert files > 6
+    read = log_files_read(bench, monkeypatch)
+    store = bench.open(mode=mode)
+    # Of the file before only the records of the queues' last units are looked at.
+    looked_at = {number for number, size in read.items() if size >= 800}
+    assert looked_at == set(range(files - 3, files))
+    monkeypatch.undo()
+    if mode == "w":
+        assert bodies_of(store) == list(range(60))
+        assert store.recovered.verified_from == (files - 3) * 1000
+    store.close()
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_after_a_crash_of_a_broker_its_checkpoint_says_where_to_begin(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    bench.open()
+    for number in range(60):
+        bench.clock.advance(1000)
+        bench.put(1, first=number)
+        if number == 40:
+            assert bench.store is not None
+            bench.store.flush()
+    bench.store.dispatcher.dispatch_pending()  # type: ignore[union-attr]
+    bench.kill()
+    bench.vfs.remove(PROGRESS)
+    read = log_files_read(bench, monkeypatch)
+    store = bench.open(mode=mode)
+    # Of the file before only the records of the queues' last units are looked at.
+    looked_at = {number for number, size in read.items() if size >= 800}
+    assert 0 < min(looked_at) <= 40 // 5
+    assert looked_at == set(range(min(looked_at), len(bench.vfs.entries(LOG))))
+    monkeypatch.undo()
+    if mode == "w":
+        assert bodies_of(store) == list(range(60))
+    store.close()
+
+
+def test_a_crashed_store_with_an_empty_checkpoint_is_read_whole(bench: Bench) -> None:
+    bench.open()
+    bench.put(30)
+    bench.kill()
+    bench.vfs.remove(PROGRESS)
+    with bench.open() as store:
+        assert store.recovered.verified_from == 0
+        assert bodies_of(store) == list(range(30))
+
+
+def lose_units(bench: Bench, name: str) -> None:
+    """Zero the units of a queue's last two files, as a broker leaves them that did not sync."""
+    queue = f"{ROOT}/consumequeue/{name}/0"
+    for file, _, _ in bench.vfs.entries(queue)[-4:]:
+        bench.overwrite(f"{queue}/{file}", 0, bytes(100))
+
+
+def lose_first_file(bench: Bench, name: str) -> None:
+    bench.vfs.remove(f"{ROOT}/consumequeue/{name}/0/{0:020d}")
+
+
+def lose_a_middle_file(bench: Bench, name: str) -> None:
+    bench.vfs.remove(f"{ROOT}/consumequeue/{name}/0/{200:020d}")
+
+
+@pytest.mark.parametrize("lose", [lose_units, lose_first_file, lose_a_middle_file])
+def test_queues_that_do_not_join_the_last_files_of_a_log_are_built_from_its_beginning(
+    bench: Bench, lose: Callable[[Bench, str], None]
+) -> None:
+    with bench.open():
+        bench.put(60)
+    open_by_another(bench)
+    lose(bench, "T0")
+    assert reopened(bench) == list(range(60))
 
 
 def test_records_that_come_between_two_looks_of_a_reader_are_no_damage(

@@ -144,10 +144,10 @@ REC-05 rocket_consume_queue_units.a_torn_write_is_cut_at_its_first_missing_unit
 REC-06 rocket_recovery.upstream_recovery_cuts_at_the_first_bad_record | with recovery="upstream"; else good records behind damage stay (D7)
 REC-07 rocket_recovery.units_behind_a_cut_do_not_come_back
 REC-08 rocket_store.queues_that_somebody_removed_are_built_again
-REC-09 rocket_recovery.a_clean_opening_reads_no_record | from our own marks, which tell more
+REC-09 rocket_recovery.of_a_clean_store_of_a_broker_the_last_three_files_are_read, rocket_recovery.a_clean_opening_reads_no_record | shards are compared with the whole log
 REC-10 rocket_recovery.only_what_came_after_the_mark_is_verified_after_a_kill
-REC-11 rocket_info.the_checkpoint_says_where_a_recovery_begins | what a broker's would do; ours begins at its marks
-REC-12 rocket_info.the_checkpoint_says_where_a_recovery_begins
+REC-11 rocket_recovery.after_a_crash_of_a_broker_its_checkpoint_says_where_to_begin | where a store has marks of ours it begins at them
+REC-12 rocket_recovery.after_a_crash_of_a_broker_its_checkpoint_says_where_to_begin, rocket_recovery.a_crashed_store_with_an_empty_checkpoint_is_read_whole
 REC-13 rocket_recovery.upstream_recovery_cuts_at_the_first_bad_record, rocket_recovery.damage_with_sound_records_behind_it_stays_and_is_reported
 REC-14 kill.log_queues_index_and_shards_have_it_exactly_once
 REC-15 crash/test_crash_stack.log_queues_index_and_shards_agree_in_every_crash_state

@@ -286,6 +286,20 @@ class MessageStore(JournalledShard):
             self._commits.lower(data_end)
             self.recovered.problems.clear()
 
+    def files_from(self, index_offset: int) -> list[tuple[str, int]]:
+        """Return the files that hold something from `index_offset` on, and where in each it starts.
+
+        What `cut` takes away.
+        """
+        found = []
+        data_end = self._data_end_before(index_offset)
+        for segments, start in (
+            (self.files.index.now, index_offset),
+            (self.files.data.now, data_end),
+        ):
+            found += [(s.path, max(start - s.start, 0)) for s in segments if s.end > start]
+        return found
+
     def remove_below(self, data_offset: int) -> int:
         """Move the files that hold only messages below a data offset to the trash, durably.
 

@@ -128,13 +128,12 @@ def import_(
 
 def _config(given: Given) -> MessageStoreConfig:
     """Return the options for a store that is written: its own, if it is there."""
-    from rocketcompat.formats import COMMIT_LOG_DIRECTORY
     from rocketcompat.index_geometry import writing_config
     from rocketcompat.options import MessageStoreConfig
 
-    if os.path.isdir(os.path.join(given.root, COMMIT_LOG_DIRECTORY)):
-        return writing_config(given.directory())
     config = MessageStoreConfig.from_camel(given.store_options())
+    if any(map(os.path.isdir, config.commit_log_directories(given.root))):
+        return writing_config(given.directory())
     return config.changed(layouts=frozenset({"consume_queue", "index"}))
 
 

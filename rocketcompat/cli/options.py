@@ -143,8 +143,9 @@ def _from_file(conf: str | None) -> dict[str, Any]:
         return {}
     import javaproperties
 
-    from rocketcompat.options import MessageStoreConfig, camel_to_snake
+    from rocketcompat.options import MessageStoreConfig, camel_to_snake, refuse_dledger_option
 
     known = MessageStoreConfig.__dataclass_fields__
     pairs = javaproperties.loads(Path(conf).read_text(encoding="utf-8", errors="replace"))
+    refuse_dledger_option(pairs)
     return {name: value for name, value in pairs.items() if camel_to_snake(name) in known}

@@ -17,6 +17,7 @@ from typing import Any
 
 from rocketcompat.columns import RecordColumns
 from rocketcompat.directory import StoreDirectory
+from rocketcompat.log_end import first_time
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, LogSplit, log_end, plan_range
 from rocketcompat.spark.reading import pieces
@@ -120,7 +121,7 @@ class LogBatches:
         topics = ", ".join(self.options.topics or ()) or "all topics"
         lost = f"{self.options.path}: offsets {offset} to {begin} of the log ({topics}), "
         lost += f"{begin - offset} bytes, were removed before they were read"
-        moment = directory.first_time(log.files[0]) if log.files else None
+        moment = first_time(log.files[0]) if log.files else None
         if moment is not None:
             kept = datetime.fromtimestamp(moment / 1000, UTC).isoformat(" ", "seconds")
             lost += f"; what is kept begins at {kept}"
