@@ -14,6 +14,7 @@ from rocketcompat.batch_queue_view import BatchQueueView
 from rocketcompat.directory import StoreDirectory
 from rocketcompat.findings import PER_FILE_MAX, Finding, finding
 from rocketcompat.formats import (
+    CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
     CQ_PRE_FILL_SIZE,
     INT32_MAX,
@@ -24,6 +25,7 @@ from rocketcompat.queue_view import UNIT_STATES, QueueView
 
 #: Bytes of an extension's unit without a bitmap.
 EXTENSION_SIZE_LEAST = 20
+_STEP_BYTES = 1 << 20
 _UNIT_REASONS = {
     "missing": ("unit_missing", "warning"),
     "wrong": ("unit_wrong", "error"),
@@ -35,6 +37,8 @@ _UNIT_REASONS = {
 
 def check_queue(directory: StoreDirectory, view: QueueView | BatchQueueView) -> Iterator[Finding]:
     """Compare a queue's units with the log's records, a finding a run of units of one state."""
+    if view.kind == CONSUME_QUEUE_DIRECTORY:
+        yield from _check_last_file(directory, directory.queue_path(view.topic, view.queue_id))
     states = view.states
     if len(states) == 0:
         return
@@ -52,6 +56,25 @@ def check_queue(directory: StoreDirectory, view: QueueView | BatchQueueView) -> 
             yield finding(path, 0, "unit_wrong", more, "error")
             return
         yield _unit_finding(directory, view, start, end, state)
+
+
+def _check_last_file(directory: StoreDirectory, base: str) -> Iterator[Finding]:
+    """Behind another file of a queue none is empty: a real broker makes a unit of it (R2)."""
+    names = [n for n, d, _ in directory.vfs.entries(base) if not d]
+    names = [name for name in names if parse_offset_name(name) is not None]
+    if len(names) < 2:
+        return
+    path = os.path.join(base, names[-1])
+    file = directory.vfs.open(path, writable=False)
+    position = file.next_data(0)
+    while position is not None and (data := file.pread(_STEP_BYTES, position)):
+        if any(data):
+            break
+        position = file.next_data(position + len(data))
+    else:
+        what = "no unit: a real broker takes the zeros for one; `repair` removes the file"
+        yield finding(path, 0, "empty_queue_file", what, "warning")
+    file.close()
 
 
 def _unit_finding(

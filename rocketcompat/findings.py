@@ -27,6 +27,7 @@ REASONS = {
     "unit_surplus": UNIT_STATES["surplus"],
     "unit_damaged": UNIT_STATES["damaged"],
     "queue_kind": "A topic of batches has ordinary queues: a real broker refuses to start.",
+    "empty_queue_file": "A queue's last file is empty: a real broker makes a unit of it.",
     "unit_fill": "A unit between real ones stands for no message.",
     "index_geometry": "The number of slots is unknown, so the index was not checked.",
     "index_header": "The header does not fit the items.",

@@ -37,6 +37,7 @@ DAMAGED = {
     "cl-middle-file-missing": {"file_missing", "unit_damaged"},
     "cl-wrong-length": {"size"},
     "cq-wrong-length": {"size"},
+    "cq-empty-last-file": {"empty_queue_file"},
     "cq-hole": {"unit_missing"},
     "cq-tail-zeroed": {"unit_missing"},
     "cq-one-queue-deleted": {"unit_missing"},
@@ -99,6 +100,16 @@ def test_a_flipped_field_of_a_unit_is_found(store: Path) -> None:
         assert (row["path"], row["position"]) == (str(path), 3 * CQ_UNIT.size)
         assert row["reason"] in ("unit_wrong", "unit_surplus")
         path.write_bytes(raw)
+
+
+def test_an_empty_last_file_of_a_queue_is_found(store: Path) -> None:
+    """A real broker makes a unit of it (spec §8.3, R2)."""
+    first = min((store / "consumequeue").glob("*/0/*"))
+    size = first.stat().st_size
+    empty = first.with_name(f"{size:020d}")
+    empty.write_bytes(bytes(size))
+    (found,) = check(store)
+    assert (found["reason"], found["path"]) == ("empty_queue_file", str(empty))
 
 
 def test_a_flipped_bit_of_the_index_is_found(store: Path) -> None:
