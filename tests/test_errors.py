@@ -25,6 +25,7 @@ EXAMPLES = [
     errors.StoreLocked("/s", "pid 7"),
     errors.StoreBusy("t-0: both buffers stayed full"),
     errors.DiskFull("/s/t-0", "no space"),
+    errors.StorageError("/s/t-0", "Input/output error", errno.EIO),
     errors.ReadOnlyStore("/s was opened with mode='r'"),
     errors.NotAStore("/s", "no such directory"),
     errors.MessageTooLarge(11, 10, "payload"),

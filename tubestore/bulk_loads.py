@@ -15,7 +15,7 @@ import numpy as np
 
 from tubestore import publish as publishing
 from tubestore.commit_records import CommitRecords
-from tubestore.errors import InvalidMessage
+from tubestore.errors import InvalidMessage, documented
 from tubestore.job_files import StagedFile
 from tubestore.message_store import MessageStore
 from tubestore.open_topics import OpenTopics
@@ -36,6 +36,7 @@ class BulkLoads(OpenTopics):
     def showing(self) -> AbstractContextManager[Any]:
         """Hold off whoever takes a view of several shards."""
 
+    @documented
     def publish(
         self,
         job_id: str,
@@ -61,12 +62,14 @@ class BulkLoads(OpenTopics):
                 self, job_id, staged, create_topics=create_topics, threads=threads
             )
 
+    @documented
     def abort(self, job_id: str) -> PublishResult | None:
         """Give a job up and remove what it staged; returns its result if it was published."""
         with self._topics.lock:
             self._check_open(writing=True)
             return publishing.abort(self.vfs, self.root, job_id)
 
+    @documented
     def clean_staging(self, grace: timedelta = timedelta(days=1)) -> list[str]:
         """Remove what jobs staged that have written nothing for `grace`; returns their names.
 

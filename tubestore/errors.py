@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import copy
 import errno
+import functools
 import os
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 #: Whether a message is in the store after its append failed; see `TubeStoreError.taken`.
 Taken = Literal["no", "yes", "unknown"]
@@ -104,6 +106,24 @@ class DiskFull(TubeStoreError, OSError):
         return f"{self.path}: disk full ({self.cause}); nothing that was taken is lost"
 
 
+class StorageError(TubeStoreError, OSError):
+    """The operating system refused a call on a file of the store; the same call may succeed later.
+
+    What was acknowledged before is not touched by it.
+    """
+
+    def __init__(self, path: str, cause: str, number: int | None = None) -> None:
+        OSError.__init__(self, number, os.strerror(number) if number else cause, path)
+        self.path, self.cause = path, cause
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.path, self.cause, self.errno), vars(self)
+
+    def describe(self) -> str:
+        """Return the sentence."""
+        return f"{self.path}: {self.cause}"
+
+
 def is_disk_full(error: OSError) -> bool:
     """Whether a write failed for want of room, of the disk or of the user's share of it."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -120,6 +140,53 @@ def failed_write(path: str, error: OSError) -> DiskFull | StoreFailed:
     # A copy: the caught one refers to the frames of its traceback, and a store may keep this.
     failed.__cause__ = copy.copy(error)
     return failed
+
+
+def refused_call(path: str, error: OSError) -> DiskFull | StorageError:
+    """Return the error for a call that the system refused, to be raised from it."""
+    kind = DiskFull if is_disk_full(error) else StorageError
+    cause = error.strerror or str(error)
+    return kind(str(error.filename or path), cause, error.errno or 0)
+
+
+class _Rooted(Protocol):
+    """A thing with files of its own."""
+
+    @property
+    def root(self) -> str:
+        """Return the directory of the store."""
+
+
+_Self = TypeVar("_Self", bound=_Rooted)
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+
+
+def documented(
+    call: Callable[Concatenate[_Self, _Given], _Answer],
+) -> Callable[Concatenate[_Self, _Given], _Answer]:
+    """Have a public method raise an error of ours, with its path, where the system refuses."""
+
+    @functools.wraps(call)
+    def reported(self: _Self, *args: _Given.args, **named: _Given.kwargs) -> _Answer:
+        try:
+            return call(self, *args, **named)
+        except OSError as error:
+            if isinstance(error, TubeStoreError):
+                raise
+            raise refused_call(self.root, error) from error
+
+    return reported  # type: ignore[return-value]  # the name of `self` is the wrapper's
+
+
+def documented_rows(rows: Iterable[_Answer], root: str) -> Iterator[_Answer]:
+    """As `documented`, for rows that are read while somebody goes through them."""
+    try:
+        yield from rows
+    except OSError as error:
+        if isinstance(error, TubeStoreError):
+            raise
+        raise refused_call(root, error) from error
 
 
 Kept = TypeVar("Kept", bound=TubeStoreError)

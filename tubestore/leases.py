@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tubestore.clock import Clock
-from tubestore.errors import StoreClosed, TubeStoreError
+from tubestore.errors import StoreClosed, TubeStoreError, documented
 from tubestore.filenames import LEASES_DIRECTORY, OWN_DIRECTORY, join
 from tubestore.state_files import parse_json
 from tubestore.vfs import Vfs
@@ -113,7 +113,7 @@ class Lease:
         check: Callable[[Mapping[str, int]], None],
     ) -> None:
         """Take it; `check` raises for offsets of shards that are not there (any more)."""
-        self._vfs, self._root, self._clock, self._check = vfs, root, clock, check
+        self._vfs, self.root, self._clock, self._check = vfs, root, clock, check
         self._lock = threading.Lock()
         self._path: str | None = None
         self.holder, self.ttl_ms = holder, ttl_ms
@@ -126,8 +126,8 @@ class Lease:
         now = self._clock.now_ms()
         if self._path is None or self.expires_ms + _RENEWABLE_MS < now:
             # A name of its own: the old file may be about to be deleted.
-            self._path = join(_directory_of(self._root), f"{uuid.uuid4()}{SUFFIX}")
-        directory, expires_ms = _directory_of(self._root), now + self.ttl_ms
+            self._path = join(_directory_of(self.root), f"{uuid.uuid4()}{SUFFIX}")
+        directory, expires_ms = _directory_of(self.root), now + self.ttl_ms
         content = {
             "version": VERSION,
             "features": [],
@@ -145,6 +145,7 @@ class Lease:
             self._release()
             raise
 
+    @documented
     def renew(self, offsets: Mapping[str, int] | None = None) -> None:
         """Hold it for another `ttl_ms`, from now on from `offsets` on where they are given.
 
@@ -157,6 +158,7 @@ class Lease:
             self.offsets |= offsets or {}
             self._hold()
 
+    @documented
     def release(self) -> None:
         """Give it up; harmless when repeated."""
         with self._lock:

@@ -30,6 +30,7 @@ from tubestore.errors import (
     StoreClosed,
     StoreFailed,
     TubeStoreError,
+    documented,
 )
 from tubestore.housekeeping import Housekeeping
 from tubestore.journal_overlay import JournalOverlay
@@ -64,6 +65,7 @@ class MessageStoreManager(OpenShards):
     One writer a directory, any number of readers. All methods are thread-safe.
     """
 
+    @documented
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -124,6 +126,7 @@ class MessageStoreManager(OpenShards):
 
     # -- topics ------------------------------------------------------------------------------
 
+    @documented
     def append_batch(self, data: Any, *, durability: Durability | None = None) -> BatchAck:
         """Append messages of many topics at once: a table with a column `topic`.
 
@@ -164,12 +167,14 @@ class MessageStoreManager(OpenShards):
             with contextlib.suppress(TubeStoreError):  # it refuses appends itself, and says why
                 shard.flush()
 
+    @documented
     def flush(self) -> None:
         """Write all buffers to the files (page cache)."""
         self._check_open()
         for shard in list(self.writing_shards()):
             shard.flush()
 
+    @documented
     def sync(self) -> None:
         """Bring everything that was taken to stable storage, by earlier processes too.
 
@@ -210,6 +215,7 @@ class MessageStoreManager(OpenShards):
             "topics": topics,
         }
 
+    @documented
     def maintain(self) -> None:
         """Do what is due by time; with `background=True` a thread calls this by itself."""
         if not self.check_lock():
@@ -243,6 +249,7 @@ class MessageStoreManager(OpenShards):
         if self._housekeeping.is_due():
             self._housekeeping.run(self._topics, pause, self._clean_old_staging)
 
+    @documented
     def close(self, *, give_up: bool = False) -> None:
         """Flush and sync everything and give the directory back; harmless when repeated.
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tubestore.bulk_loads import BulkLoads
 from tubestore.commit_records import Horizon
-from tubestore.errors import StoreFailed, TubeStoreError
+from tubestore.errors import StoreFailed, TubeStoreError, documented
 from tubestore.file_store import MsgFileStore
 from tubestore.filenames import (
     DATA_SUFFIX,
@@ -141,6 +141,7 @@ class OpenShards(BulkLoads):
 
     # -- shards ------------------------------------------------------------------------------
 
+    @documented
     def _open_shard(self, topic: str, store_id: int) -> Shard:
         self._check_open()
         directory = join(self.root, store_key(topic, store_id))
@@ -194,6 +195,7 @@ class OpenShards(BulkLoads):
         if str(problem) not in map(str, self.problems):
             self.problems.append(problem)
 
+    @documented
     def refresh(self) -> None:
         """See what a writer in another process has done since; for mode "r", else nothing to do."""
         self._check_open()
@@ -206,6 +208,7 @@ class OpenShards(BulkLoads):
                     self._refresh_shards(topic, self._horizon)
                 self._topics.refresh()
 
+    @documented
     def refresh_topic(self, topic: TopicShards) -> None:
         """Refresh the shards of one topic; the others stay as they were."""
         if self.mode == "r":

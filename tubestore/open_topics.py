@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from tubestore.arguments import whole_number
 from tubestore.clock import Clock
 from tubestore.commit_records import CommitRecords
-from tubestore.errors import InvalidMessage, ReadOnlyStore, StoreClosed, StoreFailed
+from tubestore.errors import InvalidMessage, ReadOnlyStore, StoreClosed, StoreFailed, documented
 from tubestore.filenames import JOURNAL_FILE, OWN_DIRECTORY, join
 from tubestore.housekeeping import Housekeeping
 from tubestore.journalled import JournalledAppends
@@ -82,6 +82,7 @@ class OpenTopics(ABC):
         if writing and self.mode == "r":
             raise ReadOnlyStore(f"{self.root} was opened with mode='r'")
 
+    @documented
     def create_topic(
         self,
         name: str,
@@ -109,6 +110,7 @@ class OpenTopics(ABC):
             self._check_open(writing=True)
             return self._topics.create(name, options, exist_ok=exist_ok)
 
+    @documented
     def change_topic(
         self,
         name: str,
@@ -136,6 +138,7 @@ class OpenTopics(ABC):
                 changed = changed.with_values(max_bytes=max_bytes)
             return self._topics.change(name, changed)
 
+    @documented
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its messages; durable when this returns, whole or not at all.
 
@@ -163,6 +166,7 @@ class OpenTopics(ABC):
             self.journal.forget()
             yield
 
+    @documented
     def describe_topic(self, name: str) -> TopicDescription:
         """Return a topic's settings, and what each of its shards has."""
         topic = self.topic(name)
@@ -184,6 +188,7 @@ class OpenTopics(ABC):
                 )
         return TopicDescription(name, topic.options, tuple(shards))
 
+    @documented
     def ensure_topics(self, wanted: Mapping[str, TopicOptions]) -> list[Topic]:
         """Return topics that have at least these partitions, creating or growing them.
 
@@ -197,6 +202,7 @@ class OpenTopics(ABC):
 
     # -- retention ---------------------------------------------------------------------------
 
+    @documented
     def retain(
         self,
         topics: Iterable[str] | None = None,
@@ -220,6 +226,7 @@ class OpenTopics(ABC):
         chosen, bounds_of = self._chosen(topics), _bounds_of(age_ms(max_age))
         return self._housekeeping.retain(chosen, bounds_of, max_bytes=bound, dry_run=dry_run)
 
+    @documented
     def explain_retention(
         self,
         topics: Iterable[str] | None = None,
@@ -233,6 +240,7 @@ class OpenTopics(ABC):
         chosen, bounds_of = self._chosen(topics), _bounds_of(age_ms(max_age))
         return self._housekeeping.explain(chosen, bounds_of, max_bytes=bound)
 
+    @documented
     def retain_topic(
         self, topic: Topic, max_age: Age | None, max_bytes: int | None, *, dry_run: bool
     ) -> list[SegmentRow]:
@@ -241,6 +249,7 @@ class OpenTopics(ABC):
         bounds = _bounds_of(age_ms(max_age), _checked_size(max_bytes))
         return self._housekeeping.retain([topic], bounds, dry_run=dry_run)
 
+    @documented
     def explain_topic(
         self, topic: Topic, max_age: Age | None, max_bytes: int | None
     ) -> list[SegmentRow]:
@@ -249,6 +258,7 @@ class OpenTopics(ABC):
         bounds = _bounds_of(age_ms(max_age), _checked_size(max_bytes))
         return self._housekeeping.explain([topic], bounds)
 
+    @documented
     def empty_trash(self, grace: Age | None = None) -> int:
         """Delete now what has waited in the trash for `grace`; returns the bytes.
 
@@ -257,6 +267,7 @@ class OpenTopics(ABC):
         self._check_open(writing=True)
         return self._housekeeping.empty_trashes(self._topics, age_ms(grace, "grace"))
 
+    @documented
     def lease(
         self,
         topics: Iterable[str] | None = None,

@@ -25,6 +25,7 @@ from tubestore.errors import (
     MessageTooLarge,
     ReadOnlyStore,
     TubeStoreError,
+    documented,
 )
 from tubestore.formats import (
     FLAG_HAS_ATTRIBUTES,
@@ -180,6 +181,7 @@ class Topic(TopicReader):
         self._next = turn = (self._next + 1) % options.partition_count
         return options.partition_id(turn)
 
+    @documented
     def append_batch(self, data: Any, *, durability: Durability | None = None) -> BatchAck:
         """Append a table of messages; see `tubestore.ingest` for its columns.
 
@@ -217,6 +219,7 @@ class Topic(TopicReader):
         """Return a row for every file of the topic: whether it would go, when, and why (not)."""
         return self._store.explain_topic(self, max_age, max_bytes)
 
+    @documented
     def sync(self) -> None:
         """Bring everything that was taken to stable storage, by earlier processes too."""
         for shard in self.opened_shards():
@@ -224,6 +227,7 @@ class Topic(TopicReader):
                 shard.sync()
         self._store.sync_earlier()
 
+    @documented
     def flush(self) -> None:
         """Write the buffers to the files (page cache)."""
         for shard in self.opened_shards():

@@ -15,6 +15,7 @@ from tubestore.arguments import whole_number
 from tubestore.clock import Time, time_ms
 from tubestore.columns import Columns, columns_for
 from tubestore.entry_sources import EVERYTHING, Filter, item_filter
+from tubestore.errors import documented, documented_rows
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.get_messages import (
     DEFAULT_MAX_BYTES,
@@ -56,6 +57,7 @@ class TopicReader(TopicShards):
 
     # -- pages -------------------------------------------------------------------------------
 
+    @documented
     def read(
         self,
         partition: int,
@@ -99,6 +101,7 @@ class TopicReader(TopicShards):
             truncated=found.truncated,
         )
 
+    @documented
     def read_many(
         self,
         offsets: Mapping[int, Offset],
@@ -160,6 +163,7 @@ class TopicReader(TopicShards):
             known = ", ".join(ALL_COLUMNS)
             raise ValueError(f"columns {', '.join(unknown)}: known are {known}") from None
 
+    @documented
     def get_messages(
         self,
         partition: int,
@@ -213,7 +217,9 @@ class TopicReader(TopicShards):
         view = self._view_of(partition)
         chosen = self._columns(None, verify)
         wanted = make_filter(filter_items, start, end)
-        return self._messages_of(view, int(partition), self._resolve(view, offset), wanted, chosen)
+        position = self._resolve(view, offset)
+        rows = self._messages_of(view, int(partition), position, wanted, chosen)
+        return documented_rows(rows, self.root)
 
     @staticmethod
     def _messages_of(
@@ -299,7 +305,8 @@ class TopicReader(TopicShards):
         _check_limits(limit=limit, max_bytes=max_bytes)
         chosen = self._columns(columns, verify, zero_copy)
         wanted = make_filter(filter_items, start, end)
-        batches = _scanned(self.views(), chosen, wanted, limit, max_bytes)
+        rows = _scanned(self.views(), chosen, wanted, limit, max_bytes)
+        batches = documented_rows(rows, self.root)
         return pa.RecordBatchReader.from_batches(chosen.schema, batches)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tubestore import positions
 from tubestore.arguments import whole_number
 from tubestore.clock import Clock, Time, time_ms
-from tubestore.errors import InvalidMessage, OffsetOutOfRange, StoreClosed, again
+from tubestore.errors import InvalidMessage, OffsetOutOfRange, StoreClosed, again, documented
 from tubestore.formats import PARTITIONS_PER_STORE
 from tubestore.message_store import MessageStore
 from tubestore.options import StoreOptions, TopicOptions
@@ -67,6 +67,11 @@ class TopicShards:
         self._lock = Lock()
         #: Why no shard is opened any more.
         self._refusal: StoreClosed | None = None
+
+    @property
+    def root(self) -> str:
+        """The directory of the store."""
+        return self._store.root
 
     def adopt(self, options: TopicOptions) -> None:
         """Take over changed settings."""
@@ -130,6 +135,7 @@ class TopicShards:
         """The ids of all partitions: store id * 10,000 + place."""
         return [self.options.partition_id(n) for n in range(self.options.partition_count)]
 
+    @documented
     def views(self) -> list[ShardView]:
         """Return all shards as they are at one moment: a published job is in all or in none."""
         while True:
@@ -160,12 +166,14 @@ class TopicShards:
 
     # -- places ------------------------------------------------------------------------------
 
+    @documented
     def first_offset(self, partition: int) -> int:
         """Return the offset of a partition's first message; that of the next one if it is empty."""
         view = self._view_of(partition)
         found = positions.ahead(view.sources(view.index_start), partition, view.index_start, 0)
         return view.index_end if found is None else found
 
+    @documented
     def last_offset(self, partition: int) -> int | None:
         """Return the offset of a partition's last message; None if it is empty."""
         view = self._view_of(partition)
@@ -175,12 +183,14 @@ class TopicShards:
         """Return the offset behind the last message of the partition's shard: "latest"."""
         return self._view_of(partition).index_end
 
+    @documented
     def count(self, partition: int, start: Offset = "earliest", end: Offset = "latest") -> int:
         """Return how many messages a partition has at the offsets [start, end)."""
         view = self._view_of(partition)
         low, high = self._resolve(view, start), self._resolve(view, end)
         return positions.count(view.sources(low), partition, low, high)
 
+    @documented
     def skip(self, partition: int, offset: Offset, count: int) -> int:
         """Return the offset from which a read leaves out `count` messages; back if it is negative.
 
@@ -194,6 +204,7 @@ class TopicShards:
         found = positions.back(view.backwards(), partition, view.index_start, at, -count)
         return view.index_start if found is None else found
 
+    @documented
     def offset_at(self, partition: int, time: Time, *, boundary: Boundary = "lower") -> int:
         """Return the offset of a message by when it was received, whatever order they came in.
 
@@ -217,6 +228,7 @@ class TopicShards:
             return self.first_offset(partition) if after is None else after.offset
         return before.offset
 
+    @documented
     def partitions(self) -> pa.Table:
         """Return a row a partition: partition, first, next, count, bytes, oldest.
 
