@@ -201,6 +201,7 @@ def plans(options: dict[str, Any]) -> Iterator[list[tuple[str, dict[str, Any]]]]
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "shards": {"journal_size_bytes": 0},
+    "journal": {"journal_shards_min": 2},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import tubestore
 from tubestore.check import check
 from tubestore.clock import ManualClock
-from tubestore.errors import StoreFailed
+from tubestore.errors import StoreFailed, TubeStoreError
 from tubestore.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.vfs import Vfs
@@ -424,3 +425,28 @@ def test_a_forked_child_is_not_stopped_by_a_lock_of_its_parent(memory_vfs: Memor
     held.release()
     with pytest.raises(tubestore.StoreClosed):
         store.append_batch(mixed(0))
+
+
+def test_a_journal_that_a_full_disk_keeps_from_being_emptied_is_one_line_in_the_log(
+    memory_vfs: MemoryVfs, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lines() -> int:
+        return sum(record.name == "tubestore.journalled" for record in caplog.records)
+
+    faulty = FaultyVfs(memory_vfs)
+    settings: dict[str, Any] = {"background": False, "journal_shards_min": 2}
+    with tubestore.open("/s", vfs=faulty, clock=clock, **settings) as store:
+        for name in "ab":
+            store.create_topic(name)
+        rows = {"topic": ["a", "b"], "body": [b"x", b"y"]}
+        for times in (1, 2):
+            store.append_batch(rows)
+            faulty.fail("pwrite", path=".tube", error=errno.ENOSPC, forever=True)
+            for _ in range(5):
+                clock.advance(60_000)
+                with contextlib.suppress(TubeStoreError):
+                    store.maintain()
+            assert lines() == times
+            faulty.heal()
+            clock.advance(60_000)
+            store.maintain()

@@ -77,6 +77,8 @@ class JournalledAppends:
         #: When this generation began (monotonic seconds).
         self._begun = 0.0
         self._left = LeftMessages()
+        #: Whether the log has a line about the journal that holds still.
+        self._in_trouble = False
 
     def go_on(self, frames: LeftJournal, left: LeftMessages) -> None:
         """Write behind the frames of a process that was killed; its shards open when used.
@@ -194,10 +196,11 @@ class JournalledAppends:
         try:
             self._journal.write(names, parts, entries, data)
         except OSError as error:
-            log.warning("the journal: %s; the shards write at once", error)
+            self._say(f"{error}; the shards write at once")
             for shard in shards:
                 shard.leave_journal()
             return None
+        self._in_trouble = False
         return self._base + self._journal.size
 
     def _append_directly(
@@ -297,12 +300,17 @@ class JournalledAppends:
     def _try_to_settle(self) -> bool:
         return self._try(self.settle)
 
-    @staticmethod
-    def _try(empty: Callable[[], None]) -> bool:
+    def _say(self, trouble: str) -> None:
+        """Log what is wrong with the journal, once until it was written or emptied again."""
+        if not self._in_trouble:
+            self._in_trouble = True
+            log.warning("the journal: %s", trouble)
+
+    def _try(self, empty: Callable[[], None]) -> bool:
         try:
             empty()
         except TubeStoreError as error:
-            log.warning("the journal cannot be emptied: %s", error)
+            self._say(f"it cannot be emptied: {error}")
             return False
         return True
 
@@ -348,6 +356,7 @@ class JournalledAppends:
         self._base += self._journal.size
         self._commits.reach_without(self._base)
         self._journal.begin_anew(self._next_id())
+        self._in_trouble = False
         self._promised = False
 
     def abandon(self) -> None:
