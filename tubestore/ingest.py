@@ -63,7 +63,7 @@ def as_table(data: Any, *, with_topic: bool, with_ids: bool = False) -> pa.Table
             table = _table_of_rows(data)
         else:
             table = data if isinstance(data, pa.Table) else pa.table(data)
-    except (TypeError, ValueError, pa.ArrowException) as error:
+    except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise InvalidMessage(f"not a table of messages: {error}") from error
     names = table.column_names
     if table.num_rows == 0 and not names:
@@ -104,7 +104,7 @@ def split_topics(table: pa.Table) -> tuple[list[str], Array]:
     # Through text: a dictionary may hold values that no row has.
     encoded = names.cast(pa.string()).dictionary_encode()
     codes = encoded.indices.to_numpy().astype(np.int64)
-    return [str(name) for name in encoded.dictionary.to_pylist()], codes
+    return [str(name) for name in _listed(encoded.dictionary, "topic")], codes
 
 
 def column(table: pa.Table, name: str) -> pa.Array | None:
@@ -215,7 +215,7 @@ def hash_key(key: str | bytes) -> int:
 
 def _hash_keys(keys: pa.Array, round_robin: Callable[..., Array], codes: Array) -> Array:
     encoded = keys.dictionary_encode()
-    hashes = np.array([hash_key(k) for k in encoded.dictionary.to_pylist()], np.uint64)
+    hashes = np.array([hash_key(k) for k in _listed(encoded.dictionary, "key")], np.uint64)
     if keys.null_count == 0:
         return np.asarray(hashes[encoded.indices.to_numpy()])
     places = encoded.indices.fill_null(-1).to_numpy()
@@ -276,7 +276,11 @@ def _times(given: Columns, count: int, now_ms: int) -> Array:
         return _filled(count, now_ms, np.int64)
     if not pa.types.is_timestamp(stamps.type) or stamps.type.tz is None or stamps.null_count:
         raise InvalidMessage("column received_time: timestamps with a zone, without null")
-    numbers = stamps.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    try:  # finer units are cut off; seconds may be too many for ms
+        milliseconds = stamps.cast(pa.timestamp("ms", "UTC"), safe=stamps.type.unit == "s")
+    except pa.ArrowInvalid as error:
+        raise InvalidMessage(f"column received_time: {error}") from error
+    numbers = milliseconds.cast(pa.int64())
     return np.asarray(numbers.to_numpy())
 
 
@@ -302,6 +306,14 @@ def _maps(given: Columns) -> pa.Array | None:
     raise InvalidMessage(f"column attributes: {kind} is no map of texts")
 
 
+def _listed(values: pa.Array, name: str) -> list[Any]:
+    """Return a column's values; InvalidMessage for texts that are no UTF-8."""
+    try:
+        return list(values.to_pylist())
+    except UnicodeDecodeError as error:
+        raise InvalidMessage(f"column {name}: no UTF-8: {error}") from error
+
+
 def _is_text(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
@@ -320,7 +332,7 @@ def _attributes(
     key_codes = _filled(count, NO_KEY_CODE, np.int32)
     if items is not None:
         items = items.dictionary_encode()
-        codes = [key_code_of(item) for item in items.dictionary.to_pylist()]
+        codes = [key_code_of(item) for item in _listed(items.dictionary, "filter_item")]
         places = items.indices.fill_null(-1).to_numpy()
         key_codes = np.array([*codes, NO_KEY_CODE], np.int32)[places]
     if items is None and maps is None:
@@ -336,7 +348,7 @@ def _prefixes(
     if maps is None or maps.null_count == count:
         assert items is not None
         # The text depends on the item and the minute only: encode each pair once.
-        texts = items.dictionary.to_pylist()
+        texts = _listed(items.dictionary, "filter_item")
         places = items.indices.fill_null(-1).to_numpy().astype(np.int64)
         minutes = times // 60_000
         low = int(minutes.min(initial=0))
@@ -349,9 +361,12 @@ def _prefixes(
             text = texts[place - 1] if place else None
             distinct.append(encode_prefix(text, (minute + low) * 60_000))
         return pa.array(distinct, pa.large_binary()).take(pa.array(rows))
-    texts = items.to_pylist() if items is not None else [None] * count
+    texts = _listed(items, "filter_item") if items is not None else [None] * count
     # Dicts may have come as a struct, in which what one of them lacks is null.
-    given = [{k: v for k, v in dict(p or ()).items() if v is not None} for p in maps.to_pylist()]
+    given = [
+        {k: v for k, v in dict(p or ()).items() if v is not None}
+        for p in _listed(maps, "attributes")
+    ]
     rows_ = zip(texts, times.tolist(), given, strict=True)
     return pa.array([encode_prefix(*row) for row in rows_], pa.large_binary())
 

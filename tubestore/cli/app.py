@@ -347,7 +347,9 @@ def publish(
     ],
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILES", help="Arrow or Parquet files, .arrow or .parquet."),
+        typer.Argument(
+            metavar="FILES", help="Files of messages: .parquet, .arrow, .jsonl or .csv."
+        ),
     ] = None,
     staged: Annotated[
         str | None,

@@ -132,9 +132,12 @@ def printing(
     assert out is not None
     special = os.path.exists(out) and not os.path.isfile(out)  # /dev/null, a named pipe
     target = out if special else f"{out}.part"
+    if not special:  # a new file, never what a link of that name leads to
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(target)
     try:
         with (
-            open(target, "w", encoding="utf-8", newline="") as file,
+            open(target, "w" if special else "x", encoding="utf-8", newline="") as file,
             contextlib.redirect_stdout(file),
         ):
             yield output

@@ -16,12 +16,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
+import pyarrow as pa
+
 from tubestore.cli.arguments import parse_bound
 from tubestore.cli.errors import UsageMistake
+from tubestore.clock import SystemClock
 from tubestore.formats import ATTRIBUTE_TIME, ATTRIBUTE_TYPE, PAYLOAD_SIZE_MAX
+from tubestore.messages import MESSAGE_SCHEMA
 
 _BLOCK_BYTES = 1 << 20
 _LOOK_SECONDS = 0.5
+_NUMBER_MAX = 1 << 63
+#: How much of a value an error shows.
+_SHOWN = 60
 
 #: What a JSON line may have; the second set is printed by `read` and `dump` and has no say here.
 _FIELDS = {"body", "text", "partition", "partition_id", "key", "filter_item", "attributes"}
@@ -31,6 +38,18 @@ _PASSED_OVER = {"topic", "msg_id", "report_address"}
 PLACE_COLUMNS = {"store_id", "offset", "index_offset", "data_offset", "data_size"}
 PLACE_COLUMNS |= {"key_code", "flag", "checksum", "state"}
 _PASSED_OVER |= PLACE_COLUMNS
+
+
+#: Columns of a batch; those that no row has are left out.
+_TYPES = {
+    "topic": pa.string(),
+    "body": pa.large_binary(),
+    "partition": pa.int64(),
+    "key": pa.string(),
+    "filter_item": pa.string(),
+    "attributes": MESSAGE_SCHEMA.field("attributes").type,
+    "received_time_ms": pa.int64(),
+}
 
 
 class Block(NamedTuple):
@@ -108,14 +127,47 @@ def lines_of(block: Block, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def rows_of(block: Block, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a message a JSON line."""
+    return [row for _, row in lined_rows_of(block, defaults)]
+
+
+def lined_rows_of(
+    block: Block, defaults: Mapping[str, Any], *, with_topic: bool = False
+) -> list[tuple[int, dict[str, Any]]]:
+    """Return (line, message) of each JSON line; `with_topic`: a message may name its topic."""
     rows = []
     for number, line in enumerate(block.data.split(b"\n"), block.first_line):
         if line.strip():
             try:
-                rows.append({**defaults, **_row(json.loads(line))})
+                given = json.loads(line.decode())
+                row = {**defaults, **_row(given)}
+                if with_topic and given.get("topic") is not None:
+                    row["topic"] = _typed("topic", given["topic"], str)
+                rows.append((number, row))
+            except UnicodeDecodeError as error:
+                text = "gzip; unpack it first" if line[:2] == b"\x1f\x8b" else f"no UTF-8: {error}"
+                raise UsageMistake(f"{block.name}, line {number}: {text}") from error
+            except RecursionError as error:
+                raise UsageMistake(f"{block.name}, line {number}: nested too deeply") from error
             except (ValueError, TypeError, AttributeError, UsageMistake) as error:
                 raise UsageMistake(f"{block.name}, line {number}: {error}") from error
     return rows
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return messages as a table; columns that no row has are left out."""
+    used = {name for row in rows for name in row}
+    if "received_time_ms" in used:
+        now = SystemClock().now_ms()
+        rows = [{"received_time_ms": now, **row} for row in rows]
+    if "partition" in used and any("partition" not in row for row in rows):
+        raise UsageMistake("some messages name a partition and some do not; --partition for all?")
+    return pa.table(
+        {
+            name: pa.array([row.get(name) for row in rows], kind)
+            for name, kind in _TYPES.items()
+            if name in used
+        }
+    )
 
 
 def _row(given: Any) -> dict[str, Any]:
@@ -128,21 +180,47 @@ def _row(given: Any) -> dict[str, Any]:
     row: dict[str, Any] = {"body": _body(given)}
     partition = given.get("partition", given.get("partition_id"))
     time = given.get("received_time", given.get("received_time_ms"))
-    if time is not None:
-        row["received_time_ms"] = parse_bound(time) if isinstance(time, str) else time
-    attributes = dict(given.get("attributes") or {})
-    attributes.pop(ATTRIBUTE_TIME, None)  # it is made from the received time
+    if isinstance(time, str):
+        time = parse_bound(time)
+    if isinstance(partition, str):
+        partition = int(partition)
+    attributes = _typed("attributes", given.get("attributes") or {}, dict)
+    for name, value in attributes.items():
+        _typed(f"attribute {name!r}", value, str)
+    attributes = {n: v for n, v in attributes.items() if n != ATTRIBUTE_TIME}  # of received_time
     item = attributes.pop(ATTRIBUTE_TYPE, None)
     values = {
-        "partition": int(partition) if isinstance(partition, str) else partition,
-        "key": given.get("key"),
-        "filter_item": given.get("filter_item") or item,
+        "partition": _typed("partition", partition, int),
+        "received_time_ms": _typed("received_time", time, int),
+        "key": _typed("key", given.get("key"), str),
+        "filter_item": _typed("filter_item", given.get("filter_item"), str) or item,
         "attributes": attributes or None,
     }
-    for name, kind in {"partition": int, "key": str, "filter_item": str}.items():
-        if values[name] is not None and not isinstance(values[name], kind):
-            raise UsageMistake(f"{name} {values[name]!r} is no {kind.__name__}")
     return row | {name: value for name, value in values.items() if value is not None}
+
+
+_KINDS = {int: "a whole number", str: "text", dict: "an object"}
+
+
+def _typed(name: str, value: Any, kind: type) -> Any:
+    """Return a field's value, None for null; UsageMistake for one of another type."""
+    if value is None:
+        return None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise UsageMistake(f"{name} {_shown(value)} is not {_KINDS[kind]}")
+    if isinstance(value, int) and not -_NUMBER_MAX <= value < _NUMBER_MAX:
+        raise UsageMistake(f"{name} {_shown(value)} does not fit into 64 bits")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise UsageMistake(f"{name}: no text: {error}") from error
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _body(given: Mapping[str, Any]) -> bytes:
@@ -150,7 +228,9 @@ def _body(given: Mapping[str, Any]) -> bytes:
     if (text is None) == (given.get("body") is None):
         raise UsageMistake("one of body (base64) and text is needed")
     if text is not None:
-        return str(text).encode("utf-8", "surrogatepass")
+        if not isinstance(text, str):
+            raise UsageMistake(f"text {_shown(text)} is not text")
+        return text.encode("utf-8", "surrogatepass")
     try:
         return base64.b64decode(given["body"], validate=True)
     except (binascii.Error, TypeError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ import tubestore
 from tubestore.cli.arguments import printing
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import UsageMistake
-from tubestore.cli.intake import PLACE_COLUMNS, check_readable
+from tubestore.cli.intake import PLACE_COLUMNS
 from tubestore.cli.opening import is_empty, open_existing
 from tubestore.cli.output import Format, Output, emit_object, emit_rows
+from tubestore.cli.tables import blaming, check_files, tables_of
 from tubestore.errors import InvalidMessage, UnknownTopic
 from tubestore.formats import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
 from tubestore.job_files import StagedFile, check_job_id
@@ -55,7 +56,7 @@ def publish(
     if bool(files) == bool(staged):
         raise UsageMistake("give files to load, or --staged with what tasks have staged")
     check_job_id(job_id)
-    _check_names(files)
+    check_files(list(files))
     before = _staged_before(staged) if staged else []
     if is_empty(root) and not create and topic is None:
         raise UsageMistake(f"{root}: there are no topics; --create makes those that are missing")
@@ -81,7 +82,7 @@ def publish(
 def _staged_before(path: str) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in Path(path).read_text().splitlines() if line.strip()]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageMistake(f"{path}: not JSON Lines: {error}") from error
 
 
@@ -95,13 +96,13 @@ def _stage(
     settings = {name: store.topic(name).options for name in store.topics()}
     with StagedWriter(root, job_id, f"cli-{uuid.uuid4().hex[:8]}", topics=settings) as writer:
         for path in files:
-            for batch in _batches(path):
-                table = pa.Table.from_batches([batch])
-                table = _as_given(table)
-                if "topic" not in table.column_names and topic is not None:
-                    names = pa.array([topic] * table.num_rows, pa.string())
-                    table = table.append_column("topic", names)
-                writer.write(table)
+            for where, table in tables_of(path):
+                with blaming(where):
+                    table = _as_given(table)
+                    if "topic" not in table.column_names and topic is not None:
+                        names = pa.array([topic] * table.num_rows, pa.string())
+                        table = table.append_column("topic", names)
+                    writer.write(table)
         return writer.finish()
 
 
@@ -118,27 +119,6 @@ def _as_given(table: pa.Table) -> pa.Table:
             place, "attributes", pa.MapArray.from_arrays(ends.astype(np.int32), *mine)
         )
     return table
-
-
-def _check_names(files: Sequence[str]) -> None:
-    for path in files:
-        if not path.endswith((".parquet", ".arrow")):
-            raise UsageMistake(f"{path}: a file to load is named .arrow or .parquet")
-    check_readable(files)
-
-
-def _batches(path: str) -> Iterator[pa.RecordBatch]:
-    try:
-        if path.endswith(".parquet"):
-            import pyarrow.parquet
-
-            yield from pyarrow.parquet.ParquetFile(path).iter_batches()
-        else:
-            with pa.memory_map(path) as file, pa.ipc.open_file(file) as reader:
-                for number in range(reader.num_record_batches):
-                    yield reader.get_batch(number)
-    except pa.ArrowException as error:
-        raise UsageMistake(f"{path}: {error}") from error
 
 
 def recover(root: str, *, out: str | None, format: Format) -> None:

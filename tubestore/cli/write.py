@@ -6,31 +6,26 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 import tubestore
 from tubestore.cli.arguments import InputFormat
 from tubestore.cli.columns import Column
 from tubestore.cli.errors import UsageMistake
-from tubestore.cli.intake import Block, blocks_of, check_readable, lines_of, rows_of, total_bytes
+from tubestore.cli.intake import (
+    Block,
+    blocks_of,
+    check_readable,
+    lines_of,
+    rows_of,
+    table_of,
+    total_bytes,
+)
 from tubestore.cli.opening import open_existing, open_or_make
 from tubestore.cli.output import Format, Output, emit_object
-from tubestore.clock import SystemClock
 from tubestore.errors import NotAStore, TopicExists, TubeStoreError, UnknownTopic
-from tubestore.messages import MESSAGE_SCHEMA
 from tubestore.options import Durability
 from tubestore.topic import Topic
 from tubestore.vfs import OsVfs
 
-#: Columns of a batch; those that no row has are left out.
-_TYPES = {
-    "body": pa.large_binary(),
-    "partition": pa.int64(),
-    "key": pa.string(),
-    "filter_item": pa.string(),
-    "attributes": MESSAGE_SCHEMA.field("attributes").type,
-    "received_time_ms": pa.int64(),
-}
 _DONE = (
     Column("topic"),
     Column("messages", "int64"),
@@ -108,25 +103,9 @@ def _append_block(
     done["empty_lines"] += block.lines - len(rows)
     if not rows:
         return
-    topic.append_batch(_table(rows), durability=durability)
+    topic.append_batch(table_of(rows), durability=durability)
     done["messages"] += len(rows)
     done["bytes"] += sum(len(row["body"]) for row in rows)
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    used = {name for row in rows for name in row}
-    if "received_time_ms" in used:
-        now = SystemClock().now_ms()
-        rows = [{"received_time_ms": now, **row} for row in rows]
-    if "partition" in used and any("partition" not in row for row in rows):
-        raise UsageMistake("some messages name a partition and some do not; --partition for all?")
-    return pa.table(
-        {
-            name: pa.array([row.get(name) for row in rows], kind)
-            for name, kind in _TYPES.items()
-            if name in used
-        }
-    )
 
 
 def _explain(error: Exception, block: Block, taken: int) -> None:
