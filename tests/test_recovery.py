@@ -17,6 +17,7 @@ from tests.support.tube import (
     scanned,
     write_rows,
 )
+from tubestore.check import check
 from tubestore.formats import DATA_HEADER, INDEX_ENTRY
 from tubestore.message_store import MessageStore
 from tubestore.messages import (
@@ -365,6 +366,51 @@ def test_without_room_for_what_is_cut_opening_is_refused_and_nothing_goes(
     with pytest.raises(OSError, match="No space"):
         open_shard(faulty, HOME)
     assert {p: memory_vfs.read_file(p) for p in (DATA, INDEX)} == before
+
+
+def killed_behind_a_checkpoint(vfs: MemoryVfs) -> None:
+    """Leave a shard whose checkpoint is of its first five messages, of twenty."""
+    write_rows(vfs, ROWS[:5], HOME)
+    saved = vfs.read_file(CHECKPOINT)
+    write_rows(vfs, ROWS[5:], HOME)
+    vfs.replace_file(CHECKPOINT, saved)
+
+
+def checked(vfs: MemoryVfs) -> list[tuple[str, str]]:
+    findings = check("/store", vfs=vfs, wait=lambda _: None)
+    return [(str(f.reason), f.severity) for f in findings]
+
+
+def test_a_hole_above_what_was_synced_is_told_from_damage_after_a_restart(
+    memory_vfs: MemoryVfs,
+) -> None:
+    killed_behind_a_checkpoint(memory_vfs)
+    start = starts_of(memory_vfs)[7]
+    patch(memory_vfs, DATA, start, bytes(starts_of(memory_vfs)[9] - start))
+    patch(memory_vfs, INDEX, 7 * ENTRY_SIZE, bytes(2 * ENTRY_SIZE))
+    memory_vfs.reboot()
+    shard = open_shard(memory_vfs, HOME)
+    (problem,) = shard.recovered.problems
+    assert problem.reason.endswith("not known to be synced")
+    assert [row["state"] == STATE_OK for row in scanned(shard.view())].count(False) == 2
+    shard.close()
+    assert {*checked(memory_vfs)} == {("never_synced", "warning")}
+    patch(memory_vfs, DATA, starts_of(memory_vfs)[15] + HEADER_SIZE, b"#")
+    found = {*checked(memory_vfs)} - {("stale_cache", "warning")}
+    assert found == {("never_synced", "warning"), ("bad_checksum", "error")}
+
+
+@pytest.mark.parametrize("where", ["on the same boot", "below the checkpoint"])
+def test_damage_that_no_power_cut_can_have_left_is_an_error(
+    memory_vfs: MemoryVfs, where: str
+) -> None:
+    killed_behind_a_checkpoint(memory_vfs)
+    number = 7 if where == "on the same boot" else 3
+    patch(memory_vfs, DATA, starts_of(memory_vfs)[number] + HEADER_SIZE, b"#")
+    if where == "below the checkpoint":
+        memory_vfs.reboot()
+    open_shard(memory_vfs, HOME).close()
+    assert {severity for reason, severity in checked(memory_vfs)} == {"error"}
 
 
 def test_no_damage_means_no_write(memory_vfs: MemoryVfs) -> None:

@@ -17,6 +17,8 @@ from tubestore.filenames import POSTINGS_SUFFIX, TIMES_SUFFIX
 from tubestore.layout import Buffer, Field, Layout
 
 CHECKPOINT_VERSION = 1
+#: How the reason of damage ends that a power cut can have left, since nothing had synced the place.
+NEVER_SYNCED = "; written before the machine restarted, and not known to be synced"
 #: How many bytes before an end a checkpoint has the digest of.
 CHECKPOINT_DIGEST_BYTES = 4096
 
@@ -32,6 +34,8 @@ class Checkpoint:
     version: int = CHECKPOINT_VERSION
     #: Damage below the ends that opening found and kept: [from, to, why], data offsets.
     damages: list[tuple[int, int, str]] = field(default_factory=list)
+    #: Boot of the machine in which it was written; "" in those of before.
+    boot: str = ""
 
     @classmethod
     def parse(cls, data: bytes) -> Checkpoint:

@@ -21,14 +21,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from tubestore.cache_formats import DIGEST_BLOCK_BYTES
+from tubestore.cache_formats import DIGEST_BLOCK_BYTES, NEVER_SYNCED
 from tubestore.digest_check import check_digests
 from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, segment_name
 from tubestore.findings import REASONS, Finding
 from tubestore.inspection import walk
 from tubestore.records import ENTRY_SIZE
 from tubestore.shard_files import ShardFiles, StoredFile, find_shards, list_shard
-from tubestore.state_check import check_caches, check_state
+from tubestore.state_check import check_caches, check_state, known_holes
 from tubestore.verdicts import Reason
 from tubestore.vfs import OsVfs, Vfs
 
@@ -38,6 +38,14 @@ __all__ = ["REASONS", "Finding", "Reason", "check"]
 _LOOKS = 4
 _PAUSE = 0.1
 _OF_INDEX = {Reason.BAD_ENTRY, Reason.ENTRY_DIFFERS, Reason.OWN_OFFSET, Reason.MISSING}
+#: What a lost sector is found as.
+_LOST = {
+    Reason.BAD_ENTRY,
+    Reason.MISSING,
+    Reason.BAD_RECORD,
+    Reason.BAD_CHECKSUM,
+    Reason.UNREFERENCED,
+}
 #: Next to each other in a file, these are one finding.
 _JOINED = {*_OF_INDEX, Reason.UNINDEXED}
 
@@ -167,16 +175,21 @@ def _check_lengths(files: tuple[StoredFile, ...]) -> Iterator[Finding]:
 def _findings_of(vfs: Vfs, shard: ShardFiles) -> Iterator[tuple[Finding, int, int]]:
     """Go through the walk's verdicts: (finding, its rows, its bytes in the file)."""
     index_end = shard.index[-1].end // ENTRY_SIZE * ENTRY_SIZE if shard.index else 0
+    holes = known_holes(vfs, shard)
+    covered = shard.data[0].start if shard.data else 0
     for stretch in walk(vfs, shard):
+        place = stretch.data_offset if stretch.data_size else covered
+        covered = max(covered, stretch.data_offset + stretch.data_size)
         if stretch.verdict is None:
             continue
+        reason, message = stretch.verdict, stretch.message
+        if reason in _LOST and any(start <= place < end for start, end in holes):
+            reason, message = Reason.NEVER_SYNCED, f"{reason}: {message}{NEVER_SYNCED}"
         of_index = stretch.verdict in _OF_INDEX and not stretch.in_record
         offset = stretch.index_offset if of_index else stretch.data_offset
         file = _holder(shard.index if of_index else shard.data, offset)
         at_end = stretch.index_offset >= index_end and not of_index
-        found = Finding(
-            file.path, offset - file.start, stretch.verdict, stretch.message, at_end=at_end
-        )
+        found = Finding(file.path, offset - file.start, reason, message, at_end=at_end)
         length = ENTRY_SIZE * len(stretch.entries) if of_index else stretch.data_size
         yield found, len(stretch.entries), length
 

@@ -33,6 +33,7 @@ def write_checkpoint(files: MsgFileStore, index_end: int, data_end: int) -> None
             _digest(files.index, index_end),
             _digest(files.data, data_end),
             damages=damages,
+            boot=files.vfs.boot_id(),
         )
         # Not `asdict`, which copies deeply: a store that is closed writes one a shard.
         data = json.dumps({name: getattr(checkpoint, name) for name in _FIELDS}).encode()

@@ -52,6 +52,10 @@ REASONS: dict[Reason, tuple[str, str]] = {
         "error",
         "a sealed file has changed since: bits that only its digests show; nothing mends them",
     ),
+    Reason.NEVER_SYNCED: (
+        "warning",
+        "a hole that a power cut left in what was not synced yet; opening found and kept it",
+    ),
     Reason.TORN: ("error", "bytes behind the last record: an unfinished write; opening cuts them"),
 }
 

@@ -25,6 +25,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from tubestore.layout import Buffer
@@ -561,9 +562,12 @@ class OsVfs:
 
     def boot_id(self) -> str:
         """Identify this boot of the machine."""
-        try:
-            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        except (
-            OSError
-        ):  # not Linux: every process counts as a boot, so only what is synced is trusted
-            return f"pid-{os.getpid()}"
+        return _boot_id(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _boot_id(pid: int) -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux: every process is a boot, so only what is synced is trusted
+        return f"pid-{pid}"

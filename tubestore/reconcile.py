@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from tubestore.cache_formats import NEVER_SYNCED
 from tubestore.errors import CorruptRecord
 from tubestore.evidence import is_lost, judge
 from tubestore.file_store import Damage, MsgFileStore
@@ -69,6 +70,9 @@ class RecoverReport:
     data_cut: int = 0
     index_cut: int = 0
     problems: list[CorruptRecord] = field(default_factory=list)
+    #: Whether a power cut can have lost what is looked at: it lies above the checkpoint of another
+    #: boot of the machine.
+    never_synced: bool = False
 
 
 def note_problem(report: RecoverReport, segment: FileSegment, position: int, reason: str) -> None:
@@ -82,6 +86,8 @@ def note_damage(
 ) -> None:
     """Take down damage [start, end) of the data that is kept."""
     segment = files.data.find(start)
+    if report.never_synced:
+        reason += NEVER_SYNCED
     if segment is not None:
         files.damages = (*files.damages, Damage(start, end, reason))
         note_problem(report, segment, start - segment.start, reason)

@@ -50,6 +50,8 @@ def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
     if index_from == files.index.end and data_from == files.data.end:
         return report
     known = len(files.damages)
+    boot = checkpoint.boot if checkpoint is not None else ""
+    report.never_synced = boot not in ("", files.vfs.boot_id())
     Reconciler(files, report, set_aside, index_from, data_from).run()
     if len(files.damages) > known:  # later openings do not look there again, and are to know
         files.sync()

@@ -12,6 +12,7 @@ import xxhash
 
 from tubestore.cache_formats import (
     CHECKPOINT_DIGEST_BYTES,
+    NEVER_SYNCED,
     SEGMENT_CACHES,
     Checkpoint,
     signed_digest,
@@ -149,6 +150,16 @@ def check_caches(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
             trouble = _segment_cache_trouble(vfs, path, name, shard, *SEGMENT_CACHES[suffix])
         if trouble is not None:
             yield Finding(path, 0, Reason.STALE_CACHE, trouble)
+
+
+def known_holes(vfs: Vfs, shard: ShardFiles) -> list[tuple[int, int]]:
+    """Return what opening kept of the data that a power cut had lost, [from, to) each."""
+    path = join(shard.directory, OWN_DIRECTORY, CHECKPOINT_FILE)
+    try:
+        found = Checkpoint.parse(vfs.read_file(path))
+    except (OSError, ValueError):
+        return []
+    return [(start, end) for start, end, why in found.damages if why.endswith(NEVER_SYNCED)]
 
 
 def _checkpoint_trouble(vfs: Vfs, path: str, shard: ShardFiles) -> str | None:

@@ -57,6 +57,7 @@ class Reason(enum.StrEnum):
     UNREFERENCED = "unreferenced"
     TORN = "torn"
     DIGEST_DIFFERS = "digest_differs"
+    NEVER_SYNCED = "never_synced"
 
 
 OK = "ok"
