@@ -121,6 +121,7 @@ def make_store(*, journalled: bool) -> Disk:
     store.sync()  # keeps the lists
     if journalled:
         store.append_batch(batch(200, ("a", "b")))
+        store.lease(["a"], ttl="1d")
         store.abandon("killed")
         vfs.release_locks()
     else:
@@ -329,6 +330,47 @@ def test_a_message_is_lost_only_where_its_own_bits_were_flipped() -> None:
         hit = {shard_of(flip.path) for flip in flips}
         assert {shard for shard, _ in lost} <= hit, f"CRASH_SEED={seed}, {flips}"
         assert rows.keys() <= whole.keys(), f"CRASH_SEED={seed}, {flips}"
+
+
+@pytest.mark.crash
+def test_opening_keeps_what_it_cuts_or_overwrites_of_flipped_streams() -> None:
+    """A byte is as it was, or as it was sent, or in the quarantine, or a zero of the end."""
+    seed = seed_from_environment()
+    print(f"CRASH_SEED={seed}")
+    disk = make_store(journalled=False)
+    sent = disk.tree()
+    for number in range(FLIPS):
+        flips = draw(disk, Random(hash((seed, number))), is_stream)
+        vfs = damaged(disk, flips)
+        for name in ("a-0", "b-0", "b-1"):
+            vfs.remove(f"{ROOT}/{name}/.tubestore/checkpoint.json")
+        before = vfs.tree()
+        with open_store(vfs) as store:
+            shown(store)
+        after = vfs.tree()
+        for path in filter(is_stream, sent):
+            old, new = before[path], after.get(path, b"")
+            lost = [
+                at
+                for at, byte in enumerate(old)
+                if new[at : at + 1] != bytes([byte])
+                and new[at : at + 1] != sent[path][at : at + 1]
+                and (byte or at < len(new))
+                and byte not in kept_bytes(after, path, at)
+            ]
+            assert not lost, f"CRASH_SEED={seed}, {flips}: {path} at {lost}"
+
+
+def kept_bytes(tree: dict[str, bytes], path: str, position: int) -> set[int]:
+    """Return what the quarantine has of a byte of a file."""
+    name = path.removeprefix(f"{ROOT}/").replace("/", "+")
+    found = set()
+    for other, data in tree.items():
+        kept, _, start = other.rpartition("/")[2].partition("@")
+        at = position - int(start.partition("~")[0] or 0)
+        if "/quarantine/" in other and kept.partition("~")[0] == name and 0 <= at < len(data):
+            found.add(data[at])
+    return found
 
 
 # -- check and recovery ------------------------------------------------------------------------

@@ -339,6 +339,18 @@ def test_the_part_of_a_record_that_an_unfinished_write_leaves_is_cut_without_a_c
     assert quarantined(memory_vfs) == {}
 
 
+def test_a_last_record_with_an_entry_and_a_damaged_length_is_no_unfinished_write(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.remove(CHECKPOINT)
+    start = starts_of(memory_vfs)[19]
+    patch(memory_vfs, DATA, start, (LAST + 996).to_bytes(4, "big"))
+    data = memory_vfs.read_file(DATA)
+    assert open_shard(memory_vfs, HOME).recovered.data_cut == LAST
+    assert quarantined(memory_vfs)[f"t-0+{0:020d}.tube@{start}"] == data[start:]
+
+
 def test_whole_files_behind_the_end_go_to_the_quarantine(memory_vfs: MemoryVfs) -> None:
     write_rows(memory_vfs, ROWS, HOME, **SMALL)
     memory_vfs.remove(CHECKPOINT)

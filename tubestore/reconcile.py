@@ -16,7 +16,7 @@ records whose entries were lost, cut entries whose records were lost. Rules (DES
 | entries behind the last record                | cut                                         |
 
 Good data is never cut. What is cut or overwritten is copied to the root's quarantine first, unless
-it is provably what an unfinished write leaves: zeros, a part of a header, a record that goes on
+it is provably what an unfinished write leaves: zeros, or a record without an entry that goes on
 behind the end of its file. Without room for the copy nothing is changed. Every step leaves a state
 from which recovery starts again.
 
@@ -452,12 +452,17 @@ class Reconciler:
         self._set_aside.cut(self.files.data, data_offset, torn=self._is_unfinished(data_offset))
 
     def _is_unfinished(self, data_offset: int) -> bool:
-        """Whether the data end in a part of a record, which says itself that it is one."""
-        last = self.files.data.last
+        """Whether the data end in a part of a record that no entry was written for.
+
+        Data are written before their entries. With an entry it was whole once, or its length is
+        what is damaged.
+        """
+        last, held = self.files.data.last, self._index_segment()
         if data_offset < last.start:
             return False
-        left = last.end - data_offset
-        return left < HEADER_SIZE or self._is_torn(last)
+        if held is not None and any(bytes(held.read(self.index_offset, ENTRY_SIZE))):
+            return False
+        return last.end - data_offset < HEADER_SIZE or self._is_torn(last)
 
     def _cut_index(self) -> None:
         index = self.files.index
