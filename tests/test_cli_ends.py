@@ -270,3 +270,21 @@ def test_memory_stays_flat_over_a_store_larger_than_the_bound(tmp_path: Path) ->
         peaks.append(int(result.stderr.split()[-1]))
     unit = 1 if sys.platform == "darwin" else 1024
     assert (peaks[1] - peaks[0]) * unit < 60 << 20  # of 120 MB in the store
+
+
+@pytest.mark.parametrize(("closed", "command", "code"), [
+    (">&-", "stat", 3), (">&-", "check", 0), (">&-", "dump -f jsonl", 3), ("2>&-", "stat", 0),
+    ("<&-", "stat", 0), ("<&- >&- 2>&-", "check", 0),
+])  # fmt: skip
+def test_a_stream_that_is_closed_from_the_start_is_no_traceback(
+    root: Path, closed: str, command: str, code: int
+) -> None:
+    name, *options = command.split()
+    line = f'exec "$@" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", *COMMAND, name, str(root), *options],
+        env=ENVIRONMENT, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
+    assert done.stderr.count(b"\n") <= 1

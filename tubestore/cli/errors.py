@@ -72,6 +72,7 @@ class Leave(Exception):
 
 def run(app: Callable[..., Any], name: str) -> NoReturn:
     """Run a typer app as the program `name` and leave the process with the contract's code."""
+    _open_closed_streams()
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a letter: "?"
             sys.stdout.reconfigure(errors="replace")
@@ -81,8 +82,22 @@ def run(app: Callable[..., Any], name: str) -> NoReturn:
         code = EXIT_DONE
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
+    except OSError as error:  # stdout takes no more: a full disk, or it was closed
+        code = _say(name, f"stdout: {_os_error(error)}", EXIT_REFUSED)
     _close_stdout()
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Give a process that was started with closed streams some: a store's file would be one.
+
+    What is written to a stdout that was closed is an error, as it is for other programs.
+    """
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            stream = os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8")
+            setattr(sys, name, stream)
 
 
 def _call(app: Callable[..., Any], name: str) -> int:
