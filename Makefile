@@ -62,6 +62,10 @@ test-all: $(DEV) $(BENCH) ## Run every test
 test-spark: $(DEV) $(SPARK_LOCAL) ## Run the tests of Spark, all of them (downloads 500 MB once)
 	.venv/bin/pytest tests/spark $(ARGS)
 
+.PHONY: mutants
+mutants: $(DEV) ## Change a module at random: which changes does no test notice? (ARGS=MODULE)
+	.venv/bin/python -m tests.mutation $(ARGS)
+
 .PHONY: check
 check: $(DEV) ## Lint, format, types, and the contract of imports
 	.venv/bin/ruff check

@@ -330,7 +330,11 @@ def test_a_sync_is_asked_for_after_so_many_messages_or_bytes(memory_vfs: MemoryV
     assert by_count.syncs == [shard]
     shard.close()
     other = open_shard(
-        memory_vfs, "/store/t-1", background=by_size, sync_after_messages=100, sync_after_bytes=150
+        memory_vfs,
+        "/store/t-1",
+        background=by_size,
+        sync_after_messages=100,
+        sync_after_bytes=2 * (HEADER_SIZE + 50),
     )
     other.append(make_row(b"x" * 50, 10_000), "page_cache")
     assert by_size.syncs == []

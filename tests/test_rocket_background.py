@@ -252,13 +252,15 @@ def test_the_clean_thread_refuses_messages_on_a_full_disk_and_takes_them_again(
 class Arrivals:
     """Waits until a structure has what was put; asks the dispatcher for nothing."""
 
-    def __init__(self, follower: Any) -> None:
+    def __init__(self, follower: Any, threads: set[str] | None = None) -> None:
+        self.threads = set() if threads is None else threads
         self._honest, self._count, self._changed = follower.put_batch, 0, threading.Condition()
         follower.put_batch = self._put_batch
 
     def _put_batch(self, batch: Any) -> None:
         self._honest(batch)
         with self._changed:
+            self.threads.add(threading.current_thread().name)
             self._count += len(batch)
             self._changed.notify_all()
 
@@ -288,12 +290,14 @@ def test_a_put_is_readable_soon_though_nobody_waits_for_it(
             assert store.query_message("T", "k").physical_offsets[-1] == put.physical_offset
 
 
-def test_a_put_returns_before_its_unit_is_there(vfs: WatchedVfs, clock: ManualClock) -> None:
-    """DSP-01: the queues are built beside the puts and not in them."""
+def test_queues_and_index_are_built_in_the_dispatchers_thread(
+    vfs: WatchedVfs, clock: ManualClock
+) -> None:
+    """DSP-01: a put does not do it."""
+    threads: set[str] = set()
     with running(vfs, clock) as store:
-        arrivals = Arrivals(store.queues)
-        with store.dispatcher._dispatch_lock:
-            puts = [store.put_message(Message("T")) for _ in range(3)]
-            assert not store.get_message("T", 0, 0).messages
-        assert arrivals.wait(3, PATIENCE)
-        assert len(store.get_message("T", 0, 0).messages) == len(puts)
+        arrivals = [Arrivals(store.queues, threads), Arrivals(store.index, threads)]
+        for _ in range(3):
+            store.put_message(Message("T", keys="k"))
+        assert all(arrived.wait(3, PATIENCE) for arrived in arrivals)
+    assert threads == {"ReputMessageService"}

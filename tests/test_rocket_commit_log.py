@@ -58,9 +58,12 @@ def test_prepared_and_rolled_back_messages_take_no_queue_offset(log: CommitLog) 
 
 
 def test_a_record_may_end_eight_bytes_before_the_end_of_the_file(log: CommitLog) -> None:
-    assert put(log, SIZE - 8)[0] == 0
-    assert put(log, 100)[0] == SIZE
-    assert log.read_at(SIZE - 8, 8) == bytes.fromhex("00000008cbd43194")
+    assert put(log, 500)[0] == 0
+    assert put(log, SIZE - 500 - 8)[0] == 500
+    assert put(log, SIZE - 8)[0] == SIZE
+    assert put(log, 100)[0] == 2 * SIZE
+    for end in (SIZE, 2 * SIZE):
+        assert log.read_at(end - 8, 8) == bytes.fromhex("00000008cbd43194")
 
 
 def test_one_byte_more_goes_to_the_next_file_behind_a_blank(log: CommitLog) -> None:

@@ -1,4 +1,4 @@
-"""Statements of the seeds that no other test has by its number; see `test_rocket_seed_table.py`."""
+"""Statements of the seeds that no other test has by its number; see `mutation/rows.txt`."""
 
 from __future__ import annotations
 

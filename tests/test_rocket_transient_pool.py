@@ -78,8 +78,7 @@ def test_a_put_goes_to_memory_and_the_file_is_unchanged(
 def test_what_is_committed_is_written_at_once_and_later_flushed(
     store: DefaultMessageStore, vfs: FaultyVfs
 ) -> None:  # TSP-04, TSP-05, TSP-07
-    for _ in range(10):
-        put(store)
+    put(store)
     writes = []
     file = last_of(store)
     honest = file._file
@@ -93,6 +92,8 @@ def test_what_is_committed_is_written_at_once_and_later_flushed(
             honest.pwrite(data, position)
 
     file._file = Counting()  # type: ignore[assignment]
+    for _ in range(9):
+        put(store)
     assert store.commit_log.commit()
     assert not store.commit_log.commit()
     assert writes == [1000]

@@ -1,21 +1,20 @@
-"""The seeds' statements about TubeMQ's store, TUB-01 … TUB-33: the tests that hold each one.
+"""Statements of the seeds about TubeMQ's store that no other file tests.
 
-Where the store differs on purpose the row says how. What no other file tests is tested here. The
-weaknesses of the original (`tubestore/DESIGN.md` 4) name their tests too: all of them are there.
+`mutation/rows.txt` names the test of each statement. The weaknesses of the original
+(`tubestore/DESIGN.md` 4) name their tests too: all of them are there.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import tubestore
-from tests.support.tube import bodies, make_row, make_rows, open_shard
+from tests.support.tube import bodies, make_rows, open_shard
 from tubestore.clock import ManualClock
 from tubestore.formats import DATA_HEADER, INDEX_ENTRY
 from tubestore.mem_store import MsgMemStore
@@ -24,109 +23,9 @@ from tubestore.records import ENTRY_SIZE, HEADER_SIZE
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 TESTS = Path(__file__).resolve().parent
-HERE = "test_tube_seed_rows"
 HOME = "/store/t-0"
 DATA = f"{HOME}/{0:020d}.tube"
 INDEX = f"{HOME}/index/{0:020d}.index"
-
-
-class Held(NamedTuple):
-    """The tests that hold a row, `file::test`, and how we differ from it, if we do."""
-
-    tests: tuple[str, ...]
-    difference: str = ""
-
-
-def held(*tests: str, but: str = "") -> Held:
-    return Held(tests, but)
-
-
-ROWS: dict[str, Held] = {
-    "TUB-01": held("test_topic::test_round_robin_goes_through_all_partitions",
-                   "test_topic_registry::test_partitions_and_shards_only_rise"),
-    "TUB-02": held("test_bench::test_layout_gives_back_what_it_took",
-                   but="a benchmark: `make bench` has the file-per-partition layout beside ours"),
-    "TUB-03": held("test_topic::test_all_partitions_of_a_shard_share_one_data_file_and_one_"
-                   "index_file"),
-    "TUB-04": held("test_bench::test_workload_gives_a_sane_row_for_everybody",
-                   "test_vfs_pool::test_writing_to_many_shards_needs_few_descriptors",
-                   but="many topics share a journal, a pool of memory and one of descriptors"),
-    "TUB-05": held(f"{HERE}::test_each_store_of_a_topic_has_a_directory_and_its_10_000_numbers"),
-    "TUB-06": held(f"{HERE}::test_few_messages_wait_in_memory_and_many_are_written_at_once"),
-    "TUB-07": held(f"{HERE}::test_a_shard_has_two_buffers_and_its_files"),
-    "TUB-08": held("test_message_store::test_the_buffers_change_places_at_the_size",
-                   "test_message_store::test_a_message_larger_than_a_buffer_gets_one_of_its_own"),
-    "TUB-09": held("test_message_store::test_the_buffers_change_places_at_the_message_count"),
-    "TUB-10": held(f"{HERE}::test_the_limits_are_tubemq_s_by_default",
-                   but="no limit of its own: in TubeMQ it is the count times 28 and never hits"),
-    "TUB-11": held(f"{HERE}::test_appends_go_on_while_the_other_buffer_is_written",
-                   "test_message_store::test_an_append_waits_for_room_and_raises_busy_at_its_"
-                   "deadline",
-                   "test_message_store::test_an_old_buffer_is_flushed_and_old_writes_are_synced"),
-    "TUB-12": held("test_mem_store::test_rows_and_batches_give_the_bytes_of_one_batch",
-                   but="a buffer holds what it was given, and encodes both parts when it is "
-                       "written or read: it is as large as what is in it"),
-    "TUB-13": held(f"{HERE}::test_places_that_an_append_gives_are_those_in_the_files"),
-    "TUB-14": held(f"{HERE}::test_places_that_an_append_gives_are_those_in_the_files"),
-    "TUB-15": held("test_records::test_the_bytes_are_those_of_the_real_classes",
-                   "test_golden_tube::test_the_same_messages_give_the_same_files"),
-    "TUB-16": held("test_partition_index::test_a_look_up_is_what_a_mask_finds_after_every_step",
-                   "test_topic_read::test_an_idle_partition_gives_the_end_to_go_on_from",
-                   but="not the last place only, but the places of all messages, by key code too"),
-    "TUB-17": held("test_message_store::test_offsets_are_given_out_in_order_without_gap_over_both_"
-                   "buffers",
-                   "test_message_store::test_many_threads_lose_nothing_and_repeat_nothing"),
-    "TUB-18": held(f"{HERE}::test_few_messages_wait_in_memory_and_many_are_written_at_once",
-                   "test_message_store::test_data_is_written_before_the_entries_that_point_to_it"),
-    "TUB-19": held(f"{HERE}::test_each_store_of_a_topic_has_a_directory_and_its_10_000_numbers",
-                   "test_filenames::test_a_segment_name_goes_there_and_back"),
-    "TUB-20": held("test_file_store::test_a_batch_goes_into_one_file_and_the_roll_comes_after_it",
-                   "test_segment_list::test_files_roll_after_the_write_that_fills_them"),
-    "TUB-21": held("test_segment_list::test_only_the_last_segment_is_not_sealed",
-                   "test_file_store::test_sealed_files_never_change"),
-    "TUB-22": held(f"{HERE}::test_files_are_only_ever_written_at_their_end"),
-    "TUB-23": held("test_file_store::test_a_full_file_is_synced_before_the_next_one_appears",
-                   f"{HERE}::test_the_limits_are_tubemq_s_by_default"),
-    "TUB-24": held("test_topic::test_an_index_file_takes_700_000_entries_by_default"),
-    "TUB-25": held("test_message_store::test_a_sync_is_asked_for_after_so_many_messages_or_bytes",
-                   "test_message_store::test_an_old_buffer_is_flushed_and_old_writes_are_synced"),
-    "TUB-26": held("test_message_store::test_a_sync_is_asked_for_after_so_many_messages_or_bytes",
-                   f"{HERE}::test_the_limits_are_tubemq_s_by_default"),
-    "TUB-27": held("test_message_store::test_a_sync_is_asked_for_after_so_many_messages_or_bytes"),
-    "TUB-28": held("test_message_store::test_an_old_buffer_is_flushed_and_old_writes_are_synced",
-                   "test_workers::test_the_timer_maintains_every_shard"),
-    "TUB-29": held("test_message_store::test_a_reader_sees_both_buffers_and_the_files_as_one",
-                   "test_get_messages::test_buffers_are_read_unless_the_switch_says_files_only",
-                   f"{HERE}::test_an_offset_is_found_in_every_file_and_in_memory",
-                   but="`read` sees files and buffers whoever asks; TubeMQ's own call as TubeMQ"),
-    "TUB-30": held(f"{HERE}::test_what_is_in_memory_is_read_without_touching_the_disk"),
-    "TUB-31": held("test_segment_list::test_between_gives_the_segments_that_hold_the_bytes",
-                   f"{HERE}::test_an_offset_is_found_in_every_file_and_in_memory"),
-    "TUB-32": held("test_file_store::test_entries_are_found_in_the_file_that_holds_their_data",
-                   f"{HERE}::test_an_offset_is_found_in_every_file_and_in_memory",
-                   but="entries of other partitions are not looked at"),
-    "TUB-33": held("test_kill::test_the_engine_has_everything_that_killed_writers_acknowledged",
-                   "crash/test_crash_engine::test_the_engine_keeps_its_promises_in_every_crash_"
-                   "state",
-                   "test_recovery::test_a_shard_of_one_file_is_mended",
-                   but="only what was acknowledged at level `memory` is lost; data and index are "
-                       "verified"),
-}  # fmt: skip
-
-
-def functions_in(name: str) -> set[str]:
-    path = TESTS / f"{name}.py"
-    body = ast.parse(path.read_text()).body if path.exists() else []
-    return {node.name for node in body if isinstance(node, ast.FunctionDef)}
-
-
-def test_every_row_of_the_seeds_has_its_tests() -> None:
-    assert list(ROWS) == [f"TUB-{number:02d}" for number in range(1, 34)]
-    for row, (tests, _) in ROWS.items():
-        assert tests, row
-        for test in tests:
-            name, _, function = test.partition("::")
-            assert function in functions_in(name), f"{row}: there is no {test}"
 
 
 def test_every_weakness_of_tubemq_has_its_tests_or_its_reason() -> None:
@@ -146,9 +45,6 @@ def test_every_weakness_of_tubemq_has_its_tests_or_its_reason() -> None:
             for name in named:
                 path = TESTS / f"{name}.py" if name.startswith("test_") else TESTS.parent / name
                 assert path.exists(), f"{number}: there is no {name}"
-
-
-# -- what no other file tests ------------------------------------------------------------------
 
 
 def size_of(vfs: Any, path: str) -> int:
@@ -313,10 +209,3 @@ def test_an_offset_is_found_in_every_file_and_in_memory(memory_vfs: MemoryVfs) -
     starts = [{int(name[:20]) for name, _, _ in memory_vfs.entries(directory) if name[0] == "0"}
               for directory in ("/s/t-0", "/s/t-0/index")]  # fmt: skip
     assert min(map(len, starts)) > 3
-
-
-def test_a_row_of_the_table_of_weaknesses_may_not_be_made_of_nothing() -> None:
-    """The check of the names is one: a name that is nowhere is found."""
-    assert "test_nothing" not in functions_in(HERE)
-    assert functions_in("no_such_file") == set()
-    assert make_row().payload == b"x"
