@@ -211,6 +211,9 @@ class QueueViews:
             low, high = int(known_damage[0]), int(known_damage[0])
         else:
             low = high = expired_end if stored.any() and expired[:before].any() else 0
+        kept = np.flatnonzero(stored & ~expired & ~is_fill(units))
+        if len(offsets) and len(kept):  # the first record's number may be what is wrong
+            low = min(low, first + int(kept[0]))
         if len(known_damage):  # a damaged last record keeps its place
             joined = known_damage[known_damage >= high]
             high += _leading(joined == high + np.arange(len(joined)))

@@ -17,7 +17,7 @@ from rocketcompat.columns import RecordColumns
 from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.findings import PER_FILE_MAX, REASONS
-from rocketcompat.formats import CQ_UNIT, INDEX_HEADER
+from rocketcompat.formats import CQ_UNIT, INDEX_HEADER, MESSAGE_HEAD
 from rocketcompat.queue_view import QueueViews
 from tests.support.command import Command
 from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
@@ -231,6 +231,23 @@ def _delivers_all_but(store: DefaultMessageStore, places: list[int]) -> None:
     assert store.look_message(places[2]).properties["TAGS"] == "paid"
     with pytest.raises(CorruptRecord, match="checksum of the record"):
         store.look_message(places[1])
+
+
+@pytest.mark.parametrize("number", [-1, 3, 7, 100, 1 << 40])
+@pytest.mark.parametrize("row", [0, 4])
+def test_a_record_with_another_queue_offset_than_its_unit_is_found(
+    tmp_path: Path, row: int, number: int
+) -> None:
+    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10)
+    with rocketcompat.open(tmp_path, "w", config, layouts=["consume_queue"]) as store:
+        places = [store.put_message(Message("T", b"x")).physical_offset for _ in range(10)]
+    options = {"messageIndexEnable": False}
+    assert list(check(tmp_path, options)) == []
+    at = places[row] + MESSAGE_HEAD.position("queue_offset")
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    patch(log, at, number.to_bytes(8, "big", signed=True))
+    found = [(r["reason"], r["position"]) for r in check(tmp_path, options)]
+    assert ("unit_surplus", row * CQ_UNIT.size) in found
 
 
 def test_known_damage_is_accepted_and_new_damage_is_not(store: Path, command: Command) -> None:
