@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +111,12 @@ def test_a_file_that_is_not_taken_in_everywhere_stays_whatever_the_disk() -> Non
 def test_the_disk_of_a_path_is_asked_of_the_system() -> None:
     assert 0 <= disk_used_percent("/") <= 100
     assert disk_used_percent("/no/such/path") == -1
+
+
+def test_a_file_system_without_blocks_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = SimpleNamespace(f_blocks=0, f_bfree=0, f_bavail=0)
+    monkeypatch.setattr("rocketcompat.cleaning.os.statvfs", lambda path: facts)
+    assert disk_used_percent("/proc") == 0
 
 
 class Disk:
