@@ -450,3 +450,18 @@ def test_a_journal_that_a_full_disk_keeps_from_being_emptied_is_one_line_in_the_
             faulty.heal()
             clock.advance(60_000)
             store.maintain()
+
+
+def test_a_generation_whose_beginning_cannot_be_synced_ends_the_journal(
+    memory_vfs: MemoryVfs,
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    with open_store(faulty) as store:
+        store.append_batch(mixed(0), durability="fsync")
+        assert store.journal is not None
+        store.journal.settle()
+        faulty.fail("sync", path="journal")
+        store.append_batch(mixed(24), durability="fsync")
+        assert not store.journal.takes(100, 100)
+        store.append_batch(mixed(48), durability="fsync")
+        assert bodies(store) == list(range(72))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from tests.support.tube import encode_rows, make_rows
 from tubestore.formats import JOURNAL_FRAME, JOURNAL_PART
 from tubestore.records import EncodedBatch
 from tubestore.root_journal import JournalPart, RootJournal, read_journal
-from tubestore.testing import MemoryVfs
+from tubestore.testing import FaultyVfs, MemoryVfs
 
 ROOT = "/s"
 PATH = "/s/.tubestore/journal"
@@ -239,3 +241,37 @@ def test_garbage_gives_no_parts_and_asks_for_no_memory(noise: bytes, frames: int
     )
     vfs.open(PATH, create=True).pwrite(huge * frames + noise, 0)
     assert parts_in(vfs) == []
+
+
+def test_a_search_over_many_false_headers_stays_linear(memory_vfs: MemoryVfs) -> None:
+    """Each of them has the right generation, and asks for all that is behind it."""
+    whole = bytearray(frames_of(memory_vfs))
+    headers = 2000
+    size = headers * JOURNAL_FRAME.size
+    start = len(whole)
+    for number in range(headers):
+        behind = size - (number + 1) * JOURNAL_FRAME.size
+        whole += JOURNAL_FRAME.pack(
+            magic=0x744A6631,
+            parts=0,
+            names_size=behind,
+            entries=0,
+            data_size=0,
+            generation=7,
+            digest=bytes(8),
+        )
+    memory_vfs.open(PATH).pwrite(whole, 0)
+    read = []
+
+    class Counting(FaultyVfs):
+        def open(self, path: str, **how: Any) -> Any:
+            file = super().open(path, **how)
+            pread = file.pread
+            file.pread = lambda size, at: read.append(size) or pread(size, at)  # type: ignore
+            return file
+
+    left = read_journal(Counting(memory_vfs), ROOT)
+    assert left is not None
+    assert (left.size, len(left.parts), left.damages) == (start, 3, [])
+    # A search that went on would digest a thousand times the file's length.
+    assert sum(n for n in read if n < 1 << 20) < 40 * len(whole)

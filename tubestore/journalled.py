@@ -71,7 +71,6 @@ class JournalledAppends:
         self._commits = GroupCommit(0)
         #: Whether anybody was promised that what the journal holds survives a power cut.
         self._promised = False
-        self._failed = False
         #: Whether shards write in the order of their numbers or against it, the next time.
         self._turned = False
         #: When this generation began (monotonic seconds).
@@ -106,7 +105,7 @@ class JournalledAppends:
     def takes(self, shards: int, size: int) -> bool:
         """Whether a batch of `size` bytes over so many shards goes through the journal."""
         few = shards < self._options.journal_shards_min
-        return not few and not self._failed and size <= shards * _SLICE_BYTES_MAX
+        return not few and not self._journal.failed and size <= shards * _SLICE_BYTES_MAX
 
     def append(
         self,
@@ -264,7 +263,6 @@ class JournalledAppends:
         try:
             self._journal.sync()
         except OSError as error:
-            self._failed = True
             raise StoreFailed(self._journal.path, f"sync: {error}") from error
         return end
 

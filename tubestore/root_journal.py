@@ -108,6 +108,8 @@ class RootJournal:
         self.size = 0
         #: How far a generation was synced: (generation, bytes); one tuple, replaced as a whole.
         self._synced = (generation, 0)
+        #: Whether a sync failed: what the system dropped is not known, so no sync counts any more.
+        self.failed = False
         #: Whether the file may hold synced frames of the generation before.
         self._replaces_synced = False
         self._file: VfsFile | None = None
@@ -139,7 +141,7 @@ class RootJournal:
         first = self._front(_boot_body(self._boot_id, self.generation), b"", b"", b"")
         file.pwrite(first, 0)
         if self._replaces_synced:
-            file.sync()
+            self._sync(file)
             self._replaces_synced = False
         return len(first)
 
@@ -181,11 +183,18 @@ class RootJournal:
         """Bring every frame to stable storage."""
         if self._file is not None:
             reached = self.generation, self.size
-            self._file.sync()
+            self._sync(self._file)
             if not self._named:
                 self._vfs.sync_directory(self._directory)
                 self._named = True
             self._synced = reached
+
+    def _sync(self, file: VfsFile) -> None:
+        try:
+            file.sync()
+        except OSError:
+            self.failed = True
+            raise
 
     def go_on(self, left: LeftJournal) -> None:
         """Write behind the frames of a process that was killed; OSError if that cannot be done."""
