@@ -160,6 +160,29 @@ def test_a_store_that_a_full_disk_keeps_from_closing_goes_on(
     assert counts == [3, 2, 1]
 
 
+def test_opening_a_store_again_closes_the_one_that_a_full_disk_kept_open(
+    memory_vfs: MemoryVfs,
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    settings: dict[str, Any] = {"vfs": faulty, "background": False, "durability": "memory"}
+    store = tubestore.open("/s", **settings)
+    topic = store.create_topic("t")
+    with pytest.raises(StoreLocked):
+        tubestore.open("/s", **settings)
+    topic.append(b"x")
+    faulty.fail("pwrite", error=errno.ENOSPC, forever=True)
+    with pytest.raises(DiskFull):
+        store.close()
+    with pytest.raises(DiskFull):
+        tubestore.open("/s", **settings)
+    assert bodies(topic) == [b"x"]
+    faulty.heal()
+    with tubestore.open("/s", **settings) as other:
+        assert bodies(other["t"]) == [b"x"]
+    with pytest.raises(StoreClosed):
+        topic.append(b"y")
+
+
 def test_the_caller_can_give_up_what_cannot_be_written(
     memory_vfs: MemoryVfs, caplog: pytest.LogCaptureFixture
 ) -> None:

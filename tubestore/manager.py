@@ -88,6 +88,10 @@ class MessageStoreManager(OpenShards):
         # A million ids a millisecond: whoever opens the store later begins above them.
         self._count_ids_from(self.clock.now_ms() << 20)
         self._closed: str | None = "it was never open"  # until the end of this method
+        if mode == "w":
+            self._close_earlier()
+        #: Whether a full disk has kept it from closing.
+        self._kept_open = False
         self._directory = StoreDirectory(self.vfs, self.root, mode, self.clock)
         self.uuid = self._directory.uuid
         self._showing = threading.RLock()
@@ -113,6 +117,18 @@ class MessageStoreManager(OpenShards):
             except BaseException:
                 self.close()
                 raise
+
+    def _close_earlier(self) -> None:
+        """Close the store here that a full disk has kept from closing; DiskFull as long as it does.
+
+        Its caller wanted it closed, and may not have kept it.
+        """
+        for store in list(_open_stores):
+            same_disk = store.vfs is self.vfs or (
+                isinstance(store.vfs, OsVfs) and isinstance(self.vfs, OsVfs)
+            )
+            if store._kept_open and store.root == self.root and same_disk:
+                store.close()
 
     def _find_topics(self) -> None:
         """Finish what a crash left of jobs and deletions, and take in the topics."""
@@ -300,7 +316,7 @@ class MessageStoreManager(OpenShards):
         if full is not None and not give_up:
             for shard in held:
                 shard.let_go()
-            self._closed = None
+            self._closed, self._kept_open = None, True
             if self._workers is not None:
                 self._workers.start()
             raise full
