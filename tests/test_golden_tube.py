@@ -357,9 +357,15 @@ def test_a_filter_finds_what_the_real_one_finds(golden: GoldenFactory, scenario:
             if not expected.get("filter") or expected["end"] != "404":
                 continue
             topic = store.topic(expected["store"].rpartition("-")[0])
-            page = topic.read(expected["partitionId"], limit=10**6, filter_items=expected["filter"])
-            assert page.table.column("msg_id").to_pylist() == expected["msgIds"]
-            compared += 1
+            partition, items = expected["partitionId"], expected["filter"]
+            page = topic.read(partition, limit=10**6, filter_items=items)
+            everything = topic.read(partition, limit=10**6).table
+            columns = (everything.column(name).to_pylist() for name in ("msg_id", "filter_item"))
+            stored = dict(zip(*columns, strict=True))
+            # The real one also returns items whose hash is that of a wanted one.
+            wanted = [i for i in expected["msgIds"] if stored[i] is None or stored[i] in items]
+            assert page.table.column("msg_id").to_pylist() == wanted
+            compared += bool(wanted)
     assert compared
 
 
