@@ -166,7 +166,7 @@ GOOD = b'{"topic":"T","body":"aGk="}\n'
         ("a.jsonl", GOOD + b'{"topic":"T","properties":{"a":5}}', "line 2: properties: 'a'"),
         ("a.jsonl", GOOD + b'{"topic":"T","properties":{"a":""}}', "line 2: properties: 'a'"),
         ("a.jsonl", GOOD + b'{"topic":"T","properties":"a=b"}', "line 2: properties"),
-        ("a.jsonl", gzip.compress(GOOD), "packed with gzip"),
+        ("a.jsonl", gzip.compress(GOOD, mtime=0), "packed with gzip"),
         ("a.csv", b"topic,flag\nT,1\nT,x\n", "line 3: flag: 'x' is no whole number"),
         ("a.csv", b"topic,flag\nT,1\nT\n", "line 3: 1 cells, and 2 columns"),
         ("a.csv", b"topic,flag\nT,1\nT,1,2\n", "line 3: 3 cells, and 2 columns"),
