@@ -13,7 +13,7 @@ import pytest
 import tubestore
 from tubestore.check import check
 from tubestore.clock import ManualClock
-from tubestore.errors import StoreFailed, TubeStoreError
+from tubestore.errors import DiskFull, StoreFailed, TubeStoreError
 from tubestore.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.vfs import Vfs
@@ -331,6 +331,64 @@ def test_syncing_the_store_covers_what_a_kill_left(memory_vfs: MemoryVfs) -> Non
         again.sync()
         assert counting.calls["sync"] == 0
         assert counting.calls["sync_file_system"] == 1
+
+
+def left_with_another_writers_message(vfs: MemoryVfs) -> bytes:
+    """Leave a journal, and another message where its first one belongs; returns the journal."""
+    other = MemoryVfs()
+    with open_store(other) as store:
+        store[TOPICS[0]].append(b"900", partition=0)
+    store = open_store(vfs)
+    store.append_batch(mixed(0))
+    killed(store, vfs)
+    vfs.make_directories(f"/s/{TOPICS[0]}-0/index")
+    path = f"/s/{TOPICS[0]}-0/{0:020d}.tube"
+    vfs.open(path, create=True).pwrite(other.read_file(path), 0)
+    return vfs.read_file(JOURNAL)
+
+
+def quarantined(vfs: MemoryVfs) -> dict[str, bytes]:
+    """Return what is in the quarantine of the store, by name."""
+    return {p.rpartition("/")[2]: b for p, b in vfs.tree().items() if "/quarantine/" in p}
+
+
+@pytest.mark.parametrize("boot", ["same", "other"])
+def test_frames_that_the_files_cannot_take_are_in_quarantine_before_the_journal_is_emptied(
+    memory_vfs: MemoryVfs, boot: str
+) -> None:
+    before = left_with_another_writers_message(memory_vfs)
+    if boot == "other":
+        memory_vfs.reboot()
+    with open_store(memory_vfs) as store:
+        assert bodies(store) == [*range(1, 12), *range(13, 24), 900]
+        assert [str(p) for p in store.problems if "another one" in str(p)]
+    assert not memory_vfs.exists(JOURNAL)
+    assert quarantined(memory_vfs) == {".tubestore+journal": before}
+
+
+@pytest.mark.parametrize("boot", ["same", "other"])
+def test_without_room_in_quarantine_the_journal_stays_and_its_shard_is_refused(
+    memory_vfs: MemoryVfs, boot: str
+) -> None:
+    before = left_with_another_writers_message(memory_vfs)
+    if boot == "other":
+        memory_vfs.reboot()
+    faulty = FaultyVfs(memory_vfs)
+    faulty.fail("pwrite", path="/quarantine/", error=errno.ENOSPC, forever=True)
+    store = open_store(faulty)
+    for _ in range(2):
+        with pytest.raises(DiskFull) as caught:
+            store[TOPICS[0]].append(b"24", partition=0)
+        assert caught.value.taken == "no"
+        assert "quarantine" in str(caught.value.filename)
+    assert store[TOPICS[1]].append(b"25", partition=0).offset
+    with pytest.raises(TubeStoreError):
+        store.close()
+    assert memory_vfs.read_file(JOURNAL)[: len(before)] == before
+    assert quarantined(memory_vfs) == {}
+    with open_store(memory_vfs) as store:
+        assert bodies(store) == [*range(1, 12), *range(13, 24), 25, 900]
+    assert quarantined(memory_vfs)[".tubestore+journal"][: len(before)] == before
 
 
 def test_a_shard_that_somebody_else_has_written_to_takes_no_part_until_the_next_generation(

@@ -107,7 +107,7 @@ class MessageStoreManager(OpenShards):
             self._workers = Workers(self.options.flush_workers, self)
         #: Takes batches over many shards; None if there is none, or an old one has to stay.
         self.journal: JournalledAppends | None = None
-        self._left = LeftMessages()
+        self._left, self._keeping = LeftMessages(), threading.Lock()
         self._overlay = JournalOverlay(self.vfs, self.root, self.note_problem)
         self._closed = None
         _open_stores.add(self)

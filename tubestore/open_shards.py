@@ -2,7 +2,8 @@
 
 Always true:
 - what a killed process left in the journal is in a shard's files before anything else is
-  appended to it, and in all files before the journal goes;
+  appended to it, and in all files before the journal goes; what does not fit there is kept in
+  quarantine with the whole journal;
 - several shards that are looked at together show the same jobs.
 
 Next to read: `manager.py`.
@@ -57,6 +58,9 @@ class OpenShards(BulkLoads):
     #: What a killed process left in the journal; for a reader, what it sees of the journal.
     _left: LeftMessages
     _overlay: JournalOverlay
+    #: Whether what an earlier process left in the journal is in quarantine, or goes there whole.
+    _journal_is_kept = False
+    _keeping: threading.Lock
 
     # -- the journal -------------------------------------------------------------------------
 
@@ -76,6 +80,7 @@ class OpenShards(BulkLoads):
             self.vfs, self.root, self.options, self.clock, self.next_msg_id, self._pool
         )
         damages = frames.damages if frames is not None else []
+        self._journal_is_kept = bool(damages)
         for damage in damages:
             log.error("%s", damage)
             self.note_problem(damage)
@@ -105,6 +110,17 @@ class OpenShards(BulkLoads):
             self.note_problem(failed)
             return False
         return True
+
+    def _keep_journal(self) -> None:
+        """Copy the journal into quarantine, once; OSError if that cannot be done.
+
+        A shard's files do not take all that the journal holds of it, and it is emptied later.
+        """
+        with self._keeping:
+            if not self._journal_is_kept:
+                path = join(self.root, OWN_DIRECTORY, JOURNAL_FILE)
+                Quarantine(self.vfs, self.root, self.clock.now_ms()).copy(path)
+                self._journal_is_kept = True
 
     def _give_all_shards(self) -> bool:
         """Open and sync every shard that the journal has something of; False if one cannot be."""
@@ -161,6 +177,12 @@ class OpenShards(BulkLoads):
             journalled=self._left.of(key),
         )
         if key in self._left:
+            if not shard.has_all_journalled:
+                try:
+                    self._keep_journal()
+                except OSError:
+                    shard.files.close()
+                    raise
             if self.journal is not None:
                 self.journal.inherit(shard)
             # Not before: without them an opening after one that failed would give offsets twice.

@@ -9,6 +9,7 @@ Next to read: `shard_repair.py`.
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os.path import dirname
@@ -64,14 +65,21 @@ class Quarantine:
         self._vfs.sync_directory(dirname(path))
 
     def copy(self, path: str, position: int = 0) -> None:
-        """Keep a copy of a file from a position on; the file stays."""
-        source = self._vfs.open(path, writable=False)
-        target = self._vfs.open(self._place(path, f"@{position}" if position else ""), create=True)
-        copied = 0
-        while data := source.pread(_COPY_BYTES, position + copied):
-            target.pwrite(data, copied)
-            copied += len(data)
-        target.sync()
-        target.close()
-        source.close()
-        self._vfs.sync_directory(self.directory)
+        """Keep a copy of a file from a position on; the file stays.
+
+        OSError leaves no part of a copy: the next attempt needs the room.
+        """
+        place = self._place(path, f"@{position}" if position else "")
+        with closing(self._vfs.open(path, writable=False)) as source:
+            try:
+                with closing(self._vfs.open(place, create=True)) as target:
+                    copied = 0
+                    while data := source.pread(_COPY_BYTES, position + copied):
+                        target.pwrite(data, copied)
+                        copied += len(data)
+                    target.sync()
+                self._vfs.sync_directory(self.directory)
+            except OSError:
+                with suppress(OSError):
+                    self._vfs.remove(place)
+                raise
