@@ -356,3 +356,38 @@ def test_memory_goes_back_to_the_pool(memory_vfs: MemoryVfs) -> None:
     shard.append(ROWS[0], "memory")
     shard.close()
     assert pool.used == 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_failed_read_behind_a_write_fails_the_shard_and_writes_nothing_twice(
+    memory_vfs: MemoryVfs, level: Durability
+) -> None:
+    """What the index has of removed data files is read when the first file is another one."""
+    faulty = FaultyVfs(memory_vfs)
+    shard = open_shard(faulty, segment_size_bytes=100)
+    for row in ROWS[:6]:
+        shard.append(row, "page_cache")
+    first = list(shard.files.data)[2].start
+    faulty.fail("pread", path=".index", forever=True)
+    with pytest.raises(OSError, match="Input/output"):
+        shard.remove_below(first)
+    left = [row.payload for row in ROWS[4:6]]
+    if level == "memory":
+        shard.append(ROWS[6], level)
+    else:
+        with pytest.raises(StoreFailed) as caught:
+            shard.append(ROWS[6], level)
+        assert caught.value.taken == "unknown"
+    for _ in range(2):
+        with pytest.raises(StoreFailed):
+            shard.flush()
+    with pytest.raises(StoreFailed) as caught:
+        shard.append(ROWS[7], level)
+    assert caught.value.taken == "no"
+    assert shard.stats()["failed"] == 1
+    faulty.heal()
+    with pytest.raises(StoreFailed):
+        shard.close()
+    again = open_shard(memory_vfs)
+    assert bodies(again.view()) == [*left, ROWS[6].payload]
+    again.close()

@@ -24,7 +24,7 @@ import numpy as np
 
 from tubestore.clock import Clock
 from tubestore.errors import DiskFull, StoreBusy, TubeStoreError, again
-from tubestore.file_store import MsgFileStore
+from tubestore.file_store import FileSnapshot, MsgFileStore
 from tubestore.formats import INDEX_ENTRY
 from tubestore.mem_store import MsgMemStore, Placed
 from tubestore.memory_pool import MemoryPool
@@ -240,8 +240,9 @@ class DoubleBuffer(SyncedShard):
                 assert flushing is not None
                 batches = flushing.batches()
             self._write(batches)
+            written = self._written()
             with self._append_lock:
-                self._visible = self.files.snapshot()
+                self._visible = written
                 self._flushing = None
                 self._give_memory_back()
             self._note_room()
@@ -271,6 +272,17 @@ class DoubleBuffer(SyncedShard):
             self.files.append(batch, batches[0].index_start, batches[0].data_start)
         except OSError as error:
             raise self._refuse(error) from error
+
+    def _written(self) -> FileSnapshot:
+        """Return what the files have after a write; under the flush lock.
+
+        It reads the index after the first segments have changed. A failed read fails the shard:
+        the buffer counts as not written, and is not to be written twice.
+        """
+        try:
+            return self.files.snapshot()
+        except OSError as error:
+            raise self.fail(f"read after a write: {error}") from error
 
     def _request_sync(self) -> None:
         options = self._options

@@ -192,8 +192,13 @@ class MessageStore(JournalledShard):
         except OSError as error:
             one.first_time = self._clock.monotonic()  # it waits from now on
             raise note_taken(self._refuse(error), one.index_start) from error
+        try:
+            written = self._written()
+        except StoreFailed as error:
+            note_taken(error, one.index_start)
+            raise
         with self._append_lock:
-            self._visible = self.files.snapshot()
+            self._visible = written
             self._flushing = None
             self._room.notify_all()
         self._unsynced_messages += 1
