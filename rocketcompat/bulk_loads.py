@@ -55,7 +55,7 @@ from rocketcompat.messages import ReadyBatches
 from tubestore.clock import Clock
 from tubestore.errors import StoreFailed, StoreLocked, TubeStoreError, failed_write
 from tubestore.filenames import OWN_DIRECTORY, join
-from tubestore.job_files import check_job_id, staging_directory
+from tubestore.job_files import Batch, check_job_id, staging_directory
 from tubestore.job_recovery import remove_staging
 from tubestore.placing import place_all
 from tubestore.publish import clean_staging
@@ -90,7 +90,7 @@ class BulkLoads:
 
     def publish(
         self, job_id: str, staged: Iterable[StagedPiece | Mapping[str, Any]],
-        threads: int | None, dispatch: Callable[[], object],
+        threads: int | None, dispatch: Callable[[], object], query: str | None = None,
     ) -> LogPublishResult:  # fmt: skip
         """Make a job part of the log, or return what became of it before.
 
@@ -98,10 +98,11 @@ class BulkLoads:
         """
         check_job_id(job_id)
         pieces = [StagedPiece.from_json(one) for one in staged]
+        batch = None if query is None else Batch.of(query, pieces)
         with self._log.held():
-            found = result_of(self._records, job_id)
+            found = result_of(self._records, job_id, batch)
             if found is None:
-                found = _result(self._publish(job_id, pieces, threads), replayed=False)
+                found = _result(self._publish(job_id, pieces, threads, batch), replayed=False)
         steps: list[Callable[[], object]] = []
         if not found.replayed:
             steps = [partial(self._remove, job_id, piece.name + LOG_SUFFIX) for piece in pieces]
@@ -117,7 +118,9 @@ class BulkLoads:
         with contextlib.suppress(OSError):
             self._vfs.remove(join(staging_directory(self._root, job_id), name))
 
-    def _publish(self, job_id: str, pieces: list[StagedPiece], threads: int | None) -> LogRecord:
+    def _publish(
+        self, job_id: str, pieces: list[StagedPiece], threads: int | None, batch: Batch | None
+    ) -> LogRecord:
         log, staging = self._log, staging_directory(self._root, job_id)
         try:
             file_size = log.queue.file_size
@@ -127,7 +130,7 @@ class BulkLoads:
             layout = lay_out(self._vfs, staging, pieces, start, file_size, log.next_queue_offset)
             if pieces and start > log.end:
                 log.seal()
-            record = self._prepare(job_id, pieces, layout, staging, threads)
+            record = self._prepare(job_id, pieces, layout, staging, threads, batch)
         except OSError as error:
             raise failed_write(self._root, error) from error
         try:
@@ -147,7 +150,7 @@ class BulkLoads:
 
     def _prepare(
         self, job_id: str, pieces: list[StagedPiece], layout: Layout, staging: str,
-        threads: int | None,
+        threads: int | None, batch: Batch | None,
     ) -> LogRecord:  # fmt: skip
         """Do everything that comes before the record, up to stable storage."""
         vfs, queue, now = self._vfs, self._log.queue, self._clock.now_ms()
@@ -168,7 +171,7 @@ class BulkLoads:
         number = self._records.finished() + 1
         record = LogRecord(
             number, job_id, now, sum(piece.rows for piece in pieces),
-            parts[0].start if parts else end, end, queue.file_size, written,
+            parts[0].start if parts else end, end, queue.file_size, written, batch,
         )  # fmt: skip
         self._records.prepare()
         self._records.draft(record)
@@ -194,9 +197,11 @@ class BulkLoads:
         return clean_staging(self._records, self._vfs, self._clock.now_ms(), grace_ms)
 
 
-def result_of(records: LogRecords, job_id: str) -> LogPublishResult | None:
-    """Return what became of a finished job, None if there is none of this id."""
-    if not records.is_finished(job_id):
+def result_of(
+    records: LogRecords, job_id: str, batch: Batch | None = None
+) -> LogPublishResult | None:
+    """Return what became of a finished job, None if there is none of this id; JobTaken."""
+    if not records.is_finished(job_id, batch):
         return None
     record = records.find(job_id)
     if record is None:

@@ -46,6 +46,7 @@ from tubestore.errors import (
     StoreClosed,
     TubeStoreError,
 )
+from tubestore.job_files import check_query
 from tubestore.vfs import OsVfs, Vfs
 
 if TYPE_CHECKING:
@@ -158,17 +159,21 @@ class DefaultMessageStore(StoreReads):
         staged: Iterable[StagedPiece | Mapping[str, Any]],
         *,
         threads: int | None = None,
+        query: str | None = None,
     ) -> LogPublishResult:
         """Put staged records behind the log, all or none, at most once for ever (`bulk_loads.py`).
 
         `staged`: what the `log_staging.StagedLogWriter`s of its tasks described, in the order in
         which records shall follow each other. `threads` place large jobs (by default one a core).
+        `query` names whose batch this is, a job `name:<number>`: the name is this query's from then
+        on, and a batch that comes again has to have the same rows, else JobTaken.
         Raises InvalidMessage (a piece is missing or not as described), DiskFull before anything
         has changed; StoreFailed when it is not known how far it came: open the store again.
         """
         self._check_put()
         dispatch = self.dispatcher.dispatch_pending
-        result = self._writer.loads.publish(job_id, staged, threads, dispatch)
+        check_query(job_id, query)
+        result = self._writer.loads.publish(job_id, staged, threads, dispatch, query)
         self.dispatcher.wake()
         return result
 

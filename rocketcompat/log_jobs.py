@@ -26,7 +26,7 @@ from rocketcompat.formats import offset_name
 from tubestore.commit_records import JobRecords
 from tubestore.errors import InvalidMessage
 from tubestore.filenames import join
-from tubestore.job_files import VERSION, staging_directory
+from tubestore.job_files import VERSION, Batch, staging_directory
 from tubestore.vfs import Vfs
 
 LOG_SUFFIX, ROWS_SUFFIX = ".log", ".rows"
@@ -66,6 +66,8 @@ class StagedPiece:
     has_times: bool
     #: Whether they bring the time at which they were made; else it is the store time.
     has_born: bool
+    #: `content_of` its messages; 0 in descriptions of earlier versions.
+    content: int = 0
 
     @property
     def files(self) -> tuple[tuple[str, int], ...]:
@@ -133,6 +135,8 @@ class LogRecord:
     end: int
     file_size: int
     parts: tuple[LogPart, ...]
+    #: Of a query's micro-batch.
+    batch: Batch | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that stands in the file."""
@@ -141,8 +145,12 @@ class LogRecord:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> LogRecord:
         """Read what `as_json` wrote; KeyError or TypeError for nonsense."""
-        values = {field.name: content[field.name] for field in fields(cls)}
-        return cls(**{**values, "parts": tuple(LogPart(**part) for part in values["parts"])})
+        names = {field.name for field in fields(cls)} - {"parts", "batch"}
+        return cls(
+            **{name: content[name] for name in names},
+            parts=tuple(LogPart(**part) for part in content["parts"]),
+            batch=Batch.from_json(content.get("batch")),
+        )
 
 
 class LogRecords(JobRecords[LogRecord]):

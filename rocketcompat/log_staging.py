@@ -53,6 +53,7 @@ from tubestore.errors import (
     MessageTooLarge,
 )
 from tubestore.filenames import join
+from tubestore.job_files import content_of, topic_number
 from tubestore.kernels import Int64s, joined
 from tubestore.placing import EarlyWriteOut
 from tubestore.task_staging import TaskStaging
@@ -89,7 +90,7 @@ class StagedLogWriter(TaskStaging):
         self._hashes: list[Any] = []
         self._is_plain = True
         self._kind: tuple[bool, bool] | None = None
-        self._size = 0
+        self._size = self._content = 0
         self._write_out: EarlyWriteOut | None = None
 
     def write(self, messages: Any) -> None:
@@ -165,6 +166,9 @@ class StagedLogWriter(TaskStaging):
         rows["store_timestamp"] = batch.store_timestamps
         self._rows.append(rows)
         self._hashes.append(batch.key_hashes)
+        keys, codes = queue_columns(records)
+        topics = np.array([topic_number(topic) for topic, _ in keys], np.uint64)
+        self._content += content_of(topics[codes], records.column("body_crc"))
         assert self._kind is not None
         has_times = self._kind[0]
         self._is_plain &= not len(batch.copy_rows) and batch.message_counts is None
@@ -200,6 +204,7 @@ class StagedLogWriter(TaskStaging):
                 is_plain=self._is_plain,
                 has_times=self._kind[0],
                 has_born=self._kind[1],
+                content=self._content % (1 << 64),
             )
         ]
 

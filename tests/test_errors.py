@@ -23,6 +23,7 @@ EXAMPLES = [
     errors.StoreClosed("t-0 is closed"),
     errors.StoreFailed("/s/t-0", "sync: EIO"),
     errors.StoreLocked("/s", "pid 7"),
+    errors.JobTaken("copy:3", "query q has written it"),
     errors.StoreBusy("t-0: both buffers stayed full"),
     errors.DiskFull("/s/t-0", "no space"),
     errors.StorageError("/s/t-0", "Input/output error", errno.EIO),

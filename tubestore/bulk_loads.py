@@ -16,7 +16,7 @@ import numpy as np
 from tubestore import publish as publishing
 from tubestore.commit_records import CommitRecords
 from tubestore.errors import InvalidMessage, documented
-from tubestore.job_files import StagedFile
+from tubestore.job_files import StagedFile, check_query
 from tubestore.message_store import MessageStore
 from tubestore.open_topics import OpenTopics
 from tubestore.options import TopicOptions
@@ -44,13 +44,16 @@ class BulkLoads(OpenTopics):
         *,
         create_topics: bool = False,
         threads: int | None = None,
+        query: str | None = None,
     ) -> PublishResult:
         """Make the files of a job part of the store, in one atomic step, at most once for ever.
 
         `staged`: what the `tubestore.staging.StagedWriter`s of its tasks described, in the order
         in which messages shall follow each other. `create_topics`: topics that are missing or
         too small are made as large as the files need. `threads` work on large jobs (by default
-        one a core). `tubestore.publish` says what is guaranteed and when.
+        one a core). `tubestore.publish` says what is guaranteed and when. `query` names whose
+        batch this is, a job `name:<number>`: the name is this query's from then on, and a batch
+        that comes again has to have the same rows, else JobTaken.
 
         Raises InvalidMessage (a file is missing or not as described), UnknownTopic, DiskFull
         before anything has changed; StoreFailed when it is not known how far it came: open the
@@ -59,7 +62,12 @@ class BulkLoads(OpenTopics):
         with self._topics.lock:
             self._check_open(writing=True)
             return publishing.publish(
-                self, job_id, staged, create_topics=create_topics, threads=threads
+                self,
+                job_id,
+                staged,
+                create_topics=create_topics,
+                threads=threads,
+                query=check_query(job_id, query),
             )
 
     @documented

@@ -9,7 +9,9 @@ Always true:
   is in the store; from then on it is only brought to its end;
 - a record is there before the first of its files is, and a job is finished after the last;
 - records are kept for the last `RECORDS_KEPT` jobs, ids for ever: numbered ones (`name:17`)
-  as ranges, so an endless stream of them stays small.
+  as ranges, so an endless stream of them stays small;
+- a name of batches belongs to the query that wrote its newest batch, and a batch that comes again
+  is the same only if its rows are: Spark repeats the newest batch after a crash, and no older one.
 
 Reads for anybody, writes for the one writer. Next to read: `publish.py`.
 """
@@ -21,7 +23,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from tubestore.errors import NotAStore, StoreFailed
+from tubestore.errors import JobTaken, NotAStore, StoreFailed
 from tubestore.filenames import (
     COMMITS_DIRECTORY,
     JOBS_FILE,
@@ -29,7 +31,7 @@ from tubestore.filenames import (
     PUBLISHED_FILE,
     join,
 )
-from tubestore.job_files import VERSION, CommitRecord
+from tubestore.job_files import VERSION, Batch, CommitRecord
 from tubestore.job_ids import JobIds
 from tubestore.state_files import BadState, parse_finished, parse_state
 from tubestore.vfs import Vfs
@@ -48,6 +50,14 @@ class AnyRecord(Protocol):
     @property
     def job_id(self) -> str:
         """The name under which it is never published again."""
+
+    @property
+    def rows(self) -> int:
+        """Messages of the job."""
+
+    @property
+    def batch(self) -> Batch | None:
+        """Of which query the job is a micro-batch, if it is one."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that stands in the file."""
@@ -86,12 +96,50 @@ class JobRecords(Generic[R]):
         """Return the job that is recorded and not finished; there is at most one."""
         return self.read(self.finished() + 1)
 
-    def is_finished(self, job_id: str) -> bool:
-        """Whether a job of this id was published; StoreFailed while one is half published."""
+    def is_finished(self, job_id: str, batch: Batch | None = None) -> bool:
+        """Whether a job of this id was published; StoreFailed while one is half published.
+
+        JobTaken if the id is that of another query's batch, or of one with other rows.
+        """
         pending = self.pending()
         if pending is not None:
             raise StoreFailed(self.root, f"job {pending.job_id!r} is half published")
-        return job_id in self.ids()
+        ids = self.ids()
+        if batch is not None:
+            self._check_batch(ids, job_id, batch)
+        return job_id in ids
+
+    def _check_batch(self, ids: JobIds, job_id: str, batch: Batch) -> None:
+        """Raise JobTaken if this batch would be taken for another one, or another query's."""
+        number, newest, known = ids.newest(job_id)
+        if known is not None and known.batch.query != batch.query:
+            raise JobTaken(
+                job_id,
+                f"query {known.batch.query} has written batches up to {newest} under this name, "
+                f"and this is query {batch.query}: a second query, or one whose checkpoint is new; "
+                "go on from the checkpoint of the first, or give this one a txnAppId of its own",
+            )
+        if job_id not in ids:
+            return
+        there = known.batch if known is not None and known.number == number else None
+        record = self.find(job_id) if there is None else None
+        there = record.batch if record is not None else there
+        if there is None and number != newest:
+            raise JobTaken(
+                job_id,
+                f"the store has batches up to {newest} of its query, and what this one had is not "
+                "known any more: the checkpoint was set back; restore it, or use a txnAppId that "
+                "is new (everything is written again)",
+            )
+        rows = record.rows if record is not None else batch.rows
+        if (there is not None and there != batch) or rows != batch.rows:
+            had = rows if there is None else there.rows
+            raise JobTaken(
+                job_id,
+                f"it is in the store with {had} rows and came again with {batch.rows} rows that "
+                "are not the same: its checkpoint was set back, or its source does not repeat "
+                "what it gave; restore the checkpoint, or use a txnAppId that is new",
+            )
 
     def moment(self) -> tuple[int, bool]:
         """Return what changes when a job is recorded or finished, at the cost of two look-ups."""
@@ -154,7 +202,7 @@ class JobRecords(Generic[R]):
     def finish(self, record: R) -> None:
         """Note that all files of the last job are in place, durably; the oldest record goes."""
         ids = self.ids()
-        ids.add(record.job_id)
+        ids.add(record.job_id, record.batch)
         head = {"version": VERSION, "features": []}
         self._replace(JOBS_FILE, {**head, **ids.as_json()})
         self._replace(PUBLISHED_FILE, {**head, "finished": record.number})
@@ -186,7 +234,7 @@ class JobRecords(Generic[R]):
             ids = JobIds()
         for number in range(max(1, last - 2 * RECORDS_KEPT), finished + 1):
             if (record := self.read(number)) is not None:
-                ids.add(record.job_id)
+                ids.add(record.job_id, record.batch)
         head = {"version": VERSION, "features": []}
         self._replace(JOBS_FILE, {**head, **ids.as_json()})
         self._replace(PUBLISHED_FILE, {**head, "finished": finished})

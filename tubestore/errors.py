@@ -84,6 +84,18 @@ class StoreLocked(TubeStoreError):
         return f"{self.directory}: locked{by}; a second writer is refused (open it with mode='r')"
 
 
+class JobTaken(TubeStoreError):
+    """A batch whose id is in the store came from another query or with other rows."""
+
+    def __init__(self, job_id: str, reason: str) -> None:
+        super().__init__(job_id, reason)
+        self.job_id, self.reason = job_id, reason
+
+    def describe(self) -> str:
+        """Return the sentence."""
+        return f"batch {self.job_id!r}: {self.reason}; nothing was written"
+
+
 class StoreBusy(TubeStoreError, TimeoutError):
     """Both buffers stayed full until the deadline; the message was not taken."""
 

@@ -8,11 +8,12 @@ Next to read: `commit_records.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Protocol
 from urllib.parse import quote
 
+import numpy as np
 import xxhash
 
 from tubestore.errors import InvalidMessage, InvalidName
@@ -32,6 +33,8 @@ from tubestore.formats import INDEX_ENTRY, PARTITIONS_PER_STORE
 #: Of a job's files of state, all of them.
 VERSION = 1
 JOB_ID_LENGTH_MAX = 200
+#: The id of a job that is one of many in order: a name, and a number.
+NUMBERED = re.compile(r"(.*):(0|[1-9]\d{0,17})", re.DOTALL)
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -45,12 +48,75 @@ def check_job_id(job_id: str) -> str:
     return job_id
 
 
+def check_query(job_id: str, query: str | None) -> str | None:
+    """Return the query, or raise InvalidName unless its job is a numbered batch."""
+    if query is not None and not NUMBERED.fullmatch(job_id):
+        raise InvalidName(job_id, "a batch of a query is named by a name, a colon and a number")
+    return query
+
+
 def staging_directory(root: str, job_id: str) -> str:
     """Return where the files of a job lie until it is published."""
     name = quote(check_job_id(job_id), safe="")
     if len(name) > 200:  # a file name has 255 bytes
         name = f"{name[:100]}%{xxhash.xxh3_128_hexdigest(job_id.encode())}"
     return join(root, OWN_DIRECTORY, STAGING_DIRECTORY, f"job-{name}")
+
+
+def content_of(topics: Any, checksums: Any) -> int:
+    """Return a number that the same messages have, whatever their order and their files.
+
+    `topics`: a number of `topic_number` for each message, or one for all; `checksums`: of the
+    messages' bodies, 32 bits each. The numbers of several files add up, modulo 2**64.
+    """
+    mixed = checksums.astype(np.int32).view(np.uint32).astype(np.uint64)
+    mixed += topics
+    mixed *= np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(32)
+    return int(mixed.sum(dtype=np.uint64))
+
+
+def topic_number(topic: str) -> Any:
+    """Return a topic as a number for `content_of`."""
+    return np.uint64(xxhash.xxh3_64_intdigest(topic.encode()))
+
+
+class Described(Protocol):
+    """What the description of a staged file has, whatever the store is made of."""
+
+    @property
+    def rows(self) -> int:
+        """Messages."""
+
+    @property
+    def content(self) -> int:
+        """Their `content_of`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Which query a micro-batch is of, and which rows it has."""
+
+    query: str
+    rows: int
+    #: The sum of their `content_of` in hexadecimal.
+    content: str
+
+    @classmethod
+    def of(cls, query: str, staged: Iterable[Described]) -> Batch:
+        """Describe a batch of a query by what its tasks staged."""
+        files = list(staged)
+        total = sum(file.content for file in files) % (1 << 64)
+        return cls(query, sum(file.rows for file in files), f"{total:016x}")
+
+    @classmethod
+    def from_json(cls, given: Any) -> Batch | None:
+        """Read `asdict` of one, or None; KeyError or TypeError for nonsense."""
+        if given is None:
+            return None
+        return cls(str(given["query"]), int(given["rows"]), str(given["content"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +148,8 @@ class StagedFile:
     data_start: int = 0
     #: Whether the pair is on stable storage; else `publish` brings it there.
     synced: bool = True
+    #: `content_of` its messages; 0 in descriptions of earlier versions.
+    content: int = 0
 
     @property
     def index_size(self) -> int:
@@ -170,6 +238,13 @@ class CommitRecord:
     job_id: str
     time_ms: int
     files: tuple[PlacedFile, ...]
+    #: Of a query's micro-batch.
+    batch: Batch | None = None
+
+    @property
+    def rows(self) -> int:
+        """Messages of the job."""
+        return sum(file.rows for file in self.files)
 
     def limits(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return, by shard, the index and data offsets at which the job begins."""
@@ -194,13 +269,16 @@ class CommitRecord:
     def as_json(self) -> dict[str, Any]:
         """Return the object that stands in the file."""
         content = {"version": VERSION, "features": [], **_fields_of(self)}
+        content["batch"] = None if self.batch is None else asdict(self.batch)
         return {**content, "files": [_fields_of(file) for file in self.files]}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> CommitRecord:
         """Read what `as_json` wrote; KeyError or TypeError for nonsense."""
         files = tuple(PlacedFile(**file) for file in content["files"])
-        return cls(int(content["number"]), str(content["job_id"]), int(content["time_ms"]), files)
+        batch = Batch.from_json(content.get("batch"))
+        number, time_ms = int(content["number"]), int(content["time_ms"])
+        return cls(number, str(content["job_id"]), time_ms, files, batch)
 
 
 def _fields_of(row: Any) -> dict[str, Any]:

@@ -5,15 +5,25 @@ Next to read: `commit_records.py`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
-_NUMBERED = re.compile(r"(.*):(0|[1-9]\d{0,17})", re.DOTALL)
+from tubestore.job_files import NUMBERED, Batch
+
+
+class LastBatch(NamedTuple):
+    """The newest batch of a query: its number, and what it has."""
+
+    number: int
+    batch: Batch
 
 
 class JobIds:
     """A set of job ids that stays small when they are numbered in order.
+
+    Of a query's batches (`name:17`) it keeps what the newest one has: a query that goes on from
+    its checkpoint repeats that one at most.
 
     >>> ids = JobIds(["load", "query:0", "query:1", "query:3"])
     >>> "query:1" in ids, "query:2" in ids, ids.as_json()["ranges"]
@@ -23,19 +33,35 @@ class JobIds:
     def __init__(self, ids: Iterable[str] = ()) -> None:
         self._texts: set[str] = set()
         self._ranges: dict[str, list[list[int]]] = {}
+        self._batches: dict[str, LastBatch] = {}
         for job_id in ids:
             self.add(job_id)
 
     def __contains__(self, job_id: str) -> bool:
-        numbered = _NUMBERED.fullmatch(job_id)
+        numbered = NUMBERED.fullmatch(job_id)
         if numbered is None:
             return job_id in self._texts
         number = int(numbered[2])
         return any(first <= number <= last for first, last in self._ranges.get(numbered[1], ()))
 
-    def add(self, job_id: str) -> None:
-        """Take an id in; harmless when repeated."""
-        numbered = _NUMBERED.fullmatch(job_id)
+    def newest(self, job_id: str) -> tuple[int, int | None, LastBatch | None]:
+        """Return a batch's number, the newest of its query, and what is known of the newest.
+
+        What is known may be of an older one, if another version wrote since.
+        """
+        numbered = NUMBERED.fullmatch(job_id)
+        assert numbered is not None, job_id
+        ranges = self._ranges.get(numbered[1])
+        last = ranges[-1][1] if ranges else None
+        return int(numbered[2]), last, self._batches.get(numbered[1])
+
+    def add(self, job_id: str, batch: Batch | None = None) -> None:
+        """Take an id in, and what its batch has; harmless when repeated."""
+        numbered = NUMBERED.fullmatch(job_id)
+        if numbered is not None and batch is not None:
+            known = self._batches.get(numbered[1])
+            if known is None or known.number <= int(numbered[2]):
+                self._batches[numbered[1]] = LastBatch(int(numbered[2]), batch)
         if numbered is None:
             self._texts.add(job_id)
         elif job_id not in self:
@@ -51,7 +77,13 @@ class JobIds:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that stands in the file."""
-        return {"ids": sorted(self._texts), "ranges": self._ranges}
+        content: dict[str, Any] = {"ids": sorted(self._texts), "ranges": self._ranges}
+        if self._batches:
+            content["batches"] = {
+                name: {"number": last.number, **asdict(last.batch)}
+                for name, last in self._batches.items()
+            }
+        return content
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> JobIds:
@@ -61,4 +93,9 @@ class JobIds:
             str(name): [[int(first), int(last)] for first, last in ranges]
             for name, ranges in content["ranges"].items()
         }
+        for name, given in content.get("batches", {}).items():
+            batch = Batch.from_json(given)
+            if batch is None:
+                raise TypeError(f"nothing is said of the newest batch of {name!r}")
+            found._batches[str(name)] = LastBatch(int(given["number"]), batch)
         return found

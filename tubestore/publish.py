@@ -38,7 +38,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os.path import dirname
 from typing import Any, Protocol
 
@@ -59,6 +59,7 @@ from tubestore.filenames import (
     join,
 )
 from tubestore.job_files import (
+    Batch,
     CommitRecord,
     PlacedFile,
     StagedFile,
@@ -122,14 +123,16 @@ def publish(
     *,
     create_topics: bool,
     threads: int | None,
+    query: str | None = None,
 ) -> PublishResult:
     """Make a job part of the store, or return what became of it before; see the head."""
     records = CommitRecords(host.vfs, host.root)
-    known = find_result(records, check_job_id(job_id))
+    files = [StagedFile.from_json(one) for one in staged]
+    batch = None if query is None else Batch.of(query, files)
+    known = find_result(records, check_job_id(job_id), batch)
     if known is not None:
         remove_staging(host.vfs, host.root, job_id)
         return known
-    files = [StagedFile.from_json(one) for one in staged]
     _check_staged(host, job_id, files)
     shards = host.shards_to_publish(files, create=create_topics)
     with contextlib.ExitStack() as held:
@@ -137,7 +140,7 @@ def publish(
         for key, shard in sorted(shards.items()):
             ends[key] = shard.hold()
             held.callback(shard.let_go)
-        record = _place(host, records, job_id, files, ends)
+        record = replace(_place(host, records, job_id, files, ends), batch=batch)
         try:
             _prepare(host, records, record, files, threads)
         except OSError as error:
@@ -178,9 +181,11 @@ def _commit(
     _adopt(host, record, shards)
 
 
-def find_result(records: CommitRecords, job_id: str) -> PublishResult | None:
-    """Return what became of a finished job, None if there is none of this id."""
-    if not records.is_finished(job_id):
+def find_result(
+    records: CommitRecords, job_id: str, batch: Batch | None = None
+) -> PublishResult | None:
+    """Return what became of a finished job, None if there is none of this id; JobTaken."""
+    if not records.is_finished(job_id, batch):
         return None
     record = records.find(job_id)
     if record is None:

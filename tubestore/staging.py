@@ -31,21 +31,30 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from tubestore import ingest
+from tubestore import ingest, kernels
+from tubestore.attributes import LENGTH_SIZE
 from tubestore.clock import Clock, SystemClock
 from tubestore.errors import InvalidMessage
 from tubestore.filenames import DATA_SUFFIX, INDEX_SUFFIX, check_topic_name, join
-from tubestore.formats import PARTITIONS_PER_STORE
-from tubestore.job_files import StagedFile
+from tubestore.formats import DATA_HEADER, PARTITIONS_PER_STORE
+from tubestore.job_files import StagedFile, content_of, topic_number
 from tubestore.layout import Buffer
 from tubestore.options import StoreOptions, TopicOptions
-from tubestore.records import ENTRY_SIZE, EncodedBatch, RecordColumns, encode_columns
+from tubestore.records import (
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    EncodedBatch,
+    RecordColumns,
+    encode_columns,
+    has_attributes,
+)
 from tubestore.task_staging import TaskStaging
 from tubestore.vfs import Vfs, VfsFile
 
 Array = np.ndarray[Any, Any]
 #: Bytes of index and of data before a place in a shard.
 Place = tuple[int, int]
+_INT = np.dtype(">i4")
 
 #: Rows of a shard are written together when there are so many bytes of them …
 _WRITE_BYTES = 256 << 10
@@ -66,8 +75,8 @@ class StagedWriter(TaskStaging):
     of this writer will probably begin: `publish` takes a pair as it is that stands where it was
     expected to, if its rows brought their ids. Without `sync` a pair may be gone or damaged after
     a power cut, which `publish` finds out: for jobs that are done anew then, and whose files are
-    rewritten when they are published, so that they would be written to the disk twice. Not
-    thread-safe.
+    rewritten when they are published, so that they would be written to the disk twice. `content`
+    sums up the bodies, by which `publish` knows a query's batch again. Not thread-safe.
 
     Errors: InvalidMessage and MessageTooLarge (the batch was not taken), InvalidName; DiskFull
     and StoreFailed when a file cannot be written: the writer is of no use any more then.
@@ -84,6 +93,7 @@ class StagedWriter(TaskStaging):
         options: StoreOptions | None = None,
         places: Mapping[tuple[str, int], Place] | None = None,
         sync: bool = True,
+        content: bool = False,
         vfs: Vfs | None = None,
         clock: Clock | None = None,
         token: str | None = None,
@@ -93,7 +103,7 @@ class StagedWriter(TaskStaging):
         self._options = options or StoreOptions()
         self._clock: Clock = clock or SystemClock()
         self._turn = xxhash.xxh3_64_intdigest(self._name.encode()) >> 1
-        self._sync = sync
+        self._sync, self._sums_up = sync, content
         #: Where the next pair of a shard is expected to stand.
         self._places = dict(places or {})
         self._pairs: dict[tuple[str, int], _Pair] = {}
@@ -206,6 +216,8 @@ class StagedWriter(TaskStaging):
             pair = _Pair(self._vfs, self.directory, name, topic, store_id, place)
             self._made.append(pair)
             self._pairs[topic, store_id] = pair
+        if self._sums_up:
+            pair.content += content_of(topic_number(topic), body_checksums(part))
         self._held += pair.add(part)
         if pair.held >= _WRITE_BYTES:
             self._held -= pair.flush()
@@ -245,6 +257,21 @@ class StagedWriter(TaskStaging):
             pair.remove()
 
 
+def body_checksums(part: EncodedBatch) -> Array:
+    """Return a checksum of each body, without the attributes: those name the minute of staging."""
+    flags = kernels.gather(part.data, part.starts + DATA_HEADER.position("flag"), _INT)
+    checksums = kernels.gather(part.data, part.starts + DATA_HEADER.position("checksum"), _INT)
+    rows = np.flatnonzero(has_attributes(flags))
+    if len(rows):
+        checksums = checksums.copy()
+        begins = part.starts[rows] + HEADER_SIZE
+        ends = part.starts[rows] + part.entries["data_size"][rows]
+        begins = begins + LENGTH_SIZE + kernels.gather(part.data, begins, _INT).astype(np.int64)
+        checksums[rows] = kernels.crc_each(part.data.data, begins, ends)
+    found: Array = checksums ^ part.entries["key_code"]  # the filter item
+    return found
+
+
 class _Pair:
     """A data file and its index file, being written; offsets count from `place`."""
 
@@ -255,7 +282,7 @@ class _Pair:
         self._index_start, self._data_start = place
         self._data = _Stream(vfs, join(directory, name + DATA_SUFFIX))
         self._index = _Stream(vfs, join(directory, name + INDEX_SUFFIX))
-        self.rows = self.data_size = 0
+        self.rows = self.data_size = self.content = 0
         self._first_time, self._last_time = 1 << 63, -(1 << 63)
         self._partitions = 0
 
@@ -280,8 +307,8 @@ class _Pair:
         times = part.entries["received_time"]
         self._first_time = min(self._first_time, int(times.min()))
         self._last_time = max(self._last_time, int(times.max()))
-        places = int(part.entries["partition_id"].max()) % PARTITIONS_PER_STORE
-        self._partitions = max(self._partitions, places + 1)
+        place = int(part.entries["partition_id"].max()) % PARTITIONS_PER_STORE
+        self._partitions = max(self._partitions, place + 1)
         return self.held - before
 
     def flush(self) -> int:
@@ -320,6 +347,7 @@ class _Pair:
             index_start=self._index_start,
             data_start=self._data_start,
             synced=synced,
+            content=self.content % (1 << 64),
         )
 
 

@@ -62,7 +62,12 @@ class RocketLoad:
         return StagedLogWriter(self.path, job_id, attempt, config=self.config)
 
     def stage(
-        self, job_id: str, attempt: str, batches: Iterable[pa.RecordBatch]
+        self,
+        job_id: str,
+        attempt: str,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        content: bool = False,
     ) -> list[StagedPiece]:
         """Write rows to files that nobody sees; they are synced when this returns."""
         assert self.intake is not None
@@ -74,14 +79,17 @@ class RocketLoad:
                     rows += batch.num_rows
             return writer.finish()
 
-    def publish(self, job_id: str, staged: list[StagedPiece]) -> LogPublishResult:
+    def publish(
+        self, job_id: str, staged: list[StagedPiece], query: str | None = None
+    ) -> LogPublishResult:
         """Make the pieces part of the log, in this order; StoreLocked after the timeout.
 
+        `query`: whose batch it is; JobTaken if the store has another one under this id.
         Queues and index have them, synced, when this returns: a real broker may open the store.
         """
         open_store = partial(rocketcompat.open, self.path, "w", self.config, background=False)
         with waited_for(open_store, self.path, self.options.lock_timeout_ms) as store:
-            result = store.publish(job_id, staged)
+            result = store.publish(job_id, staged, query=query)
             store.clean_staging()  # what others left that gave up days ago
             return result
 

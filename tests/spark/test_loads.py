@@ -10,12 +10,21 @@ import pyarrow as pa
 import pytest
 
 import tubestore
-from tests.spark.stores import scanned_rows, write_store
+from tests.spark.stores import T0, scanned_rows, write_store
 from tubestore.check import check
+from tubestore.clock import ManualClock
 from tubestore.commit_records import CommitRecords
-from tubestore.errors import InvalidMessage, NotAStore, StoreLocked, UnknownTopic
+from tubestore.errors import (
+    InvalidMessage,
+    InvalidName,
+    JobTaken,
+    NotAStore,
+    StoreLocked,
+    UnknownTopic,
+)
 from tubestore.spark.loads import Load
 from tubestore.spark.write_options import WriteOptions
+from tubestore.vfs import OsVfs
 
 
 def batch(first: int, count: int, **columns: Any) -> pa.RecordBatch:
@@ -53,6 +62,107 @@ def test_a_job_is_there_once_however_often_it_is_run(tmp_path: Path) -> None:
     assert len(bodies(tmp_path)) == 10
     assert load_of(tmp_path, batch(0, 1).schema).is_published("j")
     assert not load_of(tmp_path, batch(0, 1).schema).is_published("k")
+
+
+def run_batch(root: Path, batches: list[pa.RecordBatch], job_id: str, query: str = "q") -> Any:
+    """Do what Spark does with a micro-batch: as `run`, by the query's name."""
+    load = load_of(root, batches[0].schema)
+    staged = [
+        load.stage(job_id, f"{n}-{n}", iter([one]), content=True) for n, one in enumerate(batches)
+    ]
+    return load.publish(job_id, [file for files in staged for file in files], query)
+
+
+def items(first: int, count: int) -> pa.RecordBatch:
+    """Return rows whose payloads name the minute at which they are staged."""
+    return batch(first, count, filter_item=[f"i{n % 3}" for n in range(first, first + count)])
+
+
+def test_a_batch_that_comes_again_with_the_same_rows_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not run_batch(tmp_path, [items(0, 10), items(10, 10)], "copy:0").replayed
+    monkeypatch.setattr("tubestore.staging.SystemClock", lambda: ManualClock(T0))
+    # In another order, in other tasks, at another time.
+    assert run_batch(tmp_path, [items(10, 10), items(0, 5), items(5, 5)], "copy:0").replayed
+    assert len(bodies(tmp_path)) == 20
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        items(0, 9),
+        items(0, 11),
+        items(1, 10),
+        batch(0, 10),
+        batch(0, 10, topic=["other"] * 10),
+        items(0, 1).slice(0, 0),
+    ],
+)
+def test_a_batch_that_comes_again_with_other_rows_is_refused(
+    tmp_path: Path, again: pa.RecordBatch
+) -> None:
+    run_batch(tmp_path, [items(0, 10)], "copy:0")
+    with pytest.raises(JobTaken, match="is in the store with 10 rows and came again"):
+        run_batch(tmp_path, [again], "copy:0")
+    assert len(bodies(tmp_path)) == 10
+
+
+def test_a_batch_without_rows_does_not_come_again_with_some(tmp_path: Path) -> None:
+    run_batch(tmp_path, [batch(0, 1).slice(0, 0)], "copy:0")
+    with pytest.raises(JobTaken, match="with 0 rows and came again with 4"):
+        run_batch(tmp_path, [batch(0, 4)], "copy:0")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_name_of_batches_belongs_to_the_query_that_has_it(tmp_path: Path, number: int) -> None:
+    for n in range(2):
+        run_batch(tmp_path, [items(n, 10)], f"copy:{n}")
+    with pytest.raises(JobTaken, match=r"query q has written batches up to 1 .* this is query r"):
+        run_batch(tmp_path, [items(number, 10)], f"copy:{number}", "r")
+    assert not run_batch(tmp_path, [items(number, 10)], f"copy of r:{number}", "r").replayed
+
+
+def test_what_the_newest_batch_had_is_known_when_its_record_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tubestore.commit_records.RECORDS_KEPT", 3)
+    for n in range(3):
+        run_batch(tmp_path, [items(n, 10)], f"copy:{n}")
+    for n in range(8):
+        run(tmp_path, [batch(n, 1)], f"j{n}")
+    assert CommitRecords(OsVfs(), str(tmp_path)).find("copy:2") is None
+    assert run_batch(tmp_path, [items(2, 10)], "copy:2").replayed
+    with pytest.raises(JobTaken, match="came again"):
+        run_batch(tmp_path, [items(1, 10)], "copy:2")
+    with pytest.raises(JobTaken, match="not known any more: the checkpoint was set back"):
+        run_batch(tmp_path, [items(1, 10)], "copy:1")
+
+
+def test_an_older_batch_whose_record_is_kept_is_compared_too(tmp_path: Path) -> None:
+    for n in range(3):
+        run_batch(tmp_path, [items(n, 10)], f"copy:{n}")
+    assert run_batch(tmp_path, [items(1, 10)], "copy:1").replayed
+    with pytest.raises(JobTaken, match="came again"):
+        run_batch(tmp_path, [items(7, 10)], "copy:1")
+
+
+def test_batches_of_an_earlier_version_count_and_their_query_goes_on(tmp_path: Path) -> None:
+    for n in range(2):
+        run(tmp_path, [batch(n, 10)], f"copy:{n}")  # ids, and nothing of their rows
+    assert run_batch(tmp_path, [batch(1, 10)], "copy:1").replayed
+    with pytest.raises(JobTaken, match="with 10 rows and came again with 11"):
+        run_batch(tmp_path, [batch(1, 11)], "copy:1")
+    with pytest.raises(JobTaken, match="set back"):
+        run_batch(tmp_path, [batch(0, 10)], "copy:0")
+    assert not run_batch(tmp_path, [batch(2, 10)], "copy:2").replayed
+    with pytest.raises(JobTaken, match="query q"):
+        run_batch(tmp_path, [batch(2, 10)], "copy:2", "r")
+
+
+def test_only_a_numbered_job_is_a_batch(tmp_path: Path) -> None:
+    with pytest.raises(InvalidName, match="a name, a colon and a number"):
+        run_batch(tmp_path, [batch(0, 1)], "copy")
 
 
 def test_topics_for_keys_are_made_as_large_as_was_asked_for(tmp_path: Path) -> None:

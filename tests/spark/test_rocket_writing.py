@@ -16,7 +16,7 @@ from rocketcompat.spark.loads import RocketLoad
 from rocketcompat.spark.shapes import ROCKETMQ_SCHEMA
 from rocketcompat.spark.write_options import RocketWriteOptions
 from tests.spark.rocket_stores import CONFIG, dumped, planned, read_log, write_rocket_store
-from tubestore.errors import InvalidMessage, InvalidOption, StoreFailed, StoreLocked
+from tubestore.errors import InvalidMessage, InvalidOption, JobTaken, StoreFailed, StoreLocked
 
 #: Of the stores that are made here; checking them needs the index's geometry.
 SMALL = {
@@ -56,6 +56,32 @@ def bodies(root: Path) -> list[bytes]:
 
 def sound(root: Path) -> bool:
     return list(check(root, GEOMETRY)) == []
+
+
+def run_batch(root: Path, batches: list[pa.RecordBatch], job_id: str, query: str) -> Any:
+    """Do what Spark does with a micro-batch: as `run`, by the query's name."""
+    load = load_of(root, batches[0].schema)
+    staged = [load.stage(job_id, f"{n}-{n}", iter([one])) for n, one in enumerate(batches)]
+    return load.publish(job_id, [piece for pieces in staged for piece in pieces], query)
+
+
+def test_a_batch_that_comes_again_has_the_same_query_and_the_same_rows(tmp_path: Path) -> None:
+    run_batch(tmp_path, [batch(0, 10), batch(10, 5)], "copy:0", "q")
+    assert run_batch(tmp_path, [batch(10, 5), batch(0, 10)], "copy:0", "q").replayed
+    for other in (batch(0, 14), batch(1, 15), batch(0, 15, topic=["others"] * 15)):
+        with pytest.raises(JobTaken, match="is in the store with 15 rows and came again"):
+            run_batch(tmp_path, [other], "copy:0", "q")
+    for number in (0, 1):
+        with pytest.raises(JobTaken, match=r"query q has written .* this is query r"):
+            run_batch(tmp_path, [batch(0, 15)], f"copy:{number}", "r")
+    # Of an earlier version: ids, and nothing of their rows or their query.
+    for number in (0, 1):
+        run(tmp_path, [batch(number, 10)], f"old:{number}")
+    assert run_batch(tmp_path, [batch(1, 10)], "old:1", "q").replayed
+    with pytest.raises(JobTaken, match="set back"):
+        run_batch(tmp_path, [batch(0, 10)], "old:0", "q")
+    assert len(bodies(tmp_path)) == 35
+    assert sound(tmp_path)
 
 
 def test_rows_of_all_tasks_are_there_in_their_order(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -151,11 +152,13 @@ def test_a_writer_with_the_store_open_is_waited_for(spark: Any, tmp_path: Path) 
 # -- streams --------------------------------------------------------------------------------------
 
 
-def copy(spark: Any, source: Path, target: Path, checkpoints: Path, **options: Any) -> Any:
+def copy(
+    spark: Any, source: Path, target: Path, checkpoints: Path, rows: int = 150, **options: Any
+) -> Any:
     """Run a query from store to store until it has read everything."""
     from tubestore.spark import read_stream, write_stream
 
-    frame = read_stream(spark, str(source), maxOffsetsPerTrigger=150)
+    frame = read_stream(spark, str(source), maxOffsetsPerTrigger=rows)
     query = write_stream(
         frame, str(target), checkpoint=str(checkpoints), trigger={"availableNow": True}, **options
     )
@@ -209,16 +212,35 @@ def test_a_stream_of_which_a_task_failed_goes_on_without_a_loss_or_a_duplicate(
     assert list(check(two)) == []
 
 
-def test_a_named_query_writes_each_batch_once_also_with_a_new_checkpoint(
+def test_a_named_query_is_refused_with_a_new_checkpoint_and_so_is_a_second_one(
     spark: Any, tmp_path: Path
 ) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     write_store(one, {"logs": 300})
     copy(spark, one, two, tmp_path / "c", txnAppId="copier")
-    copy(spark, one, two, tmp_path / "lost", txnAppId="copier")
+    write_store(one, {"logs": 700})
+    with pytest.raises(Exception, match="a second query, or one whose checkpoint is new"):
+        copy(spark, one, two, tmp_path / "lost", txnAppId="copier")
+    assert len(scanned_rows(two)) == 300
+    copy(spark, one, two, tmp_path / "c", txnAppId="copier")
     assert scanned_rows(two) == scanned_rows(one)
     copy(spark, one, two, tmp_path / "other", txnAppId="another")
-    assert len(scanned_rows(two)) == 600
+    assert len(scanned_rows(two)) == 2000
+    for number in range(2):  # by their checkpoints
+        copy(spark, one, tmp_path / "three", tmp_path / f"q{number}")
+    assert len(scanned_rows(tmp_path / "three")) == 2000
+
+
+def test_a_checkpoint_that_was_set_back_is_refused(spark: Any, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    write_store(one, {"logs": 300})
+    copy(spark, one, two, tmp_path / "c")
+    for folder in ("offsets", "commits", "sources"):  # all but the query's id
+        shutil.rmtree(tmp_path / "c" / folder, ignore_errors=True)
+    write_store(one, {"logs": 700})
+    with pytest.raises(Exception, match="with 150 rows and came again with 400"):
+        copy(spark, one, two, tmp_path / "c", rows=400)
+    assert len(scanned_rows(two)) == 300
 
 
 def test_a_batch_that_was_published_before_a_crash_is_not_written_again(

@@ -3,9 +3,10 @@
     task        Load.stage(batches)   files below .tubestore/staging, invisible
     driver      Load.publish(staged)  waits for the writer's lock, publishes: all of it or nothing
 
-A job of a name that was published before does nothing, for ever; so a job or a micro-batch whose
-end nobody saw is simply run again. What an attempt of a task leaves that lost against another
-one is removed with the job's directory, or by the janitor a day later.
+A job of a name that was published before does nothing, for ever; so a job whose end nobody saw is
+simply run again. A micro-batch is staged again, and compared with what the store has: the same rows
+do nothing, others are an error, and so are those of another query. What an attempt of a task leaves
+that lost against another one is removed with the job's directory, or by the janitor a day later.
 
 Nothing here imports Spark.
 
@@ -81,12 +82,19 @@ class Load:
         return job_id in CommitRecords(OsVfs(), self.options.path).ids()
 
     def stage(
-        self, job_id: str, attempt: str, batches: Iterable[pa.RecordBatch], *, sync: bool = False
+        self,
+        job_id: str,
+        attempt: str,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        sync: bool = False,
+        content: bool = False,
     ) -> list[StagedFile]:
         """Write rows to files that nobody sees.
 
         With `sync` they are on stable storage when this returns: for a job that goes on with
         them after a crash. Else publishing does it, which writes all of them once more anyway.
+        `content`: for the batch of a query, which is compared with what the store has.
         """
         options = self.options
         with StagedWriter(
@@ -97,6 +105,7 @@ class Load:
             new_topics=options.new_topics if options.create_topics else None,
             options=options.store,
             sync=sync,
+            content=content,
         ) as writer:
             for batch in batches:
                 if batch.num_rows:
@@ -116,15 +125,21 @@ class Load:
             column = pa.array(places.astype(np.int32))
             yield batch.append_column("partition", column)
 
-    def publish(self, job_id: str, staged: list[StagedFile]) -> PublishResult:
-        """Make the files part of the store, in this order; StoreLocked after the timeout."""
+    def publish(
+        self, job_id: str, staged: list[StagedFile], query: str | None = None
+    ) -> PublishResult:
+        """Make the files part of the store, in this order; StoreLocked after the timeout.
+
+        `query`: whose batch it is; JobTaken if the store has another one under this id.
+        """
         with opened(self.options) as store:
             store.ensure_topics(self.settings)
             if self.options.create_topics:
                 # As large as keys were routed by, even if those that came need less.
                 missing = {f.topic for f in staged}.difference(store.topics())
                 store.ensure_topics(dict.fromkeys(sorted(missing), self.options.new_topics))
-            result = store.publish(job_id, staged, create_topics=self.options.create_topics)
+            create = self.options.create_topics
+            result = store.publish(job_id, staged, create_topics=create, query=query)
             store.clean_staging()  # what others left that gave up days ago
             return result
 

@@ -49,11 +49,21 @@ class AnyLoad(Protocol):
     def is_published(self, job_id: str) -> bool:
         """Whether a job of this name is in the store already."""
 
-    def stage(self, job_id: str, attempt: str, batches: Iterable[pa.RecordBatch]) -> list[Any]:
-        """Write rows to files that nobody sees; returns their descriptions."""
+    def stage(
+        self,
+        job_id: str,
+        attempt: str,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        content: bool = False,
+    ) -> list[Any]:
+        """Write rows to files that nobody sees; returns their descriptions.
 
-    def publish(self, job_id: str, staged: list[Any]) -> Replayable:
-        """Make them part of the store, in this order."""
+        `content`: with what tells their rows from others.
+        """
+
+    def publish(self, job_id: str, staged: list[Any], query: str | None = None) -> Replayable:
+        """Make them part of the store, in this order; `query`: whose batch they are."""
 
     def abort(self, job_id: str) -> None:
         """Remove what a job staged, unless it may be published already."""
@@ -65,6 +75,8 @@ class Staged(WriterCommitMessage):
 
     job_id: str
     files: list[Any]
+    #: Whose batch it is, as Spark names the query: by its checkpoint.
+    query: str | None = None
 
 
 def appended_schema(schema: StructType, overwrite: bool) -> pa.Schema:
@@ -81,20 +93,24 @@ def _context() -> TaskContext:
     return context
 
 
-def _stage(load: AnyLoad, job_id: str, batches: Iterator[pa.RecordBatch]) -> Staged:
-    with plain_errors():
-        if load.is_published(job_id):
-            return Staged(job_id, [])
-        context = _context()
-        attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
-        return Staged(job_id, load.stage(job_id, attempt, batches))
+def _stage(
+    load: AnyLoad, job_id: str, batches: Iterator[pa.RecordBatch], *, content: bool = False
+) -> list[Any]:
+    context = _context()
+    attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
+    return load.stage(job_id, attempt, batches, content=content)
 
 
-def _publish(load: AnyLoad, job_id: str, messages: list[WriterCommitMessage | None]) -> None:
+def _publish(
+    load: AnyLoad,
+    job_id: str,
+    messages: list[WriterCommitMessage | None],
+    query: str | None = None,
+) -> None:
     """Publish what tasks staged, in the order of the DataFrame's partitions."""
     files = [file for message in messages if isinstance(message, Staged) for file in message.files]
     with plain_errors():
-        result = load.publish(job_id, files)
+        result = load.publish(job_id, files, query)
     if result.replayed:
         say(f"{load.path}: job {job_id} was there already; nothing was written")
 
@@ -107,8 +123,11 @@ class StoreWriter(DataSourceArrowWriter):
         self.job_id = job_id or f"spark-{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage one partition's rows."""
-        return _stage(self.load, self.job_id, iterator)
+        """Stage one partition's rows, unless the job is in the store."""
+        with plain_errors():
+            if self.load.is_published(self.job_id):
+                return Staged(self.job_id, [])
+            return Staged(self.job_id, _stage(self.load, self.job_id, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish."""
@@ -120,7 +139,11 @@ class StoreWriter(DataSourceArrowWriter):
 
 
 class StoreStreamWriter(DataSourceStreamArrowWriter):
-    """Appends micro-batches, each once for ever: a batch is named by its query and its number."""
+    """Appends micro-batches, each once for ever: a batch is named by its query and its number.
+
+    A batch that was published before is staged all the same: only so it shows whether it has
+    the same rows. That happens after a crash, once.
+    """
 
     def __init__(self, load: AnyLoad, application: str | None) -> None:
         self.load, self.application = load, application
@@ -129,20 +152,20 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
         """Stage one partition's rows of a batch."""
         context = _context()
         number = context.getLocalProperty("streaming.sql.batchId")
-        name = self.application or context.getLocalProperty("sql.streaming.queryId")
-        return _stage(self.load, f"{name}:{number}", iterator)
+        query = context.getLocalProperty("sql.streaming.queryId")
+        job_id = f"{self.application or query}:{number}"
+        with plain_errors():
+            return Staged(job_id, _stage(self.load, job_id, iterator, content=True), query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish a batch."""
-        for job_id in self._job_ids(messages, batchId):
-            _publish(self.load, job_id, messages)
+        """Publish a batch; one without tasks has no rows."""
+        for job_id, query in {(m.job_id, m.query) for m in messages if isinstance(m, Staged)}:
+            _publish(self.load, job_id, messages, query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what a batch staged."""
-        for job_id in self._job_ids(messages, batchId):
-            self.load.abort(job_id)
-
-    def _job_ids(self, messages: list[WriterCommitMessage | None], number: int) -> set[str]:
-        """Return the batch's name: the tasks know it, and so does who named the query."""
+        """Remove what a batch staged; its name is known from the tasks, or as an option."""
         named = {m.job_id for m in messages if isinstance(m, Staged)}
-        return named or ({f"{self.application}:{number}"} if self.application else set())
+        if self.application:
+            named.add(f"{self.application}:{batchId}")
+        for job_id in named:
+            self.load.abort(job_id)

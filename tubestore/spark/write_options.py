@@ -48,7 +48,7 @@ SHARED = (
         "txnAppId",
         _application,
         None,
-        "Names a query: each of its batches is there once, whatever checkpoint it has.",
+        "A name that only one query, with one checkpoint, can have; another is refused.",
         "stream",
     ),
     Option("lockTimeoutMs", count, 60_000, "How long a commit waits for another writer."),
