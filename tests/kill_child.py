@@ -1,6 +1,6 @@
 """A process that writes to a store and says what was acknowledged, until it is killed.
 
-    python -m tests.kill_child engine|stack ROOT FIRST_ID SEED
+    python -m tests.kill_child engine|stack|mapped ROOT FIRST_ID SEED
 
 Each acknowledgement is a line on stdout: id, topic, partition or queue, offset. The lines go
 out unbuffered and one by one, so that what the parent has read was acknowledged.
@@ -21,6 +21,8 @@ from rocketcompat.messages import Message
 from rocketcompat.options import MessageStoreConfig
 
 TOPIC, OTHER = "orders", "audit"
+#: Enough of them for the journal.
+MANY = (TOPIC, OTHER, *(f"topic{n}" for n in range(8)))
 PARTITIONS = 3
 CONFIG = MessageStoreConfig(
     mapped_file_size_commit_log=64 << 10,
@@ -29,6 +31,8 @@ CONFIG = MessageStoreConfig(
     max_index_num=1000,
     flush_interval_commit_log=20,
 )
+#: The log through maps, as RocketMQ writes it.
+CONFIGS = {"stack": CONFIG, "mapped": CONFIG.changed(write_without_mmap=False)}
 SHARDS = {"segment_size_bytes": 48 << 10, "index_segment_size_bytes": 28 * 400}
 
 
@@ -46,16 +50,30 @@ def say(lines: list[tuple[int, str, int, int]]) -> None:
 
 
 def write_engine(root: str, first: int, random: Random) -> None:
-    """Append one by one and in batches, at the two levels that survive a kill."""
-    store = tubestore.open(root, mem_flush_interval_ms=50, **SHARDS)
-    for name in (TOPIC, OTHER):
+    """Append one by one, in batches and over many topics, at the levels that survive a kill."""
+    store = tubestore.open(
+        root, mem_flush_interval_ms=50, journal_flush_ms=20, journal_size_bytes=40_000, **SHARDS
+    )
+    for name in MANY:
         store.create_topic(name, partitions=PARTITIONS, exist_ok=True)
     say([])
     numbers = itertools.count(first)
     while True:
         topic = random.choice((TOPIC, OTHER))
         level = random.choice(("page_cache", "page_cache", "fsync"))
-        if random.random() < 0.7:
+        drawn = random.random()
+        if drawn < 0.3:
+            places = [(next(numbers), t, random.randrange(PARTITIONS))
+                      for t in MANY for _ in range(random.randint(1, 4))]  # fmt: skip
+            table = {
+                "topic": [t for _, t, _ in places],
+                "body": [body_of(n) for n, _, _ in places],
+                "partition": [p for _, _, p in places],
+            }
+            offsets = store.append_batch(table, durability=level).offsets.to_pylist()
+            say([(n, t, p, at) for (n, t, p), at in zip(places, offsets, strict=True)])
+            continue
+        if drawn < 0.7:
             number, partition = next(numbers), random.randrange(PARTITIONS)
             ack = store[topic].append(body_of(number), partition=partition, durability=level)
             say([(number, topic, partition, ack.offset)])
@@ -69,9 +87,9 @@ def write_engine(root: str, first: int, random: Random) -> None:
         say([(n, topic, p, a.offset) for (n, p), a in zip(rows, acks, strict=True)])
 
 
-def write_stack(root: str, first: int, random: Random) -> None:
+def write_stack(root: str, first: int, random: Random, kind: str) -> None:
     """Put one by one and in columns, with all structures and threads at work."""
-    store = rocketcompat.open(root, mode="w", config=CONFIG)
+    store = rocketcompat.open(root, mode="w", config=CONFIGS[kind])
     say([])
     numbers = itertools.count(first)
     while True:
@@ -99,5 +117,7 @@ def write_stack(root: str, first: int, random: Random) -> None:
 
 if __name__ == "__main__":
     kind, where, begin, seed = sys.argv[1:]
-    writer = write_engine if kind == "engine" else write_stack
-    writer(where, int(begin), Random(int(seed)))
+    if kind == "engine":
+        write_engine(where, int(begin), Random(int(seed)))
+    else:
+        write_stack(where, int(begin), Random(int(seed)), kind)

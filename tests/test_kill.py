@@ -22,7 +22,7 @@ from tests.crash.explore import seed_from_environment
 from tests.crash.invariants import Found, check_history
 from tests.crash.rocket_files import read_index, read_log, read_queues
 from tests.crash.shards import read_shards
-from tests.kill_child import CONFIG, OTHER, PARTITIONS, SHARDS, TOPIC, body_of
+from tests.kill_child import CONFIG, CONFIGS, OTHER, PARTITIONS, SHARDS, TOPIC, body_of
 from tubestore.vfs import OsVfs
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "6"))
@@ -105,13 +105,14 @@ def test_the_engine_has_everything_that_killed_writers_acknowledged(tmp_path: Pa
     assert killed.promises, "nothing was acknowledged in any round"
 
 
-def test_log_queues_index_and_shards_have_it_exactly_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["stack", "mapped"])
+def test_log_queues_index_and_shards_have_it_exactly_once(tmp_path: Path, kind: str) -> None:
     seed = seed_from_environment()
     print(f"CRASH_SEED={seed}")
-    killed = Killed("stack", tmp_path, seed)
+    killed = Killed(kind, tmp_path, seed)
     for _ in range(ROUNDS):
         killed.run()
-        with rocketcompat.open(tmp_path, mode="w", config=CONFIG, background=False) as store:
+        with rocketcompat.open(tmp_path, mode="w", config=CONFIGS[kind], background=False) as store:
             assert store.problems == []
         _check_stack(killed)
     assert killed.promises, "nothing was acknowledged in any round"
