@@ -245,6 +245,75 @@ def test_a_message_that_an_append_took_while_the_store_was_closed_is_in_it(
         assert len(store["t"].read(0)) == acknowledged
 
 
+def test_a_shard_that_another_thread_opens_during_close_is_closed(memory_vfs: MemoryVfs) -> None:
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
+        store.create_topic("t").append(b"0")
+    faulty = FaultyVfs(memory_vfs)
+    store = tubestore.open("/s", vfs=faulty, background=False)
+    topic = store["t"]
+    closing = threading.Thread(target=store.close)
+    ask = faulty.ask
+
+    def close_meanwhile(call: str, path: str) -> None:
+        faulty.ask = ask  # type: ignore[method-assign]
+        closing.start()
+        for _ in range(10_000):
+            if "closed" in repr(store):
+                break
+            threading.Event().wait(0.001)
+        ask(call, path)
+
+    faulty.ask = close_meanwhile  # type: ignore[method-assign]
+    shard = topic.shard(0)
+    closing.join(30)
+    assert isinstance(shard, MessageStore)
+    assert shard.is_over()
+
+
+def test_a_close_that_was_interrupted_anywhere_can_be_repeated() -> None:
+    settings: dict[str, Any] = {
+        "background": False, "durability": "memory", "journal_shards_min": 2
+    }  # fmt: skip
+    rows = {"body": [b"0", b"1"], "partition": [0, 10_000]}
+    names = ["a", "b"]
+    for nth in range(1_000):
+        vfs = MemoryVfs()
+        faulty = FaultyVfs(vfs)
+        store = tubestore.open("/s", vfs=faulty, **settings)
+        for name in names:
+            store.create_topic(name)
+        store.append_batch({"topic": names, "body": [b"x"] * 2}, durability="page_cache")
+        store.create_topic("t", stores=2).append_batch(rows)
+        interrupt_call(faulty, nth)
+        try:
+            store.close()
+        except KeyboardInterrupt:
+            assert "closed" not in repr(store)
+            store.close()
+        else:
+            assert nth > 20
+            return
+        with tubestore.open("/s", vfs=vfs, **settings) as again:
+            assert [len(again["t"].read(p)) for p in rows["partition"]] == [1, 1]
+            assert [bodies(again[name]) for name in names] == [[b"x"]] * 2
+            assert again.problems == []
+    raise AssertionError("it did not end")
+
+
+def interrupt_call(faulty: FaultyVfs, nth: int) -> None:
+    """Interrupt the call to the disk that comes after `nth` others."""
+    pass_, left = faulty._pass, nth
+
+    def interrupt(call: str, path: str) -> Any:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            raise KeyboardInterrupt
+        return pass_(call, path)
+
+    faulty._pass = interrupt  # type: ignore[method-assign]
+
+
 def test_an_error_within_the_block_is_the_one_that_is_seen(memory_vfs: MemoryVfs) -> None:
     store = tubestore.open("/s", vfs=memory_vfs, background=False)
 

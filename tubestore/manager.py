@@ -272,7 +272,8 @@ class MessageStoreManager(OpenShards):
         After DiskFull the store is open, with all that it has taken: make room and close it again,
         or `give_up` what cannot be written. Every shard is closed even if another one fails; the
         first error is raised at the end, also that of a shard that has failed before: what it took
-        since may not be in the files.
+        since may not be in the files. After an interrupt the store is open, except for shards that
+        were closed before it: close it again.
         """
         if not self.check_lock():
             raise StoreFailed(self.root, LOST_LOCK)
@@ -281,50 +282,68 @@ class MessageStoreManager(OpenShards):
                 return
             errors = self._left.open_each()  # what only the journal has, a broker would not see
             self._closed = "the store is closed"
-        if self._workers is not None:
-            self._workers.stop()
-        errors += self._close_shards(give_up=give_up)
-        gave_up = any(shard.has_unwritten() for shard in self.writing_shards())
+        try:
+            if self._workers is not None:
+                self._workers.stop()
+            errors += self._close_files(give_up=give_up)
+        except BaseException:  # a full disk, or an interrupt
+            self._closed, self._kept_open = None, True
+            if self._workers is not None:
+                self._workers.stop()  # the interrupt may have come before they had ended
+                self._workers.start()
+            raise
+        self._directory.release()
+        _open_stores.discard(self)
+        if errors:
+            raise errors[0]
+
+    def _close_files(self, *, give_up: bool) -> list[TubeStoreError]:
+        """Close everything that has files, and note it; returns what was raised.
+
+        DiskFull, and every shard is open.
+        """
+        errors = self._close_shards(give_up=give_up)
+        # Also those that an earlier call has closed, which an interrupt ended.
+        lacking = any(shard.failed or shard.has_unwritten() for shard in self.writing_shards())
         try:
             self._directory.sync_earlier()
         except TubeStoreError as error:
             errors.append(error)
         if self.journal is not None:
             try:
-                self.journal.close(keep=bool(errors) or gave_up)
+                self.journal.close(keep=bool(errors) or lacking)
             except OSError as error:
                 errors.append(StoreFailed(self.root, f"journal: {error}"))
-        if self.mode == "w" and not errors and not gave_up:
+        if self.mode == "w" and not errors and not lacking:
             self._directory.note_closed()
-        self._directory.release()
-        _open_stores.discard(self)
-        if errors:
-            raise errors[0]
+        return errors
 
     def _close_shards(self, *, give_up: bool) -> list[TubeStoreError]:
-        """Close all shards; returns what they raised. DiskFull, and the store stays open."""
-        opened = [shard for topic in self._topics for shard in topic.opened_shards()]
+        """Close all shards; returns what they raised. DiskFull, and every shard is open."""
+        opened = [shard for topic in self._topics for shard in topic.shards_at_close()]
         shards = [s for s in opened if isinstance(s, MessageStore) and not s.is_over()]
-        held, errors = set(), []
-        for shard in shards:  # all of them before one is closed: that is not taken back
-            try:
-                shard.hold()
-                held.add(shard)
-            except TubeStoreError as error:
-                errors.append(error)
-        full = next((error for error in errors if isinstance(error, DiskFull)), None)
-        if full is not None and not give_up:
+        held: set[MessageStore] = set()
+        errors: list[TubeStoreError] = []
+        try:
+            for shard in shards:  # all of them before one is closed: that is not taken back
+                try:
+                    shard.hold()
+                    held.add(shard)
+                except TubeStoreError as error:
+                    errors.append(error)
+            full = next((error for error in errors if isinstance(error, DiskFull)), None)
+            if full is not None and not give_up:
+                raise full
+            for shard in shards:
+                if shard in held:
+                    shard.close_held()
+                else:
+                    shard.give_up()
+        except BaseException:
             for shard in held:
-                shard.let_go()
-            self._closed, self._kept_open = None, True
-            if self._workers is not None:
-                self._workers.start()
-            raise full
-        for shard in shards:
-            if shard in held:
-                shard.close_held()
-            else:
-                shard.give_up()
+                if not shard.is_over():
+                    shard.let_go()
+            raise
         for reader in opened:
             reader.close()
         return [error for error in errors if not isinstance(error, DiskFull)]

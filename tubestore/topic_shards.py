@@ -120,6 +120,14 @@ class TopicShards:
         """Return the shards that have been used."""
         return list(self._shards.values())
 
+    def shards_at_close(self) -> list[Shard]:
+        """Return the shards that have been used, also one that another thread is opening now.
+
+        After the store has begun to refuse openings: then there are no others.
+        """
+        with self._lock:
+            return list(self._shards.values())
+
     def _view_of(self, partition: int) -> ShardView:
         return self.shard(self._known(partition) // PARTITIONS_PER_STORE).view()
 
