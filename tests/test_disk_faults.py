@@ -10,6 +10,7 @@ import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -204,11 +205,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "journal": {"journal_shards_min": 2},
 }
 
+#: Of so many faults the quick sample has one; a number that goes through all kinds of them.
+SAMPLED = 11
+
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
-def test_whatever_fails_the_store_has_what_it_said(options: dict[str, Any], error: int) -> None:
-    for plan in plans(options):
+@pytest.mark.parametrize("every", [SAMPLED, pytest.param(1, marks=pytest.mark.slow)])
+def test_whatever_fails_the_store_has_what_it_said(
+    options: dict[str, Any], error: int, every: int
+) -> None:
+    for plan in islice(plans(options), 0, None, every):
         run, store = began(options)
         for call, how in plan:
             run.vfs.fail(call, error=error, **how)

@@ -216,7 +216,7 @@ def test_closing_needs_no_room_when_everything_is_written(memory_vfs: MemoryVfs)
 
 
 def test_a_message_that_an_append_took_while_the_store_was_closed_is_in_it(
-    memory_vfs: MemoryVfs,
+    memory_vfs: MemoryVfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faulty = FaultyVfs(memory_vfs)
     store = tubestore.open("/s", vfs=faulty, background=False)
@@ -224,10 +224,21 @@ def test_a_message_that_an_append_took_while_the_store_was_closed_is_in_it(
     topic.append(b"0", durability="memory")
     acknowledged = 1
     write = faulty.ask_write
+    #: The append has ended, or it waits: the shard is held.
+    arrived = threading.Event()
+    shard = topic.shard(0)
+    assert isinstance(shard, MessageStore)
+    stall = shard._stall
+
+    def stalled(size: int, count: int) -> None:
+        arrived.set()
+        stall(size, count)
+
+    monkeypatch.setattr(shard, "_stall", stalled)
 
     def append_meanwhile(path: str, size: int) -> tuple[int, OSError | None]:
         thread.start()
-        thread.join(0.05)
+        assert arrived.wait(30)
         faulty.ask_write = write  # type: ignore[method-assign]
         return write(path, size)
 
@@ -236,6 +247,7 @@ def test_a_message_that_an_append_took_while_the_store_was_closed_is_in_it(
         with contextlib.suppress(StoreClosed):
             topic.append(b"1", durability="memory")
             acknowledged += 1
+        arrived.set()
 
     thread = threading.Thread(target=append)
     faulty.ask_write = append_meanwhile  # type: ignore[method-assign]
