@@ -18,6 +18,7 @@ from tests.support.tube import (
     write_rows,
 )
 from tubestore.check import check
+from tubestore.errors import DiskFull
 from tubestore.formats import DATA_HEADER, INDEX_ENTRY
 from tubestore.message_store import MessageStore
 from tubestore.messages import (
@@ -375,9 +376,14 @@ def test_without_room_for_what_is_cut_opening_is_refused_and_nothing_goes(
     before = {p: memory_vfs.read_file(p) for p in (DATA, INDEX)}
     faulty = FaultyVfs(memory_vfs)
     faulty.fail("pwrite", error=errno.ENOSPC, forever=True, path="/quarantine/")
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DiskFull, match="No space") as caught:
         open_shard(faulty, HOME)
+    assert "/quarantine/" in str(caught.value.filename)
+    assert caught.value.taken == "no"
     assert {p: memory_vfs.read_file(p) for p in (DATA, INDEX)} == before
+    assert quarantined(memory_vfs) == {}
+    faulty.heal()
+    assert open_shard(faulty, HOME).recovered.data_cut == LAST
 
 
 def killed_behind_a_checkpoint(vfs: MemoryVfs) -> None:

@@ -27,6 +27,7 @@ from tubestore.errors import (
     TubeStoreError,
     again,
     note_taken,
+    refused_call,
 )
 from tubestore.file_store import MsgFileStore
 from tubestore.group_commit import GroupCommit
@@ -92,15 +93,22 @@ class MessageStore(JournalledShard):
     ) -> MessageStore:
         """Load a shard's files for writing, verify and mend them.
 
-        `journalled`: what the root's journal holds of it, to be put back first.
+        `journalled`: what the root's journal holds of it, to be put back first. Raises DiskFull or
+        StorageError where the system refuses a call; without room in quarantine nothing was cut.
         """
-        files.load(writable=True)
-        redone = redo(files, journalled)
-        report = recover(files, clock.now_ms())
-        report.problems += redone.problems
-        shard = cls(
-            files, topic=topic, options=options, clock=clock, pool=pool, background=background
-        )
+        try:
+            files.load(writable=True)
+            redone = redo(files, journalled)
+            report = recover(files, clock.now_ms())
+            report.problems += redone.problems
+            shard = cls(
+                files, topic=topic, options=options, clock=clock, pool=pool, background=background
+            )
+        except BaseException as error:
+            files.close()
+            if isinstance(error, OSError):
+                raise refused_call(files.directory, error) from error
+            raise
         shard.recovered = report
         shard.has_all_journalled = redone.complete
         return shard
