@@ -28,6 +28,7 @@ from rocketcompat.formats import (
     SYS_FLAG_STORE_HOST_V6,
     hosts_of,
 )
+from rocketcompat.messages import BORN_HOST
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import check_sizes
 from tubestore.errors import InvalidMessage
@@ -71,6 +72,11 @@ class EncodedColumns:
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    @property
+    def property_texts(self) -> Any:
+        """The property strings."""
+        return self._properties
 
     def queue_groups(self, counted: Any) -> tuple[Int64s, Int64s, Int64s]:
         """Number the queues that occur; returns each row's number, a row of each queue, and
@@ -169,7 +175,8 @@ def encode_columns(
 ) -> EncodedColumns:
     """Check and encode messages from anything with `__arrow_c_stream__`, or a dict of columns.
 
-    `have_offsets`: inner batches have the queue offset that they will get in their properties.
+    `have_offsets`: what has queue offsets in its properties has those that it will get, or is not
+    among them.
     Raises InvalidMessage, InvalidName, MessageTooLarge, naming the first row at fault.
     """
     table = given.given_in(messages)
@@ -184,12 +191,16 @@ def encode_columns(
     born_missing = "born_timestamp" not in table.columns
     if not born_missing:
         fields["born_timestamp"] = given.times_of(table.columns["born_timestamp"])
-    hosts = {name: given.hosts_of_rows(table, name) for name in ("born_host", "store_host")}
+    hosts = {name: given.hosts_of_rows(table, name, default) for name, default in
+             (("born_host", BORN_HOST), ("store_host", config.store_host))}  # fmt: skip
     sys_flags = fields.get("sys_flag", np.zeros(count, np.int64))
     sys_flags = sys_flags & ~(SYS_FLAG_HOSTS_MASK << SYS_FLAG_HOSTS_SHIFT)
-    if not have_offsets and given.inner_rows(table, config):
-        # The queue offset stands in its properties, so its size is known when it is put.
-        raise InvalidMessage("an inner batch is put by itself: put_inner_batch")
+    if not have_offsets and given.rows_alone(table, config):
+        # Queue offsets stand in its properties, so its size is known when it is put.
+        raise InvalidMessage(
+            "an inner batch, or a message of several queues, is put by itself: put_message,"
+            " put_columns or put_inner_batch"
+        )
     for name, bit in _WIDE.items():
         wide = np.array([len(host) == HOST_V6_SIZE for host in hosts[name][0]], bool)
         if wide.any():

@@ -99,7 +99,8 @@ def columns_of_batch(batch: MessageBatch, config: MessageStoreConfig) -> dict[st
         "properties": pa.array(texts, pa.large_string()),
         "flag": [item.flag for item in batch.items],
     }
-    for name in ("queue_id", "sys_flag", "born_host", "store_host", "reconsume_times"):
+    columns["store_host"] = [batch.store_host or config.store_host] * count
+    for name in ("queue_id", "sys_flag", "born_host", "reconsume_times"):
         columns[name] = [getattr(batch, name)] * count
     if batch.born_timestamp is not None:
         columns["born_timestamp"] = [batch.born_timestamp] * count

@@ -20,18 +20,20 @@ Next to read: `told_records.py`, `dispatch.py`.
 
 from __future__ import annotations
 
-import errno
+import copy
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 
 from rocketcompat.batch_encoder import EncodedColumns
 from rocketcompat.codec import encode_blank, encode_one
 from rocketcompat.formats import BLANK, TRANSACTION_PREPARED
-from rocketcompat.mapped_file import LeftOver, MappedFile
+from rocketcompat.mapped_file import LeftOver, MappedFile, WriteLeft, has_no_room
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.messages import ReadyBatches, has_queue_unit
 from rocketcompat.mmap_file import MmapFile, WarmUp, new_mmap_file
@@ -42,13 +44,12 @@ from rocketcompat.readable_log import ReadableLog
 from rocketcompat.told_records import Told, ToldRecords
 from rocketcompat.transient_pool import BufferedFile, TransientStorePool
 from tubestore.clock import Clock
-from tubestore.errors import StoreBusy, StoreFailed, TubeStoreError, again
+from tubestore.errors import DiskFull, StoreBusy, StoreFailed, TubeStoreError, again
 from tubestore.group_commit import GroupCommit
 from tubestore.kernels import Int64s
 from tubestore.vfs import Vfs
 
-#: What can pass: the message is refused and the next may fit again.
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_log = logging.getLogger(__name__)
 
 
 class CommitLog(ReadableLog):
@@ -96,6 +97,10 @@ class CommitLog(ReadableLog):
         self._failed: StoreFailed | None = None
         #: Why nothing is taken for the moment: the disk is too full (spec §9). Cleared again.
         self.refusal: TubeStoreError | None = None
+        #: Why the last write failed, if it was for want of room; None once one has succeeded.
+        self.full: DiskFull | None = None
+        #: Messages that were refused, for whatever reason, since the log was opened.
+        self.refused_count = 0
         self._store_timestamp = 0
         #: How far the last sync reached, and the store time of the last record that it covered,
         #: ms; 0 before the first.
@@ -146,7 +151,7 @@ class CommitLog(ReadableLog):
     def put_one(self, prepared: Prepared) -> tuple[int, int, int]:
         """Append a message; returns (physical offset, queue offset, store timestamp).
 
-        In the page cache on return; thread-safe. OSError without room on the disk (it may be
+        In the page cache on return; thread-safe. DiskFull without room on the disk (it may be
         tried again), StoreFailed once the log has failed.
         """
         message = prepared.message
@@ -154,8 +159,8 @@ class CommitLog(ReadableLog):
         counted = not prepared.sys_flag & TRANSACTION_PREPARED  # a rollback has this bit too
         self._refuse_if_busy()
         with self._put_lock:
-            if (stopped := self._failed or self.refusal) is not None:
-                raise again(stopped)
+            if self._failed is not None or self.refusal is not None:
+                self._refuse(1)
             now = self._held_since = self._clock.now_ms()
             try:
                 table = self._next_queue_offsets
@@ -170,9 +175,12 @@ class CommitLog(ReadableLog):
                     file = self._roll()
                 file.append(record)
             except (OSError, LeftOver) as error:
+                self.refused_count += 1
                 raise self._refusal(error) from error
             finally:
                 self._held_since = 0
+            if self.full is not None:
+                self._has_room()
             if counted:
                 table[key] = queue_offset + (prepared.inner_count or 1)
             for copy, offset in copies:
@@ -192,8 +200,7 @@ class CommitLog(ReadableLog):
 
         As so many single puts, but for the one store time: at a file's end the batch is
         split; `together` keeps it in one file, which has to have room for it, and all of it is
-        written or nothing. On an error the rows before may be in the log; then `BatchError`'s
-        facts are on the exception as `placed`, the number of rows that were written.
+        written or nothing. On an error rows before may be in the log: then it is PartPlaced.
         """
         count = len(encoded)
         if count == 0:
@@ -202,8 +209,8 @@ class CommitLog(ReadableLog):
         groups, firsts, group_ranks = encoded.queue_groups(counted)
         self._refuse_if_busy()
         with self._put_lock:
-            if (stopped := self._failed or self.refusal) is not None:
-                raise again(stopped)
+            if self._failed is not None or self.refusal is not None:
+                self._refuse(count)
             now = self._held_since = self._clock.now_ms()
             keys = encoded.queue_keys(firsts)
             bases = np.array([self._next_queue_offsets.get(key, 0) for key in keys] + [0], np.int64)
@@ -222,9 +229,15 @@ class CommitLog(ReadableLog):
                     self._end = file.end_offset
                     if self._pool is None:
                         self._visible = self._end
+                if self.full is not None:
+                    self._has_room()
             except (OSError, LeftOver) as error:
+                self.refused_count += count - written
                 refusal = self._refusal(error)
-                refusal.placed = written  # type: ignore[attr-defined]
+                if written:
+                    refusal.__cause__ = error
+                    places = physical_offsets[:written], queue_offsets[:written], now
+                    raise PartPlaced(refusal, *places) from error
                 raise refusal from error
             finally:
                 self._held_since = 0
@@ -247,7 +260,7 @@ class CommitLog(ReadableLog):
     def commit(self) -> bool:
         """Copy what the transient pool holds to the page cache; False if nothing moved.
 
-        OSError without room: everything stays in the buffers, to be tried again. StoreFailed
+        DiskFull without room: everything stays in the buffers, to be tried again. StoreFailed
         after any other error.
         """
         if self._pool is None:
@@ -262,6 +275,8 @@ class CommitLog(ReadableLog):
                     self._visible = max(self._visible, min(reached, self._end))
             except (OSError, LeftOver) as error:
                 raise self._refusal(error) from error
+            if self.full is not None and self._visible > visible:
+                self._has_room()
             return self._visible > visible
 
     def sync_to(self, offset: int, timeout: float | None = None) -> bool:
@@ -400,6 +415,7 @@ class CommitLog(ReadableLog):
             self.queue.flush()
         except OSError as error:
             self._failed = StoreFailed(self.queue.directory, f"sync: {error}")
+            _log.error("%s", self._failed)
             raise again(self._failed) from error
         return self._note_synced(end, timestamp)
 
@@ -408,9 +424,45 @@ class CommitLog(ReadableLog):
         self.synced = (end, max(self.synced[1], timestamp))
         return end
 
-    def _refusal(self, error: OSError | LeftOver) -> Exception:
+    def _refuse(self, count: int) -> NoReturn:
+        """Raise why nothing is taken, and count the messages."""
+        self.refused_count += count
+        stopped = self._failed or self.refusal
+        assert stopped is not None
+        raise again(stopped)
+
+    def _refusal(self, error: OSError | LeftOver) -> DiskFull | StoreFailed:
         """Return what to raise for a failed write, and fail the log if it cannot go on."""
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            return error
-        self._failed = StoreFailed(self.queue.directory, f"write: {error}")
-        return again(self._failed)
+        refusal: DiskFull | StoreFailed
+        if isinstance(error, OSError) and has_no_room(error):
+            assert error.errno is not None
+            path = str(error.filename or self.queue.directory)
+            refusal = DiskFull(path, str(error.strerror), error.errno)
+            if self.full is None:
+                _log.error("%s; messages are refused until there is room", refusal)
+            self.full = copy.copy(refusal)
+        else:
+            self._failed = StoreFailed(self.queue.directory, f"write: {error}")
+            _log.error("%s", self._failed)
+            refusal = again(self._failed)
+        if isinstance(error, WriteLeft | LeftOver):
+            refusal.taken = "unknown"
+        return refusal
+
+    def _has_room(self) -> None:
+        """Take note of a write that succeeded after one that found no room."""
+        self.full = None
+        _log.warning("%s: there is room again", self.queue.directory)
+
+
+class PartPlaced(Exception):
+    """The first rows of a batch are in the log when the next could not be written."""
+
+    def __init__(
+        self, cause: TubeStoreError, physical_offsets: Int64s, queue_offsets: Int64s, timestamp: int
+    ) -> None:
+        super().__init__(cause, physical_offsets, queue_offsets, timestamp)
+        #: Why the others are not.
+        self.cause = cause
+        self.physical_offsets, self.queue_offsets = physical_offsets, queue_offsets
+        self.timestamp = timestamp

@@ -33,7 +33,7 @@ from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY
 from rocketcompat.messages import Message, MessageBatch, MessageRecord, PutBatchResult, PutResult
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.parts import Parts
-from rocketcompat.put_path import Durability
+from rocketcompat.put_path import Durability, check_durability
 from rocketcompat.reader import Reader
 from rocketcompat.retry import RETRY_TIMES_MAX, sent_back
 from rocketcompat.store_reads import StoreReads
@@ -105,20 +105,28 @@ class DefaultMessageStore(StoreReads):
     def put_message(self, message: Message, *, durability: Durability | None = None) -> PutResult:
         """Append a message and return where it stands.
 
-        Raises MessageTooLarge, InvalidName, InvalidMessage before anything is written; OSError
-        without room (may be tried again); StoreFailed after a failed write or sync.
+        `durability`: "page_cache", "fsync", or None for what `flush_disk_type` says. Raises
+        MessageTooLarge, InvalidName, InvalidMessage before anything is written; DiskFull without
+        room (may be tried again); StoreFailed after a failed write or sync. The error's `taken`
+        says whether the message is in the log: "no", "yes" (at the physical offset `offset`, but
+        its level was not reached) or "unknown" (the next opening decides).
         """
         if self._closed or self.mode == "r" or os.getpid() != self._pid:
             self._refuse_put()
+        if durability is not None:
+            check_durability(durability)
         return self._puts.put(message, durability)
 
     def put_columns(self, messages: Any, *, durability: Durability | None = None) -> pa.Table:
         """Append many messages, given as Arrow or a dict of columns (see `batch_encoder.py`).
 
-        Returns a row a message: physical_offset, queue_offset, size, store_timestamp. The batch
-        is so many single puts: a crash in the middle keeps the first ones.
+        Returns a row a message: physical_offset, queue_offset, size, store_timestamp, status. The
+        batch is so many single puts: a crash in the middle keeps the first ones. Raises as
+        `put_message` does; BatchError if the first rows are in the log and the next could not be
+        written: its `acks` are their rows, None of each of the others.
         """
         self._check_put()
+        check_durability(durability)
         return self._puts.put_columns(messages, durability)
 
     def put_messages(
@@ -129,6 +137,7 @@ class DefaultMessageStore(StoreReads):
         All of them are written or none. Raises as `put_message` does.
         """
         self._check_put()
+        check_durability(durability)
         return self._puts.put_batch(batch, durability)
 
     def put_inner_batch(
@@ -140,6 +149,7 @@ class DefaultMessageStore(StoreReads):
         Raises as `put_message` does.
         """
         self._check_put()
+        check_durability(durability)
         return self._puts.put_inner_batch(batch, durability)
 
     def send_back(

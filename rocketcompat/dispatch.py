@@ -8,6 +8,7 @@ Always true:
   begins later than others never gets a row from before its beginning;
 - a follower that raised is marked failed and gets nothing more until the store is reopened:
   the others go on, and its progress stays where it was;
+- one that finds no room on the disk is not: it gets the batch again, and all wait for it;
 - `position` is only moved on when every follower has had the batch.
 
 Guards: `_dispatch_lock` is held by whoever dispatches (the thread, or a caller of
@@ -20,7 +21,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from rocketcompat.commit_log import CommitLog
@@ -28,13 +31,14 @@ from rocketcompat.dispatch_batch import batch_of, batch_of_records, merged
 from rocketcompat.follower import Follower
 from rocketcompat.log_feed import LogFeed
 from rocketcompat.log_scan import Piece
+from rocketcompat.mapped_file import has_no_room
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock
 from tubestore.errors import CorruptRecord, TubeStoreError
 
 _log = logging.getLogger(__name__)
-#: After it was woken the thread lets puts come together this long, unless somebody waits.
-LINGER_SECONDS = 0.02
+#: What could not be handed over for want of room on the disk, or of a sound read, is tried again.
+_RETRY_SECONDS = 1.0
 #: Batches over many queues are gathered as long as they come so soon, up to this long.
 _QUIET_SECONDS = 0.1
 _GATHER_SECONDS = 1.0
@@ -51,6 +55,8 @@ class _Feed:
 
     follower: Follower
     start: int
+    #: Everything below this physical offset was handed over to it.
+    end: int
     failed: Exception | None = None
 
 
@@ -63,16 +69,23 @@ class ReputMessageService:
     ) -> None:  # fmt: skip
         self._log, self._clock = log, clock
         begin = starts or [position] * len(followers)
-        self._feeds = [_Feed(f, s) for f, s in zip(followers, begin, strict=True)]
+        self._feeds = [_Feed(f, s, s) for f, s in zip(followers, begin, strict=True)]
         self._dispatch_lock = threading.Lock()
         self._condition = threading.Condition()
         self._source = LogFeed(log, position, begin)
         self._position = position
         self._inline_bytes = log.config.dispatch_inline_bytes or 1 << 63
+        self._linger_seconds = log.config.dispatch_linger / 1000
         self._delays = log.config.delay_levels_ms
         #: Batches over many queues that wait for more, so that a queue is written once for them.
         self._gathered: list[DispatchBatch] = []
         self._gathered_since = 0.0
+        #: What is to be handed over next: batches, and ends of what holds no record.
+        self._ready: deque[DispatchBatch | int] = deque()
+        #: Why the first of them is not, if it is for want of room on the disk.
+        self.full: OSError | None = None
+        #: Why nothing is handed over any more, until the store is opened again.
+        self.stopped: Exception | None = None
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._urgent = threading.Event()
@@ -88,8 +101,25 @@ class ReputMessageService:
 
     @property
     def behind(self) -> int:
-        """Bytes of the log that have not been handed over (RocketMQ's dispatchBehindBytes)."""
-        return max(0, self._log.max_offset - self._position)
+        """Bytes of the log that have not been handed over (RocketMQ's dispatchBehindBytes).
+
+        To the structure that is furthest behind: one that stopped stays where it was.
+        """
+        return max(0, self._log.max_offset - min(self.ends.values(), default=self._position))
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """Up to which physical offset each structure was handed everything."""
+        position = self._position
+        return {
+            feed.follower.name: min(feed.end, position) if feed.failed else position
+            for feed in self._feeds
+        }
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
 
     @property
     def failed(self) -> dict[str, Exception]:
@@ -97,11 +127,28 @@ class ReputMessageService:
         return {feed.follower.name: feed.failed for feed in self._feeds if feed.failed}
 
     def dispatch_pending(self) -> int:
-        """Hand over everything that is in the log now; returns the number of records."""
+        """Hand over everything that is in the log now; returns the number of records.
+
+        OSError if the log cannot be read; then it can be called again.
+        """
         with self._dispatch_lock:
             return self._drain()
 
     def _drain(self, *, everything: bool = True) -> int:
+        """Hand over what is in the log now; after a defect of ours, nothing any more."""
+        if self.stopped is not None:
+            return 0
+        try:
+            return self._drained(everything=everything)
+        except (OSError, TubeStoreError):
+            raise
+        except Exception as error:  # what was taken from the source may be lost
+            _log.exception("dispatch stopped")
+            self.stopped = copy(error)
+            self.problems.append(TubeStoreError(f"dispatch stopped: {error!r}"))
+            return 0
+
+    def _drained(self, *, everything: bool) -> int:
         """Hand over what is in the log now, not what comes meanwhile.
 
         Who followed somebody that puts one message after the other would be handing over a few at
@@ -111,7 +158,8 @@ class ReputMessageService:
         count, last = 0, self._log.max_offset
         target = last if everything else 0
         source, damaged = self._source, self._source.damaged
-        while source.position < last:
+        self._feed_ready()
+        while source.position < last and self.full is None:
             if (told := source.next_columns()) is not None:
                 if isinstance(told, DispatchBatch):
                     batch = replace(told, damaged=damaged)
@@ -126,7 +174,7 @@ class ReputMessageService:
                 count += self._dispatch(piece)
             else:
                 break
-        if self._gathered and self._position < target:
+        if self._gathered and self._position < target and self.full is None:
             count += self._hand_over_gathered()
         return count
 
@@ -197,25 +245,30 @@ class ReputMessageService:
         """
         if log_end - self._position <= self._inline_bytes or self._thread is None:
             self.wake()
-        elif self._dispatch_lock.acquire(blocking=False):
-            try:
-                self._drain()
-            finally:
-                self._dispatch_lock.release()
+        else:
+            self._help(everything=True)
 
     def help_with_columns(self) -> None:
         """As `wake`, of many messages put together: their columns are at hand, so use them.
 
         The thread would have to read and decode them again, and contend for the interpreter.
         """
-        may_help = self._thread is not None and self._log.told.keeps_columns
-        if may_help and self._dispatch_lock.acquire(blocking=False):
-            try:
-                self._drain(everything=False)
-            finally:
-                self._dispatch_lock.release()
-        if self.behind:
+        if self._thread is not None and self._log.told.keeps_columns:
+            self._help(everything=False)
+        if self._log.max_offset > self._position:
             self.wake()
+
+    def _help(self, *, everything: bool) -> None:
+        """Hand over what is in the log, unless another thread does; what fails is the thread's."""
+        if self.full is not None or not self._dispatch_lock.acquire(blocking=False):
+            self.wake()
+            return
+        try:
+            self._drain(everything=everything)
+        except (OSError, TubeStoreError):
+            self.wake()
+        finally:
+            self._dispatch_lock.release()
 
     def drop(self, follower: Follower) -> None:
         """Feed a follower no longer."""
@@ -249,36 +302,55 @@ class ReputMessageService:
 
     def _run(self) -> None:
         while not self._stopping:
-            try:
-                self.dispatch_pending()
-            except Exception as error:  # a defect of ours: say so, and do not spin
-                _log.exception("dispatch stopped")
-                self.problems.append(TubeStoreError(f"dispatch stopped: {error!r}"))
+            pause = self._round()
+            if self.stopped is not None:
                 return
+            ended = self._clock.monotonic()
             self._wake.clear()
             self._sleeping = True
             # A put or a stop between the last look and the lines above has not woken anybody.
-            if self._log.max_offset <= self._position and not self._stopping:
+            if pause:
+                self._urgent.wait(pause)
+            elif self._log.max_offset <= self._position and not self._stopping:
                 self._wake.wait()
             self._sleeping = False
             if not self._stopping and not self._urgent.is_set():
-                self._linger()
+                self._linger(ended)
             self._urgent.clear()
 
-    def _linger(self) -> None:
-        """Let puts come together; while batches are gathered, until no more of them come."""
-        count = -1
-        while count != len(self._gathered):
+    def _round(self) -> float:
+        """Hand over what is there; returns the seconds after which to try again what failed."""
+        try:
+            self.dispatch_pending()
+        except (OSError, TubeStoreError) as error:
+            problem = TubeStoreError(f"dispatch: {error}")
+            if not self.problems or str(self.problems[-1]) != str(problem):
+                _log.error("%s", problem)
+                self.problems.append(problem)
+            return _RETRY_SECONDS
+        return _RETRY_SECONDS if self.full is not None else 0
+
+    def _linger(self, ended: float) -> None:
+        """Let puts come together if they come soon after the round that `ended` then.
+
+        While batches are gathered, until no more of them come.
+        """
+        seconds = self._linger_seconds - (self._clock.monotonic() - ended)
+        while True:
             count = len(self._gathered)
-            seconds = _QUIET_SECONDS if count else LINGER_SECONDS
-            if self._urgent.wait(seconds) or self._stopping:
+            seconds = _QUIET_SECONDS if count else seconds
+            if seconds > 0 and (self._urgent.wait(seconds) or self._stopping):
                 return
+            if count == len(self._gathered):
+                return
+            seconds = self._linger_seconds
 
     def _dispatch(self, piece: Piece) -> int:
         """Decode a piece and take it; returns the number of records that were handed over."""
         if not len(piece.starts):
             count = self._hand_over_gathered()
-            self._move_on(piece.end)
+            self._ready.append(piece.end)
+            self._feed_ready()
             return count
         try:
             return self._take(batch_of(piece, self._delays, self._source.damaged))
@@ -290,22 +362,43 @@ class ReputMessageService:
 
     def _hand_over(self, batch: DispatchBatch) -> None:
         """Hand a batch over to every follower that is to have it, then move on."""
-        for feed in self._feeds:
-            if feed.failed is None and batch.start >= feed.start:
-                self._feed(feed, batch)
-        self._move_on(batch.end)
+        self._ready.append(batch)
+        self._feed_ready()
+
+    def _feed_ready(self) -> None:
+        """Hand over what is ready, in order, as far as there is room for it on the disk."""
+        while self._ready:
+            first = self._ready[0]
+            if isinstance(first, DispatchBatch) and not self._fed(first):
+                return
+            self._ready.popleft()
+            self._move_on(first.end if isinstance(first, DispatchBatch) else first)
 
     def _move_on(self, position: int) -> None:
         with self._condition:
             self._position = position
             self._condition.notify_all()
 
-    def _feed(self, feed: _Feed, batch: DispatchBatch) -> None:
-        try:
-            feed.follower.put_batch(batch)
-        except Exception as error:
-            _log.exception("%s stopped", feed.follower.name)
-            feed.failed = error
-            self.problems.append(
-                TubeStoreError(f"{feed.follower.name} stopped at {batch.start}: {error!r}")
-            )
+    def _fed(self, batch: DispatchBatch) -> bool:
+        """Hand a batch over to those that have not had it; False if one found no room for it."""
+        full: OSError | None = None
+        for feed in self._feeds:
+            if feed.failed is not None or batch.start < feed.start or batch.end <= feed.end:
+                continue
+            try:
+                feed.follower.put_batch(batch)
+                feed.end = batch.end
+            except Exception as error:
+                if isinstance(error, OSError) and has_no_room(error):
+                    full = error
+                    continue
+                _log.exception("%s stopped", feed.follower.name)
+                feed.failed = copy(error)
+                problem = f"{feed.follower.name} stopped at {batch.start}: {error!r}"
+                self.problems.append(TubeStoreError(problem))
+        if full is not None and self.full is None:
+            _log.error("dispatch waits for room: %s", full)
+        elif full is None and self.full is not None:
+            _log.warning("dispatch goes on: there is room again")
+        self.full = None if full is None else copy(full)
+        return full is None

@@ -7,7 +7,8 @@ memory with zero pages, and a sync through a map holds the interpreter lock. Its
 Always true:
 - `flushed_position <= wrote_position <= file_size`; what is below `wrote_position` may be
   read, what is below `flushed_position` is on stable storage;
-- a write that failed moves no position and leaves no bytes behind the position it began at.
+- a write that failed moves no position and leaves no bytes behind the position it began at; if
+  they could not be zeroed for want of room, they are before the next write.
 
 One thread writes at a time (the owner's lock); any thread may read or sync.
 
@@ -17,10 +18,12 @@ Next to read: `mapped_file_queue.py`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
 import numpy as np
 
+from tubestore.errors import is_disk_full
 from tubestore.layout import Buffer
 from tubestore.vfs import Vfs, VfsFile
 
@@ -33,8 +36,8 @@ _ZERO_FIRST = 16 * 1024
 class MappedFile:
     """A file of fixed size whose name is the offset of its first byte."""
 
-    __slots__ = ("_file", "_view", "file_from_offset", "file_size", "flushed_position", "path",
-                 "wrote_position")  # fmt: skip
+    __slots__ = ("_file", "_left_to", "_view", "file_from_offset", "file_size",
+                 "flushed_position", "path", "wrote_position")  # fmt: skip
 
     def __init__(self, file: VfsFile, file_from_offset: int, file_size: int, wrote: int) -> None:
         self._file, self.path = file, file.path
@@ -42,6 +45,8 @@ class MappedFile:
         self.wrote_position = wrote
         self.flushed_position = 0
         self._view: memoryview | None = None
+        #: Up to here a failed write left bytes that could not be zeroed; 0: none did.
+        self._left_to = 0
 
     @classmethod
     def create(cls, vfs: Vfs, path: str, file_from_offset: int, file_size: int) -> MappedFile:
@@ -95,17 +100,13 @@ class MappedFile:
         """Write at `wrote_position`; returns the position written at.
 
         `claim` moves the position further than the data (a blank record claims the rest).
-        On OSError nothing has changed, and a later append may try again.
+        On OSError nothing has changed, and a later append may try again; see `WriteLeft`.
         """
         position = self.wrote_position
         end = position + len(data)
         if end > self.file_size:
             raise ValueError(f"{self.path}: {len(data)} bytes do not fit at {position}")
-        try:
-            self._file.pwrite(data, position)
-        except OSError:
-            self._zero(position, end)
-            raise
+        self._write(data, position)
         self.wrote_position = end if claim is None else position + claim
         return position
 
@@ -171,19 +172,22 @@ class MappedFile:
         self._view = None
         return zeroed
 
-    def zero_behind(self, position: int) -> int:
+    def zero_behind(self, position: int, limit: int | None = None) -> int:
         """Zero every byte from `position` to the end of the file that is not; returns how many.
+
+        `limit`: up to there only.
 
         Goes from the end to the front, so that after a crash in between the chain still
         ends at `position` or at a record that the next recovery cuts in the same way.
         """
         steps = []
+        limit = self.file_size if limit is None else limit
         data: int | None = self.next_data(position)
         step = _ZERO_FIRST
-        while data is not None:
-            end = min(data - data % step + step, self.file_size)
+        while data is not None and data < limit:
+            end = min(data - data % step + step, limit)
             steps.append((data, end))
-            data = self.next_data(end) if end < self.file_size else None
+            data = self.next_data(end) if end < limit else None
             step = min(2 * step, _ZERO_STEP)
         zeroed = 0
         for start, end in reversed(steps):
@@ -204,12 +208,32 @@ class MappedFile:
         """Give the descriptor back; views stay valid."""
         self._file.close()
 
-    def _zero(self, start: int, end: int) -> None:
-        """Undo a failed write: its bytes must not be found behind a shorter record later."""
+    def _write(self, data: Buffer, position: int) -> None:
+        """Write where nothing stands behind; a write that fails leaves no bytes."""
+        if self._left_to:
+            self._zero(position, self._left_to)
         try:
-            self._file.pwrite(bytes(end - start), start)
+            self._file.pwrite(data, position)
         except OSError as error:
-            raise LeftOver(self.path, str(error)) from error
+            self._undo(position, position + len(data), error)
+            raise
+
+    def _undo(self, start: int, end: int, cause: OSError) -> None:
+        """Undo a failed write: its bytes must not be found behind a shorter record later.
+
+        Only what arrived is zeroed: on a full disk, zeros in a hole would find no room either.
+        """
+        try:
+            self._zero(start, end)
+        except OSError as error:
+            if not has_no_room(error):
+                raise LeftOver(self.path, str(error)) from cause
+            self._left_to = max(self._left_to, end)
+            raise WriteLeft(cause.errno, cause.strerror, self.path) from cause
+
+    def _zero(self, start: int, end: int) -> None:
+        self.zero_behind(start, end)
+        self._left_to = 0
 
 
 def _used(content: bytes) -> int:
@@ -219,6 +243,19 @@ def _used(content: bytes) -> int:
     if any(content[whole:]):
         return len(content.rstrip(b"\0"))
     return len(content[: 8 * int(words[-1]) + 8].rstrip(b"\0")) if len(words) else 0
+
+
+def has_no_room(error: OSError) -> bool:
+    """Whether a write failed for want of room, of the disk, of a quota or of a file's size."""
+    return is_disk_full(error) or error.errno == errno.EFBIG
+
+
+class WriteLeft(OSError):
+    """A write failed for want of room and so did zeroing what of it arrived.
+
+    It is zeroed before the next write of the file. Until then, a process that opens the file anew
+    may find whole records there.
+    """
 
 
 class LeftOver(Exception):

@@ -32,7 +32,7 @@ from rocketcompat.formats import (
 from rocketcompat.messages import Message
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.prepare import encode_topic
-from rocketcompat.topics import PROPERTY_DELAY
+from rocketcompat.topics import PROPERTY_DELAY, PROPERTY_MULTI_DISPATCH, PROPERTY_MULTI_OFFSET
 from tubestore.errors import InvalidMessage, MessageTooLarge
 from tubestore.kernels import Int64s, bytes_of, even_binary, widened
 
@@ -226,6 +226,17 @@ def message_of(table: Given, config: MessageStoreConfig) -> Message:
     )
 
 
+def rows_alone(table: Given, config: MessageStoreConfig) -> list[int]:
+    """Return the rows that are put one by one, since their queue offsets are in their properties.
+
+    Inner batches, and messages with units in several queues.
+    """
+    rows = inner_rows(table, config)
+    name = PROPERTY_MULTI_DISPATCH if config.enable_multi_dispatch else PROPERTY_MULTI_OFFSET
+    several = np.flatnonzero(_has_in_properties(table, name))
+    return sorted({*rows, *several.tolist()}) if len(several) else rows
+
+
 def inner_rows(table: Given, config: MessageStoreConfig) -> list[int]:
     """Return the rows that are inner batches where that says something (spec §1.11)."""
     if "sys_flag" not in table.columns:
@@ -240,17 +251,22 @@ def inner_rows(table: Given, config: MessageStoreConfig) -> list[int]:
 
 def may_be_delayed(table: Given) -> Int64s:
     """Return the rows that have a delay level, or may have one in their properties."""
-    found = np.zeros(table.rows, bool)
-    given = table.columns.get("properties")
-    if given is not None:
-        if pa.types.is_map(given.type):
-            given = pa.ListArray.from_arrays(given.offsets, given.keys.cast(pa.large_string()))
-            given = pc.binary_join(given, _text(PROPERTY_SEPARATOR))
-        has = pc.match_substring(given.cast(pa.large_string()), PROPERTY_DELAY)
-        found |= has.fill_null(False).to_numpy(zero_copy_only=False)
+    found = _has_in_properties(table, PROPERTY_DELAY)
     if "delay_level" in table.columns:
         found |= numbers_of(table, "delay_level", 0, INT32_MAX) > 0
     return np.flatnonzero(found)
+
+
+def _has_in_properties(table: Given, name: str) -> Any:
+    """Mask of the rows whose properties have a name, or have it somewhere in their text."""
+    given = table.columns.get("properties")
+    if given is None:
+        return np.zeros(table.rows, bool)
+    if pa.types.is_map(given.type):
+        given = pa.ListArray.from_arrays(given.offsets, given.keys.cast(pa.large_string()))
+        given = pc.binary_join(given, _text(PROPERTY_SEPARATOR))
+    has = pc.match_substring(given.cast(pa.large_string()), name)
+    return has.fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def _with_room_for_crcs(properties: Any) -> Any:
@@ -332,12 +348,12 @@ def times_of(column: Any) -> Any:
         raise InvalidMessage(f"born_timestamp: {column.type} is no time") from None
 
 
-def hosts_of_rows(table: Given, name: str) -> tuple[list[bytes], Int64s]:
+def hosts_of_rows(table: Given, name: str, default: str) -> tuple[list[bytes], Int64s]:
     """Return the distinct hosts as on disk, and which of them each row has."""
     column = _texts(table, name)
     if column is None:
-        return [encode_host(getattr(_DEFAULTS, name))], np.zeros(table.rows, np.int64)
-    encoded = column.fill_null(getattr(_DEFAULTS, name)).dictionary_encode()
+        return [encode_host(default)], np.zeros(table.rows, np.int64)
+    encoded = column.fill_null(default).dictionary_encode()
     try:
         raw = [encode_host(text) for text in encoded.dictionary.to_pylist()]
     except ValueError as error:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     Int32s = np.ndarray[Any, np.dtype[np.int32]]
 
 
+#: The producer's address of messages that name none.
+BORN_HOST = "127.0.0.1:0"
+
+
 @dataclass(slots=True)
 class Message:
     """A message to be put.
@@ -49,8 +53,9 @@ class Message:
     flag: int = 0
     sys_flag: int = 0
     born_timestamp: int | None = None
-    born_host: str = "127.0.0.1:0"
-    store_host: str = "127.0.0.1:10911"
+    born_host: str = BORN_HOST
+    #: None: the store's (`MessageStoreConfig.store_host`).
+    store_host: str | None = None
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     #: Above 0 the message is delivered later, by `messageDelayLevel` (see `schedule.py`).
@@ -82,8 +87,9 @@ class MessageBatch:
     properties: Mapping[str, str] | str | None = None
     sys_flag: int = 0
     born_timestamp: int | None = None
-    born_host: str = "127.0.0.1:0"
-    store_host: str = "127.0.0.1:10911"
+    born_host: str = BORN_HOST
+    #: None: the store's (`MessageStoreConfig.store_host`).
+    store_host: str | None = None
     reconsume_times: int = 0
 
 

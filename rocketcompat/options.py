@@ -35,6 +35,7 @@ from rocketcompat.formats import (
     RECORD_SIZE_SLACK,
     TOPIC_SIZE_MAX,
     TOPIC_SIZE_MAX_V2,
+    encode_host,
 )
 from tubestore.errors import InvalidMessage
 
@@ -150,10 +151,15 @@ class MessageStoreConfig:
     compat: Literal["4.9.8", "5.3.3"] = "4.9.8"
     recovery: Literal["tubestore", "upstream"] = "tubestore"
     layouts: frozenset[str] = LAYOUTS
+    #: The broker's address and port in messages that name none; clients find it in message ids.
+    store_host: str = "127.0.0.1:10911"
     dispatch_batch_bytes_max: int = 8 << 20
     #: A put that finds this much waiting for dispatch does it itself, so that two threads do
     #: not fight for the interpreter; 0 leaves it all to the dispatcher's thread.
     dispatch_inline_bytes: int = 2 << 20
+    #: ms after which the dispatcher looks again at the earliest, so that puts that come one after
+    #: the other are handed over together. A put after a pause is handed over at once.
+    dispatch_linger: int = 20
     wait_dispatched_timeout: int = 5000
     #: Whether a store with background threads delivers delayed messages that are due.
     enable_schedule_message: bool = True
@@ -181,6 +187,10 @@ class MessageStoreConfig:
                 f"mapper_file_size_batch_consume_queue: {size} is no multiple of a unit's"
                 f" {BATCH_CQ_UNIT.size} bytes; no broker could fill the file"
             )
+        try:
+            encode_host(self.store_host)
+        except ValueError as error:
+            raise InvalidMessage(f"store_host: {error}") from None
         if not self.multi_path_splitter:
             raise InvalidMessage("multi_path_splitter: is empty")
         unknown = self.layouts - LAYOUTS

@@ -101,7 +101,7 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
     prepared.message, prepared.body = message, body
     prepared.body_crc = crc32(body) & BODY_CRC_MASK if body else 0
     prepared.magic_code, prepared.topic = encode_topic(message.topic, config.topic_size_max)
-    born, store = _host(message.born_host), _host(message.store_host)
+    born, store = _host(message.born_host), _host(message.store_host or config.store_host)
     prepared.born_host, prepared.store_host = born, store
     sys_flag = message.sys_flag & ~_HOST_FLAGS
     if len(born) == HOST_V6_SIZE:

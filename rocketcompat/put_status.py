@@ -10,6 +10,7 @@ from rocketcompat.messages import Message, PutStatus
 from rocketcompat.prepare import property_text
 from rocketcompat.queue_offset_table import TooManyQueues
 from tubestore.errors import (
+    BatchError,
     DiskFull,
     InvalidMessage,
     InvalidName,
@@ -49,6 +50,11 @@ def put_status_of(
         text = "" if message is None else property_text(message, trailing_separator=False)
         if compat != "4.9.8" or len(text) <= PROPERTIES_SIZE_MAX:
             return PutStatus.PROPERTIES_SIZE_EXCEEDED
+    if isinstance(error, BatchError) and isinstance(error.__cause__, Exception):
+        return put_status_of(error.__cause__, message, compat=compat)
+    cause = error.__cause__
+    if isinstance(error, DiskFull) and isinstance(cause, OSError) and type(cause) is not DiskFull:
+        return PutStatus.CREATE_MAPPED_FILE_FAILED
     return next(
         (status for kind, status in _KINDS if isinstance(error, kind)), PutStatus.UNKNOWN_ERROR
     )

@@ -60,7 +60,7 @@ from rocketcompat.quarantine import Quarantine
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from rocketcompat.tube_layout import TubeLayout
 from tubestore.clock import Clock
-from tubestore.errors import CorruptRecord, OffsetOutOfRange
+from tubestore.errors import CorruptRecord, OffsetOutOfRange, failed_write
 
 _log = logging.getLogger(__name__)
 _NO_OFFSET = (1 << 63) - 1
@@ -191,6 +191,8 @@ def recover_followers(
         log, [*followers, offsets], clock, position=min([*starts, first]), starts=[*starts, first]
     )
     service.dispatch_pending()
+    if service.full is not None:
+        raise failed_write(log.queue.directory, service.full)
     log.raise_queue_offsets(offsets.table.items())
     if queues is not None:
         log.raise_queue_offsets(queues.max_offsets().items())

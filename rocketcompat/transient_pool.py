@@ -105,11 +105,7 @@ class BufferedFile(MappedFile):
             wrote = self.wrote_position
             end = min(self._data_end, wrote)
             if end > start:
-                try:
-                    self._file.pwrite(memoryview(buffer)[start:end], start)
-                except OSError:
-                    self._zero(start, end)
-                    raise
+                self._write(memoryview(buffer)[start:end], start)
             self._committed = wrote
             if wrote == self.file_size:
                 self._buffer = None

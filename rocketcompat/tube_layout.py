@@ -25,13 +25,14 @@ import numpy as np
 from rocketcompat.columns import RecordColumns as LogColumns
 from rocketcompat.follower import Keeper
 from rocketcompat.formats import TUBE_DIRECTORY
+from rocketcompat.mapped_file import has_no_room
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.tube_record import to_tube
 from tubestore.clock import Clock
 from tubestore.columns import columns_for
 from tubestore.entry_rows import Rows
 from tubestore.entry_sources import Source
-from tubestore.errors import DiskFull, InvalidName, TubeStoreError
+from tubestore.errors import BatchError, DiskFull, InvalidName, TubeStoreError, failed_write
 from tubestore.filenames import check_topic_name, join
 from tubestore.formats import DATA_HEADER, PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
 from tubestore.manager import MessageStoreManager
@@ -125,6 +126,8 @@ class TubeLayout:
         self._written = self._synced = 0
         #: While the log is replayed: what shards have that it has to confirm, by (topic, store id).
         self._claims: dict[tuple[str, int], _Claims] = {}
+        #: Whether `_claims` are of a batch for which there was no room.
+        self._half_put = False
         self._refused: set[str] = set()
         #: Where a recovery puts the messages that it cuts off; None for what is provably torn.
         self.keeper: Keeper | None = None
@@ -206,9 +209,34 @@ class TubeLayout:
     # -- following the log -------------------------------------------------------------------
 
     def put_batch(self, batch: DispatchBatch) -> None:
-        """Append the batch's deliverable records to their shards."""
+        """Append the batch's deliverable records to their shards.
+
+        After an OSError without room the same batch may be handed over again.
+        """
         records = batch.records
         assert isinstance(records, LogColumns)
+        try:
+            self._put(batch, records)
+        except (OSError, BatchError) as error:
+            cause = error.__cause__ if isinstance(error, BatchError) else error
+            if not isinstance(cause, OSError) or not has_no_room(cause):
+                raise
+            self._note_half_put(records)
+            raise failed_write(self.store.root, cause) from error
+        self._written = batch.end
+
+    def _note_half_put(self, records: LogColumns) -> None:
+        """Look what the shards have of a batch, so that it is passed over when that comes again."""
+        there = set(self.store.topics())
+        for name in there.intersection(records.topic_names):
+            topic = self.store.topic(name)
+            for store_id in range(topic.options.stores):
+                if self.store.shard_exists(name, store_id):
+                    claims, _ = self._tail(topic.writable(store_id), self._written)
+                    self._claims[name, store_id] = claims
+        self._half_put = True
+
+    def _put(self, batch: DispatchBatch, records: LogColumns) -> None:
         rows = np.flatnonzero(self._wanted(batch, records))
         if self._claims:
             rows = self._not_there_yet(batch, records, rows)
@@ -216,7 +244,9 @@ class TubeLayout:
             queue_ids = records.column("queue_id")[rows]
             codes, topics = self._topics(records, rows, queue_ids)
             append_columns(topics, codes, to_tube(records, rows), "page_cache")
-        self._written = batch.end
+        if self._half_put:
+            self._half_put = False
+            self._claims.clear()
 
     def _wanted(self, batch: DispatchBatch, records: LogColumns) -> Array:
         """Return which rows get a record: those with a queue unit that a shard can hold."""
@@ -234,7 +264,7 @@ class TubeLayout:
         return np.asarray(wanted)
 
     def _not_there_yet(self, batch: DispatchBatch, records: LogColumns, rows: Array) -> Array:
-        """Leave out rows that their shards have already (only while the log is replayed).
+        """Leave out rows that their shards have already (while the log is replayed, or half put).
 
         A shard is cut at the first message of this stretch of the log that it has otherwise.
         """

@@ -11,12 +11,12 @@ import pytest
 
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.commit_log import CommitLog
+from rocketcompat.commit_log import CommitLog, PartPlaced
 from rocketcompat.log_scan import find_record, scan
 from rocketcompat.mapped_file_queue import MappedFileQueue
 from rocketcompat.prepare import prepare
 from tubestore.clock import ManualClock
-from tubestore.errors import CorruptRecord, MessageTooLarge, NotAStore, StoreFailed
+from tubestore.errors import CorruptRecord, DiskFull, MessageTooLarge, NotAStore, StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.vfs import Vfs
 
@@ -140,9 +140,11 @@ def test_a_batch_that_meets_a_full_disk_keeps_the_rows_before(clock: ManualClock
     log = opened(vfs, clock)
     encoded = encode_columns({"topic": ["T"] * 9, "body": [b"x" * (230 - FIXED)] * 9}, CONFIG)
     vfs.fail("truncate", nth=2, error=errno.ENOSPC)
-    with pytest.raises(OSError, match="No space") as raised:
+    with pytest.raises(PartPlaced, match="No space") as raised:
         log.put_columns(encoded)
-    assert raised.value.placed == 4  # type: ignore[attr-defined]
+    assert raised.value.queue_offsets.tolist() == [0, 1, 2, 3]
+    assert isinstance(raised.value.cause, DiskFull)
+    assert raised.value.cause.taken == "no"
     assert log.next_queue_offset("T", 0) == 4
     assert put(log, 100)[:2] == (SIZE, 4)
 

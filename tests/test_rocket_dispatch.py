@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +22,7 @@ from rocketcompat.prepare import prepare
 from tubestore.clock import ManualClock, SystemClock
 from tubestore.errors import CorruptRecord
 from tubestore.formats import java_hash
-from tubestore.testing import MemoryVfs, crash_states
+from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
 
 
 class ClearedLate(threading.Event):
@@ -60,11 +62,12 @@ class Recorder:
 
     name: str
     fails: int | None = None
+    error: int = errno.EIO
     batches: list[DispatchBatch] = field(default_factory=list)
 
     def put_batch(self, batch: DispatchBatch) -> None:
         if batch.start == self.fails:
-            raise OSError(28, "No space left on device")
+            raise OSError(self.error, os.strerror(self.error))
         self.batches.append(batch)
 
     def recover(self, log_end: int, trusted: int | None) -> int:
@@ -163,6 +166,87 @@ def test_one_that_fails_does_not_stop_the_others(log: CommitLog, clock: ManualCl
     assert bad.offsets == [place for place in places if place < 1000]
     assert list(service.failed) == ["bad"]
     assert "bad stopped at 1000" in str(service.problems[0])
+
+
+def test_one_that_finds_no_room_gets_its_batch_again_and_all_wait_for_it(
+    log: CommitLog, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    places = put(log, 20)
+    good, small = Recorder("good"), Recorder("small", fails=1000, error=errno.ENOSPC)
+    service = ReputMessageService(log, [small, good], clock, position=0)
+    for _ in range(3):
+        service.dispatch_pending()
+        assert service.position == 1000
+    assert service.full is not None
+    assert good.offsets[-1] > small.offsets[-1]
+    small.fails = None
+    service.dispatch_pending()
+    assert small.offsets == good.offsets == places
+    assert (service.full, service.failed, service.behind) == (None, {}, 0)
+    assert caplog.text.count("waits for room") == caplog.text.count("room again") == 1
+
+
+def test_a_structure_that_stopped_is_behind_by_all_that_it_lacks(
+    log: CommitLog, clock: ManualClock
+) -> None:
+    put(log, 20)
+    bad = Recorder("bad", fails=1000)
+    service = ReputMessageService(log, [bad, Recorder("good")], clock, position=0)
+    service.dispatch_pending()
+    assert service.position == log.max_offset
+    assert service.ends == {"bad": 1000, "good": log.max_offset}
+    assert service.behind == log.max_offset - 1000
+
+
+def test_a_log_that_cannot_be_read_for_a_moment_is_read_again(clock: ManualClock) -> None:
+    vfs = FaultyVfs(MemoryVfs(clock))
+    log = CommitLog(vfs, "/log", CONFIG, clock)
+    log.queue.load()
+    log.start_at(0, 0)
+    places = put(log, 20)
+    follower = Recorder("f")
+    service = ReputMessageService(log, [follower], clock, position=0)
+    for nth in range(1, 4):
+        vfs.fail("pread", nth=nth)
+        with pytest.raises(OSError, match="Input/output error"):
+            service.dispatch_pending()
+    service.dispatch_pending()
+    assert follower.offsets == places
+
+
+class Watched(threading.Event):
+    """An event that takes down how long it was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return super().wait(0)
+
+
+def test_a_put_after_a_pause_is_handed_over_at_once_and_a_stream_in_few_batches(
+    log: CommitLog, clock: ManualClock
+) -> None:  # DSP-05
+    service = ReputMessageService(log, [Recorder("f")], clock, position=0)
+    service._urgent = urgent = Watched()
+    service._linger(clock.monotonic() - 0.03)
+    assert urgent.waits == []
+    clock.advance(1000)
+    service._linger(clock.monotonic() - 0.015)
+    assert urgent.waits == [pytest.approx(0.005, abs=1e-6)]
+
+
+@pytest.mark.parametrize("linger", [0, 30])
+def test_the_dispatcher_s_linger_is_an_option(
+    memory_vfs: MemoryVfs, clock: ManualClock, linger: int
+) -> None:
+    log = CommitLog(memory_vfs, "/log", CONFIG.changed(dispatch_linger=linger), clock)
+    service = ReputMessageService(log, [], clock, position=0)
+    service._urgent = urgent = Watched()
+    service._linger(clock.monotonic())
+    assert urgent.waits == ([pytest.approx(0.03)] if linger else [])
 
 
 def test_damage_is_passed_over_and_reported(log: CommitLog, clock: ManualClock) -> None:
@@ -271,7 +355,7 @@ def put_columns(log: CommitLog, count: int, queues: int, **columns: Any) -> list
         "tags": [f"tag{n % 4}" if n % 5 else None for n in range(count)],
         "keys": [[f"k{n}", "all"] if n % 2 else [] for n in range(count)],
     } | columns
-    return list(log.put_columns(encode_columns(table, log.config))[0])
+    return list(log.put_columns(encode_columns(table, log.config, have_offsets=True))[0])
 
 
 def columns_of(batches: list[DispatchBatch]) -> list[tuple[Any, ...]]:

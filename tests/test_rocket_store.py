@@ -152,7 +152,7 @@ def test_columns_are_stored_like_single_messages(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         placed = store.put_columns(table)
         assert placed.column_names == [
-            "physical_offset", "queue_offset", "size", "store_timestamp",
+            "physical_offset", "queue_offset", "size", "store_timestamp", "status",
         ]  # fmt: skip
         assert placed["queue_offset"].to_pylist() == [0, 0, 1]
         for row, body in zip(placed.to_pylist(), bodies, strict=True):

@@ -90,9 +90,6 @@ class RocketIntake(TakenColumns):
         for name in _NUMBERS:
             if name in found:
                 found[name] = found[name].fill_null(0)
-        for name, default in _HOSTS.items():
-            if name in found:
-                found[name] = found[name].fill_null(default)
         if "keys" in found:
             found["keys"] = _as_text(found["keys"])
         if "properties" in found:
