@@ -39,6 +39,8 @@ class FlushService(ServiceThread):
         #: When the log, the queues, and everything with the marks were last synced, ms.
         self._log_at = self._queues_at = self._marks_at = clock.monotonic() * 1000
         self._commit_at = self._log_at
+        #: When the log's dirty pages were last looked at, ms.
+        self._log_seen_at = -float(log.config.flush_interval_commit_log)
         self._on_round: Callable[[], None] = lambda: None
 
     def persist(
@@ -125,11 +127,13 @@ class FlushService(ServiceThread):
             self._marks_at = self._log_at = self._queues_at = now
             self.persist()
             return
-        pages = log.max_offset // PAGE - log.synced_offset // PAGE
-        thorough = now - self._log_at >= config.flush_commit_log_thorough_interval
-        if thorough or (pages and pages >= config.flush_commit_log_least_pages):
-            self._log_at = now
-            log.flush()
+        if now - self._log_seen_at >= config.flush_interval_commit_log:
+            self._log_seen_at = now
+            thorough = now - self._log_at >= config.flush_commit_log_thorough_interval
+            least = config.flush_commit_log_least_pages
+            if thorough or _is_due(log.synced_offset, log.max_offset, least):
+                self._log_at = now
+                log.flush()
         if now - self._queues_at >= config.flush_interval_consume_queue:
             self._queues_at = now
             for follower in self._followers:
@@ -141,9 +145,14 @@ class FlushService(ServiceThread):
         config, log = self._log.config, self._log
         if not log.uncommitted_bytes or now - self._commit_at < config.commit_interval_commit_log:
             return
-        pages = (log.max_offset + log.uncommitted_bytes) // PAGE - log.max_offset // PAGE
+        end, least = log.max_offset + log.uncommitted_bytes, config.commit_commit_log_least_pages
         thorough = now - self._commit_at >= config.commit_commit_log_thorough_interval
-        if thorough or (pages and pages >= config.commit_commit_log_least_pages):
+        if thorough or _is_due(log.max_offset, end, least):
             self._commit_at = now
             if log.commit():
                 self._dispatcher.wake()
+
+
+def _is_due(done: int, end: int, least_pages: int) -> bool:
+    """Whether enough pages are dirty between two offsets; with 0 whatever is (spec §6)."""
+    return end > done and end // PAGE - done // PAGE >= least_pages

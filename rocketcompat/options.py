@@ -12,6 +12,7 @@ unless a name says otherwise. Defaults are 4.9.8's (spec appendix A).
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -39,6 +40,7 @@ from rocketcompat.formats import (
 )
 from tubestore.errors import InvalidMessage
 
+_log = logging.getLogger(__name__)
 LAYOUTS = frozenset({"consume_queue", "index", "tube"})
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -46,6 +48,11 @@ _CHOICES = {
     "flush_disk_type": ("ASYNC_FLUSH", "SYNC_FLUSH"),
     "compat": ("4.9.8", "5.3.3"),
     "recovery": ("tubestore", "upstream"),
+}
+#: Options of a broker that choose another kind of store, and the values that do not.
+_COMMON_KIND = {
+    "storeType": ("default",),
+    "brokerRole": ("async_master", "sync_master"),
 }
 #: Smallest value of each numeric option; what is not here must not be negative.
 _LEAST = {
@@ -98,6 +105,8 @@ class MessageStoreConfig:
     flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
     flush_interval_commit_log: int = 500
     flush_commit_log_least_pages: int = 4
+    #: Everything is synced with the marks every 10 s: a longer interval, here or of the queues,
+    #: changes nothing.
     flush_commit_log_thorough_interval: int = 10_000
     flush_interval_consume_queue: int = 1000
     flush_consume_queue_least_pages: int = 2
@@ -163,6 +172,8 @@ class MessageStoreConfig:
     wait_dispatched_timeout: int = 5000
     #: Whether a store with background threads delivers delayed messages that are due.
     enable_schedule_message: bool = True
+    #: Names in a broker's file that are no option here (`from_file`).
+    unknown: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
     #: Bytes of the largest record that is taken: RocketMQ's limit, and what a file can hold.
     record_size_max: int = field(init=False, repr=False, default=0)
     #: UTF-8 bytes of the longest topic that is taken.
@@ -210,6 +221,7 @@ class MessageStoreConfig:
         values = {}
         for camel, value in options.items():
             name = camel_to_snake(camel)
+            _refuse_other_store(camel, value)
             if name not in known:
                 if ignore_unknown:
                     continue
@@ -221,8 +233,9 @@ class MessageStoreConfig:
     def from_file(cls, path: str | os.PathLike[str], **overrides: Any) -> Self:
         """Make one from a broker's `.conf` or `.properties` file; `overrides` have our names.
 
-        The file is one of Java's (`java.util.Properties`). What is no option of this store is
-        passed by: a broker's file has many others.
+        The file is one of Java's (`java.util.Properties`). A broker's file has many options that
+        this store has not: they are named in `unknown`, and in one line of the log. One that
+        asks for a store of another kind is InvalidMessage.
         """
         import javaproperties
 
@@ -233,7 +246,14 @@ class MessageStoreConfig:
         names = {camel_to_snake(camel): camel for camel in pairs}
         values = {name: _converted(camel, pairs[camel], known[name])
                   for name, camel in names.items() if name in known}  # fmt: skip
-        return cls(**{**values, **overrides})
+        for camel, value in pairs.items():
+            _refuse_other_store(camel, value)
+        config = cls(**{**values, **overrides})
+        unknown = tuple(sorted(camel for name, camel in names.items() if name not in known))
+        if unknown:
+            _log.warning("%s: no options of this store: %s", os.fspath(path), ", ".join(unknown))
+            object.__setattr__(config, "unknown", unknown)
+        return config
 
     def changed(self, **options: Any) -> Self:
         """Return a copy with some options changed."""
@@ -308,6 +328,13 @@ def refuse_dledger_option(pairs: Mapping[str, str]) -> None:
             "enableDLegerCommitLog: a log in DLedger's files is not supported;"
             " only the CommitLog's own files are"
         )
+
+
+def _refuse_other_store(camel: str, value: Any) -> None:
+    """Refuse what makes a broker keep its messages in files of another kind, or take none."""
+    common = _COMMON_KIND.get(camel)
+    if common is not None and str(value).strip().lower() not in common:
+        raise InvalidMessage(f"{camel}={value}: such a store is not supported")
 
 
 def _delays(text: str) -> tuple[int, ...]:

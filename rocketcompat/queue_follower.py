@@ -58,7 +58,7 @@ class QueueFollower(Generic[Q]):
         No mark moves: what the others have is not on stable storage. OSError passes through.
         """
         with self._lock:
-            due = [queue for queue in self._dirty if queue.dirty_pages >= max(least_pages, 1)]
+            due = [queue for queue in self._dirty if queue.dirty_pages >= least_pages]
             self._dirty.difference_update(due)
         self._flush(due)
         return len(due)

@@ -76,7 +76,8 @@ class Reader:
                 begin = mark
                 log.damages = known_damages(log.queue, progress)
         end, _, damages = find_log_end(
-            log.queue, begin, check_crc=True, keep_good=True, own=own,
+            log.queue, begin, check_crc=log.config.check_crc_on_recover,
+            keep_good=log.config.recovery == "tubestore", own=own,
             record_crc=log.config.force_verify_prop_crc,
         )  # fmt: skip
         log.start_at(end, 0)

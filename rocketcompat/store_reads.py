@@ -86,26 +86,36 @@ class StoreReads(ABC):
         return result
 
     def query_message(
-        self, topic: str, key: str, max_count: int = 32, begin: int = 0, end: int | None = None
-    ) -> QueryMessageResult:
-        """Find messages by key or unique key and store time, ms (queryMessage, spec §3.5)."""
+        self, topic: str, key: str, max_count: int | None = None, begin: int = 0,
+        end: int | None = None,
+    ) -> QueryMessageResult:  # fmt: skip
+        """Find messages by key or unique key and store time, ms (queryMessage, spec §3.5).
+
+        The newest `max_count` (None: `default_query_max_num`), `max_msgs_num_batch` at most.
+        """
         self._check_open()
         from rocketcompat.key_reads import query_message
 
-        return query_message(self, topic, key, max_count, begin, end)
+        count = self.config.default_query_max_num if max_count is None else max_count
+        return query_message(self, topic, key, count, begin, end)
 
-    def query_messages(self, topic: str, keys: Sequence[str], max_count: int = 32) -> pa.Table:
+    def query_messages(
+        self, topic: str, keys: Sequence[str], max_count: int | None = None
+    ) -> pa.Table:
         """Find messages by many keys at once: a table of `key` and the records' columns.
 
-        Of each key the newest `max_count`, oldest first, in the order of the keys; other keys
-        of the same hash are left out. Columns as `record_batches.RECORD_SCHEMA` has them.
+        Of each key the newest `max_count`, oldest first, in the order of the keys, bounded as
+        in `query_message`; other keys of the same hash are left out. Columns as
+        `record_batches.RECORD_SCHEMA` has them.
         """
         self._check_open()
         from rocketcompat.column_reads import query_keys
 
         if self.index is None:
             raise InvalidMessage("this store has no index: look for keys by a scan")
-        return query_keys(self.commit_log, self.index, topic, keys, max_count)
+        count = self.config.default_query_max_num if max_count is None else max_count
+        count = min(count, self.config.max_msgs_num_batch)
+        return query_keys(self.commit_log, self.index, topic, keys, count)
 
     def read_queue(
         self, topic: str, queue_id: int, offset: int = 0, limit: int = 1000

@@ -331,3 +331,45 @@ def test_a_reader_does_not_step_over_messages_that_its_log_does_not_reach(
             page = reader.read_queue("T", 0, page.next_offset)
             assert (page.batch["body"].to_pylist(), page.next_offset) == ([b"2", b"3", b"4"], 4)
             assert page.problems == []
+
+
+@pytest.mark.parametrize(("options", "count"), [
+    ({"default_query_max_num": 5}, 5), ({"max_msgs_num_batch": 7}, 7), ({}, 32),
+])  # fmt: skip
+def test_queries_without_a_count_give_what_the_options_say(
+    memory_vfs: MemoryVfs, clock: ManualClock, options: dict[str, int], count: int
+) -> None:
+    with rocketcompat.open(
+        "/s", "w", CONFIG.changed(**options), vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        for _ in range(40):
+            store.put_message(Message("T", keys="k"))
+        store.dispatcher.dispatch_pending()
+        assert len(store.query_message("T", "k").messages) == count
+        assert store.query_messages("T", ["k"]).num_rows == count
+        most = options.get("max_msgs_num_batch", 64)
+        assert store.query_messages("T", ["k"], 100).num_rows == min(most, 40)
+
+
+@pytest.mark.parametrize(("options", "end"), [
+    ({}, 300), ({"recovery": "upstream"}, 100), ({"check_crc_on_recover": False}, 300),
+])  # fmt: skip
+def test_a_reader_finds_the_end_as_its_options_say(
+    memory_vfs: MemoryVfs, clock: ManualClock, options: dict[str, Any], end: int
+) -> None:
+    config = CONFIG.changed(layouts=frozenset())
+    with rocketcompat.open(
+        "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        for _ in range(3):
+            store.put_message(Message("T", b"12345678"))
+        assert store.max_physical_offset == 300
+    file = memory_vfs.open("/s/commitlog/" + "0" * 20)
+    file.pwrite(b"x", 100 + 88)
+    file.close()
+    memory_vfs.remove("/s/.tubestore/progress.json")
+    with rocketcompat.open(
+        "/s", "r", config.changed(**options), vfs=memory_vfs, clock=clock
+    ) as reader:
+        assert reader.max_physical_offset == end
+        assert len(reader.problems) == (not options)

@@ -69,6 +69,7 @@ def test_the_log_is_synced_when_four_pages_are_dirty(
     flusher(store).flush_due()
     assert store.commit_log.synced_offset == 0
     put(store, 100)
+    clock.advance(500)
     flusher(store).flush_due()
     assert store.commit_log.synced_offset == store.max_physical_offset
 
@@ -91,6 +92,35 @@ def test_the_thorough_interval_of_the_log_is_an_option(vfs: FaultyVfs, clock: Ma
         clock.advance(3000)
         flusher(store).flush_due()
         assert store.commit_log.synced_offset == 200
+
+
+@pytest.mark.parametrize(("least", "synced"), [(0, 200), (1, 0)])
+def test_with_no_least_pages_whatever_is_dirty_is_synced(
+    vfs: FaultyVfs, clock: ManualClock, least: int, synced: int
+) -> None:
+    options = {"flush_commit_log_least_pages": least, "flush_consume_queue_least_pages": least}
+    with opened(vfs, clock, **options) as store:
+        put(store, 200)
+        store.dispatcher.dispatch_pending()
+        clock.advance(1000)
+        vfs.calls.clear()
+        flusher(store).flush_due()
+        assert store.commit_log.synced_offset == synced
+        assert (vfs.calls["sync"] >= 2) == (not least)  # of the log, and of the queue
+
+
+def test_the_log_is_not_looked_at_before_its_interval_is_over(
+    vfs: FaultyVfs, clock: ManualClock
+) -> None:
+    with opened(vfs, clock, flush_interval_commit_log=5000) as store:
+        flusher(store).flush_due()
+        put(store, 5 * 4096)
+        clock.advance(4999)
+        flusher(store).flush_due()
+        assert store.commit_log.synced_offset == 0
+        clock.advance(1)
+        flusher(store).flush_due()
+        assert store.commit_log.synced_offset == 5 * 4096
 
 
 def test_a_queue_is_synced_when_two_page_borders_are_behind_it(

@@ -166,3 +166,28 @@ def test_the_options_are_read_from_a_broker_s_file(tmp_path: Path) -> None:
 )
 def test_the_defaults_are_rocketmq_s(option: str, default: object) -> None:
     assert getattr(MessageStoreConfig(), camel_to_snake(option)) == default
+
+
+def test_a_broker_s_file_names_what_is_no_option_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "broker.conf"
+    lines = ["brokerName=b", "storePathIndex=/x", "flushDiskType=SYNC_FLUSH"]
+    path.write_text("\n".join([*lines, "brokerRole=SYNC_MASTER"]))
+    config = MessageStoreConfig.from_file(path)
+    assert config.flush_disk_type == "SYNC_FLUSH"
+    assert config.unknown == ("brokerName", "brokerRole", "storePathIndex")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith("no options of this store: brokerName, brokerRole, storePathIndex")
+
+
+@pytest.mark.parametrize("pair", ["storeType=defaultRocksDB", "brokerRole=SLAVE"])
+def test_a_broker_s_file_that_asks_for_another_store_is_refused_by_name(
+    tmp_path: Path, pair: str
+) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(pair)
+    with pytest.raises(InvalidMessage, match=pair):
+        MessageStoreConfig.from_file(path)
+    with pytest.raises(InvalidMessage, match=pair):
+        MessageStoreConfig.from_camel(dict([pair.split("=")]), ignore_unknown=True)
