@@ -8,6 +8,7 @@ Next to read: `commit_log.py`.
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -47,7 +48,8 @@ from tubestore.kernels import Int64s
 Durability = Literal["page_cache", "fsync"]
 _DURABILITIES = (None, "page_cache", "fsync")
 #: "Do not wait for my sync", in a property string.
-_NO_WAIT = b"WAIT\x01false"
+_NO_WAIT = "(^|\x02)WAIT\x01false(\x02|$)"
+_DOES_NOT_WAIT = re.compile(_NO_WAIT.encode())
 _NONE = np.empty(0, np.int64)
 
 
@@ -127,8 +129,7 @@ class PutPath:
     ) -> pa.Table:
         """Append rows some of which go alone; all of them were checked before."""
         placed: list[tuple[Any, Any, Any]] = []
-        sizes = [np.array([p.size]) if isinstance(p, Prepared) else p.sizes for p in parts]
-        rows = sum(map(len, sizes))
+        rows = sum(1 if isinstance(part, Prepared) else len(part) for part in parts)
         for part in parts:
             try:
                 if isinstance(part, Prepared):
@@ -145,6 +146,8 @@ class PutPath:
                 nothing = PartPlaced(error, _NONE, _NONE, 0)
                 raise self._batch_error(nothing, placed, rows, part, durability) from error
         physical, offsets, timestamps = map(np.concatenate, zip(*placed, strict=True))
+        # Queue offsets in the properties of those that go alone changed their sizes.
+        sizes = [np.array([p.size]) if isinstance(p, Prepared) else p.sizes for p in parts]
         size = np.concatenate(sizes)
         end = int(physical[-1] + size[-1])
         self._dispatcher.wake_or_help(end)
@@ -211,8 +214,9 @@ class PutPath:
         if durability is not None:
             return True
         if isinstance(part, Prepared):
-            return _NO_WAIT not in part.properties
-        return not pc.all(pc.match_substring(part.property_texts, _NO_WAIT)).as_py()
+            # The property string stands behind its length of 2 bytes.
+            return _DOES_NOT_WAIT.search(part.properties[2:]) is None
+        return not pc.all(pc.match_substring_regex(part.property_texts, _NO_WAIT)).as_py()
 
     def _reached(
         self, durability: Durability | None, waits: bool, end: int, offset: int

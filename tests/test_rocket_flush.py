@@ -206,6 +206,31 @@ def test_a_message_that_does_not_wait_is_not_waited_for(
         assert waited == (not given)
 
 
+@pytest.mark.parametrize(("texts", "waits"), [
+    (["WAIT\x01false", "a\x01b\x02WAIT\x01false\x02c\x01d"], False),
+    (["WAIT\x01false", None], True),
+    (["WAIT\x01true", "WAIT\x01false"], True),
+    (["AWAIT\x01false", "WAIT\x01falsehood"], True),
+])  # fmt: skip
+@pytest.mark.parametrize("durability", [None, "fsync"])
+def test_a_batch_is_waited_for_if_one_of_its_messages_waits(
+    vfs: FaultyVfs, clock: ManualClock, texts: list[str | None], waits: bool, durability: Any
+) -> None:
+    with opened(vfs, clock, flush_disk_type="SYNC_FLUSH") as store:
+        store.put_columns({"topic": ["T", "T"], "properties": texts}, durability=durability)
+        synced = store.commit_log.synced_offset == store.max_physical_offset
+        assert synced == (waits or durability == "fsync")
+
+
+@pytest.mark.parametrize("text", ["AWAIT\x01false", "WAIT\x01falsehood"])
+def test_only_the_property_itself_says_that_a_message_does_not_wait(
+    vfs: FaultyVfs, clock: ManualClock, text: str
+) -> None:
+    with opened(vfs, clock, flush_disk_type="SYNC_FLUSH") as store:
+        store.put_message(Message("T", properties=text))
+        assert store.commit_log.synced_offset == store.max_physical_offset
+
+
 def test_a_failed_sync_acknowledges_nothing_ever_again(  # apache/rocketmq #2706, #5235
     vfs: FaultyVfs, clock: ManualClock
 ) -> None:
@@ -252,10 +277,14 @@ def test_who_waits_too_long_is_told_so_and_the_message_is_there(clock: ManualClo
         assert slow.entered.wait(30)
         result = store.put_message(Message("T", b"late"))  # FLUSH_DISK_TIMEOUT, FLS-03
         assert result.status is PutStatus.FLUSH_DISK_TIMEOUT
+        rows = store.put_columns({"topic": ["T"] * 2, "body": [b"late", b"later"]}).to_pylist()
+        assert [row["status"] for row in rows] == ["FLUSH_DISK_TIMEOUT"] * 2
         slow.go.set()
         leader.join(30)
         file._file = slow.inner
         assert store.look_message(result.physical_offset).body == b"late"
+        assert store.look_message(rows[1]["physical_offset"]).body == b"later"
+        assert store.put_columns({"topic": ["T"]})["status"].to_pylist() == ["PUT_OK"]
 
 
 def test_many_who_wait_share_syncs(clock: ManualClock) -> None:  # FLS-03

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check import check
 from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.prepare import property_text
 from rocketcompat.queue_offset_table import TooManyQueues
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again, files_of, in_order_of_names
@@ -65,6 +67,33 @@ def test_every_queue_that_is_named_gets_a_unit(store: DefaultMessageStore) -> No
     properties = store.look_message(put.physical_offset).properties
     assert properties["INNER_MULTI_QUEUE_OFFSET"] == "0,1"
     assert "WAIT" not in properties
+
+
+def test_columns_with_several_queues_are_stored_like_single_messages(clock: ManualClock) -> None:
+    messages = [
+        Message("parent", b"0", queue_id=3), to("%LMQ%a", "other", body=b"1"),
+        to("%LMQ%a", body=b"2"), Message("parent", b"3", queue_id=3),
+        Message("other", b"4", queue_id=3), to("other", body=b"5"),
+    ]  # fmt: skip
+    table = {
+        "topic": [message.topic for message in messages],
+        "body": [message.body for message in messages],
+        "queue_id": [3] * len(messages),
+        "properties": [
+            property_text(message, trailing_separator=False) or None for message in messages
+        ],
+        "born_timestamp": [7] * len(messages),
+    }
+    with opened(MemoryVfs(clock), clock) as one, opened(MemoryVfs(clock), clock) as other:
+        placed = one.put_columns(table).to_pylist()
+        puts = [other.put_message(replace(message, born_timestamp=7)) for message in messages]
+        assert [(row["physical_offset"], row["queue_offset"], row["size"]) for row in placed] == [
+            (put.physical_offset, put.queue_offset, put.size) for put in puts
+        ]
+        for store in (one, other):
+            assert bodies(store, "parent", 3) == [b"0", b"1", b"2", b"3", b"5"]
+            assert bodies(store, "other", 3) == [b"1", b"4", b"5"]
+            assert bodies(store, "%LMQ%a", 0) == [b"1", b"2"]
 
 
 def test_as_the_newer_version_only_light_queues_do(clock: ManualClock) -> None:

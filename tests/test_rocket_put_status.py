@@ -11,11 +11,13 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig, PutStatus
+from rocketcompat.batches import BatchItem
+from rocketcompat.messages import MessageBatch
 from rocketcompat.put_status import put_status_of
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again
 from tubestore.clock import ManualClock
-from tubestore.errors import DiskFull, StoreBusy, TubeStoreError
+from tubestore.errors import DiskFull, InvalidMessage, StoreBusy, TubeStoreError
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 CONFIG = MessageStoreConfig(mapped_file_size_commit_log=4096, layouts=frozenset({"consume_queue"}))
@@ -68,6 +70,25 @@ def test_each_refusal_has_its_status(
 ) -> None:
     with opened(MemoryVfs(clock), clock) as store:
         assert status_of(store, message) is status
+
+
+@pytest.mark.parametrize("durability", ["fsynced", "FSYNC", "", 0, True])
+def test_a_misspelt_durability_is_refused_before_anything_is_written(
+    clock: ManualClock, durability: Any
+) -> None:
+    batch = MessageBatch("T", [BatchItem(b"x")])
+    inner = MessageBatch("T", [BatchItem(b"x", properties={"UNIQ_KEY": "k"})])
+    with opened(MemoryVfs(clock), clock) as store:
+        for put in (
+            lambda: store.put_message(Message("T"), durability=durability),
+            lambda: store.put_messages(batch, durability=durability),
+            lambda: store.put_inner_batch(inner, durability=durability),
+            lambda: store.put_columns({"topic": ["T"]}, durability=durability),
+        ):
+            with pytest.raises(InvalidMessage, match="none of 'page_cache', 'fsync'") as raised:
+                put()
+            assert raised.value.taken == "no"
+        assert store.max_physical_offset == 0
 
 
 def test_limits_of_the_disk_and_of_the_store_s_life_have_their_status(clock: ManualClock) -> None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 
 import rocketcompat
 from rocketcompat import GetMessageStatus, Message, MessageStoreConfig, PutStatus
+from rocketcompat.batches import BatchItem
 from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.messages import MessageBatch
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     InvalidMessage,
@@ -144,6 +147,28 @@ def test_the_checkpoint_of_a_closed_store_is_that_of_its_last_message(tmp_path: 
         last = store.put_message(Message("T")).store_timestamp
     raw = (tmp_path / "checkpoint").read_bytes()
     assert [int.from_bytes(raw[at : at + 8], "big") for at in (0, 8)] == [last, last]
+
+
+def test_messages_that_name_no_store_host_have_that_of_the_store(tmp_path: Path) -> None:
+    """MSG-20: single ones, batches, columns, and with nulls in the column."""
+    ours, other = "10.0.0.7:10912", "[::1]:5"
+    batch = MessageBatch("T", [BatchItem(b"x")])
+    config = CONFIG.changed(store_host=ours)
+    with rocketcompat.open(tmp_path, "w", config, background=False) as store:
+        ids = [
+            store.put_message(Message("T")).msg_id,
+            store.put_message(Message("T", store_host=other)).msg_id,
+            store.put_messages(batch).msg_id,
+            store.put_messages(replace(batch, store_host=other)).msg_id,
+        ]
+        store.put_columns({"topic": ["T"]})
+        store.put_columns({"topic": ["T"] * 2, "store_host": [None, other]})
+        store.wait_dispatched(store.max_physical_offset - 1)
+        page = store.get_message("T", 0, 0)
+        assert [message.store_host for message in page] == [
+            ours, other, ours, other, ours, ours, other,
+        ]  # fmt: skip
+        assert [message.msg_id for message in page][:4] == ids
 
 
 def test_columns_are_stored_like_single_messages(tmp_path: Path) -> None:
