@@ -118,13 +118,70 @@ def test_check_and_readers_report_a_damaged_journal_and_change_nothing(
     assert findings["journal_damaged"].severity == "error"
     assert findings["journal_damaged"].path == JOURNAL
     with tubestore.open("/s", "r", vfs=memory_vfs) as reader:
+        assert len(reader.problems) == 1
         rows = found(reader)
         assert rows.items() <= hurt.items()
         reader.refresh()
         (problem,) = reader.problems
     assert isinstance(problem, CorruptRecord)
     assert (problem.path, problem.position) == (JOURNAL, findings["journal_damaged"].position)
+    assert "is not shown until the store has been opened for writing" in str(problem)
     assert memory_vfs.tree() == before
+
+
+def assert_unreadable(vfs: MemoryVfs, content: bytes) -> None:
+    """Check that a journal is one finding, one problem, and then in quarantine."""
+    (finding,) = check("/s", vfs=vfs, wait=lambda _: None)
+    assert (finding.path, finding.position, finding.reason) == (JOURNAL, 0, "journal_damaged")
+    with open_store(vfs) as store:
+        (problem,) = store.problems
+    assert f"{len(content)} bytes held is not known" in str(problem)
+    (kept,) = (b for p, b in vfs.tree().items() if p.endswith("+journal"))
+    assert kept == content
+    assert list(check("/s", vfs=vfs, wait=lambda _: None)) == []
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 100, b"x" * 5000])
+def test_a_journal_of_which_no_frame_can_be_read_is_a_finding_and_kept_in_quarantine(
+    memory_vfs: MemoryVfs, content: bytes
+) -> None:
+    open_store(memory_vfs).close()
+    memory_vfs.open(JOURNAL, create=True).pwrite(content, 0)
+    assert_unreadable(memory_vfs, content)
+
+
+@pytest.mark.parametrize("boot", ["same", "other"])
+def test_frames_that_are_all_damaged_are_a_finding_on_the_boot_in_which_they_were_written(
+    memory_vfs: MemoryVfs, boot: str
+) -> None:
+    store = open_store(memory_vfs, journal_shards_min=4)
+    batch(store, 0)
+    killed(store, memory_vfs)
+    whole = memory_vfs.read_file(JOURNAL)
+    content = whole[:4] + whole[4:].replace(b"tJf1", b"tJf2")
+    content = content[:40] + bytes(8) + content[48:]
+    memory_vfs.open(JOURNAL).pwrite(content, 0)
+    if boot == "same":
+        assert_unreadable(memory_vfs, content)
+    else:
+        memory_vfs.reboot()
+        assert list(check("/s", vfs=memory_vfs, wait=lambda _: None)) == []
+
+
+@pytest.mark.parametrize("size", [0, 20, 60, None])
+def test_a_journal_that_has_held_no_message_is_none(
+    memory_vfs: MemoryVfs, size: int | None
+) -> None:
+    left_by_a_kill(memory_vfs)
+    begun = memory_vfs.read_file(JOURNAL)
+    vfs = MemoryVfs()
+    open_store(vfs).close()
+    content = bytes(5000) if size is None else begun[:size]
+    vfs.open(JOURNAL, create=True).pwrite(content, 0)
+    assert list(check("/s", vfs=vfs, wait=lambda _: None)) == []
+    with open_store(vfs) as store:
+        assert store.problems == []
+    assert not vfs.exists(QUARANTINE)
 
 
 def test_lost_messages_at_the_end_of_a_shard_keep_their_places_without_a_checkpoint(

@@ -28,6 +28,11 @@ from tubestore.vfs import Vfs
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
+#: What damage means for those who read, beside what it is.
+_HIDDEN = (
+    "; what the journal has behind it of the same shards is not shown until the store has been"
+    " opened for writing"
+)
 
 
 class JournalOverlay:
@@ -43,32 +48,39 @@ class JournalOverlay:
         root: str,
         report: Callable[[CorruptRecord], None] = lambda damage: None,
     ) -> None:
-        """`report` is given each damaged place of the journal, once."""
+        """`report` is given each damaged place of the journal, once; or it raises an error."""
         self._vfs, self._root, self._report = vfs, root, report
         self._reported: set[str] = set()
         self._lock = threading.Lock()
         self._known: LeftJournal | None = None
-        self._parts: dict[str, list[JournalPart]] | None = None
+        self._parts: dict[str, list[JournalPart]] = {}
+        #: Whether the parts have been asked for: from then on they change with `refresh` only.
+        self._asked = False
 
     def refresh(self) -> None:
         """Read what came since; a journal that cannot be read stays as it was known."""
         with self._lock:
-            if self._parts is not None:
+            if self._asked:
                 self._read(self._parts)
+
+    def look_for_damage(self) -> None:
+        """Report damage now; what is shown is still read when it is first asked for."""
+        with self._lock:
+            self._read(self._parts)
 
     def of(self, shard: str) -> Sequence[JournalPart]:
         """Return the parts of a shard, in the order of their offsets; ask before its files."""
         with self._lock:
-            if self._parts is None:
-                self._parts = {}
+            if not self._asked:
                 self._read(self._parts)
+                self._asked = True
             return self._parts.get(shard, ())
 
     def shards(self) -> list[str]:
         """Return the names of the shards that the journal has messages of; ask before the files."""
         self.of("")
         with self._lock:
-            return list(self._parts or ())
+            return list(self._parts)
 
     def __contains__(self, shard: str) -> bool:
         return bool(self.of(shard))
@@ -79,6 +91,11 @@ class JournalOverlay:
         except OSError as error:
             log.warning("the journal of %s: %s", self._root, error)
             return
+        for damage in found.damages if found is not None else ():
+            if str(damage) not in self._reported:
+                log.error("%s", damage)
+                self._report(CorruptRecord(damage.path, damage.position, damage.reason + _HIDDEN))
+                self._reported.add(str(damage))
         known = self._known
         anew = found is None or known is None or found.generation != known.generation
         if anew or (known is not None and known.damages):  # then all of it was read again
@@ -89,11 +106,6 @@ class JournalOverlay:
         for part in found.parts if found is not None else ():
             if not part.lost:  # a gap, and what is behind it waits until a writer has filled it
                 added.setdefault(part.shard, []).append(part)
-        for damage in found.damages if found is not None else ():
-            if str(damage) not in self._reported:
-                self._reported.add(str(damage))
-                log.error("%s", damage)
-                self._report(damage)
         for shard, more in added.items():  # new lists: others go through those they were given
             parts[shard] = [*parts.get(shard, ()), *more]
 

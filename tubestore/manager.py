@@ -109,6 +109,8 @@ class MessageStoreManager(OpenShards):
         self.journal: JournalledAppends | None = None
         self._left, self._keeping = LeftMessages(), threading.Lock()
         self._overlay = JournalOverlay(self.vfs, self.root, self.note_problem)
+        if mode == "r":
+            self._overlay.look_for_damage()
         self._closed = None
         _open_stores.add(self)
         if mode == "w":

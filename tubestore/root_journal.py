@@ -21,6 +21,7 @@ was written, and contains which messages it held if the frame is damaged.
 | … another boot, below what was synced  | damage                                                |
 | … another boot, not known to be synced | the end: a power cut keeps any part of what came then |
 | the first one, which names the boot    | nothing is lost: the marks name it too                |
+| all of them, same boot                 | damage; of another boot the end, as above             |
 
 The last frame of a process that was killed counts, or has no mark: its write did not end, and
 nothing of it was acknowledged. Behind damage the journal goes on, with a part for each lost one
@@ -275,7 +276,7 @@ class _Reading:
         """Go to the end, and return what was found; None if that is nothing."""
         start = self._find_start()
         if start is None:
-            return None
+            return self._unreadable()
         tail = None
         if known is not None and known.generation == self.generation and not known.damages:
             start, tail = known.size, known.tail
@@ -284,6 +285,35 @@ class _Reading:
         damages = [CorruptRecord(self._file.path, s.start, s.reason) for s in self._stretches]
         found = self._file.pread(JOURNAL_FRAME.size, size)
         return LeftJournal(self.generation, self.boot_id, size, parts, damages, found)
+
+    def _unreadable(self) -> LeftJournal | None:
+        """Return a journal without frames whose one damage is all of the file.
+
+        None for what a kill leaves of the first write, or a power cut of what was not synced: a
+        part of the first frame, or zeros in its place and no name of this boot.
+        """
+        size, first = self._file.size(), self._file.pread(_HEADER, 0)
+        if len(first) < _HEADER or _read_frame(self._file, 0) is not None:
+            return None  # in the latter case a writer has begun it meanwhile
+        header = JOURNAL_FRAME.unpack_from(first)
+        body = _size_of(header)
+        if body is not None and size < _HEADER + body:
+            return None
+        began = header.magic == JOURNAL_MAGIC or not any(first[JOURNAL_FRAME.slice("magic")])
+        if began and not self._names_this_boot():
+            return None
+        why = f"no frame of the journal can be read; what its {size} bytes held is not known"
+        damage = CorruptRecord(self._file.path, 0, why)
+        return LeftJournal(0, "", 0, [], [damage], first)
+
+    def _names_this_boot(self) -> bool:
+        """Whether the name of this boot stands anywhere in the file, as in each mark."""
+        name, at = self._this_boot.encode(), 0
+        while chunk := self._file.pread(_SEARCHED_BYTES + len(name), at):
+            if name in chunk:
+                return bool(name)
+            at += _SEARCHED_BYTES
+        return False
 
     def _find_start(self) -> int | None:
         """Find the generation, and where its frames begin; None if there is none."""
