@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,15 @@ class BatchQueueView:
         place = int(np.searchsorted(ends, start, "right"))
         room = self.units_per_file - (self.first_place + place) % self.units_per_file
         return pulled(self.units[place : place + room], start, count)
+
+    @property
+    def runs(self) -> Iterator[tuple[int, int, str]]:
+        """Places [start, end) in the files that have one state."""
+        if not len(self.states):
+            return
+        firsts = np.flatnonzero(self.states[1:] != self.states[:-1]) + 1
+        for start, end in pairwise([0, *firsts.tolist(), len(self.states)]):
+            yield self.first_place + start, self.first_place + end, str(self.states[start])
 
     def next_file_offset(self, offset: int) -> int:
         """Return the next offset: nothing is missing between files here."""

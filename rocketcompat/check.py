@@ -16,7 +16,7 @@ import numpy as np
 
 import tubestore
 from rocketcompat.batch_queue_view import BatchQueueViews
-from rocketcompat.check_index import Keys, LogKeys, among, check_index
+from rocketcompat.check_index import LogKeys, among, check_index
 from rocketcompat.check_queues import check_extensions, check_kinds, check_queue
 from rocketcompat.columns import RecordColumns
 from rocketcompat.config_files import config_names, read_config
@@ -33,7 +33,7 @@ from rocketcompat.formats import (
 from rocketcompat.log_jobs import LogRecords, places_of
 from rocketcompat.log_units import LogUnits
 from rocketcompat.messages import has_queue_unit
-from rocketcompat.queue_view import QueueViews
+from rocketcompat.queue_comparison import QueueComparison
 from rocketcompat.scanned_end import ScannedEnd
 from rocketcompat.store_checkpoint import StoreCheckpoint
 from tubestore.check import check as check_shards
@@ -59,18 +59,21 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     """Yield all findings, by structure: files, log, queues, index, checkpoint."""
     yield from check_jobs(directory)
     yield from check_files(directory)
-    units, ids = LogUnits(directory), ShardIds(directory)
+    queues, ids = QueueComparison(directory), ShardIds(directory)
+    units = LogUnits(directory, ordinary=queues.take)
     log = LogKeys(directory, telling(directory.scan_log(), units.take, ids.take))
     yield from log.findings
     yield from check_kinds(directory)
-    for view in QueueViews(directory, scanned=units.plain()):
-        yield from check_queue(directory, view)
-        yield from check_extensions(directory, view)
+    queues.finish(units.regions, units.log_end)
+    for key in queues.names():
+        queue = queues.compared(key)
+        yield from check_queue(directory, queue)
+        yield from check_extensions(directory, queue)
     for of_batches in BatchQueueViews(directory, scanned=units.of_batches()):
         yield from check_queue(directory, of_batches)
     yield from check_index(directory, log)
     yield from check_tube(directory, ids, log.end)
-    yield from check_checkpoint(directory, log)
+    yield from check_checkpoint(directory, log.end, log.last_timestamp)
     yield from check_config(directory)
 
 
@@ -216,7 +219,9 @@ def check_config(directory: StoreDirectory) -> Iterator[Finding]:
             yield finding(found.path, 0, "config", f"{found.problem}; {kept}", severity)
 
 
-def check_checkpoint(directory: StoreDirectory, log: Keys) -> Iterator[Finding]:
+def check_checkpoint(
+    directory: StoreDirectory, end: ScannedEnd, last_timestamp: int
+) -> Iterator[Finding]:
     """The checkpoint has 4096 bytes (spec §4.1), and knows no messages that are not there."""
     path = directory.path(CHECKPOINT_FILE)
     try:
@@ -230,6 +235,6 @@ def check_checkpoint(directory: StoreDirectory, log: Keys) -> Iterator[Finding]:
         return
     checkpoint = StoreCheckpoint(directory.vfs, path)
     latest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
-    if latest > log.last_timestamp and log.last_timestamp and not log.end.has_moved():
-        message = f"synced up to {latest} ms, and the log ends at {log.last_timestamp} ms"
+    if latest > last_timestamp and last_timestamp and not end.has_moved():
+        message = f"synced up to {latest} ms, and the log ends at {last_timestamp} ms"
         yield finding(path, 0, "checkpoint_ahead", message, "warning")

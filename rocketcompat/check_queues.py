@@ -16,12 +16,12 @@ from rocketcompat.findings import PER_FILE_MAX, Finding, finding
 from rocketcompat.formats import (
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
-    CQ_PRE_FILL_SIZE,
-    INT32_MAX,
     offset_name,
     parse_offset_name,
 )
+from rocketcompat.queue_comparison import ComparedQueue
 from rocketcompat.queue_view import UNIT_STATES, QueueView
+from tubestore.kernels import Int64s
 
 #: Bytes of an extension's unit without a bitmap.
 EXTENSION_SIZE_LEAST = 20
@@ -35,27 +35,23 @@ _UNIT_REASONS = {
 }
 
 
-def check_queue(directory: StoreDirectory, view: QueueView | BatchQueueView) -> Iterator[Finding]:
-    """Compare a queue's units with the log's records, a finding a run of units of one state."""
-    if view.kind == CONSUME_QUEUE_DIRECTORY:
-        yield from _check_last_file(directory, directory.queue_path(view.topic, view.queue_id))
-    states = view.states
-    if len(states) == 0:
-        return
-    starts = np.flatnonzero(np.concatenate(([True], states[1:] != states[:-1])))
-    ends = np.append(starts[1:], len(states))
+def check_queue(
+    directory: StoreDirectory, queue: ComparedQueue | BatchQueueView
+) -> Iterator[Finding]:
+    """Yield what is wrong with a queue's units, a finding a run of units of one state."""
+    if queue.kind == CONSUME_QUEUE_DIRECTORY:
+        yield from _check_last_file(directory, directory.queue_path(queue.topic, queue.queue_id))
     listed = 0
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        state = str(states[start])
+    for start, end, state in queue.runs:
         if state not in _UNIT_REASONS:
             continue
         listed += 1
         if listed > PER_FILE_MAX:
-            path = directory.queue_path(view.topic, view.queue_id, view.kind)
+            path = directory.queue_path(queue.topic, queue.queue_id, queue.kind)
             more = "there are more findings in this queue"
             yield finding(path, 0, "unit_wrong", more, "error")
             return
-        yield _unit_finding(directory, view, start, end, state)
+        yield _unit_finding(directory, queue, start, end - 1, state)
 
 
 def _check_last_file(directory: StoreDirectory, base: str) -> Iterator[Finding]:
@@ -78,14 +74,14 @@ def _check_last_file(directory: StoreDirectory, base: str) -> Iterator[Finding]:
 
 
 def _unit_finding(
-    directory: StoreDirectory, view: QueueView | BatchQueueView, start: int, end: int, state: str
-) -> Finding:
+    directory: StoreDirectory, queue: ComparedQueue | BatchQueueView, first: int, last: int,
+    state: str,
+) -> Finding:  # fmt: skip
     reason, severity = _UNIT_REASONS[state]
-    first, last = view.first_place + start, view.first_place + end - 1
-    name_offset = (first - first % view.units_per_file) * view.unit_size
-    base = directory.queue_path(view.topic, view.queue_id, view.kind)
+    name_offset = (first - first % queue.units_per_file) * queue.unit_size
+    base = directory.queue_path(queue.topic, queue.queue_id, queue.kind)
     which = f"unit {first}" if first == last else f"units {first} to {last}"
-    position = first % view.units_per_file * view.unit_size
+    position = first % queue.units_per_file * queue.unit_size
     path = os.path.join(base, offset_name(name_offset))
     return finding(path, position, reason, f"{which}: {UNIT_STATES[state]}", severity)
 
@@ -97,18 +93,30 @@ def check_kinds(directory: StoreDirectory) -> Iterator[Finding]:
         yield finding(path, 0, "queue_kind", what, "error")
 
 
-def check_extensions(directory: StoreDirectory, view: QueueView) -> Iterator[Finding]:
+def check_extensions(
+    directory: StoreDirectory, queue: ComparedQueue | QueueView
+) -> Iterator[Finding]:
     """Units whose tag field is an address lead to a unit of the extension (spec §2.8)."""
-    real = view.units[: view.max_offset - view.min_offset]
-    codes = real["tags_code"].astype(np.int64)
-    places = np.flatnonzero((codes < -(INT32_MAX + 1)) & (real["size"] != CQ_PRE_FILL_SIZE))
-    if not len(places):
-        return
-    path = directory.path(CONSUME_QUEUE_EXT_DIRECTORY, view.topic, str(view.queue_id))
+    path = directory.path(CONSUME_QUEUE_EXT_DIRECTORY, queue.topic, str(queue.queue_id))
+    bad: dict[int, tuple[int, int]] = {}
+    for places, codes in queue.addresses():
+        for owner, first, count in _without_extension(directory, path, places, codes):
+            before = bad.get(owner, (first, 0))
+            bad[owner] = before[0], before[1] + count
+    for owner in sorted(bad):
+        first, count = bad[owner]
+        message = f"{count} units, the first is {first}, have no extension"
+        yield finding(path, 0, "ext_missing", message, "error")
+
+
+def _without_extension(
+    directory: StoreDirectory, path: str, places: Int64s, codes: Int64s
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (file, first unit, number of units) whose addresses lead to no unit of a file."""
     rows = [(parse_offset_name(n), n, s) for n, d, s in directory.vfs.entries(path) if not d]
     files = sorted((start, name, size) for start, name, size in rows if start is not None)
     starts = np.array([start for start, _, _ in files], np.int64)
-    addresses = codes[places] - np.iinfo(np.int64).min
+    addresses = codes - np.iinfo(np.int64).min
     owners = np.searchsorted(starts, addresses, side="right") - 1
     for owner in np.unique(owners).tolist():
         mine = np.flatnonzero(owners == owner)
@@ -122,6 +130,4 @@ def check_extensions(directory: StoreDirectory, view: QueueView) -> Iterator[Fin
             sizes = (short[at].astype(np.int64) << 8) | short[at + 1]
             bad = ~fits | (sizes < EXTENSION_SIZE_LEAST) | (sizes > 0x7FFF)
         if bad.any():
-            first = view.min_offset + int(places[mine[np.flatnonzero(bad)[0]]])
-            message = f"{int(bad.sum())} units, the first is {first}, have no extension"
-            yield finding(path, 0, "ext_missing", message, "error")
+            yield owner, int(places[mine[np.flatnonzero(bad)[0]]]), int(bad.sum())

@@ -299,6 +299,12 @@ class IndexFile:
         """Return the items in the order of their numbers, from item 1 on, without a copy."""
         return self._item_rows(self.index_count)[1:]
 
+    def read_items(self, number: int, count: int) -> np.ndarray[Any, Any]:
+        """Read up to `count` items from a number on; the file is not mapped for it."""
+        count = max(0, min(count, self.index_count - number))
+        raw = self._file.pread(count * INDEX_ITEM.size, self.geometry.item_position(number))
+        return np.frombuffer(raw, INDEX_ITEM.dtype, len(raw) // INDEX_ITEM.size)
+
     def flush(self) -> None:
         """Write the slots that changed, and the header, if items were put since."""
         if self._slots.has_changed:

@@ -23,6 +23,7 @@ _WORD = 4
 _ITEM_WORDS = INDEX_ITEM.size // _WORD
 #: Items that are looked at together.
 _STEP_ITEMS = 1 << 18
+_AT_ONCE_ITEMS = 1 << 21
 
 
 def geometry_of(directory: StoreDirectory, *, believe: bool = False) -> IndexGeometry:
@@ -129,30 +130,40 @@ def _fits(
     count = header.index_count - 1
     file = directory.vfs.open(path, writable=False)
     try:
-        stored = np.frombuffer(
-            file.pread(INDEX_SLOT_SIZE * geometry.slots, INDEX_HEADER.size), ">i4"
-        )
-        table, wrong = _sound_table(file, geometry, count), 0
+        table, wrong = None, 0
+        if count <= _AT_ONCE_ITEMS:  # it takes memory for every item
+            table = _sound_table(file, geometry, count)
         if table is None:
             table, wrong = _linked_table(file, geometry, count)
+        # Slots may be older than the items after a crash, and a chain or two may be damaged.
+        known = 0
+        for first in range(0, geometry.slots, _STEP_ITEMS):
+            some = min(_STEP_ITEMS, geometry.slots - first)
+            position = INDEX_HEADER.size + INDEX_SLOT_SIZE * first
+            stored = np.frombuffer(file.pread(INDEX_SLOT_SIZE * some, position), ">i4")
+            known += int(np.count_nonzero(stored))
+            newer = stored > table[first : first + len(stored)]
+            wrong += int(np.count_nonzero(newer & (stored != 0)))
     finally:
         file.close()
-    # Slots may be older than the items after a crash, and a chain or two may be damaged.
-    known = stored != 0
-    wrong += int(np.count_nonzero(stored[known] > table[known]))
-    return bool(known.any()) and bool(wrong <= count // WRONG_SHARE)
+    return known > 0 and wrong <= count // WRONG_SHARE
 
 
 def _linked_table(file: VfsFile, geometry: IndexGeometry, count: int) -> tuple[Int32s, int]:
     """Return the slot table that the items call for, and how many of them are chained otherwise."""
     table = np.zeros(geometry.slots, np.int32)
-    raw = file.pread(count * INDEX_ITEM.size, geometry.item_position(1))
-    items = np.frombuffer(raw[: len(raw) - len(raw) % INDEX_ITEM.size], INDEX_ITEM.dtype)
-    if len(items) < count or bool((items["key_hash"] < 0).any()):
-        return table, count
-    chains = link_chains(table, items["key_hash"].astype(np.int64) % geometry.slots, 1)
-    table[chains.slots] = chains.newest
-    return table, int(np.count_nonzero(chains.previous != items["previous"]))
+    wrong = 0
+    for number in range(1, count + 1, _STEP_ITEMS):
+        some = min(_STEP_ITEMS, count + 1 - number)
+        raw = file.pread(some * INDEX_ITEM.size, geometry.item_position(number))
+        items = np.frombuffer(raw, INDEX_ITEM.dtype, len(raw) // INDEX_ITEM.size)
+        if len(items) < some or bool((items["key_hash"] < 0).any()):
+            return np.zeros(geometry.slots, np.int32), count
+        slots = items["key_hash"].astype(np.int64) % geometry.slots
+        chains = link_chains(table, slots, number)
+        table[chains.slots] = chains.newest
+        wrong += int(np.count_nonzero(chains.previous != items["previous"]))
+    return table, wrong
 
 
 def _sound_table(file: VfsFile, geometry: IndexGeometry, count: int) -> Int32s | None:

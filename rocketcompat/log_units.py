@@ -7,7 +7,7 @@ Next to read: `queue_view.py`, `batch_queue_view.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,14 +56,20 @@ ALL_QUEUES = WantedQueues()
 class LogUnits:
     """Takes pieces of the log, in order, and gives the units of the queues that are wanted.
 
-    Queues of inner batches are kept apart.
+    Queues of inner batches are kept apart. Units of ordinary queues are handed on to `ordinary`,
+    and not kept, if it is given.
     """
 
-    def __init__(self, directory: StoreDirectory, wanted: WantedQueues = ALL_QUEUES) -> None:
+    def __init__(
+        self, directory: StoreDirectory, wanted: WantedQueues = ALL_QUEUES,
+        ordinary: Callable[[QueueKey, Int64s, Units], None] | None = None,
+    ) -> None:  # fmt: skip
         self._directory, self._wanted = directory, wanted
+        self._take_ordinary = ordinary or self._keep
         self._batch_topics = directory.config.batch_topics
-        self._regions: list[Region] = []
-        self._log_end = directory.log.min_offset
+        #: The parts of the log without records, and the end of the last one with any.
+        self.regions: list[Region] = []
+        self.log_end = directory.log.min_offset
         self._plain: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
         self._batches: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
 
@@ -77,10 +83,10 @@ class LogUnits:
         """Take the next piece of a scan."""
         if not isinstance(piece, Region):
             self._collect(piece)
-            self._log_end = piece.records_end
+            self.log_end = piece.records_end
         elif piece.state not in ENDS:
-            self._regions.append(piece)
-            self._log_end = piece.end
+            self.regions.append(piece)
+            self.log_end = piece.end
 
     def plain(self) -> ScannedUnits:
         """Return the units of ordinary queues."""
@@ -100,7 +106,7 @@ class LogUnits:
             )
             for key, pieces in parts.items()
         }
-        return ScannedUnits(found, self._regions, self._log_end)
+        return ScannedUnits(found, self.regions, self.log_end)
 
     def _collect(self, records: RecordColumns) -> None:
         keys, codes = queue_columns(records)
@@ -119,7 +125,7 @@ class LogUnits:
             else:
                 sizes = records.column("total_size")[rows]
                 units = units_of(records.starts[rows] + records.base, sizes, tags[rows])
-                self._plain.setdefault(key, []).append((offsets, units))
+                self._take_ordinary(key, offsets, units)
         self._collect_copies(records, tags)
 
     def _collect_copies(self, records: RecordColumns, tags: Int64s) -> None:
@@ -128,7 +134,10 @@ class LogUnits:
         for row, key, offset in copies_of(records):
             if key in self._wanted:
                 unit = units_of([records.base + records.starts[row]], [sizes[row]], [tags[row]])
-                self._plain.setdefault(key, []).append((np.array([offset], np.int64), unit))
+                self._take_ordinary(key, np.array([offset], np.int64), unit)
+
+    def _keep(self, key: QueueKey, offsets: Int64s, units: Units) -> None:
+        self._plain.setdefault(key, []).append((offsets, units))
 
 
 def _units_of_batches(records: RecordColumns, rows: Int64s, tags: Int64s) -> Units:

@@ -105,6 +105,14 @@ class QueueView:
         units = self._resolved(self.units_in_file(start, count))
         return units, range(start, start + len(units) + 1)
 
+    def addresses(self) -> Iterator[tuple[Int64s, Int64s]]:
+        """Yield queue offsets of units with the address of an extension, and these addresses."""
+        real = self.units[: self.max_offset - self.min_offset]
+        codes = real["tags_code"].astype(np.int64)
+        places = np.flatnonzero(is_address(codes) & ~is_fill(real))
+        if len(places):
+            yield self.min_offset + places, codes[places]
+
     def _resolved(self, units: Units) -> Units:
         """Return units with the tag hashes that their addresses lead to."""
         if self.ext is None or not is_address(units["tags_code"]).any():
@@ -164,7 +172,7 @@ class QueueViews:
         first, units = read_queue_files(self._directory, key)
         if self._trust:
             return self._trusted(key, first, units)
-        units = units[: _leading(~self._end.is_later(units["physical_offset"]))]
+        units = units[: leading(~self._end.is_later(units["physical_offset"]))]
         if key in self._computed:
             return self._compared(key, first, units, *self._computed[key])
         return self._compared(key, first, units, np.empty(0, np.int64), units[:0])
@@ -199,7 +207,7 @@ class QueueViews:
         stored = is_unit(units)
         expired = stored & (units["physical_offset"] < log_min)
         # Expired units come first; what is like them further on is stale.
-        before = 0 if expired.all() and len(expired) == 0 else _leading(expired | is_fill(units))
+        before = 0 if expired.all() and len(expired) == 0 else leading(expired | is_fill(units))
         expired_end = first + before
         damaged = self._points_into_damage(units)
         known_damage = first + np.flatnonzero(damaged)
@@ -216,7 +224,7 @@ class QueueViews:
             low = min(low, first + int(kept[0]))
         if len(known_damage):  # a damaged last record keeps its place
             joined = known_damage[known_damage >= high]
-            high += _leading(joined == high + np.arange(len(joined)))
+            high += leading(joined == high + np.arange(len(joined)))
         end = max(high, first + _trailing_end(stored & ~is_fill(units)))
         shown = np.zeros(max(end - low, 0), CQ_UNIT.dtype)
         shown["size"] = CQ_PRE_FILL_SIZE
@@ -326,7 +334,7 @@ def _written(file: VfsFile, size: int) -> bytes:
     return b"".join(parts)[: -(-used // CQ_UNIT.size) * CQ_UNIT.size]
 
 
-def _leading(mask: Any) -> int:
+def leading(mask: Any) -> int:
     """How many elements from the first are true."""
     return len(mask) if mask.all() else int(mask.argmin())
 

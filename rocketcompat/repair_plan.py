@@ -261,7 +261,7 @@ def _plan_index(directory: StoreDirectory, plan: RepairPlan, log: LogKeys) -> No
 
 def _plan_checkpoint(directory: StoreDirectory, plan: RepairPlan, log: LogKeys) -> None:
     """A checkpoint of a wrong length, or that speaks of messages that are not there."""
-    findings = list(check_checkpoint(directory, log))
+    findings = list(check_checkpoint(directory, log.end, log.last_timestamp))
     if not findings:
         return
     path, why = directory.path(CHECKPOINT_FILE), findings[0]["message"]

@@ -13,6 +13,7 @@ import tubestore
 from tests.crash.explore import seed_from_environment
 from tests.support.publishing import CLOCK, ROOT, bodies, numbered, open_store, some, stage
 from tests.support.tube import T0, make_rows, open_shard
+from tubestore import state_check
 from tubestore.check import Finding, Reason, check
 from tubestore.dump import dump
 from tubestore.errors import NotAStore, StoreFailed
@@ -163,6 +164,24 @@ def test_lists_that_describe_something_else_are_warnings(
     assert (finding.path, finding.severity) == (path, "warning")
     assert finding.reason is Reason.STALE_CACHE
     assert message in finding.message
+
+
+@pytest.mark.parametrize("name", ["partition_id.postings", "times"])
+def test_no_segment_or_list_of_one_is_read_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vfs, path = stored(name)
+    read_file, whole = vfs.read_file, []
+
+    def recorded(path: str) -> bytes:
+        whole.append(path)
+        return read_file(path)
+
+    monkeypatch.setattr(vfs, "read_file", recorded)
+    monkeypatch.setattr(state_check, "_STEP_BYTES", 7)
+    assert found(vfs) == []
+    assert whole
+    assert not [p for p in whole if p == path or p.endswith((".index", ".tube"))]
 
 
 def test_posting_lists_of_an_index_file_that_is_gone_are_warnings() -> None:

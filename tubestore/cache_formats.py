@@ -117,5 +117,9 @@ SEGMENT_CACHES = {
 
 def signed_digest(data: Buffer) -> int:
     """Return the xxh3 of some bytes as a signed 64-bit integer."""
-    value = xxhash.xxh3_64_intdigest(data)
-    return value - (1 << 64) if value >> 63 else value
+    return signed(xxhash.xxh3_64_intdigest(data))
+
+
+def signed(digest: int) -> int:
+    """Return an unsigned 64-bit integer as the signed one of the same bits."""
+    return digest - (1 << 64) if digest >> 63 else digest

@@ -15,7 +15,7 @@ from tubestore.cache_formats import (
     NEVER_SYNCED,
     SEGMENT_CACHES,
     Checkpoint,
-    signed_digest,
+    signed,
 )
 from tubestore.commit_records import CommitRecords
 from tubestore.errors import NotAStore
@@ -41,6 +41,9 @@ from tubestore.shard_files import ShardFiles, StoredFile
 from tubestore.state_files import BadState, state_trouble
 from tubestore.verdicts import Reason
 from tubestore.vfs import Vfs
+
+#: How much of a file is digested at once.
+_STEP_BYTES = 1 << 20
 
 
 def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
@@ -204,17 +207,31 @@ def _segment_cache_trouble(
     if file is None:
         return "there is no such index file"
     try:
-        data = vfs.read_file(path)
-        index = vfs.read_file(file.path)
+        head, _, content_digest = _digested(vfs, path, layout.size)
+        _, size, digest = _digested(vfs, file.path, 0)
     except OSError:
         return None  # one of them went away meanwhile, or `unreadable` is reported
-    if len(data) < layout.size:
+    if len(head) < layout.size:
         return "shorter than its header"
-    header = layout.unpack_from(data)
+    header = layout.unpack_from(head)
     if (header.magic, header.features) != (magic, 0):
         return "of another version"
-    if header.content_digest != signed_digest(memoryview(data)[layout.size :]):
+    if header.content_digest != content_digest:
         return "its content is damaged"
-    if (header.segment_size, header.segment_digest) != (len(index), signed_digest(index)):
+    if (header.segment_size, header.segment_digest) != (size, digest):
         return f"it describes another file than {file.path} is now"
     return None
+
+
+def _digested(vfs: Vfs, path: str, head_size: int) -> tuple[bytes, int, int]:
+    """Return a file's first bytes, and size and digest of the others, which are not held."""
+    file = vfs.open(path, writable=False)
+    try:
+        head = file.pread(head_size, 0)
+        digest, position = xxhash.xxh3_64(), len(head)
+        while data := file.pread(_STEP_BYTES, position):
+            digest.update(data)
+            position += len(data)
+    finally:
+        file.close()
+    return head, position - len(head), signed(digest.intdigest())

@@ -22,7 +22,7 @@ from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DI
 from rocketcompat.index_file import IndexFile
 from rocketcompat.index_items import IndexGeometry
 from rocketcompat.log_units import ScannedUnits
-from rocketcompat.queue_view import QueueViews
+from rocketcompat.queue_comparison import QueueComparison
 from rocketcompat.scanned_end import ScannedEnd
 from rocketcompat.spark.log_parts import ITEM_ROW, Array, Queue, items_in
 from rocketcompat.spark.rebuild_tasks import (
@@ -79,8 +79,10 @@ class AuditJob:
         rows: dict[Queue, list[Array]] = {queue: [] for queue in split.queues}
         for kind, topic, queue_id, found, _ in runs_in(split.parts, set(split.queues)):
             rows[kind, topic, queue_id].append(found)
-        plain = self._scanned(rows, CONSUME_QUEUE_DIRECTORY)
-        views = QueueViews(directory, scanned=plain)
+        queues = QueueComparison(directory)
+        for key, units in self._scanned(rows, CONSUME_QUEUE_DIRECTORY).units.items():
+            queues.take(key, *units)
+        queues.finish(self.regions, self.log_end)
         batch_views = BatchQueueViews(
             directory, scanned=self._scanned(rows, BATCH_CONSUME_QUEUE_DIRECTORY)
         )
@@ -88,9 +90,9 @@ class AuditJob:
             if kind == BATCH_CONSUME_QUEUE_DIRECTORY:
                 yield from check_queue(directory, batch_views.view((topic, queue_id)))
                 continue
-            view = views.view((topic, queue_id))
-            yield from check_queue(directory, view)
-            yield from check_extensions(directory, view)
+            queue = queues.compared((topic, queue_id))
+            yield from check_queue(directory, queue)
+            yield from check_extensions(directory, queue)
 
     def _scanned(self, rows: Mapping[Queue, list[Array]], kind: str) -> ScannedUnits:
         """Return the units of the queues of one kind."""

@@ -20,10 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rocketcompat import check
-from rocketcompat.check_index import Keys, known_geometry, no_index, region_finding
+from rocketcompat.check_index import known_geometry, no_index, region_finding
 from rocketcompat.check_queues import check_kinds
 from rocketcompat.directory import Region, StoreDirectory
 from rocketcompat.findings import Finding, finding
@@ -113,7 +111,7 @@ def audit(
         *(found for row in compared.rows for found in row["findings"]),
         *unknown,
         *_missing_items(directory, log, keys, compared.rows[: len(files)], unknown),
-        *check.check_checkpoint(directory, _end_of(directory, log)),
+        *check.check_checkpoint(directory, ScannedEnd(directory, log.end), log.last_timestamp),
         *check.check_config(directory),
     ]
     shutil.rmtree(work, ignore_errors=True)
@@ -176,9 +174,3 @@ def _missing_items(
         message = f"{missing} keys have no item, {where}"
         yield finding(directory.index_paths()[-1], INDEX_ITEM.size, "item_missing", message,
                       "warning")  # fmt: skip
-
-
-def _end_of(directory: StoreDirectory, log: ScannedLog) -> Keys:
-    """Return where the log ends, and when."""
-    none, end = np.empty(0, np.int64), ScannedEnd(directory, log.end)
-    return Keys(none, none, None, end, log.last_timestamp)

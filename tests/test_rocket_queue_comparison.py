@@ -1,0 +1,152 @@
+"""Queues compared with the log by the piece (queue_comparison.py): as in `QueueView`, bounded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig, check, queue_comparison
+from rocketcompat.directory import StoreDirectory
+from rocketcompat.formats import CQ_UNIT
+from rocketcompat.log_units import LogUnits, QueueKey
+from rocketcompat.queue_comparison import QueueComparison
+from rocketcompat.queue_view import QueueView, QueueViews
+from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
+
+SCENARIOS = [(v, name) for v in ("4.9.8", "5.3.3") for name in rocket_scenarios(v)]
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_comparison, "WINDOW_UNITS", 7)
+
+
+def runs_of(view: QueueView) -> Iterator[tuple[int, int, str]]:
+    """Return the runs of equal states of a view."""
+    start = 0
+    for end in range(1, len(view.states) + 1):
+        if end == len(view.states) or view.states[end] != view.states[start]:
+            yield view.min_offset + start, view.min_offset + end, str(view.states[start])
+            start = end
+
+
+def assert_same(root: Path, held_max: int) -> None:
+    """Both compare all queues, and come to the same bounds, states and addresses."""
+    directory = StoreDirectory(root)
+    comparison = QueueComparison(directory, held_max=held_max)
+    units = LogUnits(directory, ordinary=comparison.take).scan()
+    comparison.finish(units.regions, units.log_end)
+    views = QueueViews(directory)
+    names: list[QueueKey] = comparison.names()
+    assert names == views.keys()
+    for key in names:
+        view, found = views.view(key), comparison.compared(key)
+        assert list(found.runs) == list(runs_of(view)), key
+        assert (found.low, found.high) == (view.min_offset, view.max_offset)
+        wanted = [pair for some in view.addresses() for pair in zip(*some, strict=True)]
+        assert [pair for some in found.addresses() for pair in zip(*some, strict=True)] == wanted
+
+
+@pytest.mark.parametrize(("version", "scenario"), SCENARIOS)
+def test_the_queues_of_a_real_store_have_the_states_of_their_views(
+    golden: GoldenFactory, version: str, scenario: str
+) -> None:
+    root = golden("rocketmq", version, scenario).store
+    assert_same(root, 40)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_damaged_queues_have_the_states_of_their_views(tmp_path: Path, seed: int) -> None:
+    """Damaged units, records with other queue offsets, files that are gone, damage of the log."""
+    print("seed", seed)
+    rng = random.Random(seed)
+    config = MessageStoreConfig(
+        mapped_file_size_commit_log=16 << 10, mapped_file_size_consume_queue=20 * 20
+    )
+    with rocketcompat.open(tmp_path, "w", config, layouts=["consume_queue"]) as store:
+        for number in range(250):
+            store.put_message(Message(f"T{number % 2}", b"x" * 100))
+    files = sorted((tmp_path / "consumequeue").glob("*/*/*"))
+    for _ in range(rng.randrange(1, 6)):
+        path = rng.choice(files)
+        content = bytearray(path.read_bytes()) if path.exists() else bytearray()
+        whole = bytes(content[: len(content) // CQ_UNIT.size * CQ_UNIT.size])
+        units = np.frombuffer(whole, CQ_UNIT.dtype)
+        kind = rng.randrange(6)
+        if kind == 0 and len(units):
+            at = rng.randrange(len(content))
+            content[at : at + 40] = rng.randbytes(min(40, len(content) - at))
+            path.write_bytes(content)
+        elif kind == 1 and path.exists():
+            path.unlink()
+        elif kind == 2 and len(units):
+            changed = units.copy()
+            a, b = rng.randrange(len(units)), rng.randrange(len(units))
+            changed[a], changed[b] = units[b], units[a]
+            changed["size"][rng.randrange(len(units))] = 0x7FFFFFFF
+            path.write_bytes(changed.tobytes())
+        elif kind == 3 and len(units):
+            changed = units.copy()
+            changed["tags_code"][rng.randrange(len(units)) :] = -(1 << 60)
+            path.write_bytes(changed.tobytes())
+        elif kind == 4 and len(units):
+            path.write_bytes(content[: rng.randrange(len(content))])
+        else:
+            log = rng.choice(sorted((tmp_path / "commitlog").iterdir()))
+            damaged = bytearray(log.read_bytes())
+            at = rng.randrange(len(damaged) - 200)
+            damaged[at : at + 8] = rng.randrange(40).to_bytes(8, "big")
+            log.write_bytes(damaged)
+    for held_max in (1, 60, 1 << 20):
+        assert_same(tmp_path, held_max)
+
+
+def test_a_record_that_names_the_queue_offset_of_another_is_compared_in_the_order_of_the_log(
+    tmp_path: Path,
+) -> None:
+    """The first record of a queue offset counts, also when a later one agrees with the file."""
+    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10)
+    with rocketcompat.open(tmp_path, "w", config, layouts=["consume_queue"]) as store:
+        puts = [store.put_message(Message("T", b"x")) for _ in range(60)]
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    content = bytearray(log.read_bytes())
+    at = puts[3].physical_offset + 20
+    for number in (40, 3, 59, 60, 1 << 40):
+        content[at : at + 8] = number.to_bytes(8, "big")
+        log.write_bytes(content)
+        for held_max in (1, 9, 30, 1 << 20):
+            assert_same(tmp_path, held_max)
+
+
+def test_what_is_held_of_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units wait up to a limit, whether they agree with the files or none is there."""
+    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10)
+    with rocketcompat.open(tmp_path, "w", config, layouts=["consume_queue"]) as store:
+        for _ in range(1000):
+            store.put_message(Message("T", b"x" * 100))
+    for path in (None, *(tmp_path / "consumequeue").glob("*/*/*")):
+        if path is not None:
+            path.unlink()
+        directory = StoreDirectory(tmp_path)
+        comparison, most = QueueComparison(directory, held_max=100), 0
+
+        def take(key: QueueKey, offsets: np.ndarray, units: np.ndarray) -> None:
+            nonlocal most
+            for at in range(len(units)):
+                comparison.take(key, offsets[at : at + 1], units[at : at + 1])  # noqa: B023
+                held = comparison._held.get(key, [])  # noqa: B023
+                most = max(most, sum(len(some) for some, _ in held))
+
+        units = LogUnits(directory, ordinary=take).scan()
+        comparison.finish(units.regions, units.log_end)
+        assert 5 < most <= 100
+        state = "ok" if path is None else "missing"
+        assert list(comparison.compared(("T", 0)).runs) == [(0, 1000, state)]
+    monkeypatch.setattr(check, "QueueComparison", lambda d: QueueComparison(d, held_max=100))
+    assert [row["message"].partition(":")[0] for row in check.check(tmp_path)
+            if row["reason"] == "unit_missing"] == ["units 0 to 999"]  # fmt: skip
