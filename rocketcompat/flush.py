@@ -56,16 +56,22 @@ class FlushService(ServiceThread):
         with self._persist_lock:
             self._log.flush()
             covered, timestamp = self._log.synced
+            synced = True
             for follower in self._followers:
                 try:
                     follower.flush(sync=True)
                 except (OSError, TubeStoreError) as error:
-                    self.report(TubeStoreError(f"{follower.name}: sync failed: {error!r}"))
-                    clean = False
-            progress = self.progress(clean=clean, queues=queues)
+                    problem = TubeStoreError(f"{follower.name}: sync failed: {error!r}")
+                    self.report(problem, follower.name)
+                    synced = False
+                else:
+                    self.works(follower.name)
+            progress = self.progress(clean=clean and synced, queues=queues)
             progress.queue_starts = starts
             self._progress_file.write(progress, sync=True)
             self._set_checkpoint(timestamp, covered)
+            if synced:
+                self.works()
 
     def progress(
         self, *, clean: bool = False, queues: dict[QueueKey, int] | None = None
@@ -91,6 +97,9 @@ class FlushService(ServiceThread):
         """As ever: what could not be synced is tried again."""
         return self._interval
 
+    def after_success(self) -> None:
+        """Pass it over: in most rounds nothing is due. A whole `persist` shows what works."""
+
     @property
     def _interval(self) -> float:
         config = self._log.config
@@ -112,7 +121,9 @@ class FlushService(ServiceThread):
         try:
             checkpoint.flush()
         except OSError as error:
-            self.report(TubeStoreError(f"checkpoint: {error!r}"))
+            self.report(TubeStoreError(f"checkpoint: {error!r}"), "checkpoint")
+        else:
+            self.works("checkpoint")
 
     def flush_due(self) -> None:
         """Sync what is due now, by the intervals and least pages of the options (spec §6).

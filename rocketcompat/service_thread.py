@@ -25,6 +25,10 @@ class ServiceThread(ABC):
         self.name = name
         #: What went wrong, for the store's list.
         self.problems: list[TubeStoreError] = []
+        #: Why the thread ended by itself.
+        self.stopped: Exception | None = None
+        #: What fails at present: what it is about, and the text that was logged.
+        self._trouble: dict[str, str] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -35,6 +39,15 @@ class ServiceThread(ABC):
     def after_error(self) -> float:
         """Return the seconds until the next round after one that raised."""
         return 10.0
+
+    def after_success(self) -> None:
+        """Take note of a round that did not raise."""
+        self.works()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
 
     def start(self, first: float = 0.0) -> None:
         """Start the thread; its first round comes in `first` seconds."""
@@ -50,23 +63,42 @@ class ServiceThread(ABC):
             self._stop.set()
             thread.join(_JOIN_SECONDS)
 
-    def report(self, problem: TubeStoreError) -> None:
-        """Log a problem and keep it; one that comes again and again is kept once."""
+    def report(self, problem: TubeStoreError, about: str = "") -> None:
+        """Log a problem and keep it; the same one again is passed over until `works`.
+
+        `about` names what fails, if a round does several things.
+        """
+        if self._trouble.get(about) == str(problem):
+            return
+        self._trouble[about] = str(problem)
         _log.error("%s: %s", self.name, problem)
         if not self.problems or str(self.problems[-1]) != str(problem):
             self.problems.append(copy(problem))  # without its traceback and what that refers to
 
-    def _run(self, wait: float) -> None:
-        while not self._stop.wait(wait):
-            try:
-                wait = self.work()
-            except StoreFailed as error:
-                self.report(error)
-                return
-            except (OSError, TubeStoreError) as error:
-                self.report(TubeStoreError(f"{self.name}: {error}"))
-                wait = self.after_error()
-            except Exception as error:
-                _log.exception("%s: stopped", self.name)
-                self.problems.append(TubeStoreError(f"{self.name}: stopped: {error!r}"))
-                return
+    def works(self, about: str = "") -> None:
+        """Log that what was reported about this is over; nothing if nothing was."""
+        if self._trouble.pop(about, None) is not None:
+            _log.warning("%s: %s works again", self.name, about or "the service")
+
+    def do_round(self) -> float | None:
+        """Do a round as the thread does; returns the seconds until the next, None at the end."""
+        try:
+            wait = self.work()
+            self.after_success()
+            return wait
+        except StoreFailed as error:
+            self.stopped = copy(error)
+            self.report(error)
+        except (OSError, TubeStoreError) as error:
+            self.report(TubeStoreError(f"{self.name}: {error}"))
+            return self.after_error()
+        except Exception as error:
+            _log.exception("%s: stopped", self.name)
+            self.stopped = copy(error)
+            self.problems.append(TubeStoreError(f"{self.name}: stopped: {error!r}"))
+        return None
+
+    def _run(self, first: float) -> None:
+        wait: float | None = first
+        while wait is not None and not self._stop.wait(wait):
+            wait = self.do_round()

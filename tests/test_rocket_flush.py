@@ -306,3 +306,25 @@ def test_many_who_wait_share_syncs(clock: ManualClock) -> None:  # FLS-03
         file._file = slow.inner
         assert store.commit_log.synced_offset == 21 * 200
         assert store.commit_log.sync_count <= 4
+
+
+def test_a_structure_that_cannot_be_synced_for_a_while_is_logged_at_the_beginning_and_the_end(
+    store: DefaultMessageStore, vfs: FaultyVfs, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = flusher(store)
+    vfs.fail("sync", path="/s/consumequeue", forever=True)
+    vfs.fail("sync", path="/s/checkpoint", forever=True)
+    for _ in range(100):  # in most of these rounds nothing is due
+        put(store, 200)
+        store.dispatcher.dispatch_pending()
+        clock.advance(1000)
+        service.do_round()
+    vfs.heal()
+    for _ in range(3):
+        put(store, 200)
+        store.dispatcher.dispatch_pending()
+        service.persist()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == len(set(lines)) == 4, lines
+    for about in ("consume_queue", "checkpoint"):
+        assert f"FlushService: {about} works again" in lines
