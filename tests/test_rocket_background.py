@@ -118,6 +118,7 @@ def test_the_flush_thread_syncs_a_log_of_four_dirty_pages_at_its_interval(
     with running(vfs, clock) as store:
         rounds = Rounds(store._writer.flusher)
         store.put_message(Message("T", b"x" * 4 * 4096))
+        clock.advance(CONFIG.flush_interval_commit_log)
         rounds.wait()
         assert store.commit_log.synced_offset == store.max_physical_offset
 
