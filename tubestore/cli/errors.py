@@ -5,7 +5,7 @@ Shared by `tubestore` and `rocketcompat`. The codes are a contract (DESIGN.md §
 | code | meaning |
 | ---: | --- |
 | 0 | done |
-| 1 | findings (`check`), or not found (`get`, `query`; a topic, queue or file by its name) |
+| 1 | findings that were not accepted (`check`); not found (`get`, `query`, any name) |
 | 2 | wrong usage |
 | 3 | refused: locked, missing, will not open, or something in the store that cannot be read |
 | 4 | an error of this program: one line, and the traceback in a file |
