@@ -262,6 +262,24 @@ def test_what_only_the_journal_has_stands_behind_the_files(memory_vfs: MemoryVfs
     assert planned("/s", memory_vfs, subscribe=TOPICS[1]).splits[0].rows == 20
 
 
+def test_a_damaged_journal_is_refused_in_one_sentence_until_the_store_was_opened_for_writing(
+    memory_vfs: MemoryVfs,
+) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    store.append_batch(mixed(24))
+    killed(store, memory_vfs)
+    path = "/s/.tubestore/journal"
+    at = memory_vfs.read_file(path).index(b"23")
+    memory_vfs.open(path).pwrite(b"x", at)
+    for _ in range(2):
+        with pytest.raises(DataLoss, match=r"damaged at byte .* `tubestore recover /s`"):
+            planned("/s", memory_vfs)
+    assert not planned("/s", memory_vfs, failOnDataLoss="false").splits
+    tubestore.open("/s", vfs=memory_vfs, background=False).close()
+    assert sum(split.rows for split in planned("/s", memory_vfs).splits) == 48
+
+
 def test_the_journal_is_not_shown_for_a_topic_that_was_deleted(memory_vfs: MemoryVfs) -> None:
     with open_store(memory_vfs) as store:
         store.append_batch(mixed(0))

@@ -11,11 +11,10 @@ from typing import Any
 
 from tubestore.commit_records import Horizon
 from tubestore.filenames import store_key
-from tubestore.journal_overlay import JournalOverlay
 from tubestore.options import StoreOptions
 from tubestore.shard_reader import ShardReader
 from tubestore.spark.micro_batches import Position
-from tubestore.spark.planning import list_shards
+from tubestore.spark.planning import journal_of, list_shards
 from tubestore.vfs import OsVfs, Vfs
 
 
@@ -26,7 +25,7 @@ def lag_behind(root: str, position: Position, vfs: Vfs | None = None) -> dict[st
     """
     vfs = vfs or OsVfs()
     found: dict[str, dict[int, int]] = {}
-    horizon, journal = Horizon(vfs, root), JournalOverlay(vfs, root)
+    horizon, journal = Horizon(vfs, root), journal_of(vfs, root)
     for listed in list_shards(root, vfs, journal):
         name = (listed.topic, listed.store_id)
         reader = ShardReader(vfs, listed.directory, *name, StoreOptions(), horizon, journal)

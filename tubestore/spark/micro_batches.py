@@ -26,7 +26,6 @@ from tubestore.commit_records import Horizon
 from tubestore.errors import DataLoss, NotAStore
 from tubestore.filenames import store_key
 from tubestore.formats import INDEX_ENTRY
-from tubestore.journal_overlay import JournalOverlay
 from tubestore.records import ENTRY_SIZE
 from tubestore.root_journal import JournalPart
 from tubestore.shard_files import ShardFiles, StoredFile
@@ -39,6 +38,7 @@ from tubestore.spark.planning import (
     ShardIndex,
     check_files,
     choose_shards,
+    journal_of,
     pack,
     shard_limits,
     store_uuid,
@@ -116,7 +116,8 @@ class MicroBatches:
         self.options, self.skipped = options, 0
         self._vfs, self._say = vfs or OsVfs(), say
         self._store = store_uuid(StoreDirectory(self._vfs, options.path, "r"))
-        self._journal = JournalOverlay(self._vfs, options.path)
+        skip = None if options.fail_on_data_loss else say
+        self._journal = journal_of(self._vfs, options.path, skip)
         self._seen: dict[str, ShardNow] = {}
         self._target: Mapping[str, int] | None = None
         self._lease = StreamLease(self._vfs, options.path, say) if self._store else None

@@ -18,8 +18,9 @@ Next to read: `reading.py`.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -27,7 +28,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore.commit_records import Horizon
-from tubestore.errors import DataLoss, InvalidOption, NotAStore, OffsetOutOfRange, UnknownTopic
+from tubestore.errors import (
+    CorruptRecord,
+    DataLoss,
+    InvalidOption,
+    NotAStore,
+    OffsetOutOfRange,
+    UnknownTopic,
+)
 from tubestore.filenames import (
     JOURNAL_FILE,
     OWN_DIRECTORY,
@@ -47,6 +55,7 @@ from tubestore.store_directory import StoreDirectory
 from tubestore.topic_settings import saved_settings
 from tubestore.vfs import OsVfs, Vfs
 
+log = logging.getLogger(__name__)
 #: What opening the files of a portion costs, in bytes that could be read in that time.
 PORTION_COST = 128 << 10
 #: How many of the last entries are looked at for the end of what is whole.
@@ -258,6 +267,20 @@ class ShardIndex:
 # -- what the journal has of a shard --------------------------------------------------------------
 
 
+def journal_of(vfs: Vfs, root: str, say: Callable[[str], None] | None = None) -> JournalOverlay:
+    """Return the journal of a store; DataLoss when it is read and damaged.
+
+    Given `say`, that is called with the sentence instead, and the messages that can be shown are.
+    """
+
+    def refuse(damage: CorruptRecord) -> None:
+        if say is None:
+            raise DataLoss(f"{damage}; `tubestore recover {root}` does that")
+        say(str(damage))
+
+    return JournalOverlay(vfs, root, refuse)
+
+
 def list_shards(
     root: str, vfs: Vfs, journal: JournalOverlay, *, with_pending: bool = False
 ) -> list[ShardFiles]:
@@ -368,7 +391,8 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
     NotAStore, UnknownTopic, InvalidOption, DataLoss or OffsetOutOfRange for what cannot be read.
     """
     vfs = vfs or OsVfs()
-    horizon, journal = Horizon(vfs, options.path), JournalOverlay(vfs, options.path)
+    say = None if options.fail_on_data_loss else log.warning
+    horizon, journal = Horizon(vfs, options.path), journal_of(vfs, options.path, say)
     shards = [
         with_journal(vfs, options.path, s, journal.of(store_key(s.topic, s.store_id)))
         for s in choose_shards(vfs, options, journal)
@@ -392,6 +416,7 @@ def choose_shards(
     vfs: Vfs, options: ReadOptions, journal: JournalOverlay | None = None
 ) -> list[ShardFiles]:
     """List the shards that the options name; UnknownTopic, InvalidOption for what is not there."""
+    # Without a journal nothing is read of it but names: its damage is refused where rows are.
     found = list_shards(options.path, vfs, journal or JournalOverlay(vfs, options.path))
     settings = saved_settings(StoreDirectory(vfs, options.path, "r"))
     there = {s.topic for s in found} | settings.keys()

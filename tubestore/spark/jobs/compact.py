@@ -27,7 +27,6 @@ from tubestore.entry_sources import Filter
 from tubestore.errors import CorruptRecord, InvalidOption
 from tubestore.filenames import store_key
 from tubestore.formats import DATA_HEADER
-from tubestore.journal_overlay import JournalOverlay
 from tubestore.options import StoreOptions
 from tubestore.records import (
     ENTRY_SIZE,
@@ -46,7 +45,15 @@ from tubestore.spark.jobs.publishing import (
 from tubestore.spark.jobs.running import Row, Told, silent
 from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
-from tubestore.spark.planning import Plan, Portion, Split, list_shards, plan, with_journal
+from tubestore.spark.planning import (
+    Plan,
+    Portion,
+    Split,
+    journal_of,
+    list_shards,
+    plan,
+    with_journal,
+)
 from tubestore.spark.reading import portion_entries
 from tubestore.spark.write_options import WriteOptions
 from tubestore.staging import Place, StagedWriter
@@ -223,7 +230,7 @@ def _ends_of(root: str) -> dict[tuple[str, int], Place]:
     vfs = OsVfs()
     if not vfs.exists(root):
         return {}
-    found, journal = {}, JournalOverlay(vfs, root)
+    found, journal = {}, journal_of(vfs, root)
     for listed in list_shards(root, vfs, journal, with_pending=True):
         parts = journal.of(store_key(listed.topic, listed.store_id))
         shard = with_journal(vfs, root, listed, parts)
