@@ -229,8 +229,11 @@ class DefaultMessageStore(StoreReads):
         """Return run-time information, as RocketMQ's `getRuntimeInfo` has it, by section.
 
         `totals` since the store was opened, `rates` a second over the last 10, 60 and 600
-        seconds, `log` (physical offsets, bytes that wait), `disk` (used percent), `queues`,
-        `index`, `deleted_files`.
+        seconds, `log` (physical offsets, bytes that wait, `failed`, `full` while writes find no
+        room, `refusing` while the disk is too full for more), `disk` (used percent), `queues`,
+        `index`, `deleted_files`. Of a writer also `dispatch` (`full`, `stopped`), `structures`
+        (what follows the log: how far each is, and whether it stopped), `services` (whether
+        their threads run, or stopped by themselves).
         """
         self._check_open()
         log = self.commit_log
@@ -247,7 +250,12 @@ class DefaultMessageStore(StoreReads):
                 "syncs": log.sync_count,
                 "dispatch_behind_bytes": self.dispatch_behind_bytes,
                 "damaged_regions": len(log.damages),
+                "failed": log.failed is not None,
+                "full": log.full is not None,
+                "refusing": log.refusal is not None,
+                "refused_messages": log.refused_count,
             },
+            **(self._writer.states() if self.mode == "w" else _NO_STATES),
             "disk": {
                 "commit_log_percent": least_used(log.queue.writable_directories)[0],
                 "consume_queue_percent": disk_used_percent(queue_directory),
@@ -350,6 +358,10 @@ class DefaultMessageStore(StoreReads):
     def _refuse_put(self) -> NoReturn:
         self._check_open()
         raise ReadOnlyStore(f"{self.root}: was opened with mode='r'")
+
+
+#: What a reader has of `Writer.states`.
+_NO_STATES: dict[str, Any] = {"dispatch": {}, "structures": {}, "services": {}}
 
 
 def open_store(

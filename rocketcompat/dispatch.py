@@ -67,6 +67,7 @@ class ReputMessageService:
         self, log: CommitLog, followers: Sequence[Follower], clock: Clock,
         *, position: int, starts: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
+        self.name = "ReputMessageService"
         self._log, self._clock = log, clock
         begin = starts or [position] * len(followers)
         self._feeds = [_Feed(f, s, s) for f, s in zip(followers, begin, strict=True)]

@@ -34,6 +34,14 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         Metric("syncs", "counter", "How often the log was synced."),
         Metric("dispatch_behind_bytes", "gauge", "Bytes that queues, index, shards do not know."),
         Metric("damaged_regions", "gauge", "Damaged regions of the log."),
+        Metric("failed", "gauge", "1 if nothing is taken until the store is opened again."),
+        Metric("full", "gauge", "1 if the last write found no room."),
+        Metric("refusing", "gauge", "1 while the disk is too full for more messages."),
+        Metric("refused_messages", "counter", "Messages that were refused, for any reason."),
+    ),
+    "dispatch": (
+        Metric("full", "gauge", "1 while queues, index, shards wait for room on the disk."),
+        Metric("stopped", "gauge", "1 if nothing is handed over until the store is reopened."),
     ),
     "disk": (
         Metric("commit_log_percent", "gauge", "Used percent of the log's disk."),
@@ -46,6 +54,17 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     ),
 }
 DELETED = (Metric("deleted_files", "counter", "Files deleted by age or for room."),)
+#: Of an open store: what follows the log, and the threads.
+STATES: dict[str, tuple[Metric, ...]] = {
+    "structure": (
+        Metric("behind_bytes", "gauge", "Bytes of the log that it has not been handed."),
+        Metric("stopped", "gauge", "1 if it stopped after an error, until the store is reopened."),
+    ),
+    "service": (
+        Metric("running", "gauge", "1 if its thread runs."),
+        Metric("stopped", "gauge", "1 if it ended after an error, until the store is reopened."),
+    ),
+}
 #: Of a store as it lies (`info`): the whole, a queue, a directory.
 STORE_METRICS = (
     Metric("min_physical_offset", "gauge", "Physical offset of the log's first byte."),
@@ -81,6 +100,9 @@ class Collector(metrics.Collector):
         deleted = [{"structure": name, "deleted_files": count}
                    for name, count in found["deleted_files"].items()]  # fmt: skip
         yield from families_of(_PREFIX, DELETED, ("structure",), deleted)
+        for label, table in STATES.items():
+            rows = [{label: name, **state} for name, state in found[f"{label}s"].items()]
+            yield from families_of(f"{_PREFIX}_{label}", table, (label,), rows)
 
 
 def text(store: Measured) -> str:

@@ -13,6 +13,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rocketcompat.bulk_loads import BulkLoads
 from rocketcompat.clean_service import FIRST_RUN_SECONDS, CleanService, Expiring
@@ -157,6 +158,27 @@ class Writer:
         if self.schedule is not None:
             services += self.schedule.problems
         return services + (tube.problems if tube else [])
+
+    def states(self) -> dict[str, Any]:
+        """Return what runs and what stopped, for the statistics."""
+        dispatcher = self.dispatcher
+        services = {
+            service.name: {"running": service.is_running, "stopped": service.stopped is not None}
+            for service in (dispatcher, self.flusher, self.cleaner, self.schedule)
+            if service is not None
+        }
+        end, failed = self._parts.commit_log.max_offset, dispatcher.failed
+        structures = {
+            name: {"behind_bytes": max(0, end - reached), "stopped": name in failed}
+            for name, reached in dispatcher.ends.items()
+        }
+        return {
+            "dispatch": {
+                "full": dispatcher.full is not None, "stopped": dispatcher.stopped is not None
+            },
+            "structures": structures,
+            "services": services,
+        }  # fmt: skip
 
     def shut_down(self) -> None:
         """Everything of a close that can fail; `abort` stays if anything did."""

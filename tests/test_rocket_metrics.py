@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig, metrics
 from tests.support.command import Command
 from tests.support.rocket_cli import command_fixture  # noqa: F401
+from tubestore.clock import ManualClock
+from tubestore.errors import DiskFull, StoreFailed
+from tubestore.testing import FaultyVfs, MemoryVfs
 
 pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
 
@@ -41,6 +45,50 @@ def test_every_number_of_the_statistics_is_a_metric(root: Path) -> None:
     assert f"rocketcompat_log_max_offset {float(found['log']['max_offset'])}" in lines
     assert 'rocketcompat_deleted_files_total{structure="commit_log"} 0.0' in lines
     assert "# TYPE rocketcompat_log_dispatch_behind_bytes gauge" in lines
+
+
+def test_what_stopped_or_was_refused_is_a_metric(clock: ManualClock) -> None:
+    vfs = FaultyVfs(MemoryVfs(clock))
+    store = rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False)
+
+    def lines() -> list[str]:
+        found, text = store.stats(), metrics.text(store)
+        for label, named in metrics.STATES.items():
+            for state in found[f"{label}s"].values():
+                assert {metric.name for metric in named} == set(state)
+        return text.splitlines()
+
+    store.put_message(Message("T", keys="k"))
+    before = lines()
+    for name in ("consume_queue", "index"):
+        assert f'rocketcompat_structure_stopped{{structure="{name}"}} 0.0' in before
+    for name in ("log_failed", "log_full", "log_refusing", "dispatch_full", "dispatch_stopped"):
+        assert f"rocketcompat_{name} 0.0" in before
+    assert 'rocketcompat_service_running{service="FlushService"} 0.0' in before
+    assert 'rocketcompat_service_stopped{service="ReputMessageService"} 0.0' in before
+    vfs.fail("pwrite", path="/s/index", error=errno.EIO, forever=True)
+    store.dispatcher.dispatch_pending()
+    vfs.heal()
+    size = store.max_physical_offset
+    stopped = lines()
+    assert 'rocketcompat_structure_stopped{structure="index"} 1.0' in stopped
+    assert f'rocketcompat_structure_behind_bytes{{structure="index"}} {float(size)}' in stopped
+    assert 'rocketcompat_structure_behind_bytes{structure="consume_queue"} 0.0' in stopped
+    vfs.fail("pwrite", path="/s/commitlog", error=errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        store.put_columns({"topic": ["T"] * 3})
+    assert {"rocketcompat_log_full 1.0", "rocketcompat_log_refused_messages_total 3.0"} <= {
+        *lines()
+    }
+    store.commit_log.refusal = DiskFull("/s", "too full", errno.ENOSPC)
+    assert "rocketcompat_log_refusing 1.0" in lines()
+    store.commit_log.refusal = None
+    vfs.fail("sync", path="/s/commitlog")
+    with pytest.raises(StoreFailed):
+        store.flush()
+    assert "rocketcompat_log_failed 1.0" in lines()
+    with pytest.raises(StoreFailed):
+        store.close()
 
 
 def test_a_collector_goes_with_a_registry(root: Path) -> None:
