@@ -212,13 +212,17 @@ class DefaultMessageStore(StoreReads):
     def wait_dispatched(self, physical_offset: int, timeout: float | None = None) -> bool:
         """Wait until the message at this offset stands in queues, index and shards.
 
-        False if `timeout` seconds passed before (default: `wait_dispatched_timeout`).
+        False if `timeout` seconds passed before (default: `wait_dispatched_timeout`). StoreFailed
+        if one of them stopped before it got the message: it gets it when the store is opened
+        again.
         """
         self._check_open()
         if self.mode == "r":
             return self.commit_log.max_offset > physical_offset
         limit = self._dispatch_timeout if timeout is None else timeout
-        return self.dispatcher.wait_dispatched(physical_offset, limit)
+        done = self.dispatcher.wait_dispatched(physical_offset, limit)
+        self.dispatcher.refuse_stopped(self.root, physical_offset)
+        return done
 
     @property
     def dispatch_behind_bytes(self) -> int:

@@ -34,7 +34,7 @@ from rocketcompat.log_scan import Piece
 from rocketcompat.mapped_file import has_no_room
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock
-from tubestore.errors import CorruptRecord, TubeStoreError
+from tubestore.errors import CorruptRecord, StoreFailed, TubeStoreError
 
 _log = logging.getLogger(__name__)
 #: What could not be handed over for want of room on the disk, or of a sound read, is tried again.
@@ -210,10 +210,20 @@ class ReputMessageService:
             self._hand_over(merged(gathered))
         return sum(map(len, gathered))
 
+    def refuse_stopped(self, root: str, offset: int) -> None:
+        """Raise StoreFailed if a structure stopped before it got the record at `offset`."""
+        for feed in self._feeds:
+            if feed.failed is not None and feed.end <= offset:
+                reason = f"{feed.follower.name} stopped at {feed.end}: {feed.failed!r}"
+                raise StoreFailed(root, reason)
+        if self.stopped is not None and self._position <= offset:
+            raise StoreFailed(root, f"dispatch stopped: {self.stopped!r}")
+
     def wait_dispatched(self, offset: int, timeout: float) -> bool:
         """Wait until everything up to and with the record at `offset` was handed over.
 
-        False if `timeout` seconds passed before. Without a thread it dispatches itself.
+        Structures that stopped are not waited for: see `refuse_stopped`. False if `timeout`
+        seconds passed before, or once dispatch has stopped. Without a thread it dispatches itself.
         """
         if self._position > offset:
             return True
@@ -226,7 +236,7 @@ class ReputMessageService:
         with self._condition:
             while self._position <= offset:
                 left = deadline - self._clock.monotonic()
-                if left <= 0 or self._stopping:
+                if left <= 0 or self._stopping or self.stopped is not None:
                     return False
                 self._urgent.set()
                 self._condition.wait(min(left, 0.1))

@@ -171,6 +171,36 @@ def test_messages_that_name_no_store_host_have_that_of_the_store(tmp_path: Path)
         assert [message.msg_id for message in page][:4] == ids
 
 
+def test_waiting_for_a_structure_that_stopped_is_an_error(clock: ManualClock) -> None:
+    vfs = FaultyVfs(MemoryVfs(clock))
+    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
+        first = store.put_message(Message("T", keys="k")).physical_offset
+        assert store.wait_dispatched(first)
+        vfs.fail("pwrite", path="/s/index", forever=True)
+        second = store.put_message(Message("T", keys="k")).physical_offset
+        for _ in range(2):
+            with pytest.raises(StoreFailed, match="index stopped at"):
+                store.wait_dispatched(second)
+        assert store.wait_dispatched(first)
+        vfs.heal()
+    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
+        assert store.wait_dispatched(second)
+        assert len(store.query_messages("T", ["k"])) == 2
+
+
+def test_waiting_is_over_at_once_when_dispatch_has_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(**_: Any) -> None:
+        raise ZeroDivisionError
+
+    with rocketcompat.open(tmp_path, "w", CONFIG) as store:
+        monkeypatch.setattr(store.dispatcher, "_drained", defect, raising=True)
+        put = store.put_message(Message("T"))
+        with pytest.raises(StoreFailed, match="dispatch stopped: ZeroDivisionError"):
+            store.wait_dispatched(put.physical_offset, timeout=30)
+
+
 def test_columns_are_stored_like_single_messages(tmp_path: Path) -> None:
     bodies = [b"1", b"2", b"3"]
     table = pa.table({"topic": ["A", "B", "A"], "body": bodies, "keys": ["k", "k", "l"]})
@@ -362,7 +392,8 @@ def test_a_structure_that_stops_is_reported_and_caught_up_at_the_next_open(
     vfs.fail("pwrite", path="consumequeue", forever=True)
     for i in range(5):
         last = store.put_message(Message("T", keys=f"k{i}"))
-    assert store.wait_dispatched(last.physical_offset)
+    with pytest.raises(StoreFailed, match="consume_queue stopped"):
+        store.wait_dispatched(last.physical_offset)
     assert "consume_queue stopped" in str(store.problems[0])
     assert len(store.query_message("T", "k4")) == 1
     vfs.heal()
