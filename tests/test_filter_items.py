@@ -105,3 +105,15 @@ def test_records_in_several_files_are_compared(clock: ManualClock, tmp_path: Pat
     for columns in (None, ["offset"]):
         rows = read_plan(made, columns=columns, filter=options.filter)
         assert [row["offset"] for row in rows] == [28 * n for n in range(0, 40, 2)]
+
+
+def test_items_that_only_share_a_hash_are_left_out_of_several_files(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path, segment_size_bytes=500, background=False) as store:
+        topic = store.create_topic("t")
+        for _ in range(7):
+            topic.append(bytes(100), filter_item="Aa")
+        assert bodies(topic.read(0, filter_items=["BB"])) == []
+        assert bodies(topic.messages(0, filter_items=["BB"])) == []
+        assert bodies(topic.follow(0, filter_items=["BB"], idle_timeout=0)) == []
+        assert topic.read_many({0: 0}, filter_items=["BB"]).table.num_rows == 0
+        assert topic.scan(filter_items=["BB"]).read_all().num_rows == 0

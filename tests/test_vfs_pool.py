@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import gc
@@ -150,10 +151,11 @@ def test_a_lock_that_may_not_be_taken_is_not_called_held(
     tubestore.open(tmp_path / "s").close()
     rocketcompat.open(tmp_path / "r", "w", background=False).close()
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(PermissionError):
+    with pytest.raises(OSError, match="Permission denied") as engine:
         tubestore.open(tmp_path / "s")
-    with pytest.raises(PermissionError):
+    with pytest.raises(OSError, match="Permission denied") as layer:
         rocketcompat.open(tmp_path / "r", "w", background=False)
+    assert engine.value.errno == layer.value.errno == errno.EACCES
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EAGAIN])
@@ -348,3 +350,29 @@ def test_a_rocketmq_store_whose_lock_file_is_gone_stops_and_says_why(tmp_path: P
     (root / "lock").unlink()
     with pytest.raises(tubestore.StoreFailed, match="lock file was removed"):
         store.close()
+
+
+def test_files_that_retention_removed_give_their_descriptors_and_their_room_back(
+    tmp_path: Path,
+) -> None:
+    with tubestore.open(
+        tmp_path, segment_size_bytes=10_000, trash_grace_ms=0, background=False
+    ) as store:
+        topic = store.create_topic("t", max_bytes=20_000)
+        for _ in range(20):
+            for _ in range(10):
+                topic.append(bytes(2_000))
+            topic.retain()
+            store.empty_trash(0)
+        assert sum(batch.num_rows for batch in topic.scan()) < 50
+        assert [path for path in open_paths() if path.endswith("(deleted)")] == []
+
+
+def open_paths() -> list[str]:
+    """The names of the files below this test's folders that are open."""
+    gc.collect()
+    paths = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            paths.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in paths if ".tube" in path or ".index" in path]

@@ -88,7 +88,7 @@ class OsMap:
 class OsFile:
     """A file of the operating system; made by `OsVfs.open`."""
 
-    __slots__ = ("_descriptor", "_identity", "_vfs", "_writable", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_identity", "_vfs", "_writable", "path")
 
     def __init__(self, vfs: OsVfs, path: str, fd: int, writable: bool) -> None:
         self.path, self._vfs, self._writable = path, vfs, writable
@@ -432,7 +432,8 @@ class OsVfs:
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._descriptors_max = min(descriptors_max or DESCRIPTORS_MAX, max(16, allowed * 3 // 4))
         self._lock = threading.Lock()
-        self._pool: deque[OsFile] = deque()
+        #: Weak: a file that is no longer used, a removed one above all, gives its descriptor back.
+        self._pool: deque[weakref.ref[OsFile]] = deque()
 
     def _admit(self, file: OsFile) -> None:
         """Count a newly opened file; close one that has been idle if there are too many.
@@ -442,17 +443,17 @@ class OsVfs:
         """
         with self._lock:
             pool = self._pool
-            pool.append(file)
+            pool.append(weakref.ref(file))
             looks = LOOKS_MAX
             while len(pool) > self._descriptors_max:
-                oldest = pool.popleft()
-                held = oldest.descriptor
-                if held is None:
+                oldest = (reference := pool.popleft())()
+                held = None if oldest is None else oldest.descriptor
+                if oldest is None or held is None:
                     continue
                 looks -= 1
                 if looks > 0 and (held.used or held.dirty):
                     held.used = False
-                    pool.append(oldest)
+                    pool.append(reference)
                 else:
                     # A write error that no descriptor has reported is reported to the next one
                     # that is opened (Linux, since 4.13), so even a dirty file may be closed.

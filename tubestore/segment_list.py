@@ -11,6 +11,7 @@ Next to read: `file_store.py`.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -312,6 +313,8 @@ class FileSegmentList:
 
     def discard_digests(self, segment: FileSegment) -> None:
         """Remove the digests of a segment that retention has taken away."""
+        with contextlib.suppress(ValueError):  # one that has its digests already
+            self._newly_sealed.remove(segment)
         name = segment_name(segment.start, self._suffix)
         discard_digests(self._vfs, digests_path(join(self.directory, name), segment.start))
 

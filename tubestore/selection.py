@@ -83,8 +83,11 @@ def _some_of(
             while start < len(part.offsets):  # no more records are looked at than are wanted
                 some = part.part(start, start + missing)
                 start += len(some.offsets)
-                parts.append(wanted.confirmed(some))
-                missing -= len(parts[-1].offsets)
+                confirmed = wanted.confirmed(some)
+                if not len(confirmed.offsets):
+                    continue
+                parts.append(confirmed)
+                missing -= len(confirmed.offsets)
                 if not missing:
                     return joined(parts), missing
     return joined(parts), missing
