@@ -45,6 +45,7 @@ from tubestore.errors import (
     ReadOnlyStore,
     StoreClosed,
     TubeStoreError,
+    documented,
 )
 from tubestore.job_files import check_query
 from tubestore.vfs import OsVfs, Vfs
@@ -62,6 +63,7 @@ _DESCRIPTORS_MAX = 16_384
 class DefaultMessageStore(StoreReads):
     """An open store; made by `rocketcompat.open`."""
 
+    @documented
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -117,6 +119,7 @@ class DefaultMessageStore(StoreReads):
             check_durability(durability)
         return self._puts.put(message, durability)
 
+    @documented
     def put_columns(self, messages: Any, *, durability: Durability | None = None) -> pa.Table:
         """Append many messages, given as Arrow or a dict of columns (see `batch_encoder.py`).
 
@@ -129,6 +132,7 @@ class DefaultMessageStore(StoreReads):
         check_durability(durability)
         return self._puts.put_columns(messages, durability)
 
+    @documented
     def put_messages(
         self, batch: MessageBatch, *, durability: Durability | None = None
     ) -> PutBatchResult:
@@ -140,6 +144,7 @@ class DefaultMessageStore(StoreReads):
         check_durability(durability)
         return self._puts.put_batch(batch, durability)
 
+    @documented
     def put_inner_batch(
         self, batch: MessageBatch, *, durability: Durability | None = None
     ) -> PutResult:
@@ -152,6 +157,7 @@ class DefaultMessageStore(StoreReads):
         check_durability(durability)
         return self._puts.put_inner_batch(batch, durability)
 
+    @documented
     def send_back(
         self, record: MessageRecord, group: str, *, delay_level: int = 0,
         times_max: int = RETRY_TIMES_MAX,
@@ -163,6 +169,7 @@ class DefaultMessageStore(StoreReads):
         )
         return self._puts.put(message, None)
 
+    @documented
     def publish(
         self,
         job_id: str,
@@ -187,11 +194,13 @@ class DefaultMessageStore(StoreReads):
         self.dispatcher.wake()
         return result
 
+    @documented
     def clean_staging(self, grace: timedelta = timedelta(days=1)) -> list[str]:
         """Remove what jobs staged that have written nothing for `grace`; returns their names."""
         self._check_put()
         return self._writer.loads.clean(grace)
 
+    @documented
     def deliver_due(self) -> int:
         """Deliver the delayed messages whose time has come; returns how many.
 
@@ -202,6 +211,7 @@ class DefaultMessageStore(StoreReads):
         schedule = self._writer.schedule
         return schedule.deliver_due() if schedule is not None else 0
 
+    @documented
     def flush(self) -> None:
         """Bring everything put so far, and what is built from it, to stable storage."""
         self._check_put()
@@ -209,6 +219,7 @@ class DefaultMessageStore(StoreReads):
         self.dispatcher.wait_dispatched(self.commit_log.max_offset - 1, self._dispatch_timeout)
         self._writer.flusher.persist()
 
+    @documented
     def wait_dispatched(self, physical_offset: int, timeout: float | None = None) -> bool:
         """Wait until the message at this offset stands in queues, index and shards.
 
@@ -229,6 +240,7 @@ class DefaultMessageStore(StoreReads):
         """Bytes of the log that queues, index and shards do not know yet."""
         return self.dispatcher.behind if self.mode == "w" else 0
 
+    @documented
     def stats(self) -> dict[str, Any]:
         """Return run-time information, as RocketMQ's `getRuntimeInfo` has it, by section.
 
@@ -278,6 +290,7 @@ class DefaultMessageStore(StoreReads):
             found += [p for p in self._writer.problems() if str(p) not in map(str, found)]
         return found
 
+    @documented
     def clean(self, *, dry_run: bool = False, manual: bool = True) -> list[FileVerdict]:
         """Delete expired files of the log, and what queues and index know of them (spec §9).
 
@@ -298,6 +311,7 @@ class DefaultMessageStore(StoreReads):
         self._check_put()
         self._writer.cleaner.execute_manually()
 
+    @documented
     def refresh(self) -> None:
         """Let a reader see what a writer has appended since; nothing for a writer."""
         self._check_open()
@@ -307,6 +321,7 @@ class DefaultMessageStore(StoreReads):
 
     # -- life
 
+    @documented
     def close(self) -> None:
         """Hand everything over, sync it, write the marks, remove `abort`, release the lock.
 
@@ -382,7 +397,8 @@ def open_store(
 
     With mode "w" it is created if it is missing. `layouts` overrides the configuration's.
     Without `background` nothing runs but what is called: `wait_dispatched` and `close` hand
-    over what is pending. Raises NotAStore, StoreLocked, CorruptRecord.
+    over what is pending. Raises NotAStore, StoreLocked, CorruptRecord; StorageError or DiskFull
+    where the operating system refuses a call, as the store's other calls do.
     """
     config = config or MessageStoreConfig()
     if layouts is not None:

@@ -21,7 +21,7 @@ from rocketcompat.store_stats import StoreStats
 from rocketcompat.time_search import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
 from tubestore.arguments import whole_number
 from tubestore.clock import Time, time_ms
-from tubestore.errors import InvalidMessage
+from tubestore.errors import InvalidMessage, documented, documented_rows
 
 if TYPE_CHECKING:
     from rocketcompat.batch_consume_queue import BatchConsumeQueue
@@ -55,8 +55,9 @@ def _check_whole(**numbers: int) -> None:
 
 
 class StoreReads(ABC):
-    """What a store answers. `commit_log`, `queues`, `index` and `config` come from the store."""
+    """What a store answers. What is declared here comes from the store."""
 
+    root: str
     commit_log: CommitLog
     queues: ConsumeQueueTable | None
     index: IndexService | None
@@ -67,6 +68,7 @@ class StoreReads(ABC):
     def _check_open(self) -> None:
         """Raise StoreClosed unless the store is open in this process."""
 
+    @documented
     def get_message(
         self, topic: str, queue_id: int, offset: int, max_count: int = 32,
         tags: str | None = None, *, where: Where | None = None,
@@ -85,6 +87,7 @@ class StoreReads(ABC):
         self._stats.got(result.entries)
         return result
 
+    @documented
     def query_message(
         self, topic: str, key: str, max_count: int | None = None, begin: int = 0,
         end: int | None = None,
@@ -99,6 +102,7 @@ class StoreReads(ABC):
         count = self.config.default_query_max_num if max_count is None else max_count
         return query_message(self, topic, key, count, begin, end)
 
+    @documented
     def query_messages(
         self, topic: str, keys: Sequence[str], max_count: int | None = None
     ) -> pa.Table:
@@ -117,6 +121,7 @@ class StoreReads(ABC):
         count = min(count, self.config.max_msgs_num_batch)
         return query_keys(self.commit_log, self.index, topic, keys, count)
 
+    @documented
     def read_queue(
         self, topic: str, queue_id: int, offset: int = 0, limit: int = 1000
     ) -> QueuePage:
@@ -134,6 +139,7 @@ class StoreReads(ABC):
             return QueuePage(empty_batch(), 0)
         return read_queue(self.commit_log, queue, offset, limit)
 
+    @documented
     def read_queues(self, offsets: Mapping[tuple[str, int], int], limit: int = 1000) -> QueuesPage:
         """As `read_queue`, of many queues in a call: from an offset each, up to `limit` of each.
 
@@ -165,8 +171,10 @@ class StoreReads(ABC):
         self._check_open()
         from rocketcompat.column_reads import scan_log
 
-        return scan_log(self.commit_log, start, end, verify=verify)
+        rows = scan_log(self.commit_log, start, end, verify=verify)
+        return documented_rows(rows, self.root)
 
+    @documented
     def look_message(self, physical_offset: int) -> MessageRecord:
         """Return the record that starts at a physical offset (lookMessageByOffset).
 
@@ -175,6 +183,7 @@ class StoreReads(ABC):
         self._check_open()
         return self.commit_log.record_at(physical_offset)
 
+    @documented
     def look_message_by_id(self, msg_id: str) -> MessageRecord:
         """Return the record of an offset message id; `look_message`'s errors.
 
@@ -188,6 +197,7 @@ class StoreReads(ABC):
             raise ValueError(f"{msg_id!r} is no message id of 32 or 56 hex digits") from None
         return self.look_message(int.from_bytes(raw, "big"))
 
+    @documented
     def commit_log_data(self, physical_offset: int) -> bytes:
         """Return the log's bytes from a physical offset to the end of that file (spec §12).
 
@@ -201,18 +211,21 @@ class StoreReads(ABC):
         _check_whole(queue_id=queue_id)
         return self.queues.find(topic, queue_id) if self.queues is not None else None
 
+    @documented
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that is kept; 0 for an unknown queue."""
         self._check_open()
         queue = self._queue(topic, queue_id)
         return queue.min_offset if queue else 0
 
+    @documented
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset behind the last dispatched message; 0 for an unknown queue."""
         self._check_open()
         queue = self._queue(topic, queue_id)
         return queue.max_offset if queue else 0
 
+    @documented
     def queue_table(self) -> pa.Table:
         """Return a row a queue: topic, queue_id, min_offset, max_offset."""
         self._check_open()
@@ -227,6 +240,7 @@ class StoreReads(ABC):
         ]
         return pa.Table.from_pylist(rows, _QUEUES_SCHEMA)
 
+    @documented
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of a queue's message; None if there is none (spec §12)."""
         self._check_open()
@@ -234,6 +248,7 @@ class StoreReads(ABC):
         unit = queue.unit(offset) if queue else None
         return None if unit is None else store_timestamp_at(self.commit_log, unit.physical_offset)
 
+    @documented
     def offset_in_queue_by_time(
         self, topic: str, queue_id: int, time: Time, boundary: Boundary | None = None
     ) -> int:
@@ -256,6 +271,7 @@ class StoreReads(ABC):
         chosen = boundary or BOUNDARY_OF_COMPAT[self.config.compat]
         return offset_by_time(queue.min_offset, queue.max_offset, milliseconds, chosen, stored)
 
+    @documented
     def earliest_message_time(self, topic: str | None = None, queue_id: int = 0) -> int | None:
         """Return the store time of the oldest message of the log or a queue; None if empty."""
         self._check_open()

@@ -17,7 +17,7 @@ from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.index_file import IndexFile
 from rocketcompat.mapped_file import MappedFile
 from tubestore.clock import ManualClock
-from tubestore.errors import DiskFull, InvalidMessage, OffsetOutOfRange, ReadOnlyStore
+from tubestore.errors import DiskFull, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StorageError
 from tubestore.testing import MemoryVfs
 
 HOUR = 3_600_000
@@ -328,7 +328,7 @@ def test_an_index_file_that_is_gone_but_not_by_age_is_an_error(
     assert store.index is not None
     store.index.files[0].release()
     memory_vfs.remove(store.index.files[0].path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(StorageError, match="No such file"):
         store.query_message("T", "k10")
 
 
