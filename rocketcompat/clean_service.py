@@ -87,7 +87,9 @@ class CleanService(ServiceThread):
         """Return what a round would do with each file of the log now, and why; changes nothing."""
         now = self._clock.now_ms()
         when = occasion(self._log.config, now, self._disk_use(), manual=manual)
-        stuck = [f for f in self._followers if f.name in self._dispatcher.failed]
+        # While dispatch waits for room, a round cannot build what is missing either.
+        waits, failed = self._dispatcher.full is not None, self._dispatcher.failed
+        stuck = [f for f in self._followers if waits or f.name in failed]
         keep_from = self._keep_from(stuck) if stuck else None
         return plan(self._facts(), self._log.config, now, when, keep_from=keep_from)
 
