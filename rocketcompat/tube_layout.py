@@ -230,8 +230,10 @@ class TubeLayout:
         there = set(self.store.topics())
         for name in there.intersection(records.topic_names):
             topic = self.store.topic(name)
+            # A shard that found no room for its directory has messages in memory only.
+            opened = {shard.store_id for shard in topic.opened_shards()}
             for store_id in range(topic.options.stores):
-                if self.store.shard_exists(name, store_id):
+                if store_id in opened or self.store.shard_exists(name, store_id):
                     claims, _ = self._tail(topic.writable(store_id), self._written)
                     self._claims[name, store_id] = claims
         self._half_put = True

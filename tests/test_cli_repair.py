@@ -138,7 +138,7 @@ def test_publish_that_is_refused_leaves_nothing(cli: Cli, store: Path, tmp_path:
     ("arguments", "code", "text"),
     [
         (("j",), 2, "give files to load"),
-        (("j", "x.csv"), 2, "named .arrow or .parquet"),
+        (("j", "x.txt"), 2, ".parquet"),
         (("j", "absent.parquet"), 3, "absent.parquet"),
         (("j", "--staged", "absent.jsonl"), 3, "absent.jsonl"),
         (("", "x.parquet"), 2, "needs an id"),
