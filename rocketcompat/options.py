@@ -240,7 +240,10 @@ class MessageStoreConfig:
         import javaproperties
 
         with open(path, "rb") as file:
-            pairs = javaproperties.load(file)
+            try:
+                pairs = javaproperties.load(file)
+            except ValueError as error:  # an escape that is not valid
+                raise InvalidMessage(f"{os.fspath(path)}: {error}") from error
         refuse_dledger_option(pairs)
         known = {option.name: option.default for option in fields(cls) if option.init}
         names = {camel_to_snake(camel): camel for camel in pairs}

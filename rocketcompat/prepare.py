@@ -131,7 +131,10 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
 
 def _set_properties(prepared: Prepared, text: str, config: MessageStoreConfig) -> None:
     """Encode the property string; then the record's size is known."""
-    properties = text.encode()
+    try:
+        properties = text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"properties: not valid text: {error}") from None
     if prepared.has_crc:
         properties = with_room_for_crc(properties)
     if len(properties) > PROPERTIES_SIZE_MAX:

@@ -388,3 +388,8 @@ def test_a_record_with_any_changed_byte_is_judged_alike_on_the_short_and_on_the_
     short = [judged(raw) for raw in changed]
     monkeypatch.setattr(codec, "_plain_record", lambda *given, **options: None)
     assert short == [judged(raw) for raw in changed]
+
+
+def test_properties_that_are_not_valid_text_are_refused() -> None:
+    with pytest.raises(InvalidMessage, match="not valid text"):
+        prepare(Message("T", properties={"k": "\ud800"}), CONFIG)

@@ -191,3 +191,10 @@ def test_a_broker_s_file_that_asks_for_another_store_is_refused_by_name(
         MessageStoreConfig.from_file(path)
     with pytest.raises(InvalidMessage, match=pair):
         MessageStoreConfig.from_camel(dict([pair.split("=")]), ignore_unknown=True)
+
+
+def test_a_broker_file_with_an_escape_that_is_not_valid_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_bytes(b"a=\\u00zz\n")
+    with pytest.raises(InvalidMessage, match=r"broker\.conf"):
+        MessageStoreConfig.from_file(path)

@@ -204,7 +204,12 @@ SHARED = (
     Option("minPartitions", count, 1, "At least so many splits, if there is enough to read."),
     Option("failOnCorrupt", boolean, True, "Fail at damage; false: a row whose `state` says so."),
     Option("verifyCrc", boolean, False, "Compare the checksum of every message."),
-    Option("failOnDataLoss", boolean, True, "Fail where retention has removed what is wanted."),
+    Option(
+        "failOnDataLoss",
+        boolean,
+        True,
+        "Fail where retention has removed what is wanted, or the journal is damaged.",
+    ),
     Option("maxOffsetsPerTrigger", count, None, "Messages of a micro-batch.", "stream"),
     Option("maxBytesPerTrigger", size, None, "Bytes of a micro-batch.", "stream"),
 )
