@@ -92,8 +92,8 @@ def recover_log(
 ) -> RecoverResult:  # fmt: skip
     """Load the log, verify it from where it is trusted, cut a torn end; the log is usable then.
 
-    What is cut behind a mark of ours was never synced. What is cut elsewhere may be a damaged
-    record that was acknowledged: it goes to `quarantine`.
+    What is cut behind a mark of ours after a crash was never synced. What is cut elsewhere, or
+    after a clean close, may be a damaged record that was acknowledged: it goes to `quarantine`.
     """
     queue = log.queue
     queue.load()
@@ -127,9 +127,11 @@ def recover_log(
         record_crc=log.config.force_verify_prop_crc,
     )
     damages = (*(damage for damage in old if damage.end <= trusted), *damages)
-    if not own:
+    # A store of ours that was closed cleanly has no torn end: what is there was changed since.
+    torn = own and not clean_exit
+    if not torn:
         _keep_tail(queue, end, quarantine)
-    cut = queue.truncate_dirty_files(end, keeper=None if own else quarantine)
+    cut = queue.truncate_dirty_files(end, keeper=None if torn else quarantine)
     if cut:
         kept = f"; kept in {quarantine.path}" if quarantine.path else ""
         _log.warning("%s: cut at %d, %d bytes (%s)%s", queue.directory, end, cut, reason, kept)

@@ -471,6 +471,21 @@ def test_files_behind_the_end_of_a_log_that_no_mark_covers_are_kept(bench: Bench
     assert after[f"{kept}/{queue}/{last}"] == before[f"{ROOT}/{queue}/{last}"]
 
 
+def test_what_is_cut_after_a_clean_close_is_kept(bench: Bench) -> None:
+    with bench.open() as store:
+        while store.max_physical_offset < 3000 or store.max_physical_offset % 1000 > 300:
+            bench.put(1)
+        end = store.max_physical_offset
+    other, last = log_file(1), log_file(end // 1000)
+    whole, short = bench.vfs.read_file(other), bench.vfs.read_file(last)
+    bench.overwrite(other, 0, short)
+    bench.overwrite(last, 0, whole)
+    with bench.open() as store:
+        assert store.recovered.quarantine is not None
+        kept = f"{store.recovered.quarantine}/commitlog/{last[-20:]}@{end % 1000}"
+    assert bench.vfs.read_file(kept)[end % 1000 :] == whole[end % 1000 :]
+
+
 def test_without_room_for_what_is_dropped_opening_refuses_and_drops_nothing(bench: Bench) -> None:
     with bench.open():
         places = bench.put(3)
