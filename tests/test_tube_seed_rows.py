@@ -31,7 +31,8 @@ INDEX = f"{HOME}/index/{0:020d}.index"
 def test_every_weakness_of_tubemq_has_its_tests_or_its_reason() -> None:
     page = (TESTS.parent / "tubestore" / "DESIGN.md").read_text()
     rows: dict[int, list[list[str]]] = {}
-    for line in page[page.index("Where we differ from TubeMQ: writing") :].splitlines():
+    start = page.index("Where we differ from TubeMQ: writing")
+    for line in page[start : page.index("## 5. ", start)].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and re.fullmatch(r"\d+(, \d+)*", cells[0]):
             for number in cells[0].split(", "):

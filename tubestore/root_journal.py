@@ -66,6 +66,15 @@ Array = np.ndarray[Any, Any]
 #: Read at a time when a frame is looked for.
 _SEARCHED_BYTES = 1 << 20
 _HEADER = JOURNAL_FRAME.size
+_MAGIC = JOURNAL_FRAME.pack(
+    magic=JOURNAL_MAGIC,
+    parts=0,
+    names_size=0,
+    entries=0,
+    data_size=0,
+    generation=0,
+    digest=bytes(8),
+)[JOURNAL_FRAME.slice("magic")]
 
 
 class JournalPart(NamedTuple):
@@ -299,7 +308,8 @@ class _Reading:
         body = _size_of(header)
         if body is not None and size < _HEADER + body:
             return None
-        began = header.magic == JOURNAL_MAGIC or not any(first[JOURNAL_FRAME.slice("magic")])
+        magic = JOURNAL_FRAME.slice("magic")
+        began = all(found in (0, byte) for found, byte in zip(first[magic], _MAGIC, strict=True))
         if began and not self._names_this_boot():
             return None
         why = f"no frame of the journal can be read; what its {size} bytes held is not known"

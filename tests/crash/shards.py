@@ -51,7 +51,7 @@ def check_agrees(vfs: Vfs, root: str, problems: Iterable[CorruptRecord], damaged
     findings = [f for f in found if f.reason is not Reason.STALE_CACHE]
     assert {_shard_of(f.path) for f in findings} == damaged, f"{damaged}, check finds {findings}"
     reported = {_shard_of(p.path) for p in problems if "/index/" not in p.path}
-    assert reported <= damaged, f"{damaged}, recovery reported {reported}"
+    assert reported <= damaged, f"{damaged}, recovery reported {reported}: {problems}"
     return reported
 
 

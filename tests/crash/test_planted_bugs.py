@@ -106,6 +106,7 @@ def test_a_skipped_fsync_of_the_log_is_found() -> None:
     states_until_found(Subject("stack", LyingStackRun, stack.check_state), "lost")
 
 
+@pytest.mark.slow
 def test_a_lock_whose_lost_content_voids_the_marks_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

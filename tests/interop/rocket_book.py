@@ -101,7 +101,7 @@ class Book:
         """Put messages in one go, and note them."""
         names = ("physicalOffset", "queueOffset", "storeSize", "storeTimestamp")
         put = store.put_columns(columns_of(messages))
-        places = zip(*(column.to_pylist() for column in put.columns), strict=True)
+        places = zip(*(column.to_pylist() for column in put.columns[: len(names)]), strict=True)
         for message, place in zip(messages, places, strict=True):
             self.rows.append(row_of_message(message) | dict(zip(names, place, strict=True)))
 
