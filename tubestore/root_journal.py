@@ -66,15 +66,7 @@ Array = np.ndarray[Any, Any]
 #: Read at a time when a frame is looked for.
 _SEARCHED_BYTES = 1 << 20
 _HEADER = JOURNAL_FRAME.size
-_MAGIC = JOURNAL_FRAME.pack(
-    magic=JOURNAL_MAGIC,
-    parts=0,
-    names_size=0,
-    entries=0,
-    data_size=0,
-    generation=0,
-    digest=bytes(8),
-)[JOURNAL_FRAME.slice("magic")]
+_MAGIC = JOURNAL_MAGIC.to_bytes(4, "big")
 
 
 class JournalPart(NamedTuple):
