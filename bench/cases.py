@@ -2,8 +2,6 @@
 
 A `Case` is one workload at one size in one directory. A contestant is started once for a case
 (that builds what it reads) and then run several times; only the work itself is on the clock.
-
-Next to read: `workloads.py`, the table.
 """
 
 from __future__ import annotations

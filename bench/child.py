@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 import tubestore
-import tubestore.manager  # loaded before the clock starts
+import tubestore.store.manager  # loaded before the clock starts
 from bench.payload import standard_library
 
 BATCH = 1000
@@ -66,7 +66,7 @@ def rocket_fill(root: str, messages: int, queues: int) -> None:
 
 
 def rocket_open(root: str) -> None:
-    import rocketcompat.default_message_store  # noqa: F401  before the clock starts
+    import rocketcompat.store.default_message_store  # noqa: F401  before the clock starts
 
     start, cpu = time.perf_counter(), time.process_time()
     layout = rocket_layout(root, 1)

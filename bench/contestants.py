@@ -1,7 +1,4 @@
-"""Those who do the same work by a call each, in batches, with syncs; who reads and who scans.
-
-Next to read: `cases.py`.
-"""
+"""Those who do the same work by a call each, in batches, with syncs; who reads and who scans."""
 
 from __future__ import annotations
 

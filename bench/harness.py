@@ -2,8 +2,6 @@
 
 A rate means little on a shared machine; the ratio of two that were measured one right after the
 other means more. So rounds are what is compared, and the order turns from round to round.
-
-Next to read: `report.py`.
 """
 
 from __future__ import annotations

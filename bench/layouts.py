@@ -2,8 +2,6 @@
 
 Everything that is compared here by doing the same work is a `Layout`: ours, the rivals' in
 `peers.py`, and yours (`python -m bench --layout package.module:Class`).
-
-Next to read: `peers.py`, then `cases.py`.
 """
 
 from __future__ import annotations

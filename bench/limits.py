@@ -3,8 +3,6 @@
 No locks, no checks, no second file to roll to, no reader to serve. The bodies here are equally
 long; where that makes a shorter way possible, a limit takes it ("any length" is the way that a
 store has to go).
-
-Next to read: `harness.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from isal.isal_zlib import crc32
 
 from bench.cases import Case, Measure, Runner, clock
 from bench.layouts import TopicSharded, fresh
-from tubestore.formats import DATA_HEADER, INDEX_ENTRY, TOKEN_MESSAGE
+from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY, TOKEN_MESSAGE
 
 HEADER, ENTRY = DATA_HEADER.size, INDEX_ENTRY.size
 BUFFERED = 5120

@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 import tubestore
-import tubestore.manager  # loaded before the clock starts
+import tubestore.store.manager  # loaded before the clock starts
 from bench.child import PARTITIONS, fill
 from bench.payload import standard_library
 

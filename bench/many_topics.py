@@ -2,8 +2,6 @@
 
 Each run is a process of its own, which says how long it took, how much memory it had at most and
 how many descriptors; `many_child.py` is that process.
-
-Next to read: `workloads.py`.
 """
 
 from __future__ import annotations

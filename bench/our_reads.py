@@ -1,8 +1,6 @@
 """What only our own reading calls do: many partitions at once, views, filters, offsets by time.
 
 Each is measured beside the plainer call that it replaces, on the same store.
-
-Next to read: `workloads.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import tubestore
 from bench.cases import Case, Measure, Runner, by_turns, clock
 from bench.layouts import TopicSharded, fresh
 from bench.payload import SEED
-from tubestore.formats import key_code_of
+from tubestore.record.layouts import key_code_of
 
 LEAN = ["offset", "body"]
 TOGETHER = 100

@@ -1,7 +1,4 @@
-"""What is stored: pieces of real text that every machine has, the Python standard library.
-
-Next to read: `layouts.py`.
-"""
+"""What is stored: pieces of real text that every machine has, the Python standard library."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Rivals that run in Python: what one would otherwise take for an embedded, partitioned log.
 
 Each stores a message under (topic, partition, number) and reads a partition as a range.
-
-Next to read: `real.py` (the Java classes).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Where the time of one workload goes: cProfile over what is on the clock, thread by thread.
-
-Next to read: `run.py`.
-"""
+"""Where the time of one workload goes: cProfile over what is on the clock, thread by thread."""
 
 from __future__ import annotations
 

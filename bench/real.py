@@ -2,8 +2,6 @@
 
 Their bodies are random bytes of the same size. A rate counts until the messages are readable:
 RocketMQ's dispatch is awaited, TubeMQ's caches are flushed.
-
-Next to read: `limits.py`.
 """
 
 from __future__ import annotations

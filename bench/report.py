@@ -1,7 +1,4 @@
-"""The table: who did how much, and how we compare with each in the same rounds.
-
-Next to read: `run.py`.
-"""
+"""The table: who did how much, and how we compare with each in the same rounds."""
 
 from __future__ import annotations
 

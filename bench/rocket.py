@@ -1,8 +1,6 @@
 """The RocketMQ layer's reads, openings and rebuilds, and the real store's over the same files.
 
 The real store works on a copy of what we wrote: opening writes.
-
-Next to read: `workloads.py`.
 """
 
 from __future__ import annotations
@@ -255,10 +253,10 @@ def _derived(root: Path) -> list[Path]:
 @contextmanager
 def rebuilding(case: Case) -> Iterator[Runner]:
     """Queues and index from the log alone, as `rocketcompat rebuild` does it."""
-    from rocketcompat.directory import StoreDirectory
-    from rocketcompat.rebuild import build
+    from rocketcompat.inspect.directory import StoreDirectory
+    from rocketcompat.repair.rebuild import build
     from tubestore.clock import SystemClock
-    from tubestore.vfs import OsVfs
+    from tubestore.core.vfs import OsVfs
 
     root = _keyed(case)
 

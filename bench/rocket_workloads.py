@@ -1,7 +1,4 @@
-"""The questions to RocketMQ's layout, beside the real stores.
-
-Next to read: `rocket.py` (how it is done).
-"""
+"""The questions to RocketMQ's layout, beside the real stores."""
 
 from __future__ import annotations
 

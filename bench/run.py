@@ -1,7 +1,4 @@
-"""The command: `python -m bench`, `make bench ARGS="--quick"`.
-
-Next to read: README.md.
-"""
+"""The command: `python -m bench`, `make bench ARGS="--quick"`."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ beside it, since two cores are seldom twice one. `memory` is the peak of the lar
 GiB, of which 0.2 s would be Spark's start of a job. `growth-*` likewise, under 1 to 8 names.
 
 Needs PySpark and a Java (`make test-spark` installs both).
-
-Next to read: `spark_cases.py`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Tasks of the bounds are settled as ours are. The workers find this module in the directory that
 the command was called from.
-
-Next to read: `spark_cases.py`.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.spark_stores import BODY
-from tubestore.formats import INDEX_ENTRY
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE
-from tubestore.shard_files import StoredFile, find_shards
+from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
+from tubestore.segments.listing import StoredFile, find_shards
 from tubestore.spark.shapes import TUBESTORE
 from tubestore.spark.worker_process import settle
 

@@ -1,7 +1,4 @@
-"""What Spark is asked to do, beside what bounds it: each case does the same in several ways.
-
-Next to read: `spark.py`.
-"""
+"""What Spark is asked to do, beside what bounds it: each case does the same in several ways."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ from typing import Any
 from bench.spark_bounds import COLUMNS, arrow_writer, from_memory, plain_reader, thrown_away
 from bench.spark_stores import BODY, fill, fill_log, fresh, linked
 from bench.workload import Bar
-from rocketcompat.directory import StoreDirectory
+from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
-from rocketcompat.quarantine import Quarantine
-from rocketcompat.rebuild import rebuild as rebuild_here
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.repair.rebuild import rebuild as rebuild_here
 from rocketcompat.spark import write as write_log
 from rocketcompat.spark.jobs import convert, plan_convert
 from rocketcompat.spark.rebuilding import rebuild

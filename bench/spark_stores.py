@@ -1,7 +1,4 @@
-"""The stores that Spark is measured over, and what a process of Spark's takes of the machine.
-
-Next to read: `spark_cases.py`.
-"""
+"""The stores that Spark is measured over, and what a process of Spark's takes of the machine."""
 
 from __future__ import annotations
 

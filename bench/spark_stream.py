@@ -1,7 +1,4 @@
-"""How long a message is on its way: from a live writer to the rows of a query.
-
-Next to read: `spark.py`.
-"""
+"""How long a message is on its way: from a live writer to the rows of a query."""
 
 from __future__ import annotations
 

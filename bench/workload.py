@@ -1,7 +1,4 @@
-"""What a question is: how much is done, by whom, and what is hoped for.
-
-Next to read: `workloads.py`.
-"""
+"""What a question is: how much is done, by whom, and what is hoped for."""
 
 from __future__ import annotations
 

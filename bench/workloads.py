@@ -1,7 +1,4 @@
-"""The questions, as a table: what is done, by whom, how much of it, and what is hoped for.
-
-Next to read: `cases.py` (how it is done), `harness.py` (how it is repeated).
-"""
+"""The questions, as a table: what is done, by whom, how much of it, and what is hoped for."""
 
 from __future__ import annotations
 

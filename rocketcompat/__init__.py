@@ -21,15 +21,19 @@ from rocketcompat.messages import (
     PutResult,
     PutStatus,
 )
+from rocketcompat.old_paths import LAYER
 from rocketcompat.options import MessageStoreConfig
+from tubestore.core.old_paths import keep
 
 if TYPE_CHECKING:
-    from rocketcompat.default_message_store import DefaultMessageStore
+    from rocketcompat.store.default_message_store import DefaultMessageStore
     from tubestore.clock import Clock
-    from tubestore.vfs import Vfs
+    from tubestore.core.vfs import Vfs
 
 # A program that configures no logging gets no lines on its standard error from a library.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+keep("rocketcompat", LAYER)
 
 __all__ = [
     "BatchItem",
@@ -61,7 +65,7 @@ def open(
     configuration's. Raises NotAStore, StoreLocked, CorruptRecord.
     """
     # Here and not above: the command line shows its help without numpy and pyarrow.
-    from rocketcompat.default_message_store import open_store
+    from rocketcompat.store.default_message_store import open_store
 
     return open_store(
         root, mode, config, layouts=layouts, vfs=vfs, clock=clock, background=background

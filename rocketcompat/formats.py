@@ -8,8 +8,6 @@ A CommitLog record is a head (one of four, since a host takes 8 bytes for IPv4 a
 IPv6), the body, the topic (its length first: one byte, two in a V2 record), and the
 properties (two bytes of length first). Where a record does not fit with 8 bytes to spare,
 the rest of the file is closed with a `BLANK`.
-
-Next to read: `codec.py`, which writes and reads them.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from tubestore.layout import Field, Layout
+from tubestore.core.layout import Field, Layout
 
 MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB: the topic's length takes two bytes (since 5.1.0)

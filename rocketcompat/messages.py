@@ -2,8 +2,6 @@
 
 `DispatchBatch` stands here too, since the structures it is fed to lie below the dispatcher.
 Statuses have RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`).
-
-Next to read: `prepare.py`, `codec.py`.
 """
 
 from __future__ import annotations

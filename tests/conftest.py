@@ -10,7 +10,7 @@ import pytest
 import tubestore
 from tests.support.golden import golden_fixture as golden_fixture
 from tubestore.clock import ManualClock
-from tubestore.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import MemoryVfs
 
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=50)

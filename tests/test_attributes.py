@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tubestore.attributes import encode_prefix, parse_text, split_payload
 from tubestore.errors import InvalidMessage
+from tubestore.record.attributes import encode_prefix, parse_text, split_payload
 
 words = st.text(
     st.characters(codec="utf-8", exclude_characters=",="), min_size=1, max_size=15

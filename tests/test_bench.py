@@ -16,7 +16,7 @@ from bench.report import from_file, lines, ratios, verdict
 from bench.run import main
 from bench.workload import Workload
 from bench.workloads import WORKLOADS
-from rocketcompat.mmap_file import MmapFile
+from rocketcompat.files.mmap_file import MmapFile
 
 
 @pytest.fixture(scope="module")

@@ -19,21 +19,21 @@ import pytest
 
 import rocketcompat
 import tubestore
-from rocketcompat.check import check_store
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.dump import dump_log
+from rocketcompat.check.whole import check_store
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.dump import dump_log
 from tests.crash import stack
 from tests.crash.book import Book
 from tests.crash.explore import seed_from_environment
 from tests.crash.setting import quick_and_quiet
-from tubestore.check import Finding, Reason, check
 from tubestore.clock import ManualClock
-from tubestore.dump import dump
 from tubestore.errors import TubeStoreError
-from tubestore.formats import DATA_HEADER, INDEX_ENTRY
-from tubestore.repair import repair
-from tubestore.shard_files import find_shards
-from tubestore.staging import StagedWriter
+from tubestore.offline.check import Finding, Reason, check
+from tubestore.offline.dump import dump
+from tubestore.offline.repair import repair
+from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
+from tubestore.segments.listing import find_shards
+from tubestore.staging.writer import StagedWriter
 from tubestore.testing import MemoryVfs
 from tubestore.testing.disk import Disk
 

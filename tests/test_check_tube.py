@@ -1,4 +1,4 @@
-"""`tubestore.check`: finds every damage in the golden stores, and none where there is none."""
+"""`tubestore.offline.check` finds every damage in the golden stores, and none elsewhere."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import tubestore
 from tests.support.golden import GoldenFactory
 from tests.support.tube import make_rows, open_shard, tree_digest
 from tests.test_dump_tube import CLEAN
-from tubestore.check import REASONS, Finding, Reason, check
 from tubestore.cli.inspect import has_writer
+from tubestore.core.vfs import OsVfs
+from tubestore.offline.check import REASONS, Finding, Reason, check
 from tubestore.testing.memory_vfs import MemoryVfs
-from tubestore.vfs import OsVfs
 
 #: What is found in each damaged shard: reasons, and the place of the first (file, byte).
 TORN = {

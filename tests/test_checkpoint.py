@@ -7,12 +7,12 @@ import json
 import pytest
 
 from tests.support.tube import make_rows, write_rows
-from tubestore.cache_formats import Checkpoint
-from tubestore.checkpoint import read_checkpoint, write_checkpoint
-from tubestore.file_store import MsgFileStore
+from tubestore.core.vfs import Vfs
 from tubestore.options import StoreOptions
+from tubestore.segments.cache_formats import Checkpoint
+from tubestore.segments.checkpoint import read_checkpoint, write_checkpoint
+from tubestore.segments.file_store import MsgFileStore
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import Vfs
 
 HOME = "/store/t-0"
 PATH = f"{HOME}/.tubestore/checkpoint.json"

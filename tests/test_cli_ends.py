@@ -229,7 +229,7 @@ def test_help_loads_neither_numpy_nor_arrow_nor_the_engine() -> None:
     code = (
         "import sys; sys.argv = ['tubestore', 'dump', '--help']\n"
         "from tubestore.cli import main\n"
-        "heavy = {'numpy', 'pyarrow', 'tubestore.manager', 'rich'}\n"
+        "heavy = {'numpy', 'pyarrow', 'tubestore.store.manager', 'rich'}\n"
         "try: main()\n"
         "finally: print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )

@@ -15,7 +15,7 @@ from tests.support.golden import GoldenFactory
 from tests.support.tube import tree_digest
 from tests.support.tube_cli import Cli
 from tests.support.tube_cli import cli as cli
-from tubestore.staging import StagedWriter
+from tubestore.staging.writer import StagedWriter
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tubestore.commit_records import RECORDS_KEPT, CommitRecords, Horizon
 from tubestore.errors import NotAStore
-from tubestore.job_files import (
+from tubestore.staging.commit_records import RECORDS_KEPT, CommitRecords, Horizon
+from tubestore.staging.job_files import (
     CommitRecord,
     PlacedFile,
 )

@@ -16,13 +16,13 @@ import pytest
 
 import rocketcompat
 import tubestore
-from rocketcompat.check import check_store
-from rocketcompat.directory import StoreDirectory
+from rocketcompat.check.whole import check_store
+from rocketcompat.inspect.directory import StoreDirectory
 from tests.crash.explore import seed_from_environment
 from tests.kill_child import CONFIG, SHARDS, body_of
-from tubestore.check import check
-from tubestore.manager import MessageStoreManager
+from tubestore.offline.check import check
 from tubestore.options import DURABILITIES
+from tubestore.store.manager import MessageStoreManager
 
 WRITERS, READERS, ROUNDS, PARTITIONS = 8, 4, 60, 5
 SMALL = {"segment_size_bytes": 16 << 10, "index_segment_size_bytes": 28 * 100}

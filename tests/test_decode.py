@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tube import T0, encode_rows, make_row, make_rows
-from tubestore.attributes import encode_prefix
-from tubestore.columns import columns_for
-from tubestore.decode import decode
-from tubestore.formats import INDEX_ENTRY
-from tubestore.found_records import Data
 from tubestore.messages import MESSAGE_SCHEMA, STATES
-from tubestore.payload_columns import attribute_maps
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE, Row
+from tubestore.record.attributes import encode_prefix
+from tubestore.record.columns import columns_for
+from tubestore.record.decode import decode
+from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.record.locate import Data
+from tubestore.record.payloads import attribute_maps
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, Row
 
 ALL = list(MESSAGE_SCHEMA.names)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rocketcompat.cli import demo as stack_demo
-from tubestore.cli import demo as engine_demo
-from tubestore.cli.demo_parts import load_lines, prepare
+from rocketcompat.cli.demo import run as stack_demo
+from tubestore.cli.demo import run as engine_demo
+from tubestore.cli.demo.parts import load_lines, prepare
 
 
 @pytest.fixture

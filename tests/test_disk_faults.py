@@ -18,8 +18,8 @@ import pytest
 import tubestore
 from tubestore.clock import ManualClock
 from tubestore.errors import BatchError, StoreFailed, TubeStoreError
-from tubestore.manager import MessageStoreManager
 from tubestore.options import Durability
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 LEVELS: tuple[Durability, ...] = ("memory", "page_cache", "fsync")

@@ -13,8 +13,8 @@ import pytest
 import tubestore
 from tubestore.clock import ManualClock
 from tubestore.errors import TubeStoreError
-from tubestore.manager import MessageStoreManager
-from tubestore.staging import StagedWriter
+from tubestore.staging.writer import StagedWriter
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.testing.faults import FALLIBLE
 

@@ -1,4 +1,4 @@
-"""`tubestore.dump`: every row of a directory, against what the real classes saw in it."""
+"""`tubestore.offline.dump`: every row of a directory, against what the real classes saw in it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 import tubestore
 from tests.support.golden import Golden, GoldenFactory, tube_scenarios
 from tests.support.tube import tree_digest
-from tubestore.dump import DUMP_SCHEMA, RAW_SCHEMA, dump, rows_of
-from tubestore.formats import DATA_HEADER, INDEX_ENTRY
+from tubestore.offline.dump import DUMP_SCHEMA, RAW_SCHEMA, dump, rows_of
+from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
 
 Rows = dict[tuple[str, int], dict[str, Any]]
 

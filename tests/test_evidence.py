@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.support.tube import encode_row, make_row
-from tubestore.attributes import encode_prefix
-from tubestore.evidence import is_lost, judge
-from tubestore.formats import DATA_HEADER, FLAG_HAS_ATTRIBUTES, INDEX_ENTRY, key_code_of
-from tubestore.records import ENTRY_SIZE
+from tubestore.record.attributes import encode_prefix
+from tubestore.record.evidence import is_lost, judge
+from tubestore.record.layouts import DATA_HEADER, FLAG_HAS_ATTRIBUTES, INDEX_ENTRY, key_code_of
+from tubestore.record.records import ENTRY_SIZE
 
 INDEX_OFFSET, DATA_OFFSET = 56, 122
 TIME = 1_700_000_000_000

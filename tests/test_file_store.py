@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.support.tube import encode_rows, make_rows
-from tubestore.file_store import MsgFileStore, locate
+from tubestore.core.vfs import Vfs
 from tubestore.options import StoreOptions
-from tubestore.records import ENTRY_SIZE, EncodedBatch
+from tubestore.record.records import ENTRY_SIZE, EncodedBatch
+from tubestore.segments.file_store import MsgFileStore, locate
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import Vfs
 
 HOME = "/store/t-0"
 

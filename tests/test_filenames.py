@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubestore.errors import InvalidName
-from tubestore.filenames import (
+from tubestore.record.names import (
     DATA_SUFFIX,
     INDEX_SUFFIX,
     TOPIC_LENGTH_MAX,

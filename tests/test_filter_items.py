@@ -11,12 +11,12 @@ import pytest
 import tubestore
 from tests.spark.stores import planned, read_plan
 from tubestore.clock import ManualClock
-from tubestore.formats import FLAG_HAS_ATTRIBUTES, key_code_of
-from tubestore.manager import MessageStoreManager
 from tubestore.options import Durability
-from tubestore.records import pack_header
+from tubestore.record.layouts import FLAG_HAS_ATTRIBUTES, key_code_of
+from tubestore.record.records import pack_header
 from tubestore.spark.options import ReadOptions
-from tubestore.topic import Topic
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic import Topic
 
 ITEMS = ["Aa", "BB", None, "Aa", "C", "BB", "BB", "Aa"]
 

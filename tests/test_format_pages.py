@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tubestore.layout import Layout
+from tubestore.core.layout import Layout
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("tubestore/FORMAT.md", "rocketcompat/FORMAT.md")

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tubestore import formats
-from tubestore.formats import address_from_int, address_to_int, java_hash, key_code_of
+from tubestore import options
+from tubestore.core.java_hash import java_hash
+from tubestore.record import layouts as formats
+from tubestore.record.layouts import address_from_int, address_to_int, key_code_of
 
 
 def test_the_constants_are_what_is_on_disk() -> None:
@@ -16,8 +18,8 @@ def test_the_constants_are_what_is_on_disk() -> None:
     assert formats.TOKEN_MESSAGE == 0x02C998B8
     assert formats.LENGTH_BEFORE_PAYLOAD == 48
     assert formats.RECORD_SIZE_MAX == 29_360_180
-    assert formats.DEFAULT_PAYLOAD_SIZE_MAX == 1_058_816
-    assert formats.PARTITIONS_PER_STORE == 10_000
+    assert options.DEFAULT_PAYLOAD_SIZE_MAX == 1_058_816
+    assert options.PARTITIONS_PER_STORE == 10_000
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 import tubestore
 from tests.test_journalled import JOURNAL, TOPICS, bodies, killed, mixed, open_store
 from tubestore.errors import BatchError, DiskFull, TubeStoreError
-from tubestore.manager import MessageStoreManager
 from tubestore.options import DURABILITIES
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 

@@ -10,10 +10,10 @@ import pytest
 import tubestore
 from tests.support.golden import TUBE_VERSION, GoldenFactory
 from tubestore.clock import ManualClock
-from tubestore.manager import MessageStoreManager
 from tubestore.messages import STATE_OK
-from tubestore.records import ENTRY_SIZE
-from tubestore.topic_reads import TopicReader
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic_reads import TopicReader
 
 SCENARIOS = ["basic", "multistore", "rolled", "filtered", "memory", "large", "attributes"]
 

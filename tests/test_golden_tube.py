@@ -18,10 +18,8 @@ import pytest
 import tubestore
 from tests.support.golden import TUBE_VERSION, GoldenFactory, answers, tube_scenarios, unpack
 from tests.support.tube import golden_payload, open_shard, partition_rows, scanned, tree_digest
-from tubestore.attributes import encode_prefix
-from tubestore.check import Finding, Reason, check
 from tubestore.clock import ManualClock
-from tubestore.formats import address_from_int
+from tubestore.core.vfs import OsVfs
 from tubestore.messages import (
     STATE_BAD_ATTRIBUTES,
     STATE_BAD_CHECKSUM,
@@ -30,11 +28,13 @@ from tubestore.messages import (
     STATE_MISSING,
     STATE_OK,
 )
+from tubestore.offline.check import Finding, Reason, check
 from tubestore.options import StoreOptions
-from tubestore.records import ENTRY_SIZE, Row
-from tubestore.shard_reader import ShardReader
+from tubestore.record.attributes import encode_prefix
+from tubestore.record.layouts import address_from_int
+from tubestore.record.records import ENTRY_SIZE, Row
+from tubestore.shard.reader import ShardReader
 from tubestore.testing import MemoryVfs
-from tubestore.vfs import OsVfs
 
 Rows = list[dict[str, Any]]
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from tubestore.core.group_commit import GroupCommit
 from tubestore.errors import DiskFull, StoreFailed
-from tubestore.group_commit import GroupCommit
 
 
 def test_what_is_safe_already_needs_no_sync() -> None:

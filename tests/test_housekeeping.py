@@ -20,9 +20,9 @@ from tubestore.errors import (
     ReadOnlyStore,
     UnknownTopic,
 )
-from tubestore.housekeeping import Housekeeping
-from tubestore.manager import MessageStoreManager
-from tubestore.records import ENTRY_SIZE
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.store.housekeeping import Housekeeping
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 
@@ -120,7 +120,7 @@ def test_threads_do_it_when_there_are_threads(
         passes.release()
 
     monkeypatch.setattr(Housekeeping, "run", counted)
-    monkeypatch.setattr("tubestore.workers.MAINTENANCE_INTERVAL_S", 0.001)
+    monkeypatch.setattr("tubestore.shard.workers.MAINTENANCE_INTERVAL_S", 0.001)
     settings = {**SMALL, "retention_interval_ms": 1, "trash_grace_ms": 0}
     with tubestore.open(tmp_path, **settings) as store:
         topic = store.create_topic("t", max_bytes=1)
@@ -142,7 +142,7 @@ def test_a_topic_that_fails_does_not_keep_the_others(
             fill(store.create_topic(name, max_age="1h"), clock, count=12)
         clock.advance(100 * HOUR)
         faulty.fail("rename", path="/b-0/0")
-        with caplog.at_level(logging.WARNING, "tubestore.housekeeping"):
+        with caplog.at_level(logging.WARNING, "tubestore.store.housekeeping"):
             store.maintain()
         assert [len(numbers(store[name])) for name in ("a", "b", "c")] == [0, 12, 0]
         assert "retention of b" in caplog.text

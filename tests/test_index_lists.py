@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support.tube import make_rows, open_shard, partition_rows, scanned, write_rows
-from tubestore import index_caches
-from tubestore.file_store import MsgFileStore
 from tubestore.options import StoreOptions
-from tubestore.partition_index import PartitionIndex
+from tubestore.segments import index_caches
+from tubestore.segments.file_store import MsgFileStore
+from tubestore.segments.postings import PartitionIndex
+from tubestore.segments.times import BLOCK_ENTRIES
 from tubestore.testing import MemoryVfs
-from tubestore.time_index import BLOCK_ENTRIES
 
 HOME = "/store/t-0"
 SIZES = {"index_segment_size_bytes": 28 * 600}

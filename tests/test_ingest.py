@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tubestore import ingest
 from tubestore.errors import InvalidMessage, MessageTooLarge, TubeStoreError, UnknownTopic
-from tubestore.formats import key_code_of
-from tubestore.manager import MessageStoreManager
+from tubestore.record import ingest
+from tubestore.record.layouts import key_code_of
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic import Topic
 from tubestore.testing import MemoryVfs
-from tubestore.topic import Topic
 
 T0 = 1_700_000_000_000
 

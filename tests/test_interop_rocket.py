@@ -14,11 +14,11 @@ from unittest import mock
 import pytest
 
 import rocketcompat
-from rocketcompat.columns import RecordColumns
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.log_staging import StagedLogWriter
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import Message
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.staging.writer import StagedLogWriter
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.interop.conftest import rocket_of as rocket
 from tests.interop.conftest import tube as tube
 from tests.interop.drivers import (
@@ -44,7 +44,7 @@ from tests.interop.rocket_messages import (
     config,
     message_of,
 )
-from tubestore.cli.demo_parts import kill_in_the_middle
+from tubestore.cli.demo.parts import kill_in_the_middle
 from tubestore.errors import StoreFailed
 
 pytestmark = pytest.mark.interop
@@ -168,7 +168,9 @@ class TestTurns:
         book = Book()
         with opened(tmp_path, version) as store:
             put_many(store, book, 30)
-        dies = mock.patch("rocketcompat.bulk_loads.roll_forward", side_effect=OSError("killed"))
+        dies = mock.patch(
+            "rocketcompat.staging.publish.roll_forward", side_effect=OSError("killed")
+        )
         store = opened(tmp_path, version)
         with dies, pytest.raises(StoreFailed):
             publish(store, book, "killed", range(1000, 1600))

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 import rocketcompat
-from rocketcompat.check import check
-from rocketcompat.cli import demo
+from rocketcompat.check.whole import check
+from rocketcompat.cli.demo import run as demo
 from tests.interop.conftest import rocket_of as rocket
 from tests.interop.conftest import tube as tube
 from tests.interop.drivers import (
@@ -26,7 +26,7 @@ from tests.interop.rocket_book import (
     row_of_answer,
     rows_of,
 )
-from tubestore.cli.demo_parts import TOPIC, kill_in_the_middle, load_lines
+from tubestore.cli.demo.parts import TOPIC, kill_in_the_middle, load_lines
 
 pytestmark = pytest.mark.interop
 
@@ -91,7 +91,7 @@ class TestDemo:
     def test_the_real_store_recovers_a_killed_demo_child(
         self, version: str, tmp_path: Path
     ) -> None:
-        acknowledged = kill_in_the_middle("rocketcompat.cli.demo_child", tmp_path, 2_000)
+        acknowledged = kill_in_the_middle("rocketcompat.cli.demo.child", tmp_path, 2_000)
         rows = rocket(version).dump(tmp_path)
         assert_demo_messages(rows, len(acknowledged))
 

@@ -13,8 +13,8 @@ import pytest
 
 import rocketcompat
 from rocketcompat import BatchItem, Message, MessageBatch
-from rocketcompat.check import check
-from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.check.whole import check
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.interop.conftest import rocket_of as rocket
 from tests.interop.drivers import (
     ROCKETMQ_VERSIONS,

@@ -15,11 +15,11 @@ from tests.interop.conftest import tube as tube
 from tests.interop.drivers import Row, TubeDriver, bytes_of, of_kind
 from tests.support.golden import TUBE_VERSION, GoldenFactory
 from tests.support.tube import open_shard, scanned
-from tubestore.dump import dump
+from tubestore.core.vfs import OsVfs
+from tubestore.offline.dump import dump
+from tubestore.offline.repair import repair
 from tubestore.options import StoreOptions
-from tubestore.repair import repair
-from tubestore.staging import StagedWriter
-from tubestore.vfs import OsVfs
+from tubestore.staging.writer import StagedWriter
 
 pytestmark = pytest.mark.interop
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tubestore.errors import InvalidMessage, InvalidName
-from tubestore.job_files import StagedFile, check_job_id, staging_directory
+from tubestore.staging.job_files import StagedFile, check_job_id, staging_directory
 
 
 def staged(**values: object) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tubestore.job_ids import JobIds
+from tubestore.staging.job_ids import JobIds
 
 
 def test_ids_that_come_out_of_order_are_all_there() -> None:

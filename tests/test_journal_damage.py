@@ -9,9 +9,9 @@ import pytest
 
 import tubestore
 from tests.test_journalled import JOURNAL, killed, open_store
-from tubestore.check import check
 from tubestore.errors import CorruptRecord
-from tubestore.manager import MessageStoreManager
+from tubestore.offline.check import check
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 TOPICS = [f"t{number:02d}" for number in range(8)]

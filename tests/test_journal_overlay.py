@@ -9,7 +9,7 @@ import pytest
 
 import tubestore
 from tests.test_journalled import TOPICS, bodies, killed, mixed, open_store
-from tubestore.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 

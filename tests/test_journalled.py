@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 import tubestore
-from tubestore.check import check
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import Vfs
 from tubestore.errors import DiskFull, StoreFailed, TubeStoreError
-from tubestore.manager import MessageStoreManager
+from tubestore.offline.check import check
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import Vfs
 
 TOPICS = [f"t{n:02d}" for n in range(12)]
 JOURNAL = "/s/.tubestore/journal"
@@ -489,7 +489,7 @@ def test_a_journal_that_a_full_disk_keeps_from_being_emptied_is_one_line_in_the_
     memory_vfs: MemoryVfs, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lines() -> int:
-        return sum(record.name == "tubestore.journalled" for record in caplog.records)
+        return sum(record.name == "tubestore.journal.journalled" for record in caplog.records)
 
     faulty = FaultyVfs(memory_vfs)
     settings: dict[str, Any] = {"background": False, "journal_shards_min": 2}

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tubestore import kernels
-from tubestore.formats import java_hash
+from tubestore.core import kernels
+from tubestore.core.java_hash import java_hash
 
 chunks = st.lists(st.binary(max_size=40), max_size=30)
 DATA = bytes(range(256)) * 3

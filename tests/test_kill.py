@@ -23,7 +23,7 @@ from tests.crash.invariants import Found, check_history
 from tests.crash.rocket_files import read_index, read_log, read_queues
 from tests.crash.shards import read_shards
 from tests.kill_child import CONFIG, CONFIGS, OTHER, PARTITIONS, SHARDS, TOPIC, body_of
-from tubestore.vfs import OsVfs
+from tubestore.core.vfs import OsVfs
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "6"))
 #: A child may number its messages up to here, so that no two children use the same number.

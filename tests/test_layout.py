@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tubestore.formats import DATA_HEADER, INDEX_ENTRY
-from tubestore.layout import Field, Layout
+from tubestore.core.layout import Field, Layout
+from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
 
 LAYOUTS = [DATA_HEADER, INDEX_ENTRY]
 each_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda e: e.name)

@@ -10,7 +10,7 @@ import pytest
 
 from tubestore.clock import ManualClock
 from tubestore.errors import OffsetOutOfRange, StoreClosed
-from tubestore.leases import Lease, forget_expired, live_leases, read_leases
+from tubestore.store.leases import Lease, forget_expired, live_leases, read_leases
 from tubestore.testing import MemoryVfs
 
 ROOT = "/store"

@@ -10,6 +10,7 @@ import pytest
 
 import tubestore
 from tests.support.tube import make_rows, write_rows
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import (
     InvalidName,
     NotAStore,
@@ -17,9 +18,8 @@ from tubestore.errors import (
     TopicExists,
     UnknownTopic,
 )
-from tubestore.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import OsVfs
 
 
 def bodies(topic: Any, partition: int = 0) -> list[bytes | None]:

@@ -17,6 +17,7 @@ import pytest
 import tubestore
 from tests.support.tube import RunningClock
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import (
     DiskFull,
     ReadOnlyStore,
@@ -24,10 +25,9 @@ from tubestore.errors import (
     StoreFailed,
     StoreLocked,
 )
-from tubestore.manager import MessageStoreManager
-from tubestore.message_store import MessageStore
+from tubestore.shard.message_store import MessageStore
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import OsVfs
 
 
 def bodies(topic: Any, partition: int = 0) -> list[bytes | None]:

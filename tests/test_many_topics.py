@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage, StoreFailed, UnknownTopic
-from tubestore.manager import MessageStoreManager
-from tubestore.many_topics import AddressBook
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.many_topics import AddressBook
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import Vfs
 
 NAMES = [f"topic{n}" for n in range(9)]
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tube import columns_of, encode_rows, make_row, make_rows
-from tubestore.mem_store import MsgMemStore
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE, Row, encode_columns, pack_header
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, Row, encode_columns, pack_header
+from tubestore.shard.mem_store import MsgMemStore
 
 
 def _add(buffer: MsgMemStore, row: Row) -> int:

@@ -21,7 +21,7 @@ from tests.support.tube import (
 from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, MessageTooLarge, StoreBusy
 from tubestore.options import Durability
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"

@@ -19,11 +19,11 @@ from tests.support.tube import (
     open_shard,
 )
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import VfsFile
 from tubestore.errors import DiskFull, StoreBusy, StoreClosed, StoreFailed
 from tubestore.options import Durability
-from tubestore.records import ENTRY_SIZE
+from tubestore.record.records import ENTRY_SIZE
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import VfsFile
 
 HOME = "/store/t-0"
 DATA = f"{HOME}/{0:020d}.tube"

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import tubestore
-from tubestore.check import check
 from tubestore.clock import ManualClock
 from tubestore.errors import StoreClosed
-from tubestore.formats import INDEX_ENTRY
+from tubestore.offline.check import check
+from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.testing import MemoryVfs
 
 PARTITIONS = (0, 1, 10_000, 10_001)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tubestore.formats import INDEX_ENTRY
-from tubestore.partition_index import PartitionIndex, build_run
+from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.segments.postings import PartitionIndex, build_run
 
 
 def entries_of(partitions: list[int], key_codes: list[int] | None = None) -> np.ndarray:  # type: ignore[type-arg]

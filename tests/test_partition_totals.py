@@ -12,9 +12,9 @@ import pytest
 
 import tubestore
 from tests.support.tube import encode_rows, make_rows
-from tubestore import partition_totals
-from tubestore.partition_totals import NOTHING, PartitionTotals, totals_of
-from tubestore.topic import Topic
+from tubestore.segments import partition_totals
+from tubestore.segments.partition_totals import NOTHING, PartitionTotals, totals_of
+from tubestore.store.topic import Topic
 
 SMALL = {"segment_size_bytes": 3000, "index_segment_size_bytes": 20 * 28}
 

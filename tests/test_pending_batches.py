@@ -15,12 +15,12 @@ import tubestore
 from tests.support.tube import columns_of, make_rows
 from tests.test_journalled import JOURNAL, TOPICS, bodies, killed, mixed, open_store
 from tubestore.clock import ManualClock
+from tubestore.core.memory_pool import MemoryPool
 from tubestore.errors import StoreClosed, StoreFailed, UnknownTopic
-from tubestore.manager import MessageStoreManager
-from tubestore.memory_pool import MemoryPool
-from tubestore.message_store import MessageStore
-from tubestore.pending_batches import Parts, PendingBatches
-from tubestore.records import encode_columns
+from tubestore.journal.pending_batches import Parts, PendingBatches
+from tubestore.record.records import encode_columns
+from tubestore.shard.message_store import MessageStore
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 ROOM = 1 << 20

@@ -11,13 +11,13 @@ import pytest
 from tests.support.faults import WatchingVfs
 from tests.support.publishing import CLOCK, ROOT, bodies, open_store
 from tests.support.tube import columns_of, make_row
-from tubestore.check import check
+from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage, StoreFailed
-from tubestore.job_files import StagedFile
-from tubestore.placing import place_all
-from tubestore.staging import StagedWriter
+from tubestore.offline.check import check
+from tubestore.staging.job_files import StagedFile
+from tubestore.staging.placing import place_all
+from tubestore.staging.writer import StagedWriter
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import Vfs
 
 
 @pytest.mark.parametrize("threads", [None, 1, 4])

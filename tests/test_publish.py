@@ -22,12 +22,12 @@ from tests.support.publishing import (
 from tests.support.publishing import store as store
 from tests.support.publishing import vfs as vfs
 from tests.support.tube import columns_of, make_rows
-from tubestore.check import check
 from tubestore.errors import (
     InvalidMessage,
     UnknownTopic,
 )
-from tubestore.staging import StagedWriter
+from tubestore.offline.check import check
+from tubestore.staging.writer import StagedWriter
 from tubestore.testing import MemoryVfs
 
 
@@ -103,7 +103,7 @@ def test_a_job_is_published_once_for_ever(
 def test_a_job_whose_record_is_gone_is_still_known(
     vfs: MemoryVfs, store: tubestore.MessageStoreManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tubestore.commit_records.RECORDS_KEPT", 2)
+    monkeypatch.setattr("tubestore.staging.commit_records.RECORDS_KEPT", 2)
     for number in range(5):
         store.publish(f"q:{number}", stage(vfs, f"q:{number}", batch([b"%d" % number])))
     known = store.publish("q:0", stage(vfs, "q:0", batch([b"again"])))

@@ -16,8 +16,6 @@ from tests.support.faults import WatchingVfs, failing_after_the_record
 from tests.support.publishing import CLOCK, ROOT, batch, bodies, numbered, open_store, stage
 from tests.support.publishing import store as store
 from tests.support.publishing import vfs as vfs
-from tubestore.check import check
-from tubestore.commit_records import CommitRecords
 from tubestore.errors import (
     DiskFull,
     InvalidMessage,
@@ -27,7 +25,9 @@ from tubestore.errors import (
     StoreFailed,
     StoreLocked,
 )
-from tubestore.job_files import StagedFile
+from tubestore.offline.check import check
+from tubestore.staging.commit_records import CommitRecords
+from tubestore.staging.job_files import StagedFile
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 

@@ -15,9 +15,9 @@ from tubestore.errors import (
     InvalidMessage,
     OffsetOutOfRange,
 )
-from tubestore.manager import MessageStoreManager
-from tubestore.records import ENTRY_SIZE
-from tubestore.topic import Topic
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic import Topic
 
 # -- many partitions at once -----------------------------------------------------------------
 

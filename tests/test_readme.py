@@ -10,6 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+ROOMS = sorted(
+    path.parent
+    for package in ("tubestore", "rocketcompat")
+    for path in (ROOT / package).glob("*/__init__.py")
+    if path.parent.name not in {"cli", "spark", "testing"}
+)
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -29,12 +35,21 @@ def test_the_readme_starts_with_one_sentence_and_the_two_commands() -> None:
     assert "make test" in head
 
 
-def test_the_map_of_files_names_every_module() -> None:
+def test_each_room_lists_its_files_in_reading_order() -> None:
+    for room in ROOMS:
+        listed = re.search(
+            r"Reading order: (.*?)\.\n", (room / "__init__.py").read_text(), re.DOTALL
+        )
+        assert listed, f"{room.name}: no reading order"
+        names = listed[1].replace("\n", " ").replace(" ", "").split(",")
+        files = {path.stem for path in room.glob("*.py")} - {"__init__"}
+        assert sorted(names) == sorted(files), room.name
+
+
+def test_the_map_names_every_room() -> None:
     design = (ROOT / "tubestore" / "DESIGN.md").read_text()
-    for package in ("tubestore", "rocketcompat"):
-        for path in sorted((ROOT / package).glob("*.py")):
-            if not path.stem.startswith("__"):
-                assert f"`{path.stem}`" in design, f"{package}/{path.name} is not on the map"
+    for room in ROOMS:
+        assert f"`{room.relative_to(ROOT)}/`" in design, f"{room.name} is not on the map"
 
 
 def test_nothing_in_the_repository_names_the_machine_it_was_made_on() -> None:

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tube import encode_row, make_row
-from tubestore import kernels, record_search
-from tubestore.formats import DATA_HEADER, TOKEN_MESSAGE
-from tubestore.record_search import WINDOW_BYTES, RecordSearch
-from tubestore.records import HEADER_SIZE, inspect
+from tubestore.core import kernels
+from tubestore.record import search as record_search
+from tubestore.record.layouts import DATA_HEADER, TOKEN_MESSAGE
+from tubestore.record.records import HEADER_SIZE, inspect
+from tubestore.record.search import WINDOW_BYTES, RecordSearch
 
 TOKEN = TOKEN_MESSAGE.to_bytes(4, "big")
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tube import T0, columns_of, encode_row, encode_rows, make_row, make_rows
-from tubestore.attributes import encode_prefix
-from tubestore.formats import DATA_HEADER, INDEX_ENTRY, address_to_int, key_code_of
-from tubestore.records import (
+from tubestore.record.attributes import encode_prefix
+from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY, address_to_int, key_code_of
+from tubestore.record.records import (
     ENTRY_SIZE,
     HEADER_SIZE,
     RecordColumns,

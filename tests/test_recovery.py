@@ -17,19 +17,19 @@ from tests.support.tube import (
     scanned,
     write_rows,
 )
-from tubestore.check import check
 from tubestore.errors import DiskFull
-from tubestore.formats import DATA_HEADER, INDEX_ENTRY
-from tubestore.message_store import MessageStore
 from tubestore.messages import (
     STATE_BAD_CHECKSUM,
     STATE_BAD_RECORD,
     STATE_ENTRY_DIFFERS,
     STATE_OK,
 )
+from tubestore.offline.check import check
 from tubestore.options import StoreOptions
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE, entries_in, entry_of, inspect
-from tubestore.shard_reader import ShardReader
+from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, entries_in, entry_of, inspect
+from tubestore.shard.message_store import MessageStore
+from tubestore.shard.reader import ShardReader
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"

@@ -6,12 +6,12 @@ import pytest
 
 from tests.support.tube import bodies, encode_rows, make_row, make_rows, open_shard, write_rows
 from tubestore.clock import ManualClock
-from tubestore.file_store import MsgFileStore
-from tubestore.memory_pool import MemoryPool
-from tubestore.message_store import MessageStore
+from tubestore.core.memory_pool import MemoryPool
+from tubestore.journal.root_journal import JournalPart
 from tubestore.options import StoreOptions
-from tubestore.records import ENTRY_SIZE
-from tubestore.root_journal import JournalPart
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.segments.file_store import MsgFileStore
+from tubestore.shard.message_store import MessageStore
 from tubestore.testing import MemoryVfs
 
 HOME = "/store/t-0"

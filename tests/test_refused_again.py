@@ -13,14 +13,14 @@ import pytest
 import rocketcompat
 import tubestore
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.service_thread import ServiceThread
+from rocketcompat.store.default_message_store import DefaultMessageStore
+from rocketcompat.store.service_thread import ServiceThread
 from tests.support.tube import make_row, open_shard
 from tubestore.clock import ManualClock
+from tubestore.core.group_commit import GroupCommit
 from tubestore.errors import DiskFull, StoreClosed, StoreFailed, TubeStoreError, again
-from tubestore.group_commit import GroupCommit
-from tubestore.manager import MessageStoreManager
 from tubestore.options import Durability
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 #: What a thousand refusals may leave; one frame of each would be 400 KB.

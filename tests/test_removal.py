@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.support.tube import bodies, make_rows, open_shard, scanned, write_rows
-from tubestore.check import check
 from tubestore.clock import ManualClock
 from tubestore.errors import StoreClosed, StoreFailed
-from tubestore.message_store import MessageStore
-from tubestore.records import ENTRY_SIZE
-from tubestore.shard_reader import ShardReader
+from tubestore.offline.check import check
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.segments.trash import trash_of
+from tubestore.shard.message_store import MessageStore
+from tubestore.shard.reader import ShardReader
 from tubestore.testing import CrashState, Distinct, FaultyVfs, MemoryVfs, crash_states
-from tubestore.trash import trash_of
 
 HOME = "/store/t-0"
 CHECKPOINT = f"{HOME}/.tubestore/checkpoint.json"

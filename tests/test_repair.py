@@ -1,4 +1,4 @@
-"""`tubestore.repair` does what it says, loses nothing good, and may be interrupted."""
+"""`tubestore.offline.repair` does what it says, loses nothing good, and may be interrupted."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.support.golden import TUBE_VERSION, GoldenFactory, unpack
 from tests.support.publishing import CLOCK, ROOT, bodies, open_store, some, stage
 from tests.support.tube import make_rows, open_shard, tree_digest, write_rows
 from tests.test_state_check import half_published
-from tubestore.check import Reason, check
 from tubestore.clock import ManualClock
-from tubestore.dump import dump
+from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import NotAStore, StoreLocked
-from tubestore.formats import DATA_HEADER, INDEX_ENTRY
-from tubestore.records import ENTRY_SIZE
-from tubestore.repair import Action, repair
+from tubestore.offline.check import Reason, check
+from tubestore.offline.dump import dump
+from tubestore.offline.repair import Action, repair
+from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
+from tubestore.record.records import ENTRY_SIZE
 from tubestore.testing import Distinct, MemoryVfs, crash_states
-from tubestore.vfs import OsVfs, Vfs
 
 Rows = list[dict[str, Any]]
 COLUMNS = ["topic", "store_id", "partition_id", "index_offset", "body", "msg_id", "state"]

@@ -10,7 +10,6 @@ import pytest
 
 import tubestore
 from tests.support.retained import HOUR, fill, gone, numbers, open_small
-from tubestore.check import check
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     InvalidMessage,
@@ -18,8 +17,9 @@ from tubestore.errors import (
     StoreLocked,
     UnknownTopic,
 )
-from tubestore.manager import MessageStoreManager
-from tubestore.records import ENTRY_SIZE
+from tubestore.offline.check import check
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import MemoryVfs
 
 

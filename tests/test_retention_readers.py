@@ -10,16 +10,16 @@ import pytest
 
 import tubestore
 from tests.support.retained import SMALL, fill, numbers, open_small
-from tubestore.check import check
 from tubestore.clock import ManualClock
-from tubestore.dump import dump
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import (
     OffsetOutOfRange,
 )
-from tubestore.manager import MessageStoreManager
-from tubestore.records import ENTRY_SIZE
+from tubestore.offline.check import check
+from tubestore.offline.dump import dump
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import OsVfs
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.service_thread import ServiceThread
+from rocketcompat.store.default_message_store import DefaultMessageStore
+from rocketcompat.store.service_thread import ServiceThread
 from tubestore.clock import ManualClock
 from tubestore.testing import FaultyVfs, MemoryVfs
 
@@ -93,7 +93,7 @@ def running(vfs: WatchedVfs, clock: ManualClock, **options: Any) -> Iterator[Def
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the cleaner's first round come at once; it comes after a minute."""
-    monkeypatch.setattr("rocketcompat.writer.FIRST_RUN_SECONDS", 0.0)
+    monkeypatch.setattr("rocketcompat.store.opening.FIRST_RUN_SECONDS", 0.0)
 
 
 # -- flushing ----------------------------------------------------------------------------------

@@ -12,19 +12,19 @@ import pytest
 
 import rocketcompat
 from rocketcompat import BatchItem, GetMessageStatus, Message
-from rocketcompat.batch_consume_queue import BatchConsumeQueue, batch_units
-from rocketcompat.batches import decode_items, encode_items
-from rocketcompat.consume_queue_units import LogMinimum
-from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.formats import SYS_FLAG_INNER_BATCH
+from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue, batch_units
+from rocketcompat.queues.units import LogMinimum
+from rocketcompat.record.batches import decode_items, encode_items
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import GoldenFactory, Row
 from tests.support.golden_puts import Again, as_map, body_of, files_of, in_order_of_names
 from tests.support.inner_batches import CONFIG, batch, opened, put_some, queue_of, rows_of
 from tests.support.rocket_golden import config_of, open_golden
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
 from tubestore.testing import MemoryVfs, crash_states
-from tubestore.vfs import Vfs
 
 # -- beside the real one -----------------------------------------------------------------------
 

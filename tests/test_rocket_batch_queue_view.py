@@ -11,9 +11,9 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message
-from rocketcompat.batch_queue_view import BatchQueueViews
-from rocketcompat.check import check
-from rocketcompat.directory import StoreDirectory
+from rocketcompat.check.whole import check
+from rocketcompat.inspect.batch_queues import BatchQueueViews
+from rocketcompat.inspect.directory import StoreDirectory
 from tests.support.command import Command
 from tests.support.golden import GoldenFactory
 from tests.support.golden_puts import files_of

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import rocketcompat
 from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig, PutStatus
-from rocketcompat.batches import decode_items, encode_items
-from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.record.batches import decode_items, encode_items
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidName, MessageTooLarge
 from tubestore.testing import FaultyVfs, MemoryVfs

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcompat import broker_config
-from rocketcompat.broker_config import (
+from rocketcompat.files import broker_config
+from rocketcompat.files.broker_config import (
     BrokerConfig,
     SubscriptionGroupConfig,
     TopicConfig,
@@ -18,9 +18,9 @@ from rocketcompat.broker_config import (
     loads,
 )
 from tests.support.golden import GoldenFactory
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import CorruptRecord
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import OsVfs
 
 #: As RocketMQ 4.9 writes it, with its order of rows.
 TOPICS = """{

@@ -11,14 +11,14 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.batch_queue_view import BatchQueueViews
-from rocketcompat.check import check, check_store
-from rocketcompat.columns import RecordColumns
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.directory import Region, StoreDirectory
-from rocketcompat.findings import PER_FILE_MAX, REASONS
+from rocketcompat.check.findings import PER_FILE_MAX, REASONS
+from rocketcompat.check.whole import check, check_store
 from rocketcompat.formats import CQ_UNIT, INDEX_HEADER, MESSAGE_HEAD
-from rocketcompat.queue_view import QueueViews
+from rocketcompat.inspect.batch_queues import BatchQueueViews
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.queues import QueueViews
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.command import Command
 from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
 from tests.support.inner_batches import CONFIG, opened, put_some

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 import rocketcompat
-from rocketcompat import Message, MessageStoreConfig, check, check_index, index_geometry
-from rocketcompat.check_index import Keys, LogKeys
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.findings import Finding
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.check import index as check_index
+from rocketcompat.check import whole as check
+from rocketcompat.check.comparison import QueueComparison
+from rocketcompat.check.findings import Finding
+from rocketcompat.check.index import Keys, LogKeys
 from rocketcompat.formats import INDEX_ITEM
-from rocketcompat.index_items import IndexGeometry
-from rocketcompat.queue_comparison import QueueComparison
+from rocketcompat.index.items import IndexGeometry
+from rocketcompat.inspect import index_geometry
+from rocketcompat.inspect.directory import StoreDirectory
 from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
 
 GEOMETRY = IndexGeometry(16, 60)

@@ -8,11 +8,11 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.store_checkpoint import StoreCheckpoint
+from rocketcompat.files.checkpoint import StoreCheckpoint
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import OsVfs
 from tubestore.testing import MemoryVfs, crash_states
-from tubestore.vfs import OsVfs
 
 PATH = "/store/checkpoint"
 

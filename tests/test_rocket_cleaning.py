@@ -11,11 +11,11 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.clean_service import CleanService
-from rocketcompat.cleaning import DiskUse, LogFile, disk_used_percent, occasion, plan
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.index_file import IndexFile
-from rocketcompat.mapped_file import MappedFile
+from rocketcompat.files.mapped_file import MappedFile
+from rocketcompat.index.index_file import IndexFile
+from rocketcompat.store.clean_service import CleanService
+from rocketcompat.store.cleaning import DiskUse, LogFile, disk_used_percent, occasion, plan
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StorageError
 from tubestore.testing import MemoryVfs
@@ -115,7 +115,7 @@ def test_the_disk_of_a_path_is_asked_of_the_system() -> None:
 
 def test_a_file_system_without_blocks_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = SimpleNamespace(f_blocks=0, f_bfree=0, f_bavail=0)
-    monkeypatch.setattr("rocketcompat.cleaning.os.statvfs", lambda path: facts)
+    monkeypatch.setattr("rocketcompat.store.cleaning.os.statvfs", lambda path: facts)
     assert disk_used_percent("/proc") == 0
 
 

@@ -19,9 +19,9 @@ import pytest
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.cli.options import MESSAGE_COLUMNS as CLI_COLUMNS
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.index_geometry import geometry_of
-from rocketcompat.message_rows import MESSAGE_COLUMNS
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.index_geometry import geometry_of
+from rocketcompat.record.rows import MESSAGE_COLUMNS
 from tests.support.command import Command
 from tests.support.golden import Golden, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_cli import command_fixture, digest  # noqa: F401
@@ -360,7 +360,7 @@ def test_an_error_of_ours_is_one_line_and_a_saved_traceback(
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("rocketcompat.dump.dump_log", broken)
+    monkeypatch.setattr("rocketcompat.inspect.dump.dump_log", broken)
     done = command("dump", basic.store)
     assert done.code == 4
     assert done.err.count("\n") == 1
@@ -375,7 +375,7 @@ def test_an_interrupt_is_quiet(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rocketcompat.dump.dump_log", interrupted)
+    monkeypatch.setattr("rocketcompat.inspect.dump.dump_log", interrupted)
     done = command("dump", basic.store)
     assert (done.code, done.err) == (130, "")
 

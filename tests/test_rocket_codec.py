@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcompat import Message, MessageStoreConfig, codec, columns
-from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.codec import decode_one, encode_blank, encode_one
-from rocketcompat.columns import decode_columns, hash_slices
-from rocketcompat.prepare import prepare
-from rocketcompat.record_check import first_fault, walk
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.record import codec, columns
+from rocketcompat.record.codec import decode_one, encode_blank, encode_one
+from rocketcompat.record.columns import decode_columns, hash_slices
+from rocketcompat.record.encode import encode_columns
+from rocketcompat.record.prepare import prepare
+from rocketcompat.record.verify import first_fault, walk
+from tubestore.core.java_hash import java_hash
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidName, MessageTooLarge
-from tubestore.formats import java_hash
 
 CONFIG = MessageStoreConfig()
 #: Spec §16: written by the real classes.

@@ -11,10 +11,10 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.commitlog.walk import Damage
 from rocketcompat.formats import CQ_UNIT
-from rocketcompat.log_scan import Damage
-from rocketcompat.record_batches import RECORD_SCHEMA
+from rocketcompat.record.arrow import RECORD_SCHEMA
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, InvalidMessage
 from tubestore.testing import MemoryVfs

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.commit_log import CommitLog, PartPlaced
-from rocketcompat.log_scan import find_record, scan
-from rocketcompat.mapped_file_queue import MappedFileQueue
-from rocketcompat.prepare import prepare
+from rocketcompat.commitlog.commit_log import CommitLog, PartPlaced
+from rocketcompat.commitlog.walk import find_record, scan
+from rocketcompat.files.mapped_file_queue import MappedFileQueue
+from rocketcompat.record.encode import encode_columns
+from rocketcompat.record.prepare import prepare
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, DiskFull, MessageTooLarge, NotAStore, StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import Vfs
 
 SIZE = 1000
 CONFIG = MessageStoreConfig(mapped_file_size_commit_log=SIZE)

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcompat.consume_queue_table import ConsumeQueueTable
-from rocketcompat.consume_queue_units import units_of
 from rocketcompat.formats import CQ_UNIT
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.queues.table import ConsumeQueueTable
+from rocketcompat.queues.units import units_of
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_queues import put, queue_of, table_of
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import NotAStore
 from tubestore.testing.faults import FaultyFile, FaultyVfs
 from tubestore.testing.memory_vfs import MemoryVfs
-from tubestore.vfs import OsVfs
 
 PRE_FILL = "00000000000000007fffffff0000000000000000"
 

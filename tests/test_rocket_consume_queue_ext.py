@@ -10,20 +10,20 @@ import pytest
 
 import rocketcompat
 from rocketcompat import GetMessageStatus, Message, MessageStoreConfig
-from rocketcompat.check import check
-from rocketcompat.consume_queue_ext import ConsumeQueueExt, is_address
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.quarantine import Quarantine
-from rocketcompat.rebuild import rebuild
-from rocketcompat.repair import repair
+from rocketcompat.check.whole import check
+from rocketcompat.files.quarantine import Quarantine
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.queues.extension import ConsumeQueueExt, is_address
+from rocketcompat.repair.apply import repair
+from rocketcompat.repair.rebuild import rebuild
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory
 from tests.support.golden_puts import Again, files_of
 from tests.support.rocket_cli import command_fixture  # noqa: F401
 from tests.support.rocket_golden import open_golden
 from tubestore.clock import ManualClock, SystemClock
-from tubestore.formats import java_hash
+from tubestore.core.java_hash import java_hash
 from tubestore.testing import MemoryVfs
 
 #: 3 units fit into a file of the extension, with 4 bytes for its end.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcompat.consume_queue_units import units_of
+from rocketcompat.queues.units import units_of
 from tests.support.rocket_queues import put, queue_of, reopened, table_of
 from tubestore.testing.memory_vfs import MemoryVfs
 

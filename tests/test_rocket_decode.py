@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from rocketcompat.cli.decoding import MESSAGE_COLUMNS
-from rocketcompat.decode import (
+from rocketcompat.formats import BLANK, CQ_UNIT, MAGIC_BLANK, MESSAGE_HEAD
+from rocketcompat.inspect.decode import (
     MESSAGE_FIELDS,
     decode_commit_log,
     decode_queue,
     decode_record,
     decode_unit,
 )
-from rocketcompat.formats import BLANK, CQ_UNIT, MAGIC_BLANK, MESSAGE_HEAD
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_cli import command_fixture  # noqa: F401
@@ -73,11 +73,17 @@ def demo_fixture(tmp_path: Path) -> Path:
 
 def test_dec_01_the_decoder_runs_no_code_of_the_store() -> None:
     code = (
-        "import sys, rocketcompat.decode\n"
+        "import sys, rocketcompat.inspect.decode\n"
         "print(*sorted(m for m in sys.modules if m.startswith(('rocketcompat', 'numpy'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    allowed = {"rocketcompat", "rocketcompat.decode", "rocketcompat.formats"}
+    allowed = {
+        "rocketcompat",
+        "rocketcompat.inspect",
+        "rocketcompat.inspect.decode",
+        "rocketcompat.formats",
+    }
+    allowed |= {"rocketcompat.old_paths"}
     assert set(done.stdout.split()) - allowed <= {"rocketcompat.messages", "rocketcompat.options"}
 
 

@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 import rocketcompat
-from rocketcompat import Message, MessageStoreConfig, dispatch
-from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.commit_log import CommitLog
-from rocketcompat.dispatch import ReputMessageService
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.commitlog.commit_log import CommitLog
+from rocketcompat.dispatch import dispatcher as dispatch
+from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.messages import DispatchBatch
-from rocketcompat.prepare import prepare
+from rocketcompat.record.encode import encode_columns
+from rocketcompat.record.prepare import prepare
 from tubestore.clock import ManualClock, SystemClock
+from tubestore.core.java_hash import java_hash
 from tubestore.errors import CorruptRecord
-from tubestore.formats import java_hash
 from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
 
 
@@ -134,7 +135,7 @@ def test_without_being_told_the_chain_is_followed(log: CommitLog, clock: ManualC
 def test_when_too_many_are_pending_none_is_lost(
     log: CommitLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketcompat.told_records._STARTS_MAX", 10)
+    monkeypatch.setattr("rocketcompat.commitlog.appended._STARTS_MAX", 10)
     follower = Recorder("a")
     service = ReputMessageService(log, [follower], clock, position=0)
     places = put(log, 25)
@@ -447,7 +448,7 @@ def test_single_puts_behind_gathered_batches_stay_behind_them(wide_log: CommitLo
 def test_columns_that_nobody_takes_are_not_kept_for_ever(
     wide_log: CommitLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketcompat.told_records._COLUMNS_BYTES_MAX", 10_000)
+    monkeypatch.setattr("rocketcompat.commitlog.appended._COLUMNS_BYTES_MAX", 10_000)
     places = []
     for _ in range(8):
         places += put_columns(wide_log, 20, 2)

@@ -11,9 +11,9 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.batches import BatchItem
-from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.messages import MessageBatch
+from rocketcompat.record.batches import BatchItem
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.test_documented_errors import faults
 from tubestore.clock import ManualClock
 from tubestore.errors import StorageError, TubeStoreError

@@ -17,12 +17,12 @@ import pytest
 import rocketcompat
 import tubestore
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.check import check
-from rocketcompat.convert import copy_store, is_boltmq
-from rocketcompat.diff import diff
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.dump import dump_log
-from rocketcompat.log_writer import LogWriter
+from rocketcompat.check.whole import check
+from rocketcompat.commitlog.copy import LogWriter
+from rocketcompat.inspect.diff import diff
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.dump import dump_log
+from rocketcompat.transfer.convert import copy_store, is_boltmq
 from tests.support.command import Command, run_command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_cli import command_fixture, digest  # noqa: F401
@@ -30,8 +30,8 @@ from tests.test_rocket_decode import BOLTMQ
 from tests.test_rocket_rebuild import SMALL, messages
 from tubestore.cli import main as tubestore_main
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import MessageTooLarge, NotAStore
-from tubestore.vfs import OsVfs
 
 SIZES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 
@@ -281,7 +281,7 @@ def test_an_interrupted_copy_goes_on_where_it_was(
     with rocketcompat.open(tmp_path / "a", "w", SMALL, background=False) as store:
         for message in messages(120):
             store.put_message(message)
-    monkeypatch.setattr("rocketcompat.convert.MARK_BYTES", 4000)
+    monkeypatch.setattr("rocketcompat.transfer.convert.MARK_BYTES", 4000)
     source = StoreDirectory(tmp_path / "a")
     seen: list[int] = []
 

@@ -11,8 +11,8 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig, PutStatus
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.flush import FlushService
+from rocketcompat.store.default_message_store import DefaultMessageStore
+from rocketcompat.store.flush import FlushService
 from tubestore.clock import ManualClock
 from tubestore.errors import StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs

@@ -11,10 +11,10 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.batches import BatchItem
-from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.messages import MessageBatch, PutStatus
-from rocketcompat.put_status import put_status_of
+from rocketcompat.record.batches import BatchItem
+from rocketcompat.store.default_message_store import DefaultMessageStore
+from rocketcompat.store.put_status import put_status_of
 from tests.support.full_disk import FullDisk
 from tubestore.clock import ManualClock
 from tubestore.errors import BatchError, DiskFull, StoreFailed

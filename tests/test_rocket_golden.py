@@ -10,11 +10,11 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message
-from rocketcompat.codec import decode_one
-from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.files.progress import Mark, Progress, ProgressFile
 from rocketcompat.messages import has_queue_unit
-from rocketcompat.progress import Mark, Progress, ProgressFile
-from rocketcompat.recovery import sound_pieces
+from rocketcompat.record.codec import decode_one
+from rocketcompat.store.default_message_store import DefaultMessageStore
+from rocketcompat.store.recovery import sound_pieces
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, answers
 from tests.support.rocket_golden import (
     expected_units,
@@ -23,8 +23,8 @@ from tests.support.rocket_golden import (
     records_of,
     units_of,
 )
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import InvalidMessage
-from tubestore.vfs import OsVfs
 
 #: Both see the same: messages, queues, records.
 SAME = (

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from rocketcompat import Message
-from rocketcompat.codec import encode_one
-from rocketcompat.prepare import prepare
+from rocketcompat.record.codec import encode_one
+from rocketcompat.record.prepare import prepare
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import (
     Again,

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcompat.columns import decode_columns
-from rocketcompat.index_file import IndexFile
-from rocketcompat.index_items import IndexGeometry, key_hash
-from rocketcompat.index_service import IndexService, index_file_name
-from rocketcompat.record_check import walk
+from rocketcompat.index.index_file import IndexFile
+from rocketcompat.index.index_service import IndexService, index_file_name
+from rocketcompat.index.items import IndexGeometry, key_hash
+from rocketcompat.record.columns import decode_columns
+from rocketcompat.record.verify import walk
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_index import (
     DIRECTORY,
@@ -117,7 +117,7 @@ def test_a_file_holds_one_item_less_than_its_number() -> None:
 
 
 def test_the_default_file_is_sparse_and_has_the_real_size(tmp_path: Path) -> None:
-    from tubestore.vfs import OsVfs
+    from tubestore.core.vfs import OsVfs
 
     path = str(tmp_path / "20261121092406179")
     file = IndexFile.create(OsVfs(), path, IndexGeometry())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcompat.index_items import IndexGeometry
-from rocketcompat.index_service import IndexService
+from rocketcompat.index.index_service import IndexService
+from rocketcompat.index.items import IndexGeometry
 from tests.support.rocket_index import (
     DIRECTORY,
     Key,

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rocketcompat.directory import StoreDirectory
 from rocketcompat.formats import INDEX_ITEM
-from rocketcompat.index_file import IndexFile
-from rocketcompat.index_geometry import geometry_of
-from rocketcompat.index_items import IndexGeometry
+from rocketcompat.index.index_file import IndexFile
+from rocketcompat.index.items import IndexGeometry
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.index_geometry import geometry_of
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import InvalidMessage
-from tubestore.vfs import OsVfs
 
 GEOMETRY = IndexGeometry(97, 1500)
 COUNT = 1200

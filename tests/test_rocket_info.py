@@ -10,17 +10,22 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message
-from rocketcompat.config_files import config_names, consumer_offsets, parse_config, read_config
-from rocketcompat.directory import StoreDirectory
+from rocketcompat.files.config_files import (
+    config_names,
+    consumer_offsets,
+    parse_config,
+    read_config,
+)
 from rocketcompat.formats import CHECKPOINT
-from rocketcompat.index_items import key_hash
-from rocketcompat.info import lock_holder
-from rocketcompat.time_search import offset_by_time
+from rocketcompat.index.items import key_hash
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.info import lock_holder
+from rocketcompat.reading.times import offset_by_time
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_cli import command_fixture, digest  # noqa: F401
 from tests.test_rocket_selection import SMALL, put
-from tubestore.vfs import OsVfs
+from tubestore.core.vfs import OsVfs
 
 
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.batch_encoder import encode_columns
-from rocketcompat.prepare import prepare
+from rocketcompat.record.encode import encode_columns
+from rocketcompat.record.prepare import prepare
 from tests.support.golden_puts import files_of
 from tests.support.inner_batches import CONFIG, batch, opened, rows_of
 from tubestore.clock import ManualClock

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocketcompat.log_files import LogFiles
+from rocketcompat.inspect.log_files import LogFiles
 from tubestore.testing.memory_vfs import MemoryVfs
 
 SIZE = 100

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 import rocketcompat
-from rocketcompat import Message, MessageStoreConfig, dispatch, log_tails
-from rocketcompat.check import check_store
-from rocketcompat.columns import RecordColumns
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.log_staging import StagedLogWriter
-from rocketcompat.quarantine import Quarantine
-from rocketcompat.rebuild import rebuild
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.check.whole import check_store
+from rocketcompat.dispatch import dispatcher as dispatch
+from rocketcompat.files.quarantine import Quarantine
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.repair.rebuild import rebuild
+from rocketcompat.staging import tails as log_tails
+from rocketcompat.staging.writer import StagedLogWriter
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.rocket_publishing import CONFIG, ROOT
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage

@@ -9,8 +9,8 @@ import pytest
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import Vfs
 from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
-from tubestore.vfs import Vfs
 
 ROOT = "/store"
 SIZES = {"commitlog": 500, "consumequeue": 40}

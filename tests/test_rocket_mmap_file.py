@@ -14,14 +14,14 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.mmap_file import MmapFile
+from rocketcompat.files.mmap_file import MmapFile
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again, files_of
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import OsVfs
 
 SIZE = 8192
 CONFIG = MessageStoreConfig(

@@ -12,10 +12,10 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.check import check
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.prepare import property_text
-from rocketcompat.queue_offset_table import TooManyQueues
+from rocketcompat.check.whole import check
+from rocketcompat.commitlog.queue_offsets import TooManyQueues
+from rocketcompat.record.prepare import property_text
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again, files_of, in_order_of_names
 from tests.support.rocket_golden import open_golden

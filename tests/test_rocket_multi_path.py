@@ -9,19 +9,19 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.check import check
-from rocketcompat.clean_service import CleanService
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.directory import StoreDirectory
+from rocketcompat.check.whole import check
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.store.clean_service import CleanService
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory
 from tests.support.golden_puts import Again, files_of
 from tests.support.rocket_cli import command_fixture  # noqa: F401
 from tests.support.rocket_golden import expected_units, open_golden, records_of, units_of
 from tubestore.clock import ManualClock
+from tubestore.core.local_files import OsFile
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import DiskFull, InvalidMessage, NotAStore
-from tubestore.os_vfs import OsFile
-from tubestore.vfs import OsVfs
 
 CONFIG = MessageStoreConfig(
     mapped_file_size_commit_log=1000,

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 import rocketcompat
-from rocketcompat import Message, log_job_recovery
-from rocketcompat.check import check_store
-from rocketcompat.columns import RecordColumns
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.log_jobs import StagedPiece
-from rocketcompat.log_staging import StagedLogWriter, blocks_of
+from rocketcompat import Message
+from rocketcompat.check.whole import check_store
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.staging import roll_forward as log_job_recovery
+from rocketcompat.staging.pieces import StagedPiece
+from rocketcompat.staging.writer import StagedLogWriter, blocks_of
 from tests.support.rocket_cli import command_fixture  # noqa: F401
 from tests.support.rocket_publishing import (
     CLOCK,
@@ -33,6 +34,7 @@ from tests.support.rocket_publishing import (
     stage,
 )
 from tests.support.rocket_publishing import vfs as vfs
+from tubestore.core.kernels import offsets_of
 from tubestore.errors import (
     DiskFull,
     InvalidMessage,
@@ -42,7 +44,6 @@ from tubestore.errors import (
     StoreClosed,
     StoreFailed,
 )
-from tubestore.kernels import offsets_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 
@@ -296,7 +297,7 @@ def test_a_reader_sees_a_job_when_it_is_finished_and_after_a_refresh(vfs: Memory
                     reader.refresh()
                     looked.append(counted(pulled(reader)))
 
-                with mock.patch("rocketcompat.bulk_loads.roll_forward", look):
+                with mock.patch("rocketcompat.staging.publish.roll_forward", look):
                     store.publish(name, pieces)
                 store.flush()
                 assert looked == [seen]

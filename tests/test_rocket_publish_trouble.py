@@ -16,10 +16,10 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message
-from rocketcompat.check import check_store
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.log_jobs import LogRecords, StagedPiece
-from rocketcompat.log_staging import StagedLogWriter
+from rocketcompat.check.whole import check_store
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.staging.pieces import LogRecords, StagedPiece
+from rocketcompat.staging.writer import StagedLogWriter
 from tests.support.command import Command
 from tests.support.faults import WatchingVfs, failing_after_the_record
 from tests.support.rocket_cli import command_fixture  # noqa: F401
@@ -125,7 +125,7 @@ def half_published(count: int) -> tuple[MemoryVfs, str]:
     store.put_message(Message("orders", b"before"))
     pieces = stage(inner, "j", batch(numbered("a", count)))
     with (
-        mock.patch("rocketcompat.bulk_loads.roll_forward", side_effect=RuntimeError("killed")),
+        mock.patch("rocketcompat.staging.publish.roll_forward", side_effect=RuntimeError("killed")),
         pytest.raises(RuntimeError),
     ):
         store.publish("j", pieces)
@@ -164,7 +164,7 @@ def half_publish(root: str) -> list[StagedPiece]:
         writer.write(batch(numbered("a", 60)))
         pieces = writer.finish()
     with (
-        mock.patch("rocketcompat.bulk_loads.roll_forward", side_effect=OSError("killed")),
+        mock.patch("rocketcompat.staging.publish.roll_forward", side_effect=OSError("killed")),
         pytest.raises(StoreFailed),
     ):
         store.publish("j", pieces)
@@ -215,7 +215,7 @@ def test_a_job_that_cannot_go_on_is_given_up_when_that_is_asked_for(
 def test_staged_files_that_cannot_be_removed_stay_and_the_job_is_published(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tubestore.placing.THREADED_BYTES", 0)
+    monkeypatch.setattr("tubestore.staging.placing.THREADED_BYTES", 0)
     memory = MemoryVfs(CLOCK)
     vfs = FaultyVfs(memory)
     staged = [

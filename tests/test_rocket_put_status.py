@@ -11,9 +11,9 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig, PutStatus
-from rocketcompat.batches import BatchItem
 from rocketcompat.messages import MessageBatch
-from rocketcompat.put_status import put_status_of
+from rocketcompat.record.batches import BatchItem
+from rocketcompat.store.put_status import put_status_of
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again
 from tubestore.clock import ManualClock

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import rocketcompat
-from rocketcompat import Message, MessageStoreConfig, check, queue_comparison
-from rocketcompat.directory import StoreDirectory
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.check import comparison as queue_comparison
+from rocketcompat.check import whole as check
+from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.formats import CQ_UNIT
-from rocketcompat.log_units import LogUnits, QueueKey
-from rocketcompat.queue_comparison import QueueComparison
-from rocketcompat.queue_view import QueueView, QueueViews
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.log_units import LogUnits, QueueKey
+from rocketcompat.inspect.queues import QueueView, QueueViews
 from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
 
 SCENARIOS = [(v, name) for v in ("4.9.8", "5.3.3") for name in rocket_scenarios(v)]

@@ -10,21 +10,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rocketcompat.codec import encode_one
-from rocketcompat.consume_queue_table import ConsumeQueueTable
-from rocketcompat.index_items import IndexGeometry, key_hash
-from rocketcompat.index_service import IndexService
-from rocketcompat.key_reads import keys_of, look_message_by_offset, query_message
+from rocketcompat.index.index_service import IndexService
+from rocketcompat.index.items import IndexGeometry, key_hash
 from rocketcompat.messages import GetMessageStatus, Message, MessageRecord
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.prepare import prepare
-from rocketcompat.read_parts import Found
-from rocketcompat.reads import get_message, tag_codes
+from rocketcompat.queues.table import ConsumeQueueTable
+from rocketcompat.reading.keys import keys_of, look_message_by_offset, query_message
+from rocketcompat.reading.parts import Found
+from rocketcompat.reading.pull import get_message, tag_codes
+from rocketcompat.record.codec import encode_one
+from rocketcompat.record.prepare import prepare
 from tests.support.golden import Golden, GoldenFactory, golden_fixture  # noqa: F401
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import CorruptRecord
 from tubestore.testing.memory_vfs import MemoryVfs
-from tubestore.vfs import OsVfs
 
 VERSIONS = ["4.9.8", "5.3.3"]
 SCENARIOS = ["basic", "rolled", "keys-tags", "crash", "torn-half", "pull-limits"]

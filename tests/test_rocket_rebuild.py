@@ -11,11 +11,11 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.dump import dump_units
-from rocketcompat.quarantine import Quarantine
-from rocketcompat.queue_view import QueueViews
-from rocketcompat.rebuild import rebuild
+from rocketcompat.files.quarantine import Quarantine
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.dump import dump_units
+from rocketcompat.inspect.queues import QueueViews
+from rocketcompat.repair.rebuild import rebuild
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_cli import command_fixture  # noqa: F401
@@ -179,7 +179,7 @@ def test_an_interrupted_run_is_taken_up_again(
 ) -> None:
     write(memory_vfs, clock, 200)
     before = files_of(memory_vfs, index_names=False)
-    monkeypatch.setattr("rocketcompat.rebuild.MARK_BYTES", 3000)
+    monkeypatch.setattr("rocketcompat.repair.rebuild.MARK_BYTES", 3000)
     seen: list[int] = []
 
     def stop_at(limit: int) -> Callable[[int, int], None]:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.codec import decode_one, encode_one
 from rocketcompat.formats import BODY_CRC_MASK, MESSAGE_HEAD, PROPERTY_CRC_SIZE
-from rocketcompat.prepare import prepare
-from rocketcompat.record_check import first_fault, follow, walk
+from rocketcompat.record.codec import decode_one, encode_one
+from rocketcompat.record.prepare import prepare
+from rocketcompat.record.verify import first_fault, follow, walk
 
 CHECKED = MessageStoreConfig(compat="5.3.3", enabled_append_prop_crc=True)
 

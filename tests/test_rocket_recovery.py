@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 
 import rocketcompat
-from rocketcompat import Message, MessageStoreConfig, directory, log_end
-from rocketcompat.check import check_store
-from rocketcompat.codec import decode_one
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.directory import StoreDirectory
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.check.whole import check_store
+from rocketcompat.commitlog import ending as log_end
+from rocketcompat.files.progress import ProgressFile
+from rocketcompat.inspect import directory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import has_queue_unit
-from rocketcompat.progress import ProgressFile
-from rocketcompat.recovery import sound_pieces
+from rocketcompat.record.codec import decode_one
+from rocketcompat.store.default_message_store import DefaultMessageStore
+from rocketcompat.store.recovery import sound_pieces
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.testing import Distinct, FaultyVfs, MemoryVfs, crash_states

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 import rocketcompat
-from rocketcompat.check import check_store
-from rocketcompat.directory import Region, StoreDirectory
-from rocketcompat.dump import dump_log
+from rocketcompat.check.whole import check_store
+from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import CQ_UNIT, MESSAGE_HEAD
-from rocketcompat.log_mending import (
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.dump import dump_log
+from rocketcompat.record.verify import walk
+from rocketcompat.repair.apply import repair
+from rocketcompat.repair.log import (
     FILLER_LEAST,
     FILLER_TOPIC,
     PROPERTY_DAMAGED,
@@ -21,10 +24,7 @@ from rocketcompat.log_mending import (
     Neighbour,
     mend,
 )
-from rocketcompat.quarantine import Quarantine
-from rocketcompat.record_check import walk
-from rocketcompat.repair import repair
-from rocketcompat.repair_plan import plan_repair
+from rocketcompat.repair.plan import plan_repair
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_cli import command_fixture, digest  # noqa: F401

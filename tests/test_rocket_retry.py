@@ -8,8 +8,8 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageRecord, MessageStoreConfig
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.topics import dead_letter_topic, retry_topic
+from rocketcompat.record.properties import dead_letter_topic, retry_topic
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tubestore.clock import ManualClock
 from tubestore.testing import MemoryVfs
 

@@ -12,14 +12,14 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.messages import MessageRecord
-from rocketcompat.topics import SCHEDULE_TOPIC
+from rocketcompat.record.properties import SCHEDULE_TOPIC
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import GoldenFactory
 from tests.support.golden_puts import Again, in_order_of_names
 from tubestore.clock import ManualClock
+from tubestore.core.java_hash import java_hash
 from tubestore.errors import InvalidMessage
-from tubestore.formats import java_hash
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 CONFIG = MessageStoreConfig(

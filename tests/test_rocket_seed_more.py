@@ -9,9 +9,9 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM
-from rocketcompat.store_checkpoint import StoreCheckpoint
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tubestore.clock import ManualClock
 from tubestore.errors import OffsetOutOfRange
 from tubestore.testing import FaultyVfs, MemoryVfs, crash_states

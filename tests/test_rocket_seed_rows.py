@@ -18,14 +18,14 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.codec import encode_one
-from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.formats import MESSAGE_HEAD, offset_name, record_size
-from rocketcompat.mapped_file_queue import MappedFileQueue
-from rocketcompat.prepare import prepare
-from rocketcompat.record_check import walk
+from rocketcompat.record.codec import encode_one
+from rocketcompat.record.prepare import prepare
+from rocketcompat.record.verify import walk
+from rocketcompat.store.default_message_store import DefaultMessageStore
+from tubestore.core.kernels import crc32
 from tubestore.errors import InvalidMessage
-from tubestore.kernels import crc32
 from tubestore.testing import MemoryVfs
 
 SIZE = 4096

@@ -20,11 +20,11 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.compression import unpack_bodies, unpack_body
-from rocketcompat.directory import Region, StoreDirectory
-from rocketcompat.dump import dump_log, dump_tables, rows_of
-from rocketcompat.message_table import table_of
-from rocketcompat.selection import Selection
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.dump import dump_log, dump_tables, rows_of
+from rocketcompat.inspect.selection import Selection
+from rocketcompat.record.compression import unpack_bodies, unpack_body
+from rocketcompat.record.message_table import table_of
 from tests.support.command import Command
 from tests.support.golden import (
     ROCKET_VERSIONS,
@@ -246,8 +246,8 @@ def test_dumping_and_searching_take_a_run_of_unpacked_bodies_at_a_time(
     assert [row["body"] for row in whole] == texts[1:5]
     assert len(list(dump_tables(directory, wanted))) == 1
     by_one = functools.partial(unpack_bodies, run_bytes=1)
-    monkeypatch.setattr("rocketcompat.dump.unpack_bodies", by_one)
-    monkeypatch.setattr("rocketcompat.selection.unpack_bodies", by_one)
+    monkeypatch.setattr("rocketcompat.inspect.dump.unpack_bodies", by_one)
+    monkeypatch.setattr("rocketcompat.inspect.selection.unpack_bodies", by_one)
     assert list(dump_log(directory, wanted)) == whole
     tables = list(dump_tables(directory, wanted))
     assert [table["body"].to_pylist() for table in tables] == [[text] for text in texts[1:5]]

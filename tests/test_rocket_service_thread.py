@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rocketcompat.service_thread import ServiceThread
+from rocketcompat.store.service_thread import ServiceThread
 from tubestore.errors import StoreFailed, TubeStoreError
 
 

@@ -16,9 +16,9 @@ import pytest
 
 import rocketcompat
 from rocketcompat import GetMessageStatus, Message, MessageStoreConfig, PutStatus
-from rocketcompat.batches import BatchItem
-from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.messages import MessageBatch
+from rocketcompat.record.batches import BatchItem
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     InvalidMessage,

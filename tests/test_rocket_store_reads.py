@@ -9,7 +9,7 @@ import pytest
 
 import rocketcompat
 from rocketcompat import GetMessageStatus, Message, MessageStoreConfig
-from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
 from tubestore.testing import MemoryVfs

@@ -9,10 +9,10 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.dump import dump_log
-from rocketcompat.selection import Selection
-from rocketcompat.tail import POLL_SECONDS, Tail
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.dump import dump_log
+from rocketcompat.inspect.selection import Selection
+from rocketcompat.inspect.tail import POLL_SECONDS, Tail
 from tests.support.command import Command
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_cli import command_fixture  # noqa: F401

@@ -11,8 +11,8 @@ import pytest
 
 import rocketcompat
 from rocketcompat import GetMessageStatus, Message, MessageStoreConfig
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.transient_pool import BufferedFile, TransientStorePool
+from rocketcompat.files.transient_pool import BufferedFile, TransientStorePool
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again, files_of
 from tubestore.clock import ManualClock

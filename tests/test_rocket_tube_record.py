@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rocketcompat.codec import decode_one
-from rocketcompat.columns import RecordColumns
 from rocketcompat.formats import TRANSACTION_NOT
-from rocketcompat.record_check import walk
-from rocketcompat.tube_record import RESERVED, from_tube, to_tube
+from rocketcompat.record.codec import decode_one
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.record.verify import walk
+from rocketcompat.shards.record import RESERVED, from_tube, to_tube
 from tests.support.golden import ROCKET_VERSIONS, unpack
-from tubestore.attributes import parse_text, split_payload
-from tubestore.formats import DATA_HEADER, java_hash
-from tubestore.records import encode_columns
+from tubestore.core.java_hash import java_hash
+from tubestore.record.attributes import parse_text, split_payload
+from tubestore.record.layouts import DATA_HEADER
+from tubestore.record.records import encode_columns
 
 SCENARIOS = ["basic", "keys-tags", "odd", "ipv6", "transactions", "lmq", "compressed"]
 

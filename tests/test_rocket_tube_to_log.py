@@ -11,19 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from rocketcompat.codec import decode_one
-from rocketcompat.columns import RecordColumns
 from rocketcompat.formats import MESSAGE_PREFIX
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.record_check import walk
-from rocketcompat.tube_record import to_tube
-from rocketcompat.tube_to_log import to_log
+from rocketcompat.record.codec import decode_one
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.record.verify import walk
+from rocketcompat.shards.record import to_tube
+from rocketcompat.shards.to_log import to_log
 from tests.support.golden import ROCKET_VERSIONS
 from tests.test_rocket_tube_record import SCENARIOS, log_files
-from tubestore.attributes import encode_prefix
 from tubestore.errors import InvalidMessage
-from tubestore.formats import FLAG_HAS_ATTRIBUTES
-from tubestore.records import RecordColumns as TubeColumns
+from tubestore.record.attributes import encode_prefix
+from tubestore.record.layouts import FLAG_HAS_ATTRIBUTES
+from tubestore.record.records import RecordColumns as TubeColumns
 
 CONFIG = MessageStoreConfig()
 

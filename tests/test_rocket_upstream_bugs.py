@@ -12,21 +12,21 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message
-from rocketcompat.check import check
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.dump import dump_log
+from rocketcompat.check.whole import check
+from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import CQ_UNIT
-from rocketcompat.quarantine import Quarantine
-from rocketcompat.rebuild import rebuild
-from rocketcompat.repair import repair
-from rocketcompat.repair_plan import plan_repair
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.dump import dump_log
+from rocketcompat.repair.apply import repair
+from rocketcompat.repair.plan import plan_repair
+from rocketcompat.repair.rebuild import rebuild
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket_cli import command_fixture  # noqa: F401
 from tests.test_rocket_rebuild import OPTIONS, SMALL
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import OsVfs
 from tubestore.testing import FaultyVfs
-from tubestore.vfs import OsVfs
 
 
 def put(root: Path, count: int) -> list[int]:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tube import encode_rows, make_rows
-from tubestore.formats import JOURNAL_FRAME, JOURNAL_PART
-from tubestore.records import EncodedBatch
-from tubestore.root_journal import JournalPart, RootJournal, read_journal
+from tubestore.journal.root_journal import JournalPart, RootJournal, read_journal
+from tubestore.record.layouts import JOURNAL_FRAME, JOURNAL_PART
+from tubestore.record.records import EncodedBatch
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 ROOT = "/s"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tubestore.segment import MAPPED_READ_MIN, FileSegment
+from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.segments.segment import MAPPED_READ_MIN, FileSegment
 from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
-from tubestore.vfs import OsVfs, Vfs
 
 START = 1000
 

@@ -10,12 +10,12 @@ import pytest
 import tubestore
 from tests.support.publishing import stage
 from tests.support.tube import T0
-from tubestore.cache_formats import DIGEST_BLOCK_BYTES, DIGESTS_HEADER, signed_digest
-from tubestore.check import Finding, Reason, check
 from tubestore.clock import ManualClock
-from tubestore.formats import DATA_HEADER, INDEX_ENTRY
-from tubestore.repair import repair
-from tubestore.segment_digests import digest_blocks, digests_path, parse_digests
+from tubestore.offline.check import Finding, Reason, check
+from tubestore.offline.repair import repair
+from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
+from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES, DIGESTS_HEADER, signed_digest
+from tubestore.segments.digests import digest_blocks, digests_path, parse_digests
 from tubestore.testing import LyingVfs, MemoryVfs
 
 ROOT = "/store"

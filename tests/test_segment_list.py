@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
-from tubestore.filenames import segment_name
-from tubestore.segment_list import FileSegmentList
+from tubestore.record.names import segment_name
+from tubestore.segments.segment_list import FileSegmentList
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import Vfs
 
 HOME = "/s"
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tube import open_shard
-from tubestore.entry_sources import EVERYTHING, Filter
-from tubestore.message_store import MessageStore
-from tubestore.read_path import ShardView
-from tubestore.records import ENTRY_SIZE, Row
-from tubestore.selection import Found, portions
+from tubestore.reading.entry_sources import EVERYTHING, Filter
+from tubestore.reading.selection import Found, portions
+from tubestore.reading.view import ShardView
+from tubestore.record.records import ENTRY_SIZE, Row
+from tubestore.shard.message_store import MessageStore
 from tubestore.testing import MemoryVfs
 
 PARTITIONS = 4

@@ -20,8 +20,8 @@ from tests.support.tube import (
 )
 from tubestore.errors import StoreClosed, UnknownTopic
 from tubestore.options import StoreOptions
-from tubestore.records import ENTRY_SIZE
-from tubestore.shard_reader import ShardReader
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.shard.reader import ShardReader
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"

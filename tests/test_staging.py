@@ -21,11 +21,11 @@ from tubestore.errors import (
     StoreClosed,
     StoreFailed,
 )
-from tubestore.formats import DATA_HEADER
-from tubestore.job_files import StagedFile
 from tubestore.options import StoreOptions, TopicOptions
-from tubestore.records import ENTRY_SIZE, entries_in, verify_entries
-from tubestore.staging import StagedWriter
+from tubestore.record.layouts import DATA_HEADER
+from tubestore.record.records import ENTRY_SIZE, entries_in, verify_entries
+from tubestore.staging.job_files import StagedFile
+from tubestore.staging.writer import StagedWriter
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 DIRECTORY = "/store/.tubestore/staging/job-load"
@@ -110,7 +110,7 @@ def test_rows_without_a_partition_are_routed_like_appends() -> None:
     keys = [f"k{n}" for n in range(20)]
     one = writer(vfs, topics=TOPICS)
     one.write({"topic": ["a"] * 20, "key": keys, "body": [b"x"] * 20})
-    from tubestore.ingest import hash_key
+    from tubestore.record.ingest import hash_key
 
     expected = sorted(TOPICS["a"].partition_id(hash_key(k) % 6) for k in keys)
     found = [int(p) for f in one.finish() for p in rows_of(vfs, f)["partition_id"]]
@@ -255,7 +255,7 @@ def _write_and_finish(one: StagedWriter) -> None:
 
 
 def test_memory_is_bounded_however_many_shards_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tubestore.staging._HELD_BYTES", 10_000)
+    monkeypatch.setattr("tubestore.staging.writer._HELD_BYTES", 10_000)
     vfs = MemoryVfs()
     one = writer(vfs)
     for _ in range(4):

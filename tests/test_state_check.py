@@ -13,12 +13,12 @@ import tubestore
 from tests.crash.explore import seed_from_environment
 from tests.support.publishing import CLOCK, ROOT, bodies, numbered, open_store, some, stage
 from tests.support.tube import T0, make_rows, open_shard
-from tubestore import state_check
-from tubestore.check import Finding, Reason, check
-from tubestore.dump import dump
 from tubestore.errors import NotAStore, StoreFailed
-from tubestore.records import ENTRY_SIZE
-from tubestore.shard_files import find_shards
+from tubestore.offline import own_files as state_check
+from tubestore.offline.check import Finding, Reason, check
+from tubestore.offline.dump import dump
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.segments.listing import find_shards
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 SMALL: dict[str, Any] = {"segment_size_bytes": 300, "index_segment_size_bytes": 5 * ENTRY_SIZE}

@@ -12,8 +12,8 @@ import tubestore
 from tests.support.tube import RunningClock
 from tubestore import metrics
 from tubestore.clock import ManualClock
-from tubestore.manager import MessageStoreManager
-from tubestore.statistics import LARGEST, SUMMED
+from tubestore.core.statistics import LARGEST, SUMMED
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 

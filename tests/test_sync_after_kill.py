@@ -12,10 +12,10 @@ import pytest
 
 import tubestore
 from tests.test_journalled import TOPICS, bodies, killed, mixed, open_store
-from tubestore import os_vfs
+from tubestore.core import local_files as os_vfs
+from tubestore.core.local_files import OsVfs
 from tubestore.errors import StoreFailed
-from tubestore.manager import MessageStoreManager
-from tubestore.os_vfs import OsVfs
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.testing.power_cut import power_cut
 

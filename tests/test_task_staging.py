@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rocketcompat.log_staging import StagedLogWriter
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.staging.writer import StagedLogWriter
+from tubestore.core.vfs import Vfs
 from tubestore.errors import DiskFull, InvalidName, StoreClosed, StoreFailed
-from tubestore.staging import StagedWriter
+from tubestore.staging.writer import StagedWriter
 from tubestore.testing.faults import FaultyVfs
 from tubestore.testing.memory_vfs import MemoryVfs
-from tubestore.vfs import Vfs
 
 Writer = Callable[..., Any]
 ROWS = {"topic": ["a"], "body": [b"x"]}

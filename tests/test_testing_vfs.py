@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.testing import MemoryVfs
-from tubestore.vfs import OsVfs, Vfs
 
 
 @pytest.fixture(params=["os", "memory"])

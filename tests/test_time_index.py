@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tubestore.formats import INDEX_ENTRY
-from tubestore.time_index import BLOCK_ENTRIES, TimeIndex, blocks_of
+from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.segments.times import BLOCK_ENTRIES, TimeIndex, blocks_of
 
 
 def entries_of(times: list[int]) -> np.ndarray:  # type: ignore[type-arg]

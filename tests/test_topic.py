@@ -19,6 +19,7 @@ import tubestore
 from tests.support.topics import T0, bodies
 from tests.support.topics import topic as topic
 from tubestore.clock import ManualClock, time_ms
+from tubestore.core.java_hash import java_hash
 from tubestore.errors import (
     BatchError,
     DiskFull,
@@ -26,12 +27,11 @@ from tubestore.errors import (
     MessageTooLarge,
     StoreFailed,
 )
-from tubestore.formats import java_hash
-from tubestore.manager import MessageStoreManager
 from tubestore.messages import Ack
-from tubestore.records import ENTRY_SIZE
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic import Topic
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.topic import Topic
 
 # -- one message -----------------------------------------------------------------------------
 

@@ -14,18 +14,18 @@ import tubestore
 from tests.support.topics import T0, bodies
 from tests.support.topics import filled as filled
 from tests.support.topics import topic as topic
-from tubestore import read_path
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     CorruptRecord,
     InvalidMessage,
     OffsetOutOfRange,
 )
-from tubestore.formats import DATA_HEADER
-from tubestore.manager import MessageStoreManager
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE
+from tubestore.reading import view as read_path
+from tubestore.record.layouts import DATA_HEADER
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic import Topic
 from tubestore.testing import MemoryVfs
-from tubestore.topic import Topic
 
 # -- pages -----------------------------------------------------------------------------------
 

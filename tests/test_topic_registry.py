@@ -13,7 +13,6 @@ import pytest
 import tubestore
 from tests.support.tube import bodies as bodies_of
 from tests.support.tube import make_rows, write_rows
-from tubestore.check import check
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     InvalidMessage,
@@ -24,7 +23,8 @@ from tubestore.errors import (
     TopicExists,
     UnknownTopic,
 )
-from tubestore.manager import MessageStoreManager
+from tubestore.offline.check import check
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import CrashState, Distinct, FaultyVfs, MemoryVfs, crash_states
 
 DAY = 86_400_000
@@ -448,7 +448,7 @@ def test_no_topic_is_deleted_under_a_job_that_is_half_published(
 ) -> None:
     """Opening the store again finishes the job; into which topic, if not this one?"""
     store.create_topic("t")
-    monkeypatch.setattr("tubestore.commit_records.CommitRecords.pending", lambda self: self)
+    monkeypatch.setattr("tubestore.staging.commit_records.CommitRecords.pending", lambda self: self)
     with pytest.raises(StoreFailed, match="not finished"):
         store.delete_topic("t")
     assert store.topics() == ["t"]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tubestore import trash
+from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.segments import trash
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import OsVfs, Vfs
 
 HOME = "/store/t-0"
 DATA = f"{HOME}/{0:020d}.tube"

@@ -16,10 +16,10 @@ import pytest
 import tubestore
 from tests.support.tube import bodies, make_rows, open_shard
 from tubestore.clock import ManualClock
-from tubestore.formats import DATA_HEADER, INDEX_ENTRY
-from tubestore.mem_store import MsgMemStore
 from tubestore.options import StoreOptions, TopicOptions
-from tubestore.records import ENTRY_SIZE, HEADER_SIZE
+from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
+from tubestore.shard.mem_store import MsgMemStore
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 TESTS = Path(__file__).resolve().parent

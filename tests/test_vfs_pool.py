@@ -18,10 +18,10 @@ import pytest
 
 import rocketcompat
 import tubestore
-from tubestore.manager import MessageStoreManager
+from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic import Topic
 from tubestore.testing import MemoryVfs
-from tubestore.topic import Topic
-from tubestore.vfs import OsVfs, Vfs
 
 
 def open_descriptors() -> int:

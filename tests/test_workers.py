@@ -11,9 +11,9 @@ import pytest
 
 import tubestore
 from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
-from tubestore.file_store import MsgFileStore
+from tubestore.segments.file_store import MsgFileStore
+from tubestore.shard.workers import Workers
 from tubestore.testing import MemoryVfs
-from tubestore.workers import Workers
 
 
 class Shard:
@@ -237,7 +237,7 @@ def test_the_timer_maintains_every_shard() -> None:
 def test_a_store_that_was_forgotten_is_not_kept_alive_by_its_timer(
     monkeypatch: pytest.MonkeyPatch, memory_vfs: MemoryVfs
 ) -> None:
-    monkeypatch.setattr("tubestore.workers.MAINTENANCE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("tubestore.shard.workers.MAINTENANCE_INTERVAL_S", 0.01)
     store = tubestore.open("/s", vfs=memory_vfs)
     topic = store.create_topic("t")
     topic.append(b"x", durability="memory")
@@ -265,7 +265,7 @@ def test_stopping_ends_all_threads() -> None:
 
 def test_the_house_is_kept_by_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass over many files takes long; buffers that are due by time do not wait for it."""
-    monkeypatch.setattr("tubestore.workers.MAINTENANCE_INTERVAL_S", 0.001)
+    monkeypatch.setattr("tubestore.shard.workers.MAINTENANCE_INTERVAL_S", 0.001)
     owner = Owner()
     workers = Workers(1, owner)
     for _ in range(3):

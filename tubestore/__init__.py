@@ -18,6 +18,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
+from tubestore.core import old_paths
 from tubestore.errors import (
     BatchError,
     CorruptRecord,
@@ -43,29 +44,31 @@ from tubestore.errors import (
 
 if TYPE_CHECKING:
     from tubestore.clock import Clock
-    from tubestore.get_messages import GetMessageResult
-    from tubestore.leases import Lease
-    from tubestore.manager import MessageStoreManager
+    from tubestore.core.vfs import Vfs
     from tubestore.messages import Ack, BatchAck, Message, Page, PageSet
     from tubestore.options import StoreOptions, TopicOptions
-    from tubestore.retention import SegmentRow
-    from tubestore.topic import Topic
-    from tubestore.vfs import Vfs
+    from tubestore.reading.tubemq_reads import GetMessageResult
+    from tubestore.store.leases import Lease
+    from tubestore.store.manager import MessageStoreManager
+    from tubestore.store.retention import SegmentRow
+    from tubestore.store.topic import Topic
+
+old_paths.keep("tubestore", old_paths.ENGINE)
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "Ack": "messages",
     "BatchAck": "messages",
-    "GetMessageResult": "get_messages",
+    "GetMessageResult": "reading.tubemq_reads",
     "Message": "messages",
-    "MessageStoreManager": "manager",
+    "MessageStoreManager": "store.manager",
     "Page": "messages",
     "PageSet": "messages",
     "StoreOptions": "options",
-    "Topic": "topic",
-    "Lease": "leases",
-    "SegmentRow": "retention",
+    "Topic": "store.topic",
+    "Lease": "store.leases",
+    "SegmentRow": "store.retention",
     "TopicOptions": "options",
 }
 
@@ -85,8 +88,8 @@ def open(
     `on_damage="raise"`. One writer at a time (StoreLocked); readers come and go at any time and
     never change a byte. `background=False` runs no threads: flushes happen in the caller.
     """
-    from tubestore.manager import MessageStoreManager
     from tubestore.options import StoreOptions
+    from tubestore.store.manager import MessageStoreManager
 
     try:
         options = StoreOptions(**settings)

@@ -10,7 +10,13 @@ from typing import Any, Literal
 
 from tubestore.arguments import whole_number
 from tubestore.errors import InvalidMessage
-from tubestore.formats import DEFAULT_PAYLOAD_SIZE_MAX, INDEX_ENTRY, PARTITIONS_PER_STORE
+
+#: Partition ids of one store; store id = partition id // this.
+PARTITIONS_PER_STORE = 10_000
+#: What a TubeMQ cluster takes unless it is configured otherwise: 1 MiB and 10 KiB of attributes.
+DEFAULT_PAYLOAD_SIZE_MAX = 1_058_816
+#: Bytes of an index entry; `record/layouts.py` declares it.
+ENTRY_SIZE = 28
 
 Durability = Literal["memory", "page_cache", "fsync"]
 #: From the weakest to the strongest; a level promises everything that those before it promise.
@@ -34,7 +40,7 @@ class StoreOptions:
     #: A data segment is sealed by the write that brings it to this many bytes.
     segment_size_bytes: int = 1 << 30
     #: An index segment likewise.
-    index_segment_size_bytes: int = 700_000 * INDEX_ENTRY.size
+    index_segment_size_bytes: int = 700_000 * ENTRY_SIZE
     #: One of a shard's two buffers takes this many bytes of records …
     mem_store_size_bytes: int = 1_572_864
     #: … or this many messages, whichever comes first …

@@ -20,8 +20,8 @@ from rocketcompat.cli.moving import convert, diff, export, import_
 from rocketcompat.cli.reading import get, offset_by_time, query
 from rocketcompat.cli.spark import app as _spark
 from rocketcompat.cli.tailing import tail
-from tubestore.cli.arguments import add_version
-from tubestore.cli.errors import run
+from tubestore.cli.kit.arguments import add_version
+from tubestore.cli.kit.errors import run
 
 app = typer.Typer(
     name="rocketcompat",

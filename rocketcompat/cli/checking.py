@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from rocketcompat.cli.options import Given, store_command
-from tubestore.cli.arguments import AcceptOption, AllOption, emit_findings
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import EXIT_FINDINGS, Leave
+from tubestore.cli.kit.arguments import AcceptOption, AllOption, emit_findings
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
 
 FINDING_COLUMNS = (
     Column("path", "line"),
@@ -28,7 +28,7 @@ def check(given: Given, accept: AcceptOption = False, everything: AllOption = Fa
     --accept acknowledges known damage, in .tubestore/accepted.json: it counts no more.
     """
     directory = given.directory()
-    from rocketcompat.check import check_store
+    from rocketcompat.check.whole import check_store
 
     if emit_findings(
         check_store(directory), FINDING_COLUMNS, given.output, given.root, accept=accept,
@@ -50,6 +50,6 @@ def demo(
     """Put real lines in, kill a writer, recover, verify."""
     import importlib
 
-    module = importlib.import_module("rocketcompat.cli.demo")
+    module = importlib.import_module("rocketcompat.cli.demo.run")
     if not module.run(paths or (), out=out, partitions=partitions):
         raise Leave(EXIT_FINDINGS)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rocketcompat.cli.options import Given, store_command
-from tubestore.cli.columns import Column
-from tubestore.cli.output import emit_rows
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.output import emit_rows
 
 if TYPE_CHECKING:
-    from rocketcompat.cleaning import FileVerdict
-    from rocketcompat.directory import StoreDirectory
+    from rocketcompat.inspect.directory import StoreDirectory
+    from rocketcompat.store.cleaning import FileVerdict
 
 VERDICT_COLUMNS = (
     Column("path", "line"),
@@ -56,7 +56,8 @@ def clean(
 
 def _explain(directory: StoreDirectory, *, manual: bool) -> list[FileVerdict]:
     """Judge the files as they lie; nothing is opened for writing."""
-    from rocketcompat.cleaning import (
+    from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY
+    from rocketcompat.store.cleaning import (
         DiskUse,
         LogFile,
         disk_used_percent,
@@ -64,7 +65,6 @@ def _explain(directory: StoreDirectory, *, manual: bool) -> list[FileVerdict]:
         occasion,
         plan,
     )
-    from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY
     from tubestore.clock import SystemClock
 
     log, config = directory.log, directory.config
@@ -84,7 +84,7 @@ def _explain(directory: StoreDirectory, *, manual: bool) -> list[FileVerdict]:
 def _clean(directory: StoreDirectory, *, manual: bool) -> list[FileVerdict]:
     """Open the store, which recovers it, and let it do one round."""
     import rocketcompat
-    from rocketcompat.index_geometry import writing_config
+    from rocketcompat.inspect.index_geometry import writing_config
 
     config = writing_config(directory)
     with rocketcompat.open(directory.root, "w", config, background=False) as store:

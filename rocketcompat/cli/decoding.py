@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import EXIT_NOT_FOUND, Leave, UsageMistake
-from tubestore.cli.output import (
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave, UsageMistake
+from tubestore.cli.kit.output import (
     Format,
     FormatOption,
     Int64,
@@ -87,7 +87,7 @@ def decode(
     Reads the files by the format alone, whatever state the store is in. Exit 1 if no sound
     message is there.
     """
-    from rocketcompat.decode import decode_commit_log, decode_queue
+    from rocketcompat.inspect.decode import decode_commit_log, decode_queue
 
     by_queue = (topic, queue, offset)
     columns: tuple[Column, ...]

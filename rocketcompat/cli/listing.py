@@ -18,8 +18,8 @@ from rocketcompat.cli.selecting import (
     emit_log,
     selection_of,
 )
-from tubestore.cli.columns import Column
-from tubestore.cli.output import Summary, emit_rows
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.output import Summary, emit_rows
 
 QUEUE_COLUMNS = (
     Column("topic"),
@@ -69,8 +69,8 @@ def dump(
 def queues(given: Given, trust_queues: TrustQueues = False) -> None:
     """List the queues with their first and next offsets. As a correct recovery would give them."""
     directory = given.directory()
-    from rocketcompat.batch_queue_view import AllQueueViews
-    from rocketcompat.dump import dump_queues
+    from rocketcompat.inspect.batch_queues import AllQueueViews
+    from rocketcompat.inspect.dump import dump_queues
 
     emit_rows(
         dump_queues(AllQueueViews(directory, trust=trust_queues)),
@@ -98,8 +98,8 @@ def cq(
     directory = given.directory()
     from itertools import chain
 
-    from rocketcompat.batch_queue_view import AllQueueViews
-    from rocketcompat.dump import dump_batch_units, dump_units
+    from rocketcompat.inspect.batch_queues import AllQueueViews
+    from rocketcompat.inspect.dump import dump_batch_units, dump_units
 
     only = (topic, queue) if topic is not None and queue is not None else None
     views = AllQueueViews(directory, only=only, topic=topic, trust=trust_queues)

@@ -9,9 +9,9 @@ import typer
 
 from rocketcompat.cli.naming import check_group, check_index_file, check_queue
 from rocketcompat.cli.options import Given, Topic, TrustQueues, store_command
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import EXIT_NOT_FOUND, Leave, UsageMistake
-from tubestore.cli.output import Summary, emit_object, emit_prometheus, emit_rows
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave, UsageMistake
+from tubestore.cli.kit.output import Summary, emit_object, emit_prometheus, emit_rows
 from tubestore.errors import TubeStoreError
 
 SPAN_COLUMNS = (
@@ -126,8 +126,8 @@ def info(
     message is still held; exit 1 if it is not.
     """
     directory = given.directory()
-    from rocketcompat.batch_queue_view import AllQueueViews, views_of
-    from rocketcompat.info import describe, held_row
+    from rocketcompat.inspect.batch_queues import AllQueueViews, views_of
+    from rocketcompat.inspect.info import describe, held_row
 
     if offset is None:
         if queue is not None:
@@ -165,8 +165,8 @@ def lag(
     Exit 3 if something of that file cannot be read: what could be is listed.
     """
     directory = given.directory()
-    from rocketcompat.batch_queue_view import AllQueueViews
-    from rocketcompat.info import lag_problem, lag_rows
+    from rocketcompat.inspect.batch_queues import AllQueueViews
+    from rocketcompat.inspect.info import lag_problem, lag_rows
 
     problem = lag_problem(directory)
     views = AllQueueViews(directory, topic=topic, trust=trust_queues)
@@ -197,7 +197,7 @@ def index(
 ) -> None:
     """List the index files, or their items. With the chains they stand in."""
     directory = given.directory()
-    from rocketcompat.inside import index_rows, item_rows
+    from rocketcompat.inspect.derived import index_rows, item_rows
 
     check_index_file(directory, file)
     if items or keys:
@@ -215,6 +215,6 @@ def index(
 @store_command(limit=False)
 def checkpoint(given: Given) -> None:
     """Show the checkpoint, and where a broker's recovery begins."""
-    from rocketcompat.inside import checkpoint_row
+    from rocketcompat.inspect.derived import checkpoint_row
 
     emit_object(checkpoint_row(given.directory()), CHECKPOINT_COLUMNS, given.output)

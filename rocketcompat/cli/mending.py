@@ -9,13 +9,13 @@ import typer
 
 from rocketcompat.cli.options import Given, store_command
 from rocketcompat.cli.progress import bar
-from tubestore.cli.arguments import emit_found, say
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.output import emit_object, emit_rows
+from tubestore.cli.kit.arguments import emit_found, say
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
+from tubestore.cli.kit.output import emit_object, emit_rows
 
 if TYPE_CHECKING:
-    from rocketcompat.directory import StoreDirectory
+    from rocketcompat.inspect.directory import StoreDirectory
 
 ACTION_COLUMNS = (
     Column("path", "line"),
@@ -63,8 +63,8 @@ def recover(
     job that cannot go on has staged goes into quarantine.
     """
     import rocketcompat
-    from rocketcompat.index_geometry import writing_config
-    from rocketcompat.log_jobs import LogRecords
+    from rocketcompat.inspect.index_geometry import writing_config
+    from rocketcompat.staging.pieces import LogRecords
 
     directory = given.directory()
     job = LogRecords(directory.vfs, directory.root).pending()
@@ -84,9 +84,9 @@ def recover(
 
 def _give_up(directory: StoreDirectory, place: str | None) -> None:
     """Give up the job that cannot go on, if there is one."""
-    from rocketcompat.log_job_recovery import give_up
-    from rocketcompat.quarantine import Quarantine
-    from rocketcompat.store_lock import StoreLock
+    from rocketcompat.files.lock import StoreLock
+    from rocketcompat.files.quarantine import Quarantine
+    from rocketcompat.staging.roll_forward import give_up
 
     lock = StoreLock(directory.vfs, directory.root)
     try:
@@ -117,7 +117,7 @@ def repair(
     store. A dry run with something to do leaves with 1.
     """
     directory = given.directory()
-    from rocketcompat.repair_plan import plan_repair
+    from rocketcompat.repair.plan import plan_repair
 
     if not apply:
         plan = plan_repair(directory, keep_bodies=keep_bodies)
@@ -126,9 +126,9 @@ def repair(
             say("nothing was changed; --apply does it")
             raise Leave(EXIT_FINDINGS)
         return
-    from rocketcompat.quarantine import Quarantine
-    from rocketcompat.repair import repair as mend
-    from rocketcompat.store_lock import StoreLock
+    from rocketcompat.files.lock import StoreLock
+    from rocketcompat.files.quarantine import Quarantine
+    from rocketcompat.repair.apply import repair as mend
     from tubestore.clock import SystemClock
 
     lock = StoreLock(directory.vfs, directory.root)
@@ -160,9 +160,9 @@ def rebuild(
     Refused while a broker holds the store. An interrupted run is taken up again.
     """
     directory = given.directory()
-    from rocketcompat.quarantine import Quarantine
-    from rocketcompat.rebuild import rebuild as build
-    from rocketcompat.store_lock import StoreLock
+    from rocketcompat.files.lock import StoreLock
+    from rocketcompat.files.quarantine import Quarantine
+    from rocketcompat.repair.rebuild import rebuild as build
     from tubestore.clock import SystemClock
 
     lock = StoreLock(directory.vfs, directory.root)

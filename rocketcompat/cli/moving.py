@@ -18,10 +18,10 @@ from rocketcompat.cli.options import (
 )
 from rocketcompat.cli.progress import bar
 from rocketcompat.cli.selecting import Begin, Grep, Key, Tags, Until, selection_of
-from tubestore.cli.arguments import printing
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
-from tubestore.cli.output import Format, emit_object, emit_rows, emit_tables
+from tubestore.cli.kit.arguments import printing
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
+from tubestore.cli.kit.output import Format, emit_object, emit_rows, emit_tables
 
 if TYPE_CHECKING:
     from rocketcompat.options import MessageStoreConfig
@@ -85,7 +85,7 @@ def export(
         begin=begin, until=until, topic=topic, queue_id=queue, tags=tags, key=key, pattern=grep
     )
     directory = given.directory()
-    from rocketcompat.exchange import export_tables
+    from rocketcompat.transfer.exchange import export_tables
 
     tables = export_tables(directory, wanted)
     with printing(out, kind, given.output.int64, None, given.output.summary) as output:
@@ -110,9 +110,9 @@ def import_(
     """Put messages from files into a store. It is made if it is missing."""
     kinds = [_format_of(path) for path in files]
     config = _config(given)
-    from rocketcompat.exchange import check_of, import_tables, read_tables
+    from rocketcompat.transfer.exchange import check_of, import_tables, read_tables
     from tubestore.clock import SystemClock
-    from tubestore.vfs import OsVfs
+    from tubestore.core.vfs import OsVfs
 
     keep = offsets is OffsetsName.KEEP
     named = list(zip(files, kinds, strict=True))
@@ -128,7 +128,7 @@ def import_(
 
 def _config(given: Given) -> MessageStoreConfig:
     """Return the options for a store that is written: its own, if it is there."""
-    from rocketcompat.index_geometry import writing_config
+    from rocketcompat.inspect.index_geometry import writing_config
     from rocketcompat.options import MessageStoreConfig
 
     config = MessageStoreConfig.from_camel(given.store_options())
@@ -151,9 +151,9 @@ def convert(
     to RocketMQ's, a log to tubestore shards, or tubestore shards to a RocketMQ store. A copy
     that was interrupted goes on where it was.
     """
-    from rocketcompat.convert import copy_store, from_tubestore, to_tubestore
-    from rocketcompat.directory import StoreDirectory
     from rocketcompat.formats import COMMIT_LOG_DIRECTORY
+    from rocketcompat.inspect.directory import StoreDirectory
+    from rocketcompat.transfer.convert import copy_store, from_tubestore, to_tubestore
     from tubestore.cli.opening import is_empty
     from tubestore.clock import SystemClock
     from tubestore.errors import NotAStore
@@ -184,8 +184,8 @@ def diff(
     ] = None,
 ) -> None:
     """Compare the messages of two stores, queue by queue. Exit 1 if they differ."""
-    from rocketcompat.diff import diff as compare
-    from rocketcompat.directory import StoreDirectory
+    from rocketcompat.inspect.diff import diff as compare
+    from rocketcompat.inspect.directory import StoreDirectory
 
     rows = compare(given.directory(), StoreDirectory(other), ignore=ignore or ())
     found = emit_rows(

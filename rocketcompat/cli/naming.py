@@ -6,11 +6,11 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from tubestore.cli.columns import Row
-from tubestore.cli.errors import NotThere
+from tubestore.cli.kit.columns import Row
+from tubestore.cli.kit.errors import NotThere
 
 if TYPE_CHECKING:
-    from rocketcompat.directory import StoreDirectory
+    from rocketcompat.inspect.directory import StoreDirectory
 
 QueueKey = tuple[str, int]
 

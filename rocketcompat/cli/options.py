@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import UsageMistake
-from tubestore.cli.output import (
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import UsageMistake
+from tubestore.cli.kit.options import REQUIRED, Shared, with_shared
+from tubestore.cli.kit.output import (
     Format,
     FormatOption,
     Int64,
@@ -27,10 +28,9 @@ from tubestore.cli.output import (
     Output,
     SummaryOption,
 )
-from tubestore.cli.shared import REQUIRED, Shared, with_shared
 
 if TYPE_CHECKING:
-    from rocketcompat.directory import StoreDirectory
+    from rocketcompat.inspect.directory import StoreDirectory
 
 Root = Annotated[str, typer.Argument(metavar="ROOT", help="The store's root: it holds commitlog/.")]
 StoreOptions = Annotated[
@@ -61,7 +61,7 @@ _SHARED: tuple[Shared, ...] = (
     ("conf", ConfFile, None),
 )
 
-#: The fields of a message, as in `rocketcompat.message_rows`; kinds for the output.
+#: The fields of a message, as in `rocketcompat.record.rows`; kinds for the output.
 MESSAGE_COLUMNS = (
     Column("topic"),
     Column("queue_id", "int32"),
@@ -96,7 +96,7 @@ class Given:
 
     def directory(self) -> StoreDirectory:
         """Open the directory, with the options of the command line over those of the file."""
-        from rocketcompat.directory import StoreDirectory
+        from rocketcompat.inspect.directory import StoreDirectory
 
         return StoreDirectory(self.root, self.store_options())
 

@@ -16,10 +16,10 @@ from rocketcompat.cli.options import (
     TrustQueues,
     store_command,
 )
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import EXIT_NOT_FOUND, Leave
-from tubestore.cli.output import emit_object
-from tubestore.cli.times import parse_time
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave
+from tubestore.cli.kit.output import emit_object
+from tubestore.cli.kit.times import parse_time
 from tubestore.clock import SystemClock
 
 GET_COLUMNS = (
@@ -54,8 +54,8 @@ def get(
 ) -> None:
     """Pull messages from a queue. With RocketMQ's limits and statuses."""
     directory = given.directory()
-    from rocketcompat.batch_queue_view import views_of
-    from rocketcompat.reads import get_message
+    from rocketcompat.inspect.batch_queues import views_of
+    from rocketcompat.reading.pull import get_message
 
     views = views_of(directory, topic, queue, trust=trust_queues)
     result = get_message(_parts(directory, views), topic, queue, offset, max, tags)
@@ -100,7 +100,7 @@ def query(
         (1 << 63) - 1 if end is None else parse_time(end, now),
     )
     directory = given.directory()
-    from rocketcompat.key_search import search_index, search_log
+    from rocketcompat.inspect.key_scan import search_index, search_log
 
     search = search_index if trust_index else search_log
     found, more = search(directory, topic, key, max, *window)
@@ -146,10 +146,10 @@ def offset_by_time(
     """Find the queue offset of a store time. Exit 1 if there is no such queue."""
     wanted = parse_time(time, SystemClock().now_ms())
     directory = given.directory()
-    from rocketcompat.batch_queue_view import views_of
-    from rocketcompat.log_reads import read_record
-    from rocketcompat.time_search import BOUNDARY_OF_COMPAT
-    from rocketcompat.time_search import offset_by_time as search
+    from rocketcompat.commitlog.reads import read_record
+    from rocketcompat.inspect.batch_queues import views_of
+    from rocketcompat.reading.times import BOUNDARY_OF_COMPAT
+    from rocketcompat.reading.times import offset_by_time as search
 
     view = views_of(directory, topic, queue, trust=trust_queues).find(topic, queue)
     kind = BOUNDARY_OF_COMPAT[directory.config.compat] if boundary is None else boundary.value

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rocketcompat.cli.options import MESSAGE_COLUMNS, Given
-from tubestore.cli.arguments import parse_bound
-from tubestore.cli.columns import Row
-from tubestore.cli.output import Format, Summary, emit_rows, emit_tables
+from tubestore.cli.kit.arguments import parse_bound
+from tubestore.cli.kit.columns import Row
+from tubestore.cli.kit.output import Format, Summary, emit_rows, emit_tables
 
 if TYPE_CHECKING:
-    from rocketcompat.selection import Selection
+    from rocketcompat.inspect.selection import Selection
 
 Begin = Annotated[
     str | None,
@@ -29,7 +29,7 @@ Decompress = Annotated[
 
 def selection_of(*, begin: str | None, until: str | None, **conditions: Any) -> Selection:
     """Return what the options say, with the times as they were given."""
-    from rocketcompat.selection import Selection
+    from rocketcompat.inspect.selection import Selection
 
     return Selection(begin=parse_bound(begin), until=parse_bound(until), **conditions)
 
@@ -37,7 +37,7 @@ def selection_of(*, begin: str | None, until: str | None, **conditions: Any) -> 
 def emit_log(given: Given, wanted: Selection) -> None:
     """Print the records that are wanted."""
     directory = given.directory()
-    from rocketcompat.dump import dump_log, dump_tables
+    from rocketcompat.inspect.dump import dump_log, dump_tables
 
     summary = Summary()
 

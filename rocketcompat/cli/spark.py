@@ -13,10 +13,10 @@ import typer
 from rocketcompat.cli.checking import FINDING_COLUMNS
 from rocketcompat.cli.mending import ACTION_COLUMNS, QuarantineOption
 from rocketcompat.formats import TUBE_DIRECTORY
-from tubestore.cli.arguments import printing, say
-from tubestore.cli.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.output import emit_rows
-from tubestore.cli.spark_jobs import JobRun, job_command, spark_app, stats_columns
+from tubestore.cli.kit.arguments import printing, say
+from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
+from tubestore.cli.kit.output import emit_rows
+from tubestore.cli.kit.spark_jobs import JobRun, job_command, spark_app, stats_columns
 
 app = spark_app("Jobs over RocketMQ stores in Spark.")
 
@@ -138,5 +138,5 @@ def demo(
     ] = Path("demo-out"),
 ) -> None:
     """Audit the demo's stores in Spark. Prints statistics, converts one layout to the other."""
-    if importlib.import_module("rocketcompat.cli.demo_spark").run(out) is False:
+    if importlib.import_module("rocketcompat.cli.demo.spark").run(out) is False:
         raise Leave(1)

@@ -26,10 +26,10 @@ from rocketcompat.cli.selecting import (
     place_in_log,
     selection_of,
 )
-from tubestore.cli.columns import Row
-from tubestore.cli.errors import UsageMistake
-from tubestore.cli.output import Format, emit_rows
-from tubestore.cli.text import message_line, time_text
+from tubestore.cli.kit.columns import Row
+from tubestore.cli.kit.errors import UsageMistake
+from tubestore.cli.kit.output import Format, emit_rows
+from tubestore.cli.kit.text import message_line, time_text
 from tubestore.clock import SystemClock
 
 _LINES = (Format.TEXT, Format.JSONL, Format.CSV)
@@ -62,8 +62,8 @@ def tail(
         unpack=decompress,
     )  # fmt: skip
     directory = given.directory()
-    from rocketcompat.dump import message_rows
-    from rocketcompat.tail import Tail
+    from rocketcompat.inspect.dump import message_rows
+    from rocketcompat.inspect.tail import Tail
 
     source = Tail(directory, wanted)
 

@@ -1,8 +1,6 @@
 """Tasks of an audit: queues and index files against what the parts of the log say.
 
 What they find, and how they say it, is what `rocketcompat check` does: the same functions look.
-
-Next to read: `auditing.py`.
 """
 
 from __future__ import annotations
@@ -13,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.batch_queue_view import BatchQueueViews
-from rocketcompat.check_index import Keys, check_index_file
-from rocketcompat.check_queues import check_extensions, check_queue
-from rocketcompat.directory import Region, StoreDirectory
-from rocketcompat.findings import Finding, finding
+from rocketcompat.check.comparison import QueueComparison
+from rocketcompat.check.findings import Finding, finding
+from rocketcompat.check.index import Keys, check_index_file
+from rocketcompat.check.queues import check_extensions, check_queue
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY
-from rocketcompat.index_file import IndexFile
-from rocketcompat.index_items import IndexGeometry
-from rocketcompat.log_units import ScannedUnits
-from rocketcompat.queue_comparison import QueueComparison
-from rocketcompat.scanned_end import ScannedEnd
+from rocketcompat.index.index_file import IndexFile
+from rocketcompat.index.items import IndexGeometry
+from rocketcompat.inspect.batch_queues import BatchQueueViews
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.log_units import ScannedUnits
+from rocketcompat.inspect.scan import ScannedEnd
 from rocketcompat.spark.log_parts import ITEM_ROW, Array, Queue, items_in
 from rocketcompat.spark.rebuild_tasks import (
     PartPlace,

@@ -7,8 +7,6 @@
 The parts stand in `<root>/.tubestore/spark-audit/<job>/` meanwhile, where every node sees them;
 nothing else is written, and a broker may be at work. Shards beside the log are a tube root of
 their own: `tubestore spark audit STORE/tube`.
-
-Next to read: `audit_tasks.py`, `rocketcompat/check.py`.
 """
 
 from __future__ import annotations
@@ -20,18 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocketcompat import check
-from rocketcompat.check_index import known_geometry, no_index, region_finding
-from rocketcompat.check_queues import check_kinds
-from rocketcompat.directory import Region, StoreDirectory
-from rocketcompat.findings import Finding, finding
+from rocketcompat.check import whole as check
+from rocketcompat.check.findings import Finding, finding
+from rocketcompat.check.index import known_geometry, no_index, region_finding
+from rocketcompat.check.queues import check_kinds
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     INDEX_ITEM,
     OWN_DIRECTORY,
 )
-from rocketcompat.scanned_end import ScannedEnd
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.scan import ScannedEnd
 from rocketcompat.spark.audit_tasks import AuditJob, IndexFileSplit
 from rocketcompat.spark.log_parts import Queue, counts_of, items_in, shared_out
 from rocketcompat.spark.log_scanning import LogScan, ScannedLog, run_wave

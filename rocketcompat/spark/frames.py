@@ -1,7 +1,4 @@
-"""DataFrames over a RocketMQ store: options checked here, where the caller sees the error.
-
-Next to read: `source.py`.
-"""
+"""DataFrames over a RocketMQ store: options checked here, where the caller sees the error."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rocketcompat.directory import StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.spark.loads import RocketLoad
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import check_topics

@@ -6,8 +6,6 @@ by id, has its messages in that order. Where ids do not ascend (TubeMQ's own rep
 minutes) the messages of a shard keep their order, and those of different shards mix somehow.
 
 Nothing here imports Spark.
-
-Next to read: `tube_jobs.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +17,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from tubestore import kernels
-from tubestore.formats import DATA_HEADER
-from tubestore.records import ENTRY_SIZE
-from tubestore.shard_bytes import ShardBytes
+from tubestore.core import kernels
+from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.record.layouts import DATA_HEADER
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.segments.shard_bytes import ShardBytes
 from tubestore.spark.planning import Portion, ShardIndex, Split
-from tubestore.vfs import OsVfs, Vfs
 
 _ID = np.dtype(">i8")
 #: Messages that are looked at for each split that is made, about.

@@ -16,8 +16,6 @@ Offsets, sizes and times of the store, which a DataFrame over a store has, are g
 whose `state` is not ok is refused.
 
 Nothing here imports Spark.
-
-Next to read: `loads.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketcompat.formats import PROPERTY_KEYS, PROPERTY_TAGS
-from rocketcompat.message_rows import STATE_OK
+from rocketcompat.record.rows import STATE_OK
 from tubestore.errors import InvalidMessage
 from tubestore.spark.intake import (
     Taken,

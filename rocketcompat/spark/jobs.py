@@ -1,9 +1,7 @@
 """Jobs over RocketMQ stores: the log as shards of a tube root, every message once, in its order.
 
 A task takes a split of the log and stages tube records of it, the same that the store itself
-builds beside its log (`tube_layout.py`), byte for byte; the driver publishes all of them.
-
-Next to read: `tubestore/spark/jobs/running.py`.
+builds beside its log (`follower.py`), byte for byte; the driver publishes all of them.
 """
 
 from __future__ import annotations
@@ -16,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rocketcompat.columns import RecordColumns
-from rocketcompat.directory import StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import has_queue_unit
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.shards.record import to_tube
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, LogSplit, plan
 from rocketcompat.spark.reading import pieces, wanted
-from rocketcompat.tube_record import to_tube
 from tubestore.errors import CorruptRecord, InvalidName
-from tubestore.filenames import check_topic_name
-from tubestore.formats import PARTITIONS_PER_STORE, PAYLOAD_SIZE_MAX
+from tubestore.options import PARTITIONS_PER_STORE
+from tubestore.record.layouts import PAYLOAD_SIZE_MAX
+from tubestore.record.names import check_topic_name
 from tubestore.spark.jobs.publishing import (
     Published,
     load_arguments,
@@ -35,7 +34,7 @@ from tubestore.spark.jobs.publishing import (
 from tubestore.spark.jobs.running import Row, Told, silent
 from tubestore.spark.loads import Load
 from tubestore.spark.write_options import WriteOptions
-from tubestore.staging import StagedWriter
+from tubestore.staging.writer import StagedWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,8 +3,6 @@
 As `tubestore.spark.loads`, whose promises hold.
 
 Nothing here imports Spark.
-
-Next to read: `source.py`.
 """
 
 from __future__ import annotations
@@ -17,15 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 import rocketcompat
-from rocketcompat import bulk_loads
-from rocketcompat.bulk_loads import LogPublishResult
-from rocketcompat.log_jobs import LogRecords, StagedPiece
-from rocketcompat.log_staging import StagedLogWriter
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.spark.intake import RocketIntake
 from rocketcompat.spark.write_options import RocketWriteOptions
+from rocketcompat.staging import publish as bulk_loads
+from rocketcompat.staging.pieces import LogRecords, StagedPiece
+from rocketcompat.staging.publish import LogPublishResult
+from rocketcompat.staging.writer import StagedLogWriter
+from tubestore.core.vfs import OsVfs
 from tubestore.spark.loads import waited_for
-from tubestore.vfs import OsVfs
 
 
 @dataclass(frozen=True)

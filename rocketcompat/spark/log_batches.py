@@ -4,8 +4,6 @@ The chain of records is followed from where the batch before ended, so an end is
 record: nothing is half in a batch. Limits count records of all topics.
 
 Nothing here imports Spark.
-
-Next to read: `stream.py`.
 """
 
 from __future__ import annotations
@@ -15,16 +13,17 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rocketcompat.columns import RecordColumns
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.log_end import first_time
+from rocketcompat.commitlog.ending import first_time
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.record.columns import RecordColumns
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, LogSplit, log_end, plan_range
 from rocketcompat.spark.reading import pieces
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import Vfs
 from tubestore.errors import DataLoss, NotAStore
-from tubestore.filenames import OWN_DIRECTORY, STORE_FILE, join
+from tubestore.record.names import STORE_FILE
 from tubestore.spark.options import LATEST
-from tubestore.vfs import Vfs
 
 VERSION = 1
 

@@ -13,8 +13,6 @@ A stretch ends at a region that holds no records: from then on, missing queue of
 units that point to that region. Before the first one it is the last region of earlier splits.
 
 Nothing here imports Spark.
-
-Next to read: `rebuilding.py`.
 """
 
 from __future__ import annotations
@@ -29,11 +27,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from rocketcompat.batch_queue_table import batch_rows
-from rocketcompat.consume_queue_table import units_by_queue
-from rocketcompat.consume_queue_units import units_of
-from rocketcompat.directory import ENDS, Region, StoreDirectory
-from rocketcompat.dispatch_batch import batch_of_records
+from rocketcompat.dispatch.batch import batch_of_records
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BLANK,
@@ -41,9 +35,13 @@ from rocketcompat.formats import (
     CQ_UNIT,
     MAGIC_BLANK,
 )
+from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
 from rocketcompat.messages import DispatchBatch
-from tubestore.kernels import stable_order
-from tubestore.vfs import Vfs
+from rocketcompat.queues.batch_table import batch_rows
+from rocketcompat.queues.table import units_by_queue
+from rocketcompat.queues.units import units_of
+from tubestore.core.kernels import stable_order
+from tubestore.core.vfs import Vfs
 
 Array = np.ndarray[Any, Any]
 #: A unit's bytes and where it goes, its record's store time, and how many messages that holds.

@@ -1,8 +1,6 @@
 """The whole log scanned in tasks: the parts of its splits, and what the log is, joined.
 
 Nothing here imports Spark.
-
-Next to read: `rebuilding.py`, `auditing.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rocketcompat.directory import ENDS, Region, StoreDirectory
+from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
 from rocketcompat.spark.planning import LogPlan
 from rocketcompat.spark.rebuild_tasks import PartPlace, ScanJob, ScanSplit
 from tubestore.spark.jobs.running import Done, Job, Journal, Row, Told, run

@@ -1,8 +1,6 @@
 """Options of the source `rocketmq`: those of `tubestore.spark.options`, and what a log has besides.
 
 Nothing here imports Spark.
-
-Next to read: `planning.py`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ says nothing (files are pre-sized): what a live broker adds later, or has half w
 in a plan.
 
 Nothing here imports Spark.
-
-Next to read: `reading.py`.
 """
 
 from __future__ import annotations
@@ -16,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rocketcompat.columns import RecordColumns
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.log_scan import find_record
+from rocketcompat.commitlog.walk import find_record
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.record.columns import RecordColumns
 from rocketcompat.spark.options import RocketOptions
+from tubestore.core.vfs import Vfs
 from tubestore.errors import UnknownTopic
-from tubestore.vfs import Vfs
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,6 @@
 """What a task does with its split of the log: records in, columns out, some MiB at a time.
 
 Nothing here imports Spark.
-
-Next to read: `source.py`.
 """
 
 from __future__ import annotations
@@ -15,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketcompat.columns import RecordColumns
-from rocketcompat.directory import Region, StoreDirectory
-from rocketcompat.log_scan import scan
+from rocketcompat.commitlog.walk import scan
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.record.columns import RecordColumns
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogSplit
 from rocketcompat.spark.shapes import columns_of, unreadable
+from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, DataLoss
 from tubestore.spark.options import EARLIEST, LATEST, Offsets
 from tubestore.spark.shapes import Shape
-from tubestore.vfs import Vfs
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 Whatever a task makes stands in a file or a directory of its own, so one that runs twice disturbs
 nobody; its row names it, and the driver takes what the rows name (`rebuilding.py`).
-
-Next to read: `log_parts.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.batch_consume_queue import batch_units
-from rocketcompat.batch_queue_table import BatchQueueTable, queue_names
-from rocketcompat.consume_queue_table import ConsumeQueueTable
-from rocketcompat.consume_queue_units import Units
-from rocketcompat.directory import StoreDirectory
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
@@ -28,8 +21,13 @@ from rocketcompat.formats import (
     CQ_UNIT,
     INDEX_DIRECTORY,
 )
-from rocketcompat.index_file import IndexFile
-from rocketcompat.index_items import IndexGeometry
+from rocketcompat.index.index_file import IndexFile
+from rocketcompat.index.items import IndexGeometry
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.queues.batch_consume_queue import batch_units
+from rocketcompat.queues.batch_table import BatchQueueTable, queue_names
+from rocketcompat.queues.table import ConsumeQueueTable
+from rocketcompat.queues.units import Units
 from rocketcompat.spark.log_parts import (
     Array,
     Damaged,
@@ -40,8 +38,8 @@ from rocketcompat.spark.log_parts import (
     units_in,
     write_part,
 )
+from tubestore.core.vfs import OsVfs
 from tubestore.spark.jobs.running import Row, digest_of
-from tubestore.vfs import OsVfs
 
 _PARTS, _BUILT = "parts", "built"
 

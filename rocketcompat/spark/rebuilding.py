@@ -4,7 +4,7 @@
 2. A task a group of queues, and one an index file, build these from the parts, with the classes
    that the store itself uses. Which items are in which index file follows from their numbers.
 3. The driver, which holds the store's lock all the time, puts what was built in the place of what
-   was there: `rocketcompat.rebuild.install`, as the rebuild in one process does.
+   was there: `rocketcompat.repair.rebuild.install`, as the rebuild in one process does.
 
 Everything up to 3 stands in `<root>/.tubestore/spark-rebuild/<job>/`, with the journals of both
 waves: a job that was killed and is run again with its id does what is missing. A task writes into
@@ -12,8 +12,6 @@ a directory of its own, so one that runs twice disturbs nobody.
 
 Index files are named by the store time of their first item (a broker's are named by the time at
 which it made them), so a job that is taken up again gives them the same names.
-
-Next to read: `rebuild_tasks.py`, `rocketcompat/rebuild.py`.
 """
 
 from __future__ import annotations
@@ -27,20 +25,21 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocketcompat.batch_queue_table import BatchQueueTable
-from rocketcompat.consume_queue_table import ConsumeQueueTable
-from rocketcompat.directory import StoreDirectory
+from rocketcompat.files.lock import StoreLock
+from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
     OWN_DIRECTORY,
 )
-from rocketcompat.index_geometry import geometry_of
-from rocketcompat.index_items import IndexGeometry
-from rocketcompat.index_service import IndexService, index_file_name
-from rocketcompat.quarantine import Quarantine
-from rocketcompat.rebuild import Built, extension_size, install, structures_to_build
+from rocketcompat.index.index_service import IndexService, index_file_name
+from rocketcompat.index.items import IndexGeometry
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.index_geometry import geometry_of
+from rocketcompat.queues.batch_table import BatchQueueTable
+from rocketcompat.queues.table import ConsumeQueueTable
+from rocketcompat.repair.rebuild import Built, extension_size, install, structures_to_build
 from rocketcompat.spark.log_parts import counts_of, items_in, shared_out
 from rocketcompat.spark.log_scanning import LogScan, ScannedLog, run_wave
 from rocketcompat.spark.options import RocketOptions
@@ -51,7 +50,6 @@ from rocketcompat.spark.rebuild_tasks import (
     QueueFiles,
     QueueSplit,
 )
-from rocketcompat.store_lock import StoreLock
 from tubestore.spark.jobs import running
 from tubestore.spark.jobs.running import (
     Done,
@@ -76,7 +74,7 @@ _PLACING = "placing"
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was built: a row a structure, as `rocketcompat.rebuild` has them; rows of the tasks."""
+    """What was built: a row a structure, as `repair.rebuild` has them; rows of the tasks."""
 
     rows: list[Row]
     records: int
@@ -138,7 +136,7 @@ def rebuild(
     """Build queues and index of a RocketMQ store anew from its log; the old ones are kept aside.
 
     `structures` are names of `STRUCTURES`; without any, all that the store has. Queues get
-    extensions as in `rocketcompat.rebuild`.
+    extensions as in `rocketcompat.repair.rebuild`.
     Refused (StoreLocked) while a broker holds the store, which is locked until it is done. What
     was there goes into quarantine. `job_id` names what an interrupted run has done.
     """

@@ -3,8 +3,6 @@
 `columns_of` makes only the columns that are asked for.
 
 Nothing here imports Spark.
-
-Next to read: `reading.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rocketcompat.columns import RecordColumns
 from rocketcompat.formats import PROPERTY_KEYS
-from rocketcompat.message_rows import MESSAGE_SCHEMA, STATE_OK
-from rocketcompat.message_table import property_maps, table_of
-from tubestore.kernels import slices
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.record.message_table import property_maps, table_of
+from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK
+from tubestore.core.kernels import slices
 from tubestore.spark.shapes import BYTES, KAFKA_SCHEMA, TEXT, TIME, Shape, spark_type
 
 #: What a row has besides the columns of `message_rows`: of its properties, and as a time.

@@ -1,8 +1,6 @@
 """The data source `rocketmq`: a RocketMQ store, its CommitLog, as a DataFrame.
 
 As `tubestore.spark.source`, which says what runs where, and why nothing is pushed down.
-
-Next to read: `tubestore/spark/source.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from rocketcompat.directory import StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.spark.loads import RocketLoad
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import check_topics, plan

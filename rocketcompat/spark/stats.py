@@ -1,8 +1,6 @@
 """Statistics of a CommitLog from the heads of its records: by topic, queue and hour.
 
 Every record counts, the prepared and the rolled back ones too; bodies are not looked at.
-
-Next to read: `tubestore/spark/jobs/stats.py`.
 """
 
 from __future__ import annotations
@@ -13,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rocketcompat.columns import RecordColumns
-from rocketcompat.directory import StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.record.columns import RecordColumns
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, LogSplit, plan
 from rocketcompat.spark.reading import pieces

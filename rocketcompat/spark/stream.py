@@ -1,8 +1,6 @@
 """A RocketMQ store as a stream: the log is one sequence, so a position is one physical offset.
 
-    {"v": 1, "store": "<uuid or null>", "log": <physical offset>}
-
-Next to read: `source.py`, `tubestore/spark/triggers.py`.
+{"v": 1, "store": "<uuid or null>", "log": <physical offset>}
 """
 
 from __future__ import annotations

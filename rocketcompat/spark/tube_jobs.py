@@ -4,8 +4,6 @@ A task takes a range of message ids of all shards, makes log records of them in 
 ids and stages those; the driver publishes all of them, in the order of the ranges. Records that
 came from a log are what they were, byte for byte, but for their offsets, which the log gives: a
 log that was converted to shards and back is the same.
-
-Next to read: `id_splits.py`, `../tube_to_log.py`.
 """
 
 from __future__ import annotations
@@ -18,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rocketcompat.columns import RecordColumns
-from rocketcompat.log_staging import StagedLogWriter, blocks_of
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.shards.to_log import to_log
 from rocketcompat.spark.id_splits import by_ids
 from rocketcompat.spark.loads import RocketLoad
 from rocketcompat.spark.write_options import STORE_TABLE, RocketWriteOptions
-from rocketcompat.tube_to_log import to_log
+from rocketcompat.staging.writer import StagedLogWriter, blocks_of
+from tubestore.core.kernels import Int64s, bytes_of, offsets_of
 from tubestore.errors import InvalidOption
-from tubestore.kernels import Int64s, bytes_of, offsets_of
 from tubestore.spark.jobs.compact import sound_columns
 from tubestore.spark.jobs.publishing import (
     Published,

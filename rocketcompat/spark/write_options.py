@@ -1,8 +1,6 @@
 """Options of what is written into a RocketMQ store; read as those of `options.py`.
 
 Nothing here imports Spark.
-
-Next to read: `intake.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rocketcompat.directory import StoreDirectory
 from rocketcompat.formats import COMMIT_LOG_DIRECTORY
-from rocketcompat.index_geometry import writing_config
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.index_geometry import writing_config
 from rocketcompat.options import MessageStoreConfig
 from tubestore.errors import InvalidMessage, InvalidOption
 from tubestore.spark.options import Option, count, local_path, one_of, size, text

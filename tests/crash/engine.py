@@ -16,11 +16,11 @@ from tests.crash.invariants import Found, check_history, found_row
 from tests.crash.run import RandomRun, body_of
 from tests.crash.shards import check_agrees, index_end, read_shards
 from tubestore.clock import ManualClock
-from tubestore.formats import INDEX_ENTRY
+from tubestore.core.vfs import Vfs
 from tubestore.options import DURABILITIES, Durability
-from tubestore.staging import StagedWriter
+from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.staging.writer import StagedWriter
 from tubestore.testing import MemoryVfs
-from tubestore.vfs import Vfs
 
 ROOT = "/store"
 SETTINGS: dict[str, Any] = {

@@ -20,8 +20,8 @@ from rocketcompat.formats import (
     MESSAGE_HEAD,
     parse_properties,
 )
-from tubestore.formats import java_hash
-from tubestore.vfs import Vfs
+from tubestore.core.java_hash import java_hash
+from tubestore.core.vfs import Vfs
 
 
 class LogRecord(NamedTuple):

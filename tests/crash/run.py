@@ -9,8 +9,8 @@ from random import Random
 from tests.crash.book import Book, Promise, Promises
 from tests.crash.invariants import Found
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import Vfs
 from tubestore.testing import MemoryVfs
-from tubestore.vfs import Vfs
 
 
 def body_of(number: int, random: Random) -> bytes:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from rocketcompat.tube_layout import TubeLayout
-from tubestore.formats import INDEX_ENTRY
+from rocketcompat.shards.follower import TubeLayout
 from tubestore.options import StoreOptions
+from tubestore.record.layouts import INDEX_ENTRY
 
 IDENTITY = "00000000-0000-4000-8000-000000000000"
 #: Shards of the full stack: so small that a dozen messages roll their files.
@@ -47,8 +47,8 @@ def quick_and_quiet() -> Iterator[None]:
     finders = [_NotInstalled(), *sys.meta_path]
     with (
         mock.patch.object(sys, "meta_path", finders),
-        mock.patch("tubestore.store_directory.uuid.uuid4", _identity),
-        mock.patch("rocketcompat.parts.TubeLayout", _small_shards),
+        mock.patch("tubestore.store.directory.uuid.uuid4", _identity),
+        mock.patch("rocketcompat.store.structures.TubeLayout", _small_shards),
     ):
         logging.disable(logging.CRITICAL)
         try:

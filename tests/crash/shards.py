@@ -12,16 +12,16 @@ from typing import Any
 
 from tests.crash.book import Book
 from tests.crash.invariants import Found, found_row
-from tubestore.check import Reason, check
+from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord
-from tubestore.formats import (
+from tubestore.offline.check import Reason, check
+from tubestore.record.layouts import (
     CHECKSUM_MASK,
     DATA_HEADER,
     FLAG_HAS_ATTRIBUTES,
     INDEX_ENTRY,
     TOKEN_MESSAGE,
 )
-from tubestore.vfs import Vfs
 
 
 def read_shards(

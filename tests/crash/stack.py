@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import rocketcompat
-from rocketcompat.check import check_store
-from rocketcompat.directory import StoreDirectory
+from rocketcompat.check.whole import check_store
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import Message
 from rocketcompat.options import MessageStoreConfig
 from tests.crash.book import Book, Promise, Promises, Sent, raised
@@ -21,8 +21,8 @@ from tests.crash.rocket_files import Log, LogRecord, read_index, read_log, read_
 from tests.crash.run import RandomRun, body_of
 from tests.crash.shards import check_agrees, read_shards
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import Vfs
 from tubestore.testing import MemoryVfs
-from tubestore.vfs import Vfs
 
 ROOT = "/store"
 TUBE = f"{ROOT}/tube"

@@ -14,18 +14,21 @@ from typing import Any
 import pytest
 
 import rocketcompat
-from rocketcompat import Message, MessageStoreConfig, bulk_loads, log_job_recovery, log_tails
-from rocketcompat.check import check_store
-from rocketcompat.columns import RecordColumns
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.log_jobs import LogRecords, StagedPiece
-from rocketcompat.log_staging import StagedLogWriter
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.check.whole import check_store
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.staging import publish as bulk_loads
+from rocketcompat.staging import roll_forward as log_job_recovery
+from rocketcompat.staging import tails as log_tails
+from rocketcompat.staging.pieces import LogRecords, StagedPiece
+from rocketcompat.staging.writer import StagedLogWriter
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.crash.explore import is_thorough
 from tests.crash.publishing import explore_publishing, leave_record_unsynced
 from tubestore.clock import ManualClock
-from tubestore.commit_records import JobRecords
-from tubestore.job_ids import JobIds
+from tubestore.staging.commit_records import JobRecords
+from tubestore.staging.job_ids import JobIds
 from tubestore.testing import CrashState, Journal, LyingVfs, MemoryVfs
 
 ROOT = "/store"

@@ -20,14 +20,16 @@ from tests.crash.explore import is_thorough
 from tests.crash.publishing import explore_publishing, leave_record_unsynced
 from tests.crash.shards import read_shards
 from tests.support.tube import columns_of, make_row
-from tubestore import job_recovery, placing, publish
-from tubestore.check import check
 from tubestore.clock import ManualClock
-from tubestore.commit_records import CommitRecords, Horizon
-from tubestore.job_files import StagedFile
-from tubestore.job_ids import JobIds
+from tubestore.offline.check import check
 from tubestore.options import StoreOptions
-from tubestore.staging import StagedWriter
+from tubestore.staging import placing
+from tubestore.staging import roll_forward as job_recovery
+from tubestore.staging.commit_records import CommitRecords, Horizon
+from tubestore.staging.job_files import StagedFile
+from tubestore.staging.job_ids import JobIds
+from tubestore.staging.writer import StagedWriter
+from tubestore.store import publish
 from tubestore.testing import CrashState, Journal, LyingVfs, MemoryVfs
 
 JOBS = ("load:1", "load:2")

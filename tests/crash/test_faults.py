@@ -21,9 +21,9 @@ from tests.crash.book import Book, Promise, due, promises_at
 from tests.crash.explore import Subject, seed_from_environment
 from tests.crash.run import RandomRun
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import Vfs
 from tubestore.errors import TubeStoreError
 from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
-from tubestore.vfs import Vfs
 
 FAULTS = int(os.environ.get("FAULTS", "60"))
 STEPS = 25

@@ -13,16 +13,20 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from rocketcompat import flush, mapped_file
-from rocketcompat.progress import Mark, Progress
-from rocketcompat.store_lock import StoreLock, is_unwritten
+from rocketcompat.files import mapped_file
+from rocketcompat.files.lock import StoreLock, is_unwritten
+from rocketcompat.files.progress import Mark, Progress
+from rocketcompat.store import flush
 from tests.crash import engine, shards, stack
 from tests.crash.explore import Broken, Explorer, Subject
-from tubestore import kernels, reconcile, records, recovery, redo, removal, segment
-from tubestore.formats import DATA_HEADER
-from tubestore.read_path import ShardView
+from tubestore.core import kernels
+from tubestore.core.vfs import Vfs
+from tubestore.journal import redo
+from tubestore.reading.view import ShardView
+from tubestore.record import records
+from tubestore.record.layouts import DATA_HEADER
+from tubestore.segments import reconcile, recovery, removal, segment
 from tubestore.testing import LyingVfs, MemoryVfs
-from tubestore.vfs import Vfs
 
 LOOKED_AT_MOST = 4000
 ENGINE = Subject("engine", engine.EngineRun, engine.check_state)
@@ -86,7 +90,7 @@ def test_a_skipped_fsync_of_the_journal_is_found() -> None:
 
 
 def test_a_journal_that_is_not_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tubestore.open_shards.read_journal", lambda vfs, root: None)
+    monkeypatch.setattr("tubestore.store.shards.read_journal", lambda vfs, root: None)
     states_until_found(ENGINE, "lost|running on")  # a reader, which reads it, may say so first
 
 
@@ -110,12 +114,14 @@ def test_a_skipped_fsync_of_the_log_is_found() -> None:
 def test_a_lock_whose_lost_content_voids_the_marks_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rocketcompat.writer.StoreLock", RewritingLock)
+    monkeypatch.setattr("rocketcompat.store.opening.StoreLock", RewritingLock)
     states_until_found(Subject("stack", LyingLockRun, stack.check_state), "properties were lost")
 
 
 def test_a_skipped_sync_of_a_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tubestore.file_store.MsgFileStore._sync_directories", lambda self: None)
+    monkeypatch.setattr(
+        "tubestore.segments.file_store.MsgFileStore._sync_directories", lambda self: None
+    )
     states_until_found(ENGINE, "lost")
 
 
@@ -188,7 +194,7 @@ def test_an_index_that_goes_before_its_data_is_found(monkeypatch: pytest.MonkeyP
                 sync(files.index.directory)
         return honest(files, data_offset, now_ms=now_ms, sync=sync)
 
-    monkeypatch.setattr("tubestore.message_store.remove_below", careless)
+    monkeypatch.setattr("tubestore.shard.message_store.remove_below", careless)
     words = "no entry|no record|moved|twice|invented|something else|check finds|damage"
     states_until_found(ENGINE, words)
 

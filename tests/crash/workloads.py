@@ -15,14 +15,14 @@ import rocketcompat
 import tubestore
 from rocketcompat.messages import Message
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.put_status import PutStatus
+from rocketcompat.store.put_status import PutStatus
 from tests.crash.ledger import Entry, Ledger, Row, engine_rows, rocket_rows
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import Vfs, VfsLock
 from tubestore.errors import DiskFull, TubeStoreError
 from tubestore.options import Durability
 from tubestore.testing import FaultyVfs
 from tubestore.testing.faults import Fault
-from tubestore.vfs import Vfs, VfsLock
 
 #: Calls that take room on the disk.
 TAKES_ROOM = {

@@ -14,17 +14,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import tubestore
-from rocketcompat.check import check
-from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.check.whole import check
 from rocketcompat.formats import TOPIC_SIZE_MAX
 from rocketcompat.messages import GetMessageStatus, Message, MessageRecord
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.crash.rocket_files import read_index, read_queues
 from tests.interop.drivers import Row, bytes_of, of_kind
 from tests.interop.rocket_messages import SETTINGS, columns_of
 from tests.support.rocket_golden import same_host
-from tubestore.check import check as check_tube
-from tubestore.formats import java_hash
-from tubestore.vfs import OsVfs
+from tubestore.core.java_hash import java_hash
+from tubestore.core.vfs import OsVfs
+from tubestore.offline.check import check as check_tube
 
 Place = tuple[str, int]
 #: What the driver's `append` gives every message and does not tell.

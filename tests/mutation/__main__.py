@@ -1,4 +1,4 @@
-"""Which changes of a module no test notices: `make mutants ARGS="rocketcompat.flush --count 9"`."""
+"""Which changes of a module no test notices: `make mutants ARGS="MODULE --count 9"`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.mutation.mutants import files_about, module_path, try_mutants
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit code, 1 if a mutant survived."""
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
-    parser.add_argument("module", help="rocketcompat.flush, or the path of its file")
+    parser.add_argument("module", help="rocketcompat.store.flush, or the path of its file")
     parser.add_argument("tests", nargs="*", help="by default those with its name or that import it")
     parser.add_argument("--count", type=int, help="so many mutants, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="which ones")

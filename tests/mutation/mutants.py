@@ -123,7 +123,9 @@ def module_path(name: str) -> Path:
     ]
     if len(found) != 1:
         named = ", ".join(map(str, sorted(found))) or "no module"
-        raise ValueError(f"{name}: {named}; name one, as in tubestore.redo or tubestore/redo.py")
+        raise ValueError(
+            f"{name}: {named}; name one, as in tubestore.journal.redo or tubestore/journal/redo.py"
+        )
     return found[0]
 
 

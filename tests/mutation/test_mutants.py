@@ -28,13 +28,25 @@ def test_the_second_is_larger():
 """
 #: What a store rests on: of each a few mutants are tried.
 MODULES = (
-    "rocketcompat.codec", "rocketcompat.commit_log", "rocketcompat.consume_queue",
-    "rocketcompat.consume_queue_units", "rocketcompat.dispatch", "rocketcompat.flush",
-    "rocketcompat.cleaning", "rocketcompat.index_file", "rocketcompat.log_end",
-    "rocketcompat.recovery", "tubestore.group_commit", "tubestore.journalled",
-    "tubestore.reconcile", "tubestore.recovery", "tubestore.redo", "tubestore.removal",
-    "tubestore.root_journal", "tubestore.segment_list",
-)  # fmt: skip
+    "rocketcompat.record.codec",
+    "rocketcompat.commitlog.commit_log",
+    "rocketcompat.queues.consume_queue",
+    "rocketcompat.queues.units",
+    "rocketcompat.dispatch.dispatcher",
+    "rocketcompat.store.flush",
+    "rocketcompat.store.cleaning",
+    "rocketcompat.index.index_file",
+    "rocketcompat.commitlog.ending",
+    "rocketcompat.store.recovery",
+    "tubestore.core.group_commit",
+    "tubestore.journal.journalled",
+    "tubestore.segments.reconcile",
+    "tubestore.segments.recovery",
+    "tubestore.journal.redo",
+    "tubestore.segments.removal",
+    "tubestore.journal.root_journal",
+    "tubestore.segments.segment_list",
+)
 EACH = 3
 #: Mutants that do the same as the module are among them, and a change of it draws others.
 SURVIVING_AT_MOST = 0.15
@@ -98,8 +110,12 @@ def test_the_time_box_ends_a_run(
 
 
 def test_a_module_is_named_in_several_ways_and_its_tests_are_those_that_import_it() -> None:
-    flush = Path("rocketcompat/flush.py")
-    assert module_path("rocketcompat.flush") == module_path("rocketcompat/flush.py") == flush
+    flush = Path("rocketcompat/store/flush.py")
+    assert (
+        module_path("rocketcompat.store.flush")
+        == module_path("rocketcompat/store/flush.py")
+        == flush
+    )
     assert files_about(flush)[0] == "tests/test_rocket_flush.py"
     with pytest.raises(ValueError, match="no module"):
         module_path("no_such_module")

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.dump import dump_tables
-from rocketcompat.message_rows import MESSAGE_SCHEMA
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.dump import dump_tables
+from rocketcompat.record.rows import MESSAGE_SCHEMA
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, plan
 from rocketcompat.spark.reading import LogReading

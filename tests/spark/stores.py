@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 import tubestore
+from tubestore.core.vfs import Vfs
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Plan, plan
 from tubestore.spark.reading import Reading
 from tubestore.spark.shapes import TUBESTORE, Shape
-from tubestore.vfs import Vfs
 
 T0 = 1_700_000_000_000
 #: Small files, so that a store of a few thousand messages has many.

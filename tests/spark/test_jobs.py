@@ -17,18 +17,18 @@ import pytest
 import tubestore
 from tests.spark.stores import T0, planned, scanned_rows, write_store
 from tests.test_journalled import TOPICS, bodies, mixed
-from tubestore import placing
-from tubestore.check import check
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidOption
-from tubestore.formats import DATA_HEADER
+from tubestore.offline.check import check
+from tubestore.record.layouts import DATA_HEADER
 from tubestore.spark.jobs import audit as audit_module
 from tubestore.spark.jobs import compact as compact_module
 from tubestore.spark.jobs import parquet as parquet_module
 from tubestore.spark.jobs import running
 from tubestore.spark.jobs import stats as stats_module
 from tubestore.spark.jobs.publishing import staged_row
-from tubestore.staging import StagedWriter
+from tubestore.staging import placing
+from tubestore.staging.writer import StagedWriter
 
 pytestmark = pytest.mark.usefixtures("small_waves")
 COUNT = 1200
@@ -254,7 +254,7 @@ def test_a_sound_store_has_no_findings(root: Path, monkeypatch: pytest.MonkeyPat
     assert result.bytes == size
 
 
-#: What stands nowhere else, and has no checksum (see `check.py`).
+#: What stands nowhere else, and has no checksum (see `whole.py`).
 UNSEEN = {"report_address", "msg_id", "flag"}
 
 

@@ -11,9 +11,8 @@ import pytest
 
 import tubestore
 from tests.spark.stores import T0, scanned_rows, write_store
-from tubestore.check import check
 from tubestore.clock import ManualClock
-from tubestore.commit_records import CommitRecords
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import (
     InvalidMessage,
     InvalidName,
@@ -22,9 +21,10 @@ from tubestore.errors import (
     StoreLocked,
     UnknownTopic,
 )
+from tubestore.offline.check import check
 from tubestore.spark.loads import Load
 from tubestore.spark.write_options import WriteOptions
-from tubestore.vfs import OsVfs
+from tubestore.staging.commit_records import CommitRecords
 
 
 def batch(first: int, count: int, **columns: Any) -> pa.RecordBatch:
@@ -82,7 +82,7 @@ def test_a_batch_that_comes_again_with_the_same_rows_does_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not run_batch(tmp_path, [items(0, 10), items(10, 10)], "copy:0").replayed
-    monkeypatch.setattr("tubestore.staging.SystemClock", lambda: ManualClock(T0))
+    monkeypatch.setattr("tubestore.staging.writer.SystemClock", lambda: ManualClock(T0))
     # In another order, in other tasks, at another time.
     assert run_batch(tmp_path, [items(10, 10), items(0, 5), items(5, 5)], "copy:0").replayed
     assert len(bodies(tmp_path)) == 20
@@ -126,7 +126,7 @@ def test_a_name_of_batches_belongs_to_the_query_that_has_it(tmp_path: Path, numb
 def test_what_the_newest_batch_had_is_known_when_its_record_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tubestore.commit_records.RECORDS_KEPT", 3)
+    monkeypatch.setattr("tubestore.staging.commit_records.RECORDS_KEPT", 3)
     for n in range(3):
         run_batch(tmp_path, [items(n, 10)], f"copy:{n}")
     for n in range(8):
@@ -213,14 +213,14 @@ def test_giving_up_leaves_a_job_alone_that_is_half_published(
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tubestore.publish.roll_forward", killed)
+    monkeypatch.setattr("tubestore.store.publish.roll_forward", killed)
     with pytest.raises(KeyboardInterrupt):
         load.publish("j", staged)
     monkeypatch.undo()
     load.abort("j")
     assert load.publish("j", staged).replayed  # opening brought it to its end
     assert len(bodies(tmp_path)) == 10
-    assert CommitRecords(tubestore.vfs.OsVfs(), str(tmp_path)).pending() is None
+    assert CommitRecords(tubestore.core.vfs.OsVfs(), str(tmp_path)).pending() is None
 
 
 def test_a_load_waits_for_a_writer_and_then_says_who_is_in_the_way(tmp_path: Path) -> None:

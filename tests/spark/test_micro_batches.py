@@ -15,14 +15,14 @@ import tubestore
 from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, write_store
 from tests.test_journalled import TOPICS, killed, mixed, open_store
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import DataLoss, NotAStore, OffsetOutOfRange
-from tubestore.leases import read_leases
 from tubestore.spark.holding import TTL_MS, StreamLease
 from tubestore.spark.lag import lag_behind, position_of
 from tubestore.spark.micro_batches import MicroBatches, Position
 from tubestore.spark.options import ReadOptions
+from tubestore.store.leases import read_leases
 from tubestore.testing import MemoryVfs
-from tubestore.vfs import OsVfs
 
 Rows = list[dict[str, Any]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tubestore.errors import InvalidOption
-from tubestore.formats import key_code_of
+from tubestore.record.layouts import key_code_of
 from tubestore.spark.options import LATEST, TABLE, ReadOptions, markdown
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import tubestore
 from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, write_store
 from tests.test_journalled import TOPICS, killed, mixed, open_store
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import DataLoss, InvalidOption, NotAStore, OffsetOutOfRange, UnknownTopic
-from tubestore.formats import key_code_of
+from tubestore.record.layouts import key_code_of
 from tubestore.spark.options import ReadOptions
-from tubestore.staging import StagedWriter
+from tubestore.staging.writer import StagedWriter
 from tubestore.testing import MemoryVfs
-from tubestore.vfs import OsVfs
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import pytest
 import tubestore
 from tests.spark.stores import planned, read_plan, scanned_rows, write_store
 from tests.support.golden import TUBE_VERSION, GoldenFactory, tube_scenarios
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import CorruptRecord, InvalidOption, TubeStoreError
 from tubestore.messages import MESSAGE_SCHEMA
-from tubestore.shard_bytes import ShardBytes
-from tubestore.shard_files import find_shards
+from tubestore.segments.listing import find_shards
+from tubestore.segments.shard_bytes import ShardBytes
 from tubestore.spark.reading import Reading
 from tubestore.spark.shapes import KAFKA, TUBESTORE
-from tubestore.vfs import OsVfs
 
 
 @pytest.fixture

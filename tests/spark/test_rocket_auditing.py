@@ -11,7 +11,7 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message
-from rocketcompat.check import check
+from rocketcompat.check.whole import check
 from rocketcompat.spark.audit_tasks import AuditJob
 from rocketcompat.spark.auditing import WORK_DIRECTORY, audit
 from tests.spark.rocket_stores import CONFIG, dumped, write_rocket_store

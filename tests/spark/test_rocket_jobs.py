@@ -11,7 +11,7 @@ from rocketcompat.spark import jobs
 from rocketcompat.spark.stats import stats
 from tests.spark.rocket_stores import dumped, write_rocket_store
 from tests.spark.stores import scanned_rows
-from tubestore.check import check
+from tubestore.offline.check import check
 from tubestore.spark.jobs.stats import HOUR_MS
 
 pytestmark = pytest.mark.usefixtures("small_waves")

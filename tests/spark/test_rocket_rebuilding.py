@@ -13,20 +13,20 @@ import pytest
 
 import rocketcompat
 from rocketcompat import BatchItem, Message, MessageBatch
-from rocketcompat.check import check
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.progress import ProgressFile
-from rocketcompat.quarantine import Quarantine
-from rocketcompat.rebuild import rebuild as rebuild_here
-from rocketcompat.rebuild import structures_to_build
+from rocketcompat.check.whole import check
+from rocketcompat.files.progress import ProgressFile
+from rocketcompat.files.quarantine import Quarantine
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.repair.rebuild import rebuild as rebuild_here
+from rocketcompat.repair.rebuild import structures_to_build
 from rocketcompat.spark import rebuilding
 from rocketcompat.spark.rebuild_tasks import BuildJob, ScanJob
 from rocketcompat.spark.rebuilding import STRUCTURES, plan_rebuild, rebuild
 from tests.spark.rocket_stores import CONFIG, write_rocket_store
 from tests.support.golden import ROCKET_VERSIONS, unpack
 from tubestore.clock import SystemClock
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import InvalidMessage, StoreLocked
-from tubestore.vfs import OsVfs
 
 pytestmark = pytest.mark.usefixtures("small_waves")
 COUNT = 1500

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import rocketcompat
-from rocketcompat.check import check
+from rocketcompat.check.whole import check
 from rocketcompat.spark.loads import RocketLoad
 from rocketcompat.spark.shapes import ROCKETMQ_SCHEMA
 from rocketcompat.spark.write_options import RocketWriteOptions
@@ -185,7 +185,7 @@ def test_rows_that_cannot_be_taken_leave_nothing(
 
 def test_a_driver_that_dies_behind_the_record_has_published(tmp_path: Path) -> None:
     write_rocket_store(tmp_path, 10)
-    dies = mock.patch("rocketcompat.bulk_loads.roll_forward", side_effect=OSError("killed"))
+    dies = mock.patch("rocketcompat.staging.publish.roll_forward", side_effect=OSError("killed"))
     with dies, pytest.raises(StoreFailed):
         run(tmp_path, [batch(0, 2000)])
     load_of(tmp_path, batch(0, 1).schema).abort("j")  # as Spark does: it must not help

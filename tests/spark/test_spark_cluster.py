@@ -17,7 +17,7 @@ from tests.spark.rocket_stores import dumped
 from tests.spark.stores import scanned_rows, write_store
 from tests.spark.test_rocket_writing import SMALL
 from tests.spark.test_spark_rocket_write import verify_log
-from tubestore.check import check
+from tubestore.offline.check import check
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 COUNT = 8000

@@ -10,7 +10,7 @@ from tests.spark.cluster import JAVA_OPTIONS, REPOSITORY, Driver
 from tests.spark.stores import scanned_rows
 from tests.spark.test_rocket_writing import SMALL
 from tests.spark.test_spark_rocket_write import verify
-from tubestore.check import check
+from tubestore.offline.check import check
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.xdist_group("spark")]
 COUNT = 3000

@@ -13,7 +13,7 @@ import pytest
 from tests.spark.cluster import JAVA_OPTIONS, REPOSITORY
 from tests.spark.stores import scanned_rows, write_store
 from tests.spark.test_pages import PAGE
-from tubestore.check import check
+from tubestore.offline.check import check
 from tubestore.spark import java
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]

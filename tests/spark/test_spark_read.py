@@ -11,7 +11,7 @@ import pytest
 from tests.spark.stores import T0, scanned_rows, write_store
 from tests.support.golden import TUBE_VERSION, GoldenFactory
 from tubestore.errors import InvalidOption, NotAStore, UnknownTopic
-from tubestore.formats import key_code_of
+from tubestore.record.layouts import key_code_of
 
 
 @pytest.fixture

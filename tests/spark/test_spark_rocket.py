@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 import rocketcompat.cli
-import rocketcompat.cli.demo
-import tubestore.cli.demo
-from rocketcompat.cli import demo_spark
-from rocketcompat.message_rows import MESSAGE_SCHEMA
+import rocketcompat.cli.demo.run
+import tubestore.cli.demo.run
+from rocketcompat.cli.demo import spark as demo_spark
+from rocketcompat.record.rows import MESSAGE_SCHEMA
 from tests.spark.rocket_stores import dumped, of_dump, write_rocket_store
 from tests.spark.stores import scanned_rows
 from tests.spark.test_rocket_rebuilding import files_of
 from tests.support.command import run_command
 from tests.support.golden import ROCKET_VERSIONS, unpack
-from tubestore.check import check
-from tubestore.cli.errors import UsageMistake
+from tubestore.cli.kit.errors import UsageMistake
 from tubestore.errors import TubeStoreError
-from tubestore.shard_files import find_shards
+from tubestore.offline.check import check
+from tubestore.segments.listing import find_shards
 
 COUNT = 600
 
@@ -189,8 +189,8 @@ def test_the_demos_stores_are_worked_on(
 
     monkeypatch.setattr(type(spark), "stop", lambda self: None)  # it is everybody's
     console = Console(file=io.StringIO(), width=200)
-    tubestore.cli.demo.run(out=tmp_path, lines=3000, partitions=20, console=console)
-    rocketcompat.cli.demo.run(out=tmp_path, lines=3000, console=console)
+    tubestore.cli.demo.run.run(out=tmp_path, lines=3000, partitions=20, console=console)
+    rocketcompat.cli.demo.run.run(out=tmp_path, lines=3000, console=console)
     said = Console(file=io.StringIO(), width=200)
     assert demo_spark.run(tmp_path, said)
     text = said.file.getvalue()  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rocketcompat.check import check
+from rocketcompat.check.whole import check
 from tests.spark.rocket_stores import dumped, write_rocket_store
 from tests.spark.test_rocket_writing import GEOMETRY, SMALL
 from tubestore.errors import InvalidMessage

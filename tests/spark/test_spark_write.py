@@ -10,8 +10,8 @@ import pytest
 
 import tubestore
 from tests.spark.stores import scanned_rows, write_store
-from tubestore.check import check
 from tubestore.errors import InvalidMessage
+from tubestore.offline.check import check
 
 COUNT = 4000
 

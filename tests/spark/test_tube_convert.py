@@ -11,7 +11,7 @@ import pytest
 import rocketcompat
 import tubestore
 from rocketcompat import Message
-from rocketcompat.check import check
+from rocketcompat.check.whole import check
 from rocketcompat.spark.id_splits import by_ids
 from rocketcompat.spark.jobs import convert
 from rocketcompat.spark.tube_jobs import convert_tube, plan_tube_convert

@@ -6,10 +6,10 @@ import errno
 import os
 from typing import Any
 
-from tubestore.layout import Buffer
+from tubestore.core.layout import Buffer
+from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.testing import FaultyVfs
 from tubestore.testing.faults import FaultyFile
-from tubestore.vfs import Vfs, VfsFile
 
 BLOCK = 4096
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import rocketcompat
 from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig
-from rocketcompat.codec import decode_one
-from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.formats import parse_properties
+from rocketcompat.record.codec import decode_one
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import Golden, Row
 from tests.support.rocket_golden import config_of
 from tubestore.clock import ManualClock

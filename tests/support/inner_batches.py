@@ -6,8 +6,8 @@ from typing import Any
 
 import rocketcompat
 from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig
-from rocketcompat.batch_consume_queue import BatchConsumeQueue
-from rocketcompat.default_message_store import DefaultMessageStore
+from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
+from rocketcompat.store.default_message_store import DefaultMessageStore
 
 CONFIG = MessageStoreConfig(
     compat="5.3.3",

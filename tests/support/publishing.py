@@ -9,12 +9,12 @@ import pytest
 
 import tubestore
 from tubestore.clock import ManualClock
-from tubestore.job_files import StagedFile
+from tubestore.core.vfs import Vfs
 from tubestore.options import StoreOptions
-from tubestore.records import ENTRY_SIZE
-from tubestore.staging import StagedWriter
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.staging.job_files import StagedFile
+from tubestore.staging.writer import StagedWriter
 from tubestore.testing import MemoryVfs
-from tubestore.vfs import Vfs
 
 ROOT = "/store"
 

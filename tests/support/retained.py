@@ -6,9 +6,9 @@ from typing import Any
 
 import tubestore
 from tubestore.clock import ManualClock
-from tubestore.manager import MessageStoreManager
-from tubestore.records import ENTRY_SIZE
-from tubestore.topic import Topic
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic import Topic
 
 HOUR = 3_600_000
 #: Five messages of 100 bytes and their headers fill a data file, seven entries an index file.

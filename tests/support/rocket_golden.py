@@ -9,11 +9,11 @@ from typing import Any
 
 import rocketcompat
 from rocketcompat import MessageStoreConfig
-from rocketcompat.codec import decode_one
-from rocketcompat.default_message_store import DefaultMessageStore
 from rocketcompat.formats import decode_host
 from rocketcompat.messages import MessageRecord
-from rocketcompat.recovery import sound_pieces
+from rocketcompat.record.codec import decode_one
+from rocketcompat.store.default_message_store import DefaultMessageStore
+from rocketcompat.store.recovery import sound_pieces
 from tests.support.golden import Answers, Golden
 from tubestore.errors import TubeStoreError
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.index_items import IndexGeometry
-from rocketcompat.index_service import IndexService
+from rocketcompat.index.index_service import IndexService
+from rocketcompat.index.items import IndexGeometry
 from tubestore.clock import ManualClock
-from tubestore.vfs import Vfs
+from tubestore.core.vfs import Vfs
 
 DIRECTORY = "/store/index"
 Key = tuple[int, int, int]  # hash, physical offset, store time

@@ -8,16 +8,16 @@ import pytest
 
 import rocketcompat
 from rocketcompat import MessageStoreConfig
-from rocketcompat.check import check_store
-from rocketcompat.columns import RecordColumns
-from rocketcompat.default_message_store import DefaultMessageStore
-from rocketcompat.directory import StoreDirectory
-from rocketcompat.log_jobs import StagedPiece
-from rocketcompat.log_staging import StagedLogWriter
+from rocketcompat.check.whole import check_store
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.staging.pieces import StagedPiece
+from rocketcompat.staging.writer import StagedLogWriter
+from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.rocket_cli import command_fixture  # noqa: F401
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import Vfs
 from tubestore.testing import MemoryVfs
-from tubestore.vfs import Vfs
 
 ROOT = "/store"
 

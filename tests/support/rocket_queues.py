@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rocketcompat.consume_queue import ConsumeQueue
-from rocketcompat.consume_queue_table import ConsumeQueueTable
-from tubestore.vfs import Vfs
+from rocketcompat.queues.consume_queue import ConsumeQueue
+from rocketcompat.queues.table import ConsumeQueueTable
+from tubestore.core.vfs import Vfs
 
 
 def table_of(vfs: Vfs, file_size: int = 140) -> ConsumeQueueTable:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tubestore.manager import MessageStoreManager
-from tubestore.topic import Topic
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic import Topic
 
 T0 = 1_700_000_000_000
 

@@ -13,15 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore.clock import Clock, ManualClock
-from tubestore.columns import columns_for
-from tubestore.double_buffer import Background, DoubleBuffer
-from tubestore.file_store import MsgFileStore
-from tubestore.memory_pool import MemoryPool
-from tubestore.message_store import MessageStore
+from tubestore.core.memory_pool import MemoryPool
+from tubestore.core.vfs import Vfs
 from tubestore.messages import ALL_COLUMNS
 from tubestore.options import StoreOptions
-from tubestore.read_path import ShardView
-from tubestore.records import (
+from tubestore.reading.view import ShardView
+from tubestore.record.columns import columns_for
+from tubestore.record.records import (
     HEADER_SIZE,
     EncodedBatch,
     RecordColumns,
@@ -30,8 +28,10 @@ from tubestore.records import (
     pack_header,
     place_record,
 )
+from tubestore.segments.file_store import MsgFileStore
+from tubestore.shard.double_buffer import Background, DoubleBuffer
+from tubestore.shard.message_store import MessageStore
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.vfs import Vfs
 
 T0 = 1_700_000_000_000
 LOOPBACK = 127 << 24 | 1

@@ -23,6 +23,6 @@ from typing import NoReturn
 def main() -> NoReturn:
     """Run `tubestore` and leave the process with the contract's exit code."""
     from tubestore.cli.app import app
-    from tubestore.cli.errors import run
+    from tubestore.cli.kit.errors import run
 
     run(app, "tubestore")

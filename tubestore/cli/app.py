@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tubestore.cli.arguments import (
+from tubestore.cli.kit.arguments import (
     AcceptOption,
     AllOption,
     DurabilityName,
@@ -20,8 +20,8 @@ from tubestore.cli.arguments import (
     TopicOption,
     add_version,
 )
-from tubestore.cli.errors import Leave
-from tubestore.cli.output import (
+from tubestore.cli.kit.errors import Leave
+from tubestore.cli.kit.output import (
     Format,
     FormatOption,
     Int64,
@@ -71,7 +71,7 @@ def demo(
     """Write real lines, read them, kill a writer, recover, verify."""
     import importlib
 
-    good = importlib.import_module("tubestore.cli.demo").run(
+    good = importlib.import_module("tubestore.cli.demo.run").run(
         paths or (), out=out, partitions=partitions
     )
     if not keep:

@@ -8,14 +8,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from tubestore.cli.arguments import check_topic, emit_findings, emit_found, printing, say, watching
-from tubestore.cli.batches import emit_batches
-from tubestore.cli.columns import Column, Kind, Row
-from tubestore.cli.errors import EXIT_FINDINGS, Leave
+from tubestore.cli.kit.arguments import (
+    check_topic,
+    emit_findings,
+    emit_found,
+    printing,
+    say,
+    watching,
+)
+from tubestore.cli.kit.batches import emit_batches
+from tubestore.cli.kit.columns import Column, Kind, Row
+from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
+from tubestore.cli.kit.output import Format, Summary, emit_prometheus, emit_rows
 from tubestore.cli.opening import note_journal
-from tubestore.cli.output import Format, Summary, emit_prometheus, emit_rows
-from tubestore.filenames import LOCK_FILE, OWN_DIRECTORY, join
-from tubestore.shard_files import find_shards
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.record.names import LOCK_FILE
+from tubestore.segments.listing import find_shards
 
 STAT_COLUMNS = (
     Column("topic"),
@@ -77,7 +85,7 @@ def stat(
 
 def dump(root: str, chosen: dict[str, Any], *, out: str | None, **how: Any) -> None:
     """Print every row of the store."""
-    from tubestore import dump as dumping
+    from tubestore.offline import dump as dumping
 
     note_journal(root, chosen["topic"], chosen["store_id"])
     schema = dumping.RAW_SCHEMA if chosen["raw"] else dumping.DUMP_SCHEMA
@@ -114,7 +122,7 @@ def check(
     **how: Any,
 ) -> None:
     """Print a row a finding; exit code 1 if there are any that were not accepted."""
-    from tubestore import check as checking
+    from tubestore.offline import check as checking
 
     check_topic(root, topic)
     with printing(out, **how) as output, watching("checked", progress) as watch:
@@ -145,7 +153,7 @@ def repair(
     **how: Any,
 ) -> None:
     """Print a row an action; exit code 1 if something is to be done and was not."""
-    from tubestore import repair as repairing
+    from tubestore.offline import repair as repairing
 
     check_topic(root, topic)
     with printing(out, **how) as output, watching("shards", progress) as watch:

@@ -18,11 +18,11 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 
-from tubestore.cli.arguments import parse_bound
-from tubestore.cli.errors import UsageMistake
+from tubestore.cli.kit.arguments import parse_bound
+from tubestore.cli.kit.errors import UsageMistake
 from tubestore.clock import SystemClock
-from tubestore.formats import ATTRIBUTE_TIME, ATTRIBUTE_TYPE, PAYLOAD_SIZE_MAX
 from tubestore.messages import MESSAGE_SCHEMA
+from tubestore.record.layouts import ATTRIBUTE_TIME, ATTRIBUTE_TYPE, PAYLOAD_SIZE_MAX
 
 _BLOCK_BYTES = 1 << 20
 _LOOK_SECONDS = 0.5

@@ -9,16 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import tubestore
-from tubestore.cli.arguments import say
-from tubestore.filenames import (
-    JOURNAL_FILE,
-    OWN_DIRECTORY,
-    check_topic_name,
-    join,
-    parse_store_key,
-)
-from tubestore.shard_files import check_root
-from tubestore.vfs import OsVfs
+from tubestore.cli.kit.arguments import say
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import OsVfs
+from tubestore.record.names import JOURNAL_FILE, check_topic_name, parse_store_key
+from tubestore.segments.listing import check_root
 
 
 def open_existing(root: str, topic: str | None = None, **how: Any) -> tubestore.MessageStoreManager:
@@ -43,7 +38,7 @@ def note_journal(root: str, topic: str | None = None, store_id: int | None = Non
     path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
     if not OsVfs().exists(path):
         return
-    from tubestore.state_check import only_in_journal
+    from tubestore.offline.own_files import only_in_journal
 
     try:
         found = only_in_journal(OsVfs(), root)

@@ -12,18 +12,18 @@ import numpy as np
 import pyarrow as pa
 
 import tubestore
-from tubestore.cli.arguments import printing
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import UsageMistake
 from tubestore.cli.intake import PLACE_COLUMNS
+from tubestore.cli.kit.arguments import printing
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import UsageMistake
+from tubestore.cli.kit.output import Format, Output, emit_object, emit_rows
 from tubestore.cli.opening import is_empty, open_existing
-from tubestore.cli.output import Format, Output, emit_object, emit_rows
 from tubestore.cli.tables import blaming, check_files, tables_of
 from tubestore.errors import InvalidMessage, UnknownTopic
-from tubestore.formats import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
-from tubestore.job_files import StagedFile, check_job_id
-from tubestore.message_store import MessageStore
-from tubestore.staging import StagedWriter
+from tubestore.record.layouts import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
+from tubestore.shard.message_store import MessageStore
+from tubestore.staging.job_files import StagedFile, check_job_id
+from tubestore.staging.writer import StagedWriter
 
 _DONE = (
     Column("job_id"),

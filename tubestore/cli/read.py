@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 import tubestore
-from tubestore.cli.arguments import check_topic, parse_bound, printing
-from tubestore.cli.batches import emit_batches
-from tubestore.cli.columns import Column, Row
-from tubestore.cli.errors import UsageMistake
-from tubestore.cli.output import Format
-from tubestore.columns import columns_for
-from tubestore.formats import address_from_int
+from tubestore.cli.kit.arguments import check_topic, parse_bound, printing
+from tubestore.cli.kit.batches import emit_batches
+from tubestore.cli.kit.columns import Column, Row
+from tubestore.cli.kit.errors import UsageMistake
+from tubestore.cli.kit.output import Format
+from tubestore.core.vfs import OsVfs
 from tubestore.messages import ALL_COLUMNS, MESSAGE_SCHEMA
-from tubestore.shard_files import check_root
-from tubestore.topic_reads import TopicReader, make_filter
-from tubestore.vfs import OsVfs
+from tubestore.record.columns import columns_for
+from tubestore.record.layouts import address_from_int
+from tubestore.segments.listing import check_root
+from tubestore.store.topic_reads import TopicReader, make_filter
 
 PAGE_ROWS = 1000
 

@@ -6,15 +6,15 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import tubestore
-from tubestore.cli.arguments import printing, say
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import UsageMistake
+from tubestore.cli.kit.arguments import printing, say
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import UsageMistake
+from tubestore.cli.kit.output import Format, emit_rows
 from tubestore.cli.opening import is_empty, open_existing
-from tubestore.cli.output import Format, emit_rows
+from tubestore.core.vfs import OsVfs
 from tubestore.quantities import age_text, moment_text, parse_age, parse_size, size_text
-from tubestore.retention import SegmentRow
-from tubestore.shard_files import check_root
-from tubestore.vfs import OsVfs
+from tubestore.segments.listing import check_root
+from tubestore.store.retention import SegmentRow
 
 COLUMNS = (
     Column("topic"),

@@ -1,7 +1,4 @@
-"""`tubestore spark JOB`: jobs over stores of any size, in Spark on this machine or on a cluster.
-
-Next to read: `spark_jobs.py`, `tubestore/spark/jobs/running.py`.
-"""
+"""`tubestore spark JOB`: jobs over stores of any size, in Spark on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -9,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from tubestore.cli.arguments import RootArgument, printing, say
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
-from tubestore.cli.output import Summary, emit_rows
-from tubestore.cli.spark_jobs import JobRun, job_command, spark_app, stats_columns
+from tubestore.cli.kit.arguments import RootArgument, printing, say
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
+from tubestore.cli.kit.output import Summary, emit_rows
+from tubestore.cli.kit.spark_jobs import JobRun, job_command, spark_app, stats_columns
 
 app = spark_app("Jobs over whole stores in Spark.")
 

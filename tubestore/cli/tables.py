@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tubestore.cli.errors import UsageMistake
 from tubestore.cli.intake import blocks_of, check_readable, lined_rows_of, table_of
+from tubestore.cli.kit.errors import UsageMistake
 from tubestore.errors import InvalidMessage, MessageTooLarge
 
 #: How the name of a file to load ends.

@@ -11,24 +11,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tubestore
-from tubestore.cli.arguments import check_topic, printing
-from tubestore.cli.columns import Row
-from tubestore.cli.errors import UsageMistake
-from tubestore.cli.output import Format, emit_rows
+from tubestore.cli.kit.arguments import check_topic, printing
+from tubestore.cli.kit.columns import Row
+from tubestore.cli.kit.errors import UsageMistake
+from tubestore.cli.kit.output import Format, emit_rows
+from tubestore.cli.kit.text import message_line, time_text
 from tubestore.cli.read import COLUMNS, rows_of
-from tubestore.cli.text import message_line, time_text
-from tubestore.columns import columns_for
-from tubestore.entry_rows import Rows
-from tubestore.entry_sources import Filter
-from tubestore.formats import PARTITIONS_PER_STORE
-from tubestore.kernels import rows_at
-from tubestore.manager import MessageStoreManager
+from tubestore.core.kernels import rows_at
+from tubestore.core.vfs import OsVfs
 from tubestore.messages import ALL_COLUMNS
-from tubestore.read_path import ShardView
-from tubestore.records import ENTRY_SIZE
-from tubestore.shard_files import check_root
-from tubestore.topic_reads import TopicReader, make_filter
-from tubestore.vfs import OsVfs
+from tubestore.options import PARTITIONS_PER_STORE
+from tubestore.reading.entry_rows import Rows
+from tubestore.reading.entry_sources import Filter
+from tubestore.reading.view import ShardView
+from tubestore.record.columns import columns_for
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.segments.listing import check_root
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic_reads import TopicReader, make_filter
 
 POLL_SECONDS = 0.2
 _LINES = (Format.TEXT, Format.JSONL, Format.CSV)

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from tubestore.cli.arguments import (
+from tubestore.cli.kit.arguments import (
     OutOption,
     RootArgument,
     TopicArgument,
     TopicOption,
 )
-from tubestore.cli.output import Format, FormatOption, Int64, Int64Option
+from tubestore.cli.kit.output import Format, FormatOption, Int64, Int64Option
 
 Partitions = Annotated[
     int | None, typer.Option("--partitions", min=1, max=10_000, help="Partitions of each shard.")

@@ -8,13 +8,13 @@ from typing import Any
 import typer
 
 import tubestore
-from tubestore.cli.arguments import printing, say
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import EXIT_FINDINGS, Leave, UsageMistake
+from tubestore.cli.kit.arguments import printing, say
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
+from tubestore.cli.kit.output import emit_rows
 from tubestore.cli.opening import note_journal, open_existing, open_or_make
-from tubestore.cli.output import emit_rows
 from tubestore.quantities import parse_age, parse_size, size_text
-from tubestore.shard_files import find_shards
+from tubestore.segments.listing import find_shards
 
 COLUMNS = (
     Column("topic"),

@@ -7,9 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tubestore
-from tubestore.cli.arguments import InputFormat
-from tubestore.cli.columns import Column
-from tubestore.cli.errors import UsageMistake
 from tubestore.cli.intake import (
     Block,
     blocks_of,
@@ -19,12 +16,15 @@ from tubestore.cli.intake import (
     table_of,
     total_bytes,
 )
+from tubestore.cli.kit.arguments import InputFormat
+from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.errors import UsageMistake
+from tubestore.cli.kit.output import Format, Output, emit_object
 from tubestore.cli.opening import open_existing, open_or_make
-from tubestore.cli.output import Format, Output, emit_object
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import NotAStore, TopicExists, TubeStoreError, UnknownTopic
 from tubestore.options import Durability
-from tubestore.topic import Topic
-from tubestore.vfs import OsVfs
+from tubestore.store.topic import Topic
 
 _DONE = (
     Column("topic"),

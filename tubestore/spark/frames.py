@@ -1,7 +1,4 @@
-"""DataFrames over a store: options checked here, where the caller sees the error.
-
-Next to read: `source.py`.
-"""
+"""DataFrames over a store: options checked here, where the caller sees the error."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import InvalidOption
 from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import choose_shards
 from tubestore.spark.shapes import SHAPES
 from tubestore.spark.write_options import WriteOptions
-from tubestore.vfs import OsVfs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

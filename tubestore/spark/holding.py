@@ -2,8 +2,6 @@
 
 Held from the start of the batch that comes next, renewed by a thread of its own, since a batch may
 take longer than a lease lasts. When the process dies the lease runs out by itself.
-
-Next to read: `micro_batches.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ import threading
 from collections.abc import Callable, Mapping
 
 from tubestore.clock import Clock, SystemClock
-from tubestore.leases import Lease
-from tubestore.vfs import Vfs
+from tubestore.core.vfs import Vfs
+from tubestore.store.leases import Lease
 
 TTL_MS = 120_000
 

@@ -16,8 +16,6 @@
 anew; a row whose state is not ok has no body and is refused.
 
 Nothing here imports Spark.
-
-Next to read: `loads.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tubestore.errors import InvalidMessage
-from tubestore.formats import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
+from tubestore.record.layouts import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
 from tubestore.spark.shapes import HEADERS
 
 _T = pa.types

@@ -1,7 +1,4 @@
-"""How far a stream is behind: messages that are there and that it has not read.
-
-Next to read: `micro_batches.py`.
-"""
+"""How far a stream is behind: messages that are there and that it has not read."""
 
 from __future__ import annotations
 
@@ -9,13 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tubestore.commit_records import Horizon
-from tubestore.filenames import store_key
+from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.options import StoreOptions
-from tubestore.shard_reader import ShardReader
+from tubestore.record.names import store_key
+from tubestore.shard.reader import ShardReader
 from tubestore.spark.micro_batches import Position
 from tubestore.spark.planning import journal_of, list_shards
-from tubestore.vfs import OsVfs, Vfs
+from tubestore.staging.commit_records import Horizon
 
 
 def lag_behind(root: str, position: Position, vfs: Vfs | None = None) -> dict[str, dict[int, int]]:

@@ -1,8 +1,6 @@
 """A session for a laptop: finds a Java, sets what makes Spark and Python hand data over quickly.
 
 On a cluster the session is the platform's, and is taken as it is.
-
-Next to read: `settings.py`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ do nothing, others are an error, and so are those of another query. What an atte
 that lost against another one is removed with the job's directory, or by the janitor a day later.
 
 Nothing here imports Spark.
-
-Next to read: `sink.py`.
 """
 
 from __future__ import annotations
@@ -26,21 +24,21 @@ import numpy as np
 import pyarrow as pa
 
 import tubestore
-from tubestore import ingest
-from tubestore import publish as publishing
-from tubestore.commit_records import CommitRecords
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import StoreFailed, StoreLocked
-from tubestore.job_files import StagedFile
-from tubestore.manager import MessageStoreManager
 from tubestore.options import StoreOptions, TopicOptions
-from tubestore.publish import PublishResult
-from tubestore.shard_files import check_root
+from tubestore.record import ingest
+from tubestore.segments.listing import check_root
 from tubestore.spark.intake import Intake
 from tubestore.spark.write_options import WriteOptions
-from tubestore.staging import StagedWriter
-from tubestore.store_directory import StoreDirectory
-from tubestore.topic_settings import load_topics
-from tubestore.vfs import OsVfs
+from tubestore.staging.commit_records import CommitRecords
+from tubestore.staging.job_files import StagedFile
+from tubestore.staging.writer import StagedWriter
+from tubestore.store import publish as publishing
+from tubestore.store.directory import StoreDirectory
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.publish import PublishResult
+from tubestore.store.topic_settings import load_topics
 
 S = TypeVar("S")
 #: Between two looks whether the lock is free, in seconds: from this to ten times this.

@@ -9,8 +9,6 @@ Shards that a position does not name begin at the earliest: topics appear while 
 Limits are shared fairly: no shard gets less than an equal share while it has messages.
 
 Nothing here imports Spark.
-
-Next to read: `stream.py`.
 """
 
 from __future__ import annotations
@@ -22,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from tubestore.commit_records import Horizon
+from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import DataLoss, NotAStore
-from tubestore.filenames import store_key
-from tubestore.formats import INDEX_ENTRY
-from tubestore.records import ENTRY_SIZE
-from tubestore.root_journal import JournalPart
-from tubestore.shard_files import ShardFiles, StoredFile
+from tubestore.journal.root_journal import JournalPart
+from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.record.names import store_key
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.segments.listing import ShardFiles, StoredFile
 from tubestore.spark.holding import StreamLease
 from tubestore.spark.options import LATEST, ReadOptions
 from tubestore.spark.planning import (
@@ -44,8 +42,8 @@ from tubestore.spark.planning import (
     store_uuid,
     with_journal,
 )
-from tubestore.store_directory import StoreDirectory
-from tubestore.vfs import OsVfs, Vfs
+from tubestore.staging.commit_records import Horizon
+from tubestore.store.directory import StoreDirectory
 
 VERSION = 1
 #: Portions smaller than this share a split: a task costs some 30 ms.

@@ -5,8 +5,6 @@ names on in lower case). A name that is not in the table is refused: a typo that
 would give other rows than were asked for.
 
 Nothing here imports Spark.
-
-Next to read: `planning.py`.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tubestore.cli.errors import UsageMistake
-from tubestore.cli.times import parse_time
+from tubestore.cli.kit.errors import UsageMistake
+from tubestore.cli.kit.times import parse_time
 from tubestore.clock import SystemClock
-from tubestore.entry_sources import EVERYTHING, Filter, item_filter
 from tubestore.errors import InvalidOption
+from tubestore.reading.entry_sources import EVERYTHING, Filter, item_filter
 
 EARLIEST, LATEST = -2, -1
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)

@@ -12,8 +12,6 @@ small ones, since a task costs some 30 ms however little it does. Each says itse
 hold its bytes, so that nobody lists a directory on another machine.
 
 Nothing here imports Spark.
-
-Next to read: `reading.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tubestore.commit_records import Horizon
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import (
     CorruptRecord,
     DataLoss,
@@ -36,24 +35,18 @@ from tubestore.errors import (
     OffsetOutOfRange,
     UnknownTopic,
 )
-from tubestore.filenames import (
-    JOURNAL_FILE,
-    OWN_DIRECTORY,
-    STORE_FILE,
-    join,
-    parse_store_key,
-    store_key,
-)
-from tubestore.formats import INDEX_ENTRY, PARTITIONS_PER_STORE
-from tubestore.journal_overlay import JournalOverlay, behind
-from tubestore.records import ENTRY_SIZE, entries_in, whole_entries
-from tubestore.root_journal import JournalPart
-from tubestore.shard_files import ShardFiles, StoredFile, files_before, find_shards
+from tubestore.journal.journal_overlay import JournalOverlay, behind
+from tubestore.journal.root_journal import JournalPart
+from tubestore.options import PARTITIONS_PER_STORE
+from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.record.names import JOURNAL_FILE, STORE_FILE, parse_store_key, store_key
+from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
+from tubestore.record.state_files import parse_identity
+from tubestore.segments.listing import ShardFiles, StoredFile, files_before, find_shards
 from tubestore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
-from tubestore.state_files import parse_identity
-from tubestore.store_directory import StoreDirectory
-from tubestore.topic_settings import saved_settings
-from tubestore.vfs import OsVfs, Vfs
+from tubestore.staging.commit_records import Horizon
+from tubestore.store.directory import StoreDirectory
+from tubestore.store.topic_settings import saved_settings
 
 log = logging.getLogger(__name__)
 #: What opening the files of a portion costs, in bytes that could be read in that time.

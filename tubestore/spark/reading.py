@@ -5,8 +5,6 @@ windows of 1 MiB. If no column needs data, no data file is opened.
 
 Nothing here imports Spark. Nothing is mapped: a writer that cuts a torn tail would pull the ground
 away, and a page fault each 64 KiB takes longer than the copy into a window that stays in the cache.
-
-Next to read: `source.py`.
 """
 
 from __future__ import annotations
@@ -19,18 +17,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tubestore.columns import FROM_DATA, Columns, columns_for
-from tubestore.decode import decode
-from tubestore.entry_sources import EVERYTHING, Filter
+from tubestore.core.kernels import rows_at
+from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import CorruptRecord, DataLoss
-from tubestore.formats import PARTITIONS_PER_STORE
-from tubestore.found_records import Data
-from tubestore.kernels import rows_at
-from tubestore.records import ENTRY_SIZE
-from tubestore.shard_bytes import ShardBytes, Window
+from tubestore.options import PARTITIONS_PER_STORE
+from tubestore.reading.entry_sources import EVERYTHING, Filter
+from tubestore.record.columns import FROM_DATA, Columns, columns_for
+from tubestore.record.decode import decode
+from tubestore.record.locate import Data
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.segments.shard_bytes import ShardBytes, Window
 from tubestore.spark.planning import Portion, Split
 from tubestore.spark.shapes import Shape, as_type
-from tubestore.vfs import OsVfs, Vfs
 
 Array = np.ndarray[Any, Any]
 

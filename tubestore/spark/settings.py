@@ -1,8 +1,6 @@
 """A look at a session that somebody else made: what could be better there, and what it costs.
 
 Nothing here imports Spark.
-
-Next to read: `source.py`.
 """
 
 from __future__ import annotations

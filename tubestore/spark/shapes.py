@@ -4,8 +4,6 @@ The types are Arrow's as Spark takes them: a body is `binary` (Spark refuses `la
 time is in µs. Everything is nullable, as it is in a schema that a user writes down.
 
 Nothing here imports Spark.
-
-Next to read: `reading.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tubestore import kernels
+from tubestore.core import kernels
 from tubestore.errors import InvalidOption
 from tubestore.messages import MESSAGE_SCHEMA
 

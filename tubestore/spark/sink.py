@@ -6,8 +6,6 @@
 | `write` | a task: stages files that nobody sees |
 | `commit` | the driver's machine, when all tasks are done: publishes all of them, in one step |
 | `abort` | the driver's machine, when a task failed, or `commit` did |
-
-Next to read: `loads.py`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ them to the tasks. Where Python runs what:
 There is no `pushFilters`: Spark 4.3.0 keeps what one query pushed down for the next one that
 uses the same DataFrame, and gives wrong rows without a word. A `where` therefore reads
 everything; options prune.
-
-Next to read: `stream.py`.
 """
 
 from __future__ import annotations
@@ -33,6 +31,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from tubestore.core.vfs import OsVfs
 from tubestore.spark.loads import Load
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import choose_shards, plan
@@ -42,7 +41,6 @@ from tubestore.spark.sink import StoreStreamWriter, StoreWriter, appended_schema
 from tubestore.spark.stream import stream_reader
 from tubestore.spark.tasks import SplitReader, plain_errors, reading_of
 from tubestore.spark.write_options import WriteOptions
-from tubestore.vfs import OsVfs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

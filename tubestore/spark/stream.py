@@ -1,7 +1,4 @@
-"""The stream source of a tube store: its positions as they stand in a checkpoint, and its lease.
-
-Next to read: `triggers.py`, `micro_batches.py`.
-"""
+"""The stream source of a tube store: its positions as they stand in a checkpoint, and its lease."""
 
 from __future__ import annotations
 

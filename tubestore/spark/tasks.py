@@ -1,7 +1,4 @@
-"""What the sources and sinks share of being called by Spark: reading a split, errors, words.
-
-Next to read: `source.py`.
-"""
+"""What the sources and sinks share of being called by Spark: reading a split, errors, words."""
 
 from __future__ import annotations
 

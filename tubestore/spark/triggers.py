@@ -2,8 +2,6 @@
 
 One process on the driver's machine has a reader for the life of a query. Offsets are exact, so
 a batch that is read again after a failure has the same messages.
-
-Next to read: `stream.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What is done once in each of the processes that Spark runs Python in.
 
 Nothing here imports Spark.
-
-Next to read: `tasks.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Options of what is written into a store; read as those of `options.py`.
 
 Nothing here imports Spark.
-
-Next to read: `intake.py`.
 """
 
 from __future__ import annotations
@@ -13,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tubestore.errors import InvalidName, InvalidOption
-from tubestore.filenames import check_topic_name
-from tubestore.job_files import check_job_id
 from tubestore.options import StoreOptions, TopicOptions
+from tubestore.record.names import check_topic_name
 from tubestore.spark.options import Option, boolean, count, local_path, parse, size, text
+from tubestore.staging.job_files import check_job_id
 
 
 def _job(value: str) -> str:

@@ -1,7 +1,4 @@
-"""One call that changes a disk, as a journal keeps it and a simulated disk does it.
-
-Next to read: `disk.py`.
-"""
+"""One call that changes a disk, as a journal keeps it and a simulated disk does it."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 
-from tubestore.layout import Buffer
-from tubestore.vfs import Vfs, VfsFile, VfsFileSystem, VfsLock, VfsMap
+from tubestore.core.layout import Buffer
+from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem, VfsLock, VfsMap
 
 #: What can fail, by the names of the protocol's methods.
 FALLIBLE = (

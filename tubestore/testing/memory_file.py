@@ -7,7 +7,7 @@ import os
 import re
 from typing import Protocol
 
-from tubestore.layout import Buffer
+from tubestore.core.layout import Buffer
 
 #: A file takes room on a disk, and has holes, in blocks of this size.
 BLOCK = 4096

@@ -12,8 +12,6 @@ Where it differs from the system's, on purpose:
 
 Guards: `_lock` orders everything that changes. Reads take no lock: a file's bytes beyond
 its size are zeros, and its buffer is replaced, never shortened.
-
-Next to read: `journal.py`, `crash.py`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 What `tubestore check` does in one process, in parallel, for a store of any size; and what it
 cannot see is the same: the sender's address, the message id and the flag stand in no other place.
-
-Next to read: `tubestore/inspection.py`, which explains single cases further.
 """
 
 from __future__ import annotations
@@ -14,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tubestore.columns import columns_for
-from tubestore.decode import decode
-from tubestore.found_records import Data
+from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.messages import STATE_ENTRY_DIFFERS, STATE_OK
-from tubestore.records import ENTRY_SIZE, verify_entries
-from tubestore.shard_bytes import ShardBytes
+from tubestore.record.columns import columns_for
+from tubestore.record.decode import decode
+from tubestore.record.locate import Data
+from tubestore.record.records import ENTRY_SIZE, verify_entries
+from tubestore.segments.shard_bytes import ShardBytes
 from tubestore.spark.jobs.running import Done, Row, Told, run, silent
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Plan, Portion, Split, plan
 from tubestore.spark.reading import portion_entries
-from tubestore.vfs import OsVfs, Vfs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,6 @@ Where a split's rows will stand in the other store follows from the index alone:
 there, and behind the splits before it. Tasks write the offsets of that place, so that nothing is
 left to do when the job is published. If it comes otherwise (somebody wrote there meanwhile, or
 messages were left out), the files concerned are rewritten then.
-
-Next to read: `running.py`.
 """
 
 from __future__ import annotations
@@ -22,20 +20,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tubestore import kernels
-from tubestore.entry_sources import Filter
+from tubestore.core import kernels
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import CorruptRecord, InvalidOption
-from tubestore.filenames import store_key
-from tubestore.formats import DATA_HEADER
 from tubestore.options import StoreOptions
-from tubestore.records import (
+from tubestore.reading.entry_sources import Filter
+from tubestore.record.layouts import DATA_HEADER
+from tubestore.record.names import store_key
+from tubestore.record.records import (
     ENTRY_SIZE,
     HEADER_SIZE,
     EncodedBatch,
     RecordColumns,
     verify_entries,
 )
-from tubestore.shard_bytes import ShardBytes, Window
+from tubestore.segments.shard_bytes import ShardBytes, Window
 from tubestore.spark.jobs.publishing import (
     Published,
     load_arguments,
@@ -56,10 +55,9 @@ from tubestore.spark.planning import (
 )
 from tubestore.spark.reading import portion_entries
 from tubestore.spark.write_options import WriteOptions
-from tubestore.staging import Place, StagedWriter
-from tubestore.store_directory import StoreDirectory
-from tubestore.topic_settings import load_topics
-from tubestore.vfs import OsVfs
+from tubestore.staging.writer import Place, StagedWriter
+from tubestore.store.directory import StoreDirectory
+from tubestore.store.topic_settings import load_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,8 +3,6 @@
 Tasks are spread over all executors; each says what it sees, and the driver compares. In a store
 of ours each also makes a file in the staging directory, links and renames it: what publishing
 asks of a shared file system.
-
-Next to read: `running.py`.
 """
 
 from __future__ import annotations
@@ -20,13 +18,14 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import OsVfs
 from tubestore.errors import NotAStore
-from tubestore.filenames import OWN_DIRECTORY, STAGING_DIRECTORY, STORE_FILE, join
+from tubestore.record.names import STAGING_DIRECTORY, STORE_FILE
 from tubestore.spark.jobs.running import Row, parallelism, run
 from tubestore.spark.planning import store_uuid
 from tubestore.spark.settings import settings_to_change
-from tubestore.store_directory import StoreDirectory
-from tubestore.vfs import OsVfs
+from tubestore.store.directory import StoreDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

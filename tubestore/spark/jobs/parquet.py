@@ -6,8 +6,6 @@ The layout is what Hive, Spark and `CONVERT TO DELTA` take: the topic is in the 
 (quoted as in a URL), not in the file. A file has its name when it is whole, and a name says which
 split it is of: a job that is run again writes the same files, and in the order of their names
 they have the messages in the order of their offsets.
-
-Next to read: `running.py`.
 """
 
 from __future__ import annotations

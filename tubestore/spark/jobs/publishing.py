@@ -3,8 +3,6 @@
 What is done of a job stands beside what it staged, in `<root>/.tubestore/staging/<job>/`: a job
 that was killed and is run again with its id stages only what is missing there, from whatever
 machine it is submitted. With the publish both are gone, and the id is taken for ever.
-
-Next to read: `running.py`, `../loads.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tubestore.job_files import staging_directory
 from tubestore.spark.jobs.running import Done, Job, Journal, Row, Told, digest_of, run, silent
+from tubestore.staging.job_files import staging_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

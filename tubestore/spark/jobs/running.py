@@ -5,8 +5,6 @@ gets the rows of a wave when it ends, writes them to the journal, and says how f
 A wave costs 0.1 s and a task 15 ms, in which an audit looks at 60 MB: so waves are of some GiB,
 and their tasks take several splits, one after the other. The first tasks of a wave take most of
 them and the last ones a split each: nobody waits long for whoever is last, in few tasks.
-
-Next to read: `audit.py`, the simplest job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Statistics from the index alone: messages, bytes and times by topic, partition and hour.
-
-Next to read: `running.py`.
-"""
+"""Statistics from the index alone: messages, bytes and times by topic, partition and hour."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tubestore.shard_bytes import ShardBytes
+from tubestore.core.vfs import OsVfs
+from tubestore.segments.shard_bytes import ShardBytes
 from tubestore.spark.jobs.running import Done, Row, Told, run, silent
 from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Portion, Split, plan
 from tubestore.spark.reading import portion_entries
-from tubestore.vfs import OsVfs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

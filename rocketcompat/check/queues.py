@@ -1,0 +1,130 @@
+"""Queues of all kinds against the log, and the extensions that units lead to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from rocketcompat.check.comparison import ComparedQueue
+from rocketcompat.check.findings import PER_FILE_MAX, Finding, finding
+from rocketcompat.formats import (
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    offset_name,
+    parse_offset_name,
+)
+from rocketcompat.inspect.batch_queues import BatchQueueView
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.queues import UNIT_STATES, QueueView
+from tubestore.core.kernels import Int64s
+
+#: Bytes of an extension's unit without a bitmap.
+EXTENSION_SIZE_LEAST = 20
+_STEP_BYTES = 1 << 20
+_UNIT_REASONS = {
+    "missing": ("unit_missing", "warning"),
+    "wrong": ("unit_wrong", "error"),
+    "surplus": ("unit_surplus", "error"),
+    "damaged": ("unit_damaged", "warning"),
+    "fill": ("unit_fill", "warning"),
+}
+
+
+def check_queue(
+    directory: StoreDirectory, queue: ComparedQueue | BatchQueueView
+) -> Iterator[Finding]:
+    """Yield what is wrong with a queue's units, a finding a run of units of one state."""
+    if queue.kind == CONSUME_QUEUE_DIRECTORY:
+        yield from _check_last_file(directory, directory.queue_path(queue.topic, queue.queue_id))
+    listed = 0
+    for start, end, state in queue.runs:
+        if state not in _UNIT_REASONS:
+            continue
+        listed += 1
+        if listed > PER_FILE_MAX:
+            path = directory.queue_path(queue.topic, queue.queue_id, queue.kind)
+            more = "there are more findings in this queue"
+            yield finding(path, 0, "unit_wrong", more, "error")
+            return
+        yield _unit_finding(directory, queue, start, end - 1, state)
+
+
+def _check_last_file(directory: StoreDirectory, base: str) -> Iterator[Finding]:
+    """Behind another file of a queue none is empty: a real broker makes a unit of it (R2)."""
+    names = [n for n, d, _ in directory.vfs.entries(base) if not d]
+    names = [name for name in names if parse_offset_name(name) is not None]
+    if len(names) < 2:
+        return
+    path = os.path.join(base, names[-1])
+    file = directory.vfs.open(path, writable=False)
+    position = file.next_data(0)
+    while position is not None and (data := file.pread(_STEP_BYTES, position)):
+        if any(data):
+            break
+        position = file.next_data(position + len(data))
+    else:
+        what = "no unit: a real broker takes the zeros for one; `repair` removes the file"
+        yield finding(path, 0, "empty_queue_file", what, "warning")
+    file.close()
+
+
+def _unit_finding(
+    directory: StoreDirectory, queue: ComparedQueue | BatchQueueView, first: int, last: int,
+    state: str,
+) -> Finding:  # fmt: skip
+    reason, severity = _UNIT_REASONS[state]
+    name_offset = (first - first % queue.units_per_file) * queue.unit_size
+    base = directory.queue_path(queue.topic, queue.queue_id, queue.kind)
+    which = f"unit {first}" if first == last else f"units {first} to {last}"
+    position = first % queue.units_per_file * queue.unit_size
+    path = os.path.join(base, offset_name(name_offset))
+    return finding(path, position, reason, f"{which}: {UNIT_STATES[state]}", severity)
+
+
+def check_kinds(directory: StoreDirectory) -> Iterator[Finding]:
+    """A topic has queues of one kind."""
+    for path in directory.misplaced_queues():
+        what = "ordinary queues of a topic of batches: a real broker refuses to start"
+        yield finding(path, 0, "queue_kind", what, "error")
+
+
+def check_extensions(
+    directory: StoreDirectory, queue: ComparedQueue | QueueView
+) -> Iterator[Finding]:
+    """Units whose tag field is an address lead to a unit of the extension (spec §2.8)."""
+    path = directory.path(CONSUME_QUEUE_EXT_DIRECTORY, queue.topic, str(queue.queue_id))
+    bad: dict[int, tuple[int, int]] = {}
+    for places, codes in queue.addresses():
+        for owner, first, count in _without_extension(directory, path, places, codes):
+            before = bad.get(owner, (first, 0))
+            bad[owner] = before[0], before[1] + count
+    for owner in sorted(bad):
+        first, count = bad[owner]
+        message = f"{count} units, the first is {first}, have no extension"
+        yield finding(path, 0, "ext_missing", message, "error")
+
+
+def _without_extension(
+    directory: StoreDirectory, path: str, places: Int64s, codes: Int64s
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (file, first unit, number of units) whose addresses lead to no unit of a file."""
+    rows = [(parse_offset_name(n), n, s) for n, d, s in directory.vfs.entries(path) if not d]
+    files = sorted((start, name, size) for start, name, size in rows if start is not None)
+    starts = np.array([start for start, _, _ in files], np.int64)
+    addresses = codes - np.iinfo(np.int64).min
+    owners = np.searchsorted(starts, addresses, side="right") - 1
+    for owner in np.unique(owners).tolist():
+        mine = np.flatnonzero(owners == owner)
+        inside = addresses[mine] - (files[owner][0] if owner >= 0 else 0)
+        bad = np.ones(len(mine), bool)
+        if owner >= 0:
+            raw = directory.vfs.read_file(os.path.join(path, files[owner][1]))
+            short = np.frombuffer(raw + b"\0\0", np.uint8)
+            fits = inside + EXTENSION_SIZE_LEAST <= len(raw)
+            at = np.where(fits, inside, 0)
+            sizes = (short[at].astype(np.int64) << 8) | short[at + 1]
+            bad = ~fits | (sizes < EXTENSION_SIZE_LEAST) | (sizes > 0x7FFF)
+        if bad.any():
+            yield owner, int(places[mine[np.flatnonzero(bad)[0]]]), int(bad.sum())

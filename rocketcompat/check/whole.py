@@ -1,0 +1,241 @@
+"""Cross-checks of a store's directory: log, queues and index against each other; reads only.
+
+`findings.py` says what a finding is.
+
+Works on a store that will not open. In a store that is being written, queues and index may
+lag behind the log: what is missing at their end is then no finding of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+import tubestore
+from rocketcompat.check.comparison import QueueComparison
+from rocketcompat.check.findings import Finding, finding
+from rocketcompat.check.index import LogKeys, among, check_index
+from rocketcompat.check.queues import check_extensions, check_kinds, check_queue
+from rocketcompat.files.checkpoint import StoreCheckpoint
+from rocketcompat.files.config_files import config_names, read_config
+from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CHECKPOINT_FILE,
+    CHECKPOINT_FILE_SIZE,
+    CONSUME_QUEUE_DIRECTORY,
+    TUBE_DIRECTORY,
+    parse_offset_name,
+)
+from rocketcompat.inspect.batch_queues import BatchQueueViews
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.log_units import LogUnits
+from rocketcompat.inspect.scan import ScannedEnd
+from rocketcompat.messages import has_queue_unit
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.staging.pieces import LogRecords, places_of
+from tubestore.core.kernels import Int64s
+from tubestore.errors import InvalidName, TubeStoreError
+from tubestore.offline.check import check as check_shards
+from tubestore.options import PARTITIONS_PER_STORE
+from tubestore.record.layouts import PAYLOAD_SIZE_MAX
+from tubestore.record.names import check_topic_name
+
+Piece = RecordColumns | Region
+
+
+def check(
+    root: str | os.PathLike[str], options: Mapping[str, Any] | None = None
+) -> Iterator[Finding]:
+    """Yield all findings of the store at `root`; `options` have RocketMQ's names.
+
+    NotAStore if it is none. An empty answer means that a real broker and ours see the same.
+    """
+    return check_store(StoreDirectory(root, options))
+
+
+def check_store(directory: StoreDirectory) -> Iterator[Finding]:
+    """Yield all findings, by structure: files, log, queues, index, checkpoint."""
+    yield from check_jobs(directory)
+    yield from check_files(directory)
+    queues, ids = QueueComparison(directory), ShardIds(directory)
+    units = LogUnits(directory, ordinary=queues.take)
+    log = LogKeys(directory, telling(directory.scan_log(), units.take, ids.take))
+    yield from log.findings
+    yield from check_kinds(directory)
+    queues.finish(units.regions, units.log_end)
+    for key in queues.names():
+        queue = queues.compared(key)
+        yield from check_queue(directory, queue)
+        yield from check_extensions(directory, queue)
+    for of_batches in BatchQueueViews(directory, scanned=units.of_batches()):
+        yield from check_queue(directory, of_batches)
+    yield from check_index(directory, log)
+    yield from check_tube(directory, ids, log.end)
+    yield from check_checkpoint(directory, log.end, log.last_timestamp)
+    yield from check_config(directory)
+
+
+def telling(pieces: Iterable[Piece], *takers: Callable[[Piece], None]) -> Iterator[Piece]:
+    """Pass the pieces of a scan on, and tell others of them."""
+    for piece in pieces:
+        for take in takers:
+            take(piece)
+        yield piece
+
+
+def check_jobs(directory: StoreDirectory) -> Iterator[Finding]:
+    """A job that is recorded and not finished: a writer is at it, or died."""
+    records = LogRecords(directory.vfs, directory.root)
+    record = records.pending()
+    if record is None:
+        return
+    places = places_of(directory.vfs, directory.root, record)
+    if records.pending() is None:
+        return  # it was finished meanwhile
+    staged = sum(place.is_staged for place in places)
+    text = f"job {record.job_id!r}: {staged} of {len(places)} parts are not in the log yet"
+    obstacle = next((place.obstacle for place in places if place.obstacle), None)
+    text += f"; it cannot go on: {obstacle}" if obstacle else "; opening for writing finishes it"
+    yield finding(records.path(record.number), 0, "half_published", text, "error")
+
+
+def check_files(directory: StoreDirectory) -> Iterator[Finding]:
+    """Names and lengths of the log's and the queues' files (spec §5.5)."""
+    config = directory.config
+    for path in directory.log.directories:
+        yield from _check_sizes(directory, path, config.mapped_file_size_commit_log)
+    sizes = {
+        CONSUME_QUEUE_DIRECTORY: config.consume_queue_file_size,
+        BATCH_CONSUME_QUEUE_DIRECTORY: config.mapper_file_size_batch_consume_queue,
+    }
+    for kind, size in sizes.items():
+        for key in directory.queue_names(kind):
+            yield from _check_sizes(directory, directory.queue_path(*key, kind), size)
+
+
+def _check_sizes(directory: StoreDirectory, path: str, file_size: int) -> Iterator[Finding]:
+    for name, is_directory, size in directory.vfs.entries(path):
+        full = os.path.join(path, name)
+        if is_directory or parse_offset_name(name) is None:
+            what = "a directory" if is_directory else "a name"
+            yield finding(full, 0, "name", f"{what} that does not belong here", "error")
+        elif size != file_size:
+            message = f"{size} bytes, not {file_size}"
+            yield finding(full, min(size, file_size), "size", message, "error")
+
+
+def check_tube(directory: StoreDirectory, ids: ShardIds, end: ScannedEnd) -> Iterator[Finding]:
+    """The shards: sound by themselves, and each with the log's messages, exactly once (D2)."""
+    path = directory.path(TUBE_DIRECTORY)
+    if not directory.vfs.exists(path):
+        return
+    for found in check_shards(path, vfs=directory.vfs, is_written=end.has_moved):
+        yield finding(found.path, found.position, str(found.reason), found.message, found.severity)
+    try:
+        yield from _compare_shards(directory, ids.by_topic(), end)
+    except (TubeStoreError, OSError) as error:
+        what = f"the shards cannot be compared with the log: {error}"
+        yield finding(path, 0, "shards_closed", what, "error")
+
+
+def _compare_shards(
+    directory: StoreDirectory, wanted: dict[str, Int64s], end: ScannedEnd
+) -> Iterator[Finding]:
+    path = directory.path(TUBE_DIRECTORY)
+    with tubestore.open(path, mode="r", vfs=directory.vfs, on_damage="isolate") as store:
+        for name in sorted({*store.topics(), *wanted}):
+            known = name in store.topics()
+            there = np.empty(0, np.int64)
+            if known:
+                table = store.topic(name).scan(columns=["msg_id"]).read_all()
+                there = np.sort(table["msg_id"].fill_null(-1).to_numpy())
+                there = there[~end.is_later(there)]
+            yield from _compare_ids(directory, os.path.join(path, f"{name}-0"), there,
+                                    wanted.get(name, there[:0]))  # fmt: skip
+
+
+def _compare_ids(
+    directory: StoreDirectory, path: str, there: Int64s, wanted: Int64s
+) -> Iterator[Finding]:
+    there = there[there >= directory.log.min_offset]  # shards may be kept for longer
+    twice = np.count_nonzero(there[1:] == there[:-1])
+    surplus = there[~among(there, wanted)]
+    if twice or len(surplus):
+        what = f"{len(surplus)} records that the log does not have, {twice} twice"
+        yield finding(path, 0, "shard_surplus", what, "error")
+    missing = wanted[~among(wanted, there)]
+    if len(missing):
+        last = len(there) == 0 or missing[0] > there[-1]
+        what = f"{len(missing)} records are missing, from offset {int(missing[0])} on"
+        yield finding(path, 0, "shard_missing", what, "warning" if last else "error")
+
+
+class ShardIds:
+    """The physical offsets of the records that have to be in a shard, from a scan of the log.
+
+    None are kept for a store without shards.
+    """
+
+    def __init__(self, directory: StoreDirectory) -> None:
+        self._are_there = directory.vfs.exists(directory.path(TUBE_DIRECTORY))
+        self._parts: dict[str, list[Int64s]] = {}
+
+    def take(self, piece: Piece) -> None:
+        """Take the next piece of the scan."""
+        if isinstance(piece, Region) or not self._are_there:
+            return
+        offsets = piece.starts + piece.base
+        queue_ids = piece.column("queue_id")
+        wanted = has_queue_unit(piece.column("sys_flag")) & (queue_ids >= 0)
+        wanted &= queue_ids < PARTITIONS_PER_STORE * PARTITIONS_PER_STORE
+        wanted &= piece.column("body_length") <= PAYLOAD_SIZE_MAX - (1 << 16)
+        for code, name in enumerate(piece.topic_names):
+            self._parts.setdefault(name, []).append(offsets[wanted & (piece.topic_codes == code)])
+
+    def by_topic(self) -> dict[str, Int64s]:
+        """Return the offsets, ascending, of each topic that has some."""
+        found = {name: np.concatenate(arrays) for name, arrays in self._parts.items()}
+        return {name: ids for name, ids in found.items() if len(ids) and _is_topic(name)}
+
+
+def _is_topic(name: str) -> bool:
+    """Whether a shard's directory can have the name."""
+    try:
+        check_topic_name(name)
+    except InvalidName:
+        return False
+    return True
+
+
+def check_config(directory: StoreDirectory) -> Iterator[Finding]:
+    """The broker's own files hold what can be read; one with a sound backup can be restored."""
+    for name in config_names(directory.vfs, directory.root):
+        found = read_config(directory.vfs, directory.root, name)
+        if found.problem:
+            severity = "warning" if found.from_backup else "error"
+            kept = "its backup is sound" if found.from_backup else "there is no sound backup"
+            yield finding(found.path, 0, "config", f"{found.problem}; {kept}", severity)
+
+
+def check_checkpoint(
+    directory: StoreDirectory, end: ScannedEnd, last_timestamp: int
+) -> Iterator[Finding]:
+    """The checkpoint has 4096 bytes (spec §4.1), and knows no messages that are not there."""
+    path = directory.path(CHECKPOINT_FILE)
+    try:
+        size = len(directory.vfs.read_file(path))
+    except FileNotFoundError:
+        yield finding(path, 0, "checkpoint", "missing: a real broker starts from zeros", "warning")
+        return
+    if size != CHECKPOINT_FILE_SIZE:
+        message = f"{size} bytes, not {CHECKPOINT_FILE_SIZE}"
+        yield finding(path, 0, "checkpoint", message, "warning")
+        return
+    checkpoint = StoreCheckpoint(directory.vfs, path)
+    latest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+    if latest > last_timestamp and last_timestamp and not end.has_moved():
+        message = f"synced up to {latest} ms, and the log ends at {last_timestamp} ms"
+        yield finding(path, 0, "checkpoint_ahead", message, "warning")

@@ -1,0 +1,4 @@
+"""`rocketcompat demo`.
+
+Reading order: child, damage, run, spark.
+"""

@@ -1,0 +1,4 @@
+"""The one log that all messages are put into.
+
+Reading order: walk, ending, reads, readable_log, queue_offsets, appended, commit_log, copy.
+"""

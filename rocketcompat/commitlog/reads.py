@@ -1,0 +1,108 @@
+"""One record of a log by its physical offset, for whoever can read the log's bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from rocketcompat.formats import CQ_PRE_FILL_SIZE, MESSAGE_HEADS, MESSAGE_PREFIX, hosts_of
+from rocketcompat.messages import MessageRecord
+from rocketcompat.record.codec import decode_one
+from tubestore.errors import CorruptRecord
+
+#: A unit with a larger record is compared with the record's own length before that is read.
+_TRUSTED_SIZE = 64 * 1024
+
+
+class DamagedRegion(Protocol):
+    """A region [start, end) of the log that is known to hold no sound records."""
+
+    @property
+    def start(self) -> int:
+        """Physical offset of its first byte."""
+
+    @property
+    def end(self) -> int:
+        """Physical offset behind its last byte."""
+
+    @property
+    def reason(self) -> str:
+        """What is wrong there."""
+
+
+class LogPart(Protocol):
+    """What a read asks of the CommitLog."""
+
+    @property
+    def damages(self) -> Sequence[DamagedRegion]:
+        """Regions whose records are not delivered."""
+
+    @property
+    def record_crc(self) -> bool:
+        """Whether the checksum of the whole record is compared, and not the body's."""
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte."""
+
+    @property
+    def max_offset(self) -> int:
+        """Physical offset behind the last record."""
+
+    def read_at(self, physical_offset: int, size: int) -> bytes:
+        """Read bytes as they are, fewer where there are no more."""
+
+
+def read_unit(
+    log: LogPart, physical_offset: int, size: int
+) -> MessageRecord | CorruptRecord | None:
+    """Return the record that a unit points to, why it cannot be read, or None if it is gone."""
+    if size == CQ_PRE_FILL_SIZE or not log.min_offset <= physical_offset < log.max_offset:
+        return None
+    if size > _TRUSTED_SIZE:
+        head = log.read_at(physical_offset, MESSAGE_PREFIX.size)
+        whole = len(head) == MESSAGE_PREFIX.size
+        if not whole or MESSAGE_PREFIX.unpack_from(head).total_size != size:
+            return CorruptRecord("commitlog", physical_offset, "not of the size its unit says")
+    raw = log.read_at(physical_offset, size)
+    if len(raw) < size:
+        return None
+    for damage in log.damages:
+        if damage.start <= physical_offset < damage.end:
+            return CorruptRecord("commitlog", physical_offset, damage.reason)
+    try:
+        record = decode_one(raw, physical_offset=physical_offset, record_crc=log.record_crc)
+    except CorruptRecord as error:
+        return CorruptRecord("commitlog", physical_offset, error.reason)
+    if record.size != size:
+        return CorruptRecord("commitlog", physical_offset, "not of the size its unit says")
+    return record
+
+
+def read_record(log: LogPart, physical_offset: int) -> MessageRecord | None:
+    """Return the sound record that starts at a physical offset, None where there is none."""
+    if not log.min_offset <= physical_offset < log.max_offset:
+        return None
+    head = log.read_at(physical_offset, MESSAGE_PREFIX.size)
+    if len(head) < MESSAGE_PREFIX.size:
+        return None
+    prefix = MESSAGE_PREFIX.unpack_from(head)
+    if prefix.physical_offset != physical_offset or prefix.total_size < MESSAGE_PREFIX.size:
+        return None
+    found = read_unit(log, physical_offset, prefix.total_size)
+    return found if isinstance(found, MessageRecord) else None
+
+
+def store_timestamp_at(log: LogPart, physical_offset: int) -> int | None:
+    """Return the store time in the head of the record at this place; None if none starts there."""
+    if not log.min_offset <= physical_offset < log.max_offset:
+        return None
+    raw = log.read_at(physical_offset, MESSAGE_HEADS[-1].size)
+    if len(raw) < MESSAGE_PREFIX.size:
+        return None
+    prefix = MESSAGE_PREFIX.unpack_from(raw)
+    layout = MESSAGE_HEADS[hosts_of(prefix.sys_flag)]
+    if prefix.physical_offset != physical_offset or len(raw) < layout.size:
+        return None
+    timestamp: int = layout.unpack_from(raw).store_timestamp
+    return timestamp

@@ -1,0 +1,413 @@
+"""The dispatcher: follows the CommitLog and builds everything else from it (D2).
+
+RocketMQ's `ReputMessageService`, in batches: a piece of the log is decoded once into columns,
+and every structure that is switched on (`Follower`) gets the same `DispatchBatch`.
+
+Always true:
+- batches are handed over in log order, without gaps but for damaged regions; a follower that
+  begins later than others never gets a row from before its beginning;
+- a follower that raised is marked failed and gets nothing more until the store is reopened:
+  the others go on, and its progress stays where it was;
+- one that finds no room on the disk is not: it gets the batch again, and all wait for it;
+- `position` is only moved on when every follower has had the batch.
+
+Guards: `_dispatch_lock` is held by whoever dispatches (the thread, or a caller of
+`dispatch_pending`); `_condition` guards `position`, and is what readers wait on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+from rocketcompat.commitlog.commit_log import CommitLog
+from rocketcompat.commitlog.walk import Piece
+from rocketcompat.dispatch.batch import batch_of, batch_of_records, merged
+from rocketcompat.dispatch.feed import LogFeed
+from rocketcompat.dispatch.follower import Follower
+from rocketcompat.files.mapped_file import has_no_room
+from rocketcompat.messages import DispatchBatch
+from tubestore.clock import Clock
+from tubestore.errors import CorruptRecord, StoreFailed, TubeStoreError
+
+_log = logging.getLogger(__name__)
+#: What could not be handed over for want of room on the disk, or of a sound read, is tried again.
+_RETRY_SECONDS = 1.0
+#: Batches over many queues are gathered as long as they come so soon, up to this long.
+_QUIET_SECONDS = 0.1
+_GATHER_SECONDS = 1.0
+#: Records a queue from which on a batch is handed over at once, and how much may be gathered.
+_DENSE_ROWS = 16
+_GATHERED_BYTES = 64 << 20
+_GATHERED_ROWS = 1 << 17
+_JOIN_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _Feed:
+    """A follower, where it begins, and why it stopped."""
+
+    follower: Follower
+    start: int
+    #: Everything below this physical offset was handed over to it.
+    end: int
+    failed: Exception | None = None
+
+
+class ReputMessageService:
+    """Feeds the followers; inline (`dispatch_pending`) or as a thread (`start`)."""
+
+    def __init__(
+        self, log: CommitLog, followers: Sequence[Follower], clock: Clock,
+        *, position: int, starts: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        self.name = "ReputMessageService"
+        self._log, self._clock = log, clock
+        begin = starts or [position] * len(followers)
+        self._feeds = [_Feed(f, s, s) for f, s in zip(followers, begin, strict=True)]
+        self._dispatch_lock = threading.Lock()
+        self._condition = threading.Condition()
+        self._source = LogFeed(log, position, begin)
+        self._position = position
+        self._inline_bytes = log.config.dispatch_inline_bytes or 1 << 63
+        self._linger_seconds = log.config.dispatch_linger / 1000
+        self._delays = log.config.delay_levels_ms
+        #: Batches over many queues that wait for more, so that a queue is written once for them.
+        self._gathered: list[DispatchBatch] = []
+        self._gathered_since = 0.0
+        #: What is to be handed over next: batches, and ends of what holds no record.
+        self._ready: deque[DispatchBatch | int] = deque()
+        #: Why the first of them is not, if it is for want of room on the disk.
+        self.full: OSError | None = None
+        #: Why nothing is handed over any more, until the store is opened again.
+        self.stopped: Exception | None = None
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._urgent = threading.Event()
+        self._sleeping = False
+        self._stopping = False
+        #: What went wrong, for the store's list.
+        self.problems = self._source.problems
+
+    @property
+    def position(self) -> int:
+        """Everything below this physical offset has been handed over."""
+        return self._position
+
+    @property
+    def behind(self) -> int:
+        """Bytes of the log that have not been handed over (RocketMQ's dispatchBehindBytes).
+
+        To the structure that is furthest behind: one that stopped stays where it was.
+        """
+        return max(0, self._log.max_offset - min(self.ends.values(), default=self._position))
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """Up to which physical offset each structure was handed everything."""
+        position = self._position
+        return {
+            feed.follower.name: min(feed.end, position) if feed.failed else position
+            for feed in self._feeds
+        }
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def failed(self) -> dict[str, Exception]:
+        """The followers that stopped, and why."""
+        return {feed.follower.name: feed.failed for feed in self._feeds if feed.failed}
+
+    def dispatch_pending(self) -> int:
+        """Hand over everything that is in the log now; returns the number of records.
+
+        OSError if the log cannot be read; then it can be called again.
+        """
+        with self._dispatch_lock:
+            return self._drain()
+
+    def _drain(self, *, everything: bool = True) -> int:
+        """Hand over what is in the log now; after a defect of ours, nothing any more."""
+        if self.stopped is not None:
+            return 0
+        try:
+            return self._drained(everything=everything)
+        except (OSError, TubeStoreError):
+            raise
+        except Exception as error:  # what was taken from the source may be lost
+            _log.exception("dispatch stopped")
+            self.stopped = copy(error)
+            self.problems.append(TubeStoreError(f"dispatch stopped: {error!r}"))
+            return 0
+
+    def _drained(self, *, everything: bool) -> int:
+        """Hand over what is in the log now, not what comes meanwhile.
+
+        Who followed somebody that puts one message after the other would be handing over a few at
+        a time, at the price of many. Batches that were gathered wait on, unless `everything` that
+        is there is wanted.
+        """
+        count, last = 0, self._log.max_offset
+        target = last if everything else 0
+        source, damaged = self._source, self._source.damaged
+        self._feed_ready()
+        while source.position < last and self.full is None:
+            if (told := source.next_columns()) is not None:
+                if isinstance(told, DispatchBatch):
+                    batch = replace(told, damaged=damaged)
+                else:
+                    base, end = told.base, told.end
+                    batch = batch_of_records(told, base, end, self._delays, damaged)
+                count += self._take(batch)
+            elif (piece := source.next_piece()) is not None:
+                if source.damaged != damaged:  # a batch knows of one region before it
+                    count += self._hand_over_gathered()
+                    damaged = source.damaged
+                count += self._dispatch(piece)
+            else:
+                break
+        if self._gathered and self._position < target and self.full is None:
+            count += self._hand_over_gathered()
+        return count
+
+    def _take(self, batch: DispatchBatch) -> int:
+        """Hand a batch over, or let it wait for more; returns how many records were handed over."""
+        dense = len(batch) >= _DENSE_ROWS * len(batch.queue_keys)
+        if dense or not self._log.told.keeps_columns:
+            count = self._hand_over_gathered()
+            self._hand_over(batch)
+            return count + len(batch)
+        count = 0
+        if self._gathered and any(
+            self._gathered[0].start < feed.start <= batch.start for feed in self._feeds
+        ):
+            count = self._hand_over_gathered()
+        self._gathered.append(replace(batch, records=None))
+        return count + (self._hand_over_gathered() if self._has_enough() else 0)
+
+    def _has_enough(self) -> bool:
+        """Whether what was gathered is worth a write for each queue, or has waited long enough."""
+        first, now = self._gathered[0], self._clock.monotonic()
+        if len(self._gathered) == 1:
+            self._gathered_since = now
+        if self._gathered[-1].end - first.start >= _GATHERED_BYTES:
+            return True
+        rows = sum(map(len, self._gathered))
+        return rows >= _GATHERED_ROWS or now - self._gathered_since >= _GATHER_SECONDS
+
+    def _hand_over_gathered(self) -> int:
+        gathered, self._gathered = self._gathered, []
+        if gathered:
+            self._hand_over(merged(gathered))
+        return sum(map(len, gathered))
+
+    def refuse_stopped(self, root: str, offset: int) -> None:
+        """Raise StoreFailed if a structure stopped before it got the record at `offset`."""
+        for feed in self._feeds:
+            if feed.failed is not None and feed.end <= offset:
+                reason = f"{feed.follower.name} stopped at {feed.end}: {feed.failed!r}"
+                raise StoreFailed(root, reason)
+        if self.stopped is not None and self._position <= offset:
+            raise StoreFailed(root, f"dispatch stopped: {self.stopped!r}")
+
+    def wait_dispatched(self, offset: int, timeout: float) -> bool:
+        """Wait until everything up to and with the record at `offset` was handed over.
+
+        Structures that stopped are not waited for: see `refuse_stopped`. False if `timeout`
+        seconds passed before, or once dispatch has stopped. Without a thread it dispatches itself.
+        """
+        if self._position > offset:
+            return True
+        if self._thread is None:
+            self.dispatch_pending()
+            return self._position > offset
+        deadline = self._clock.monotonic() + timeout
+        self._urgent.set()
+        self._wake.set()
+        with self._condition:
+            while self._position <= offset:
+                left = deadline - self._clock.monotonic()
+                if left <= 0 or self._stopping or self.stopped is not None:
+                    return False
+                self._urgent.set()
+                self._condition.wait(min(left, 0.1))
+        return True
+
+    def wake(self) -> None:
+        """Say that the log was put to; cheap."""
+        if self._sleeping:
+            self._sleeping = False
+            self._wake.set()
+
+    def wake_or_help(self, log_end: int) -> None:
+        """As `wake`, of a single put up to `log_end`; with a lot pending hand it over here.
+
+        Two threads that pass the interpreter back and forth at every write of a record are
+        slower than one that does both; columns are long enough to overlap.
+        """
+        if log_end - self._position <= self._inline_bytes or self._thread is None:
+            self.wake()
+        else:
+            self._help(everything=True)
+
+    def help_with_columns(self) -> None:
+        """As `wake`, of many messages put together: their columns are at hand, so use them.
+
+        The thread would have to read and decode them again, and contend for the interpreter.
+        """
+        if self._thread is not None and self._log.told.keeps_columns:
+            self._help(everything=False)
+        if self._log.max_offset > self._position:
+            self.wake()
+
+    def _help(self, *, everything: bool) -> None:
+        """Hand over what is in the log, unless another thread does; what fails is the thread's."""
+        if self.full is not None or not self._dispatch_lock.acquire(blocking=False):
+            self.wake()
+            return
+        try:
+            self._drain(everything=everything)
+        except (OSError, TubeStoreError):
+            self.wake()
+        finally:
+            self._dispatch_lock.release()
+
+    def drop(self, follower: Follower) -> None:
+        """Feed a follower no longer."""
+        with self._dispatch_lock:
+            self._feeds = [feed for feed in self._feeds if feed.follower is not follower]
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="ReputMessageService", daemon=True)
+        self._thread.start()
+
+    def shutdown(self) -> None:
+        """Stop the thread, having handed over what is in the log; then, or without one, inline."""
+        thread = self._thread
+        if thread is not None:
+            self._stopping = True
+            self._urgent.set()
+            self._wake.set()
+            thread.join(_JOIN_SECONDS)
+            self._thread = None
+        self.dispatch_pending()
+
+    def abandon(self) -> None:
+        """Stop the thread as soon as it can, whatever is pending (a store that failed)."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stopping = True
+            self._urgent.set()
+            self._wake.set()
+            thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            pause = self._round()
+            if self.stopped is not None:
+                return
+            ended = self._clock.monotonic()
+            self._wake.clear()
+            self._sleeping = True
+            # A put or a stop between the last look and the lines above has not woken anybody.
+            if pause:
+                self._urgent.wait(pause)
+            elif self._log.max_offset <= self._position and not self._stopping:
+                self._wake.wait()
+            self._sleeping = False
+            if not self._stopping and not self._urgent.is_set():
+                self._linger(ended)
+            self._urgent.clear()
+
+    def _round(self) -> float:
+        """Hand over what is there; returns the seconds after which to try again what failed."""
+        try:
+            self.dispatch_pending()
+        except (OSError, TubeStoreError) as error:
+            problem = TubeStoreError(f"dispatch: {error}")
+            if not self.problems or str(self.problems[-1]) != str(problem):
+                _log.error("%s", problem)
+                self.problems.append(problem)
+            return _RETRY_SECONDS
+        return _RETRY_SECONDS if self.full is not None else 0
+
+    def _linger(self, ended: float) -> None:
+        """Let puts come together if they come soon after the round that `ended` then.
+
+        While batches are gathered, until no more of them come.
+        """
+        seconds = self._linger_seconds - (self._clock.monotonic() - ended)
+        while True:
+            count = len(self._gathered)
+            seconds = _QUIET_SECONDS if count else seconds
+            if seconds > 0 and (self._urgent.wait(seconds) or self._stopping):
+                return
+            if count == len(self._gathered):
+                return
+            seconds = self._linger_seconds
+
+    def _dispatch(self, piece: Piece) -> int:
+        """Decode a piece and take it; returns the number of records that were handed over."""
+        if not len(piece.starts):
+            count = self._hand_over_gathered()
+            self._ready.append(piece.end)
+            self._feed_ready()
+            return count
+        try:
+            return self._take(batch_of(piece, self._delays, self._source.damaged))
+        except CorruptRecord as error:
+            # Told by a put, and not there any more: have the chain followed instead.
+            self._source.follow_from(piece.base)
+            self.problems.append(error)
+            return 0
+
+    def _hand_over(self, batch: DispatchBatch) -> None:
+        """Hand a batch over to every follower that is to have it, then move on."""
+        self._ready.append(batch)
+        self._feed_ready()
+
+    def _feed_ready(self) -> None:
+        """Hand over what is ready, in order, as far as there is room for it on the disk."""
+        while self._ready:
+            first = self._ready[0]
+            if isinstance(first, DispatchBatch) and not self._fed(first):
+                return
+            self._ready.popleft()
+            self._move_on(first.end if isinstance(first, DispatchBatch) else first)
+
+    def _move_on(self, position: int) -> None:
+        with self._condition:
+            self._position = position
+            self._condition.notify_all()
+
+    def _fed(self, batch: DispatchBatch) -> bool:
+        """Hand a batch over to those that have not had it; False if one found no room for it."""
+        full: OSError | None = None
+        for feed in self._feeds:
+            if feed.failed is not None or batch.start < feed.start or batch.end <= feed.end:
+                continue
+            try:
+                feed.follower.put_batch(batch)
+                feed.end = batch.end
+            except Exception as error:
+                if isinstance(error, OSError) and has_no_room(error):
+                    full = error
+                    continue
+                _log.exception("%s stopped", feed.follower.name)
+                feed.failed = copy(error)
+                problem = f"{feed.follower.name} stopped at {batch.start}: {error!r}"
+                self.problems.append(TubeStoreError(problem))
+        if full is not None and self.full is None:
+            _log.error("dispatch waits for room: %s", full)
+        elif full is None and self.full is not None:
+            _log.warning("dispatch goes on: there is room again")
+        self.full = None if full is None else copy(full)
+        return full is None

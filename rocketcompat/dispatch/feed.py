@@ -1,0 +1,185 @@
+"""What of the log comes next, by the piece: the dispatcher's view of the CommitLog.
+
+The puts hand over where their records begin, or the records as columns, and a published job hands
+over its batches. Where nothing was handed over (after an open, or when too many are pending) the
+chain is followed record by record, over damage, which is taken down.
+
+Guards: none; whoever dispatches holds the dispatcher's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from rocketcompat.commitlog.commit_log import CommitLog
+from rocketcompat.commitlog.walk import Damage, Piece, find_record, scan
+from rocketcompat.messages import DispatchBatch, ReadyBatches
+from rocketcompat.record.columns import RecordColumns
+from tubestore.core.kernels import Int64s
+from tubestore.errors import InvalidMessage, TubeStoreError
+
+_log = logging.getLogger(__name__)
+
+
+class LogFeed:
+    """The rest of the log from `position` on; a piece never spans one of the `stops`."""
+
+    def __init__(self, log: CommitLog, position: int, stops: Sequence[int]) -> None:
+        self._log, self._stops = log, tuple(stops)
+        #: Everything below this physical offset was returned, or is damaged.
+        self.position = position
+        #: (physical offset, bytes) of the last damaged region that was passed over.
+        self.damaged: tuple[int, int] | None = None
+        #: What went wrong; the dispatcher adds to it.
+        self.problems: list[TubeStoreError] = []
+        self._bytes_max = log.config.dispatch_batch_bytes_max
+        #: Record starts that were handed over and not dispatched, and where they end.
+        self._starts: Int64s = np.empty(0, np.int64)
+        self._starts_end = position
+        #: Some of these records as columns, in log order.
+        self._columns: deque[RecordColumns | ReadyBatches] = deque()
+
+    def follow_from(self, position: int) -> None:
+        """Have the chain followed again: what the puts told does not fit what is in the log."""
+        self.position = position
+        self._starts = np.empty(0, np.int64)
+
+    def next_columns(self) -> RecordColumns | DispatchBatch | None:
+        """Return the next records if a put left them as columns; None if they have to be read.
+
+        A job that was published has made a batch of them already.
+        """
+        if not self._columns:
+            self._take_told()
+        while self._columns and self._columns[0].base < self.position:
+            self._columns.popleft()
+        first = self._columns[0] if self._columns else None
+        if first is None or first.base != self.position:
+            return None
+        if self._next_begin(self.position) < first.end:
+            return None
+        if isinstance(first, ReadyBatches):
+            return self._next_ready(first)
+        self._columns.popleft()
+        self.position = first.end
+        return first
+
+    def _next_ready(self, ready: ReadyBatches) -> DispatchBatch | None:
+        """Return the next batch of a job; None if what it staged has gone: the log has it too."""
+        try:
+            batch = next(ready.batches, None)
+        except (OSError, InvalidMessage) as error:
+            _log.warning("a published job is read from the log: %s", error)
+            batch = None
+        if batch is None or batch.end == ready.end:
+            self._columns.popleft()
+        if batch is not None:
+            ready.base = self.position = batch.end
+        return batch
+
+    def _take_told(self) -> None:
+        """Take over what the puts told since the last call."""
+        taken, end, complete, columns = self._log.take_told()
+        if not complete:  # some are missing between those that are held and these
+            self._starts = np.empty(0, np.int64)
+        elif len(taken):
+            held = self._starts[np.searchsorted(self._starts, self.position) :]
+            self._starts = np.concatenate((held, taken))
+        self._starts_end = end
+        self._columns += columns
+
+    def next_piece(self) -> Piece | None:
+        """Read the next piece of the log, over damage; None when nothing is left."""
+        piece = self._next_piece()
+        if piece is not None:
+            self.position = piece.end
+        return piece
+
+    def _next_piece(self) -> Piece | None:
+        self._take_told()
+        end = self._starts_end
+        if self.position >= end:
+            return None
+        self._starts = self._starts[np.searchsorted(self._starts, self.position) :]
+        if len(self._starts) and self._starts[0] == self.position:
+            return self._told_piece()
+        limit = int(self._starts[0]) if len(self._starts) else end
+        if self._columns:
+            limit = min(limit, self._columns[0].base)
+        return self._walked_piece(min(limit, end))
+
+    def _told_piece(self) -> Piece:
+        """Read records whose starts are known, of one file and one batch."""
+        first = self.position
+        file_size = self._log.queue.file_size
+        limit = min(first + self._bytes_max, first - first % file_size + file_size)
+        limit = min(limit, self._next_begin(first))
+        starts = self._starts
+        count = int(np.searchsorted(starts, limit))
+        if count < len(starts) and starts[count] // file_size == first // file_size:
+            end = int(starts[count])
+        elif count < len(starts):
+            end = int(starts[count])  # the next file's first record: a blank lies between
+        else:
+            end = self._starts_end
+        if end - first > self._bytes_max and count > 1 and end // file_size == first // file_size:
+            count -= 1  # the last one crosses the limit
+            end = int(starts[count])
+        size = min(end, first - first % file_size + file_size) - first
+        data = self._log.read_at(first, size)
+        self._starts = starts[count:]
+        return Piece(data, first, starts[:count] - first, end)
+
+    def _walked_piece(self, limit: int) -> Piece:
+        """Follow the chain for one batch; damage moves the position on."""
+        while True:
+            begin = self.position
+            damage = self._log.damage_at(begin)
+            if damage is None:
+                piece = self._scanned(begin, min(limit, self._damage_after(begin)))
+                if piece.fault is None or len(piece.starts):
+                    return self._trimmed(piece)
+                damage = self._damage_found(piece, limit)
+            self.damaged = (damage.start, damage.size)
+            self.position = damage.end
+            if damage.end >= limit:
+                return Piece(b"", damage.end, np.empty(0, np.int64), damage.end)
+
+    def _scanned(self, begin: int, limit: int) -> Piece:
+        """Follow the chain for one piece; one that does not move on is a fault."""
+        pieces = scan(self._log.queue, begin, limit, check_crc=False, bytes_max=self._bytes_max)
+        piece = next(pieces, None)
+        if piece is None or (piece.end == begin and piece.fault is None):
+            return Piece(b"", begin, np.empty(0, np.int64), begin, "the log has no bytes here")
+        return piece
+
+    def _trimmed(self, piece: Piece) -> Piece:
+        """Cut a piece where the next follower begins."""
+        count = int(np.searchsorted(piece.starts + piece.base, self._next_begin(piece.base)))
+        if count == len(piece.starts):
+            return piece
+        return Piece(piece.data, piece.base, piece.starts[:count],
+                     piece.base + int(piece.starts[count]))  # fmt: skip
+
+    def _damage_found(self, piece: Piece, limit: int) -> Damage:
+        """Take down damage that recovery had no reason to look at."""
+        end = find_record(self._log.queue, piece.end + 1, limit)
+        file = self._log.queue.find(piece.end)
+        path = file.path if file else self._log.queue.directory
+        position = piece.end - (file.file_from_offset if file else 0)
+        damage = Damage(piece.end, end or limit, path, position, piece.fault or "")
+        self._log.note_damage(damage)
+        self.problems.append(damage.error())
+        return damage
+
+    def _damage_after(self, offset: int) -> int:
+        """Where the next known damage begins."""
+        return min((d.start for d in self._log.damages if d.start > offset), default=1 << 63)
+
+    def _next_begin(self, offset: int) -> int:
+        """Where the next follower begins: batches are cut there."""
+        return min((stop for stop in self._stops if stop > offset), default=1 << 63)

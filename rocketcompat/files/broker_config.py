@@ -1,0 +1,260 @@
+"""A broker's `config/*.json`, read and written in the form of the real files (spec §4.4).
+
+They are fastjson's: one tab a level, bean fields in alphabetical order, nulls left out, and maps
+with numbers as keys on one line with the keys bare, which is not JSON. What is written is read
+by the real broker, and what it wrote is read here, by hand-edited comments too.
+
+A real broker may be killed between two steps of writing one, and then only `.bak` is good: a
+file that is missing, empty or unreadable is read from there (as `ConfigManager.load` does).
+Ours are replaced whole, the old content having been put into `.bak`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from rocketcompat.formats import CONFIG_DIRECTORY
+from tubestore.core.vfs import Vfs
+from tubestore.errors import CorruptRecord
+
+TOPICS_FILE = "topics.json"
+CONSUMER_OFFSET_FILE = "consumerOffset.json"
+DELAY_OFFSET_FILE = "delayOffset.json"
+SUBSCRIPTION_GROUP_FILE = "subscriptionGroup.json"
+_BACKUP = ".bak"
+#: A text, which is left as it is, or a number as a key.
+_TEXT_OR_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?\d+)(\s*:)')
+
+
+def loads(text: str) -> Any:
+    """Return what fastjson's text says; numbers as keys are texts, as in JSON.
+
+    >>> loads('{"offsetTable":{1:7,2:4\\n\\t}}')
+    {'offsetTable': {'1': 7, '2': 4}}
+    """
+    quoted = _TEXT_OR_BARE_KEY.sub(lambda m: m[1] or f'{m[2]}"{m[3]}"{m[4]}', text)
+    try:
+        return json.loads(quoted)
+    except ValueError:
+        import json5  # slow, and needed only where somebody has edited the file
+
+        return json5.loads(quoted)
+
+
+def dumps(content: Any, level: int = 0) -> str:
+    """Return content as fastjson writes it: maps keyed by int are those on one line.
+
+    >>> print(dumps({"offsetTable": {"T@g": {0: 250, 1: 3}}}).replace("\\t", "    "))
+    {
+        "offsetTable":{
+            "T@g":{0:250,1:3
+            }
+        }
+    }
+    """
+    if isinstance(content, Mapping):
+        return _map_text(content, level)
+    if isinstance(content, list | tuple):
+        inner = ",".join(f"\n{_tabs(level + 1)}{dumps(item, level + 1)}" for item in content)
+        return f"[{inner}\n{_tabs(level)}]" if content else "[]"
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _map_text(content: Mapping[Any, Any], level: int) -> str:
+    if not content:
+        return "{}"
+    if all(isinstance(key, int) for key in content):
+        pairs = ",".join(f"{key}:{dumps(value, level + 1)}" for key, value in content.items())
+        return f"{{{pairs}\n{_tabs(level)}}}"
+    rows = [
+        f"\n{_tabs(level + 1)}{json.dumps(key, ensure_ascii=False)}:{dumps(value, level + 1)}"
+        for key, value in content.items()
+        if value is not None
+    ]
+    return "{" + ",".join(rows) + f"\n{_tabs(level)}}}"
+
+
+def _tabs(level: int) -> str:
+    return "\t" * level
+
+
+@dataclass(slots=True)
+class TopicConfig:
+    """A row of topics.json; `perm` is 2 to write, 4 to read."""
+
+    topic_name: str
+    read_queue_nums: int = 8
+    write_queue_nums: int = 8
+    perm: int = 6
+    order: bool = False
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    #: 5.x; "queue.type" is "SimpleCQ" or "BatchCQ".
+    attributes: dict[str, str] | None = None
+    #: Fields that are not known here, by their names in the file; they are written back.
+    others: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SubscriptionGroupConfig:
+    """A row of subscriptionGroup.json."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    #: As in `TopicConfig`: newer versions have more.
+    others: dict[str, Any] = field(default_factory=dict)
+
+
+class BrokerConfig:
+    """The files below `<root>/config`. Readers need no lock; one process writes."""
+
+    def __init__(self, vfs: Vfs, root: str, *, compat: str = "4.9.8") -> None:
+        self._vfs, self._compat = vfs, compat
+        self.directory = os.path.join(root, CONFIG_DIRECTORY)
+
+    def topics(self) -> dict[str, TopicConfig]:
+        """Return the topics by name; none without the file."""
+        table = self.read(TOPICS_FILE).get("topicConfigTable", {})
+        return {name: _of_bean(TopicConfig, bean) for name, bean in table.items()}
+
+    def save_topics(self, topics: Mapping[str, TopicConfig], now_ms: int) -> None:
+        """Replace the topics."""
+        table = {name: _bean(topic) for name, topic in topics.items()}
+        self._save(TOPICS_FILE, "topicConfigTable", table, now_ms, versioned=True)
+
+    def consumer_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Return the next queue offset to consume by (topic, group) and queue id."""
+        table = self.read(CONSUMER_OFFSET_FILE).get("offsetTable", {})
+        return {_place(key): _by_number(row) for key, row in table.items()}
+
+    def save_consumer_offsets(
+        self, offsets: Mapping[tuple[str, str], Mapping[int, int]], now_ms: int
+    ) -> None:
+        """Replace the consumers' offsets."""
+        table = {f"{topic}@{group}": dict(row) for (topic, group), row in offsets.items()}
+        self._save(CONSUMER_OFFSET_FILE, "offsetTable", table, now_ms)
+
+    def delay_offsets(self) -> dict[int, int]:
+        """Return the next unit to deliver by delay level."""
+        return _by_number(self.read(DELAY_OFFSET_FILE).get("offsetTable", {}))
+
+    def save_delay_offsets(self, offsets: Mapping[int, int], now_ms: int) -> None:
+        """Replace the delay levels' offsets."""
+        self._save(DELAY_OFFSET_FILE, "offsetTable", dict(sorted(offsets.items())), now_ms)
+
+    def subscription_groups(self) -> dict[str, SubscriptionGroupConfig]:
+        """Return the groups by name."""
+        table = self.read(SUBSCRIPTION_GROUP_FILE).get("subscriptionGroupTable", {})
+        return {name: _of_bean(SubscriptionGroupConfig, bean) for name, bean in table.items()}
+
+    def save_subscription_groups(
+        self, groups: Mapping[str, SubscriptionGroupConfig], now_ms: int
+    ) -> None:
+        """Replace the groups."""
+        table = {name: _bean(group) for name, group in groups.items()}
+        name = SUBSCRIPTION_GROUP_FILE
+        self._save(name, "subscriptionGroupTable", table, now_ms, versioned=True)
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Return a file's content, of its backup where it is not whole; {} without either.
+
+        CorruptRecord when there is one and none can be read.
+        """
+        fault: CorruptRecord | None = None
+        for path in (self._path(name), self._path(name) + _BACKUP):
+            try:
+                content = loads(self._vfs.read_file(path).decode())
+                if isinstance(content, dict):
+                    return content
+                reason = "no map"
+            except FileNotFoundError:
+                continue
+            except (ValueError, RecursionError) as error:
+                reason = str(error)
+            fault = fault or CorruptRecord(path, 0, f"is no configuration of a broker: {reason}")
+        if fault is not None:
+            raise fault
+        return {}
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Replace a file, whole and durable; what was there before goes to its backup."""
+        if not self._vfs.exists(self.directory):
+            self._vfs.make_directories(self.directory)
+            self._vfs.sync_directory(os.path.dirname(self.directory))
+        path, raw = self._path(name), dumps(content).encode()
+        if self._vfs.exists(path):
+            old = self._vfs.read_file(path)
+            if old == raw:
+                return
+            if _is_whole(old):
+                self._vfs.replace_file(path + _BACKUP, old)
+        self._vfs.replace_file(path, raw)
+
+    def _save(
+        self, name: str, key: str, table: Mapping[Any, Any], now_ms: int, *, versioned: bool = False
+    ) -> None:
+        """Replace a file's table; what else it holds stays, its version counts up.
+
+        5.x has a version in every file, 4.9 in some (`versioned`).
+        """
+        content = self.read(name)
+        if content.get(key) == json.loads(json.dumps(table)):
+            return
+        newer = self._compat == "5.3.3"
+        if versioned or newer or "dataVersion" in content:
+            old = content.get("dataVersion", {"stateVersion": 0} if newer else {})
+            counter = old.get("counter", 0) + 1
+            content["dataVersion"] = dict(
+                sorted({**old, "counter": counter, "timestamp": now_ms}.items())
+            )
+        content[key] = table
+        self.write(name, dict(sorted(content.items())))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+
+def _is_whole(raw: bytes) -> bool:
+    try:
+        return isinstance(loads(raw.decode()), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _place(key: str) -> tuple[str, str]:
+    topic, _, group = key.partition("@")
+    return topic, group
+
+
+def _by_number(row: Mapping[str, int]) -> dict[int, int]:
+    return {int(key): int(value) for key, value in row.items()}
+
+
+def _names(kind: Any) -> dict[str, str]:
+    """Names in the file -> names of the fields."""
+    plain = [field.name for field in fields(kind) if field.name != "others"]
+    return {re.sub(r"_([a-z])", lambda m: m[1].upper(), name): name for name in plain}
+
+
+def _bean(row: Any) -> dict[str, Any]:
+    """Return a row as fastjson writes a bean: fields by name, nulls left out."""
+    values = {camel: getattr(row, name) for camel, name in _names(row).items()}
+    return {k: v for k, v in sorted({**row.others, **values}.items()) if v is not None}
+
+
+def _of_bean(kind: Any, bean: Mapping[str, Any]) -> Any:
+    names = _names(kind)
+    known = {names[key]: value for key, value in bean.items() if key in names}
+    return kind(**known, others={k: v for k, v in bean.items() if k not in names})

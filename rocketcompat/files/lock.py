@@ -1,0 +1,81 @@
+"""The one writer of a RocketMQ root: `fcntl.lockf` on byte 0 of `lock`, as the real one (§4.2).
+
+Such a lock belongs to the process and goes with the first descriptor of the file that it
+closes, so a second opening in the same process is refused by a registry before it touches
+the file, and the file is not opened again while it is locked.
+
+A broker writes the file at every start, and syncs it: its time shows `progress.py` that a broker
+was here. A store of ours writes it once, when it makes it, and has it on stable storage before
+any mark names its time. A file that lost its content in a power cut stays as it is: that it is
+empty proves that no broker has started since.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from rocketcompat.formats import HOLDER_FILE, LOCK_CONTENT, LOCK_FILE, OWN_DIRECTORY
+from tubestore.core.vfs import OsVfs, Vfs, VfsLock, take_lock
+from tubestore.errors import StoreLocked
+
+_registry_lock = threading.Lock()
+_registry: set[tuple[int, str]] = set()
+
+
+def is_unwritten(vfs: Vfs, root: str) -> bool:
+    """Return whether the lock's file is there and has no content: no broker has written it."""
+    try:
+        return not vfs.read_file(os.path.join(root, LOCK_FILE)).strip(b"\0")
+    except OSError:
+        return False
+
+
+class StoreLock:
+    """The lock on a root, held until `release`; StoreLocked if somebody has it."""
+
+    def __init__(self, vfs: Vfs, root: str) -> None:
+        # With the process's number, since a fork holds nothing of its parent's.
+        self._entry = (os.getpid(), os.path.realpath(root))
+        self._registered = isinstance(vfs, OsVfs)  # a disk in memory excludes by itself
+        if self._registered:
+            with _registry_lock:
+                if self._entry in _registry:
+                    raise StoreLocked(root, "this process")
+                _registry.add(self._entry)
+        try:
+            self._lock = _locked(vfs, root)
+        except BaseException:
+            self._forget()
+            raise
+
+    def is_current(self) -> bool:
+        """Whether the lock still keeps other writers out: its file was not removed or replaced."""
+        return self._lock.is_current()
+
+    def release(self) -> None:
+        """Give it back; harmless when repeated, and in a fork of the process that took it."""
+        self._lock.release()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._registered and self._entry[0] == os.getpid():
+            self._registered = False
+            with _registry_lock:
+                _registry.discard(self._entry)
+
+
+def _locked(vfs: Vfs, root: str) -> VfsLock:
+    path = os.path.join(root, LOCK_FILE)
+    is_new = not vfs.exists(path)
+    # Before locking: closing the file afterwards would drop the lock.
+    file = vfs.open(path, create=is_new)
+    try:
+        if is_new:
+            file.pwrite(LOCK_CONTENT, 0)
+        file.sync()  # a process that was killed may have written it, and not come to the sync
+    finally:
+        file.close()
+    # Beside the lock, whose content is the broker's.
+    note = os.path.join(root, OWN_DIRECTORY, HOLDER_FILE)
+    return take_lock(vfs, path, kind="lockf", root=root, note=note)

@@ -1,0 +1,383 @@
+"""The files of one CommitLog or one ConsumeQueue: a byte stream cut into files of one size.
+
+Always true:
+- the files' names are their start offsets, each a multiple of the file size apart;
+- `_files` is never changed but replaced, so a reader that took it sees one state (D10);
+- a file appears in `_files` only when it has its full length.
+
+One thread writes at a time (the owner's lock), another may delete the oldest files; any thread
+may read and flush.
+
+Guards: `_files_lock` guards the replacement of `_files`; `_flush_lock` the syncs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from sortedcontainers import SortedDict
+
+from rocketcompat.files.keeper import Keeper
+from rocketcompat.files.mapped_file import MappedFile
+from rocketcompat.formats import offset_name, parse_offset_name
+from tubestore.core.layout import Buffer
+from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.errors import NotAStore
+
+#: Dirty memory is counted in pages of so many bytes.
+PAGE = 4096
+#: A queue's directory, its topic's, and that of all queues.
+_LEVELS = 3
+_NO_FILES: SortedDict[int, MappedFile] = SortedDict()
+
+
+class MappedFileQueue:
+    """RocketMQ's `MappedFileQueue`: files by start offset (spec §5)."""
+
+    def __init__(
+        self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True,
+        more: Sequence[str] = (), read_only: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        #: The first directory; those that get files, file n in directory n modulo their number;
+        #: and all.
+        self.directory, self.writable_directories = directory, (directory, *more)
+        self.directories = (directory, *more, *read_only)
+        #: Those that are so full that new files go elsewhere, while there is one (spec §5.9).
+        self.full_directories: frozenset[str] = frozenset()
+        self.file_size = file_size
+        self._vfs, self._writable = vfs, writable
+        self._files = _NO_FILES
+        self._flush_lock = threading.Lock()
+        #: How a file is made: (vfs, path, start offset, file size).
+        self.new_file: Callable[[Vfs, str, int, int], MappedFile] = MappedFile.create
+        #: What the files are that are there already.
+        self.loaded_file: type[MappedFile] = MappedFile
+        self._files_lock = threading.Lock()
+        #: Directories whose entries changed since they were synced, deepest first.
+        self._unsynced_directories: list[str] = []
+
+    def load(self) -> None:
+        """Take in the files of the directory; every one counts as full until `set_end`.
+
+        A wrong length is refused with NotAStore, as the real one does. A file of length 0 is
+        a crash while it was created: removed when it is the last (as since 5.1.3), else made
+        full-size, a hole; a reader ignores it. Sub-directories are passed by (since 5.1.0).
+        """
+        found: dict[int, int] = {}
+        paths: dict[int, str] = {}
+        for directory in self.directories:
+            for start, name, size in self._rows_of(directory):
+                if start in paths:
+                    raise NotAStore(directory, f"{name} is in another directory too")
+                found[start], paths[start] = size, os.path.join(directory, name)
+        while found and found[max(found)] == 0:
+            start = max(found)
+            del found[start]
+            if self._writable:
+                self._vfs.remove(paths[start])
+                # It must not come back: after a clean close nobody looks for it.
+                self._vfs.sync_directory(os.path.dirname(paths[start]))
+        files = SortedDict() if found else _NO_FILES
+        for start, size in found.items():
+            file = self._opened(paths[start], is_last=start == max(found))
+            if size == 0 and self._writable:
+                file.truncate(self.file_size)
+            files[start] = self.loaded_file(file, start, self.file_size, self.file_size)
+        self._files = files
+
+    def _opened(self, path: str, *, is_last: bool) -> VfsFile:
+        """Open a file; one of a read-only directory may be on a disk that nobody can write to.
+
+        But for the last one, which is written to wherever it is.
+        """
+        try:
+            return self._vfs.open(path, writable=self._writable)
+        except OSError as error:
+            kept = os.path.dirname(path) not in self.writable_directories
+            if is_last or not kept or error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+            return self._vfs.open(path, writable=False)
+
+    def _rows_of(self, directory: str) -> Iterator[tuple[int, str, int]]:
+        """Yield start offset, name and length of the files of a directory."""
+        for name, is_directory, size in self._vfs.entries(directory):
+            if is_directory:
+                continue
+            start = parse_offset_name(name)
+            if start is None:
+                raise NotAStore(directory, f"holds {name!r}, which is no file of a store")
+            if size not in (0, self.file_size):
+                raise NotAStore(
+                    directory, f"{name} has {size} bytes, configured are {self.file_size}"
+                )
+            yield start, name, size
+
+    @property
+    def dirty_pages(self) -> int:
+        """Borders of pages between what is on stable storage and the end (spec §6)."""
+        return self.max_offset // PAGE - self.flushed_where // PAGE
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """All files in order, as of now."""
+        return tuple(self._files.values())
+
+    @property
+    def first(self) -> MappedFile | None:
+        """The file with the lowest offset."""
+        files = self._files
+        return files.peekitem(0)[1] if files else None
+
+    @property
+    def last(self) -> MappedFile | None:
+        """The file that is written to."""
+        files = self._files
+        return files.peekitem(-1)[1] if files else None
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte; 0 without files."""
+        first = self.first
+        return first.file_from_offset if first else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Offset behind the last byte that was written; 0 without files."""
+        last = self.last
+        return last.end_offset if last else 0
+
+    @property
+    def flushed_where(self) -> int:
+        """Offset below which every byte is on stable storage."""
+        where = self.min_offset
+        for file in self._files.values():
+            where = file.file_from_offset + file.flushed_position
+            if file.flushed_position < file.file_size:
+                break
+        return where
+
+    def find(self, offset: int) -> MappedFile | None:
+        """Return the file that holds the byte at `offset`; None if there is none."""
+        files = self._files
+        file: MappedFile | None = files.get(offset - offset % self.file_size)
+        if file is not None:  # as nearly always: files begin at multiples of their size
+            return file
+        place = files.bisect_right(offset) - 1
+        if place < 0:
+            return None
+        file = files.peekitem(place)[1]
+        return file if offset < file.file_from_offset + self.file_size else None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read up to `size` written bytes; fewer at the end of a file, none outside."""
+        file = self.find(offset)
+        if file is None:
+            return b""
+        try:
+            return file.read(offset - file.file_from_offset, size)
+        except FileNotFoundError:
+            if self.find(offset) is None:  # deleted since, by age
+                return b""
+            raise
+
+    def path_of(self, offset: int) -> str:
+        """Return the file that holds an offset, whether it is there or not."""
+        place = offset // self.file_size
+        there = self._files.get(place * self.file_size)
+        if there is not None:
+            return str(there.path)
+        full = self.full_directories
+        usable = [d for d in self.writable_directories if d not in full]
+        usable = usable or list(self.writable_directories)
+        directory = usable[place % len(usable)]
+        return os.path.join(directory, offset_name(place * self.file_size))
+
+    def hide_from(self, offset: int) -> None:
+        """Show nothing from `offset` on, until the next `load`: of a job that is not finished."""
+        with self._files_lock:
+            self._files = SortedDict({s: f for s, f in self._files.items() if s < offset})
+        if self._files:
+            last = self._files.peekitem(-1)[1]
+            last.wrote_position = min(last.wrote_position, offset - last.file_from_offset)
+
+    def adopt(self, start: int, end: int) -> None:
+        """Take in what somebody put behind the written bytes, [start, end), durably.
+
+        Files that begin there are new, also where an empty one was before; an earlier one was
+        gone on with.
+        """
+        with self._files_lock:
+            files = self._files.copy()
+            for directory in self.directories:
+                for begin, name, _ in self._rows_of(directory):
+                    if begin >= start:
+                        opened = self._vfs.open(os.path.join(directory, name))
+                        files[begin] = self.loaded_file(opened, begin, self.file_size, 0)
+            for begin in files.irange(start - self.file_size + 1):
+                file = files[begin]
+                file.wrote_position = file.flushed_position = min(end - begin, self.file_size)
+            self._files = files
+
+    def create(self, start: int) -> MappedFile:
+        """Create the file that starts at `start`, full-size and empty; OSError without room."""
+        if self._files.get(start) is not None:
+            raise ValueError(f"{self.directory}: there is a file at {start}")
+        path = self.path_of(start)
+        directory = os.path.dirname(path)
+        for parent in make_directory(self._vfs, directory):
+            self._note_directory(parent)
+        file = self.new_file(self._vfs, path, start, self.file_size)
+        self._note_directory(directory)
+        with self._files_lock:
+            files = self._files.copy()
+            files[start] = file
+            self._files = files
+        return file
+
+    def last_or_create(self, offset: int = 0) -> MappedFile:
+        """Return the last file if it has room, else a new one behind it (spec §5.3).
+
+        The first file of an empty queue is the one that holds `offset`.
+        """
+        last = self.last
+        if last is None:
+            return self.create(offset - offset % self.file_size)
+        if last.is_full:
+            return self.create(last.file_from_offset + self.file_size)
+        return last
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        """Write bytes at `offset`, over file borders; missing files are created.
+
+        What is between the old end and `offset` stays a hole of zeros.
+        """
+        view = memoryview(data)
+        while len(view):
+            position = offset % self.file_size
+            start = offset - position
+            file = self._files.get(start) or self.create(start)
+            count = min(len(view), self.file_size - position)
+            file.write_at(position, view[:count])
+            offset += count
+            view = view[count:]
+
+    def flush(self) -> bool:
+        """Sync every file that has unsynced bytes, and directories in which files appeared.
+
+        False if there was nothing to do. On OSError the owner must trust nothing that was
+        written since the last good flush.
+        """
+        with self._flush_lock:
+            moved = False
+            for file in self._files.values():
+                moved = file.sync() or moved
+            directories, self._unsynced_directories = self._unsynced_directories, []
+            for directory in directories:
+                self._vfs.sync_directory(directory)
+            return moved or bool(directories)
+
+    def set_end(self, offset: int) -> None:
+        """Say where the written bytes end, without touching any (a reader, or a clean open)."""
+        for start, file in self._files.items():
+            file.wrote_position = max(0, min(offset - start, self.file_size))
+            file.flushed_position = min(file.flushed_position, file.wrote_position)
+
+    def set_flushed(self, offset: int) -> None:
+        """Say that everything below `offset` is known to be on stable storage."""
+        for start, file in self._files.items():
+            file.flushed_position = max(0, min(offset - start, file.wrote_position))
+
+    def truncate_dirty_files(
+        self, offset: int, *, leave_empty: bool = True, keeper: Keeper | None = None
+    ) -> int:
+        """Lose everything from `offset` on: later files go (the last first), the rest is zeroed.
+
+        With a `keeper` whole files that hold data are moved to it instead.
+
+        Without `leave_empty` a file that begins at `offset` goes too: of an empty last file of a
+        queue a real broker makes a unit (R2). Returns the bytes of data that were dropped or
+        zeroed. Durable on return.
+
+        Safe against a crash at any write: done again it has the same result.
+
+        The process before may have been killed before it synced the directories that it made,
+        so the next flush syncs them, three levels up.
+        """
+        lost = 0
+        for directory in self.directories:
+            for _ in range(_LEVELS):
+                self._note_directory(directory or ".")
+                directory = os.path.dirname(directory)
+        doomed = [
+            file
+            for start, file in self._files.items()
+            if start > offset or (start == offset and not leave_empty)
+        ]
+        for file in reversed(doomed):
+            lost += self._drop(file, keeper)
+        for directory in {os.path.dirname(file.path) for file in doomed}:
+            self._vfs.sync_directory(directory)
+        kept = self.last
+        if kept is not None:
+            position = min(offset - kept.file_from_offset, self.file_size)
+            zeroed = kept.cut(position)
+            if zeroed:
+                kept.sync_always()
+            lost += zeroed
+        return lost
+
+    def holds_several(self) -> bool:
+        """Whether the directory has more than one file; opens none."""
+        return sum(len(self._vfs.entries(directory)) for directory in self.directories) > 1
+
+    def delete_oldest(self) -> MappedFile:
+        """Unlink the first file, durably; never the last. Views and reads under way stay valid.
+
+        One at a time: a power cut must not bring back an older file than one that is gone.
+        """
+        if len(self._files) < 2:
+            raise ValueError(f"{self.directory}: the last file is never deleted")
+        file: MappedFile = self._files.peekitem(0)[1]
+        self._drop(file)
+        self._vfs.sync_directory(os.path.dirname(file.path))
+        return file
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for file in self._files.values():
+            file.close()
+
+    def _drop(self, file: MappedFile, keeper: Keeper | None = None) -> int:
+        """Unlink a file, or move it to a keeper; returns how many bytes may have held data."""
+        first_data = file.next_data(0)
+        with self._files_lock:
+            files = self._files.copy()
+            del files[file.file_from_offset]
+            self._files = files
+        file.close()
+        if keeper is not None and first_data is not None:
+            keeper.move(file.path)
+            keeper.sync()
+        else:
+            self._vfs.remove(file.path)
+        return 0 if first_data is None else file.wrote_position
+
+    def _note_directory(self, directory: str) -> None:
+        with self._flush_lock:
+            if directory not in self._unsynced_directories:
+                self._unsynced_directories.append(directory)
+
+
+def make_directory(vfs: Vfs, directory: str) -> list[str]:
+    """Create a directory and its parents; returns those that have to be synced to keep it."""
+    parents = []
+    path = directory
+    while path and not vfs.exists(path):
+        path = os.path.dirname(path)
+        parents.append(path or ".")
+    if parents:
+        vfs.make_directories(directory)
+    return parents

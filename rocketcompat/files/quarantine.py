@@ -1,0 +1,116 @@
+"""Where what is replaced or removed is kept, so that a repair can be undone by hand.
+
+`<root>/.tubestore/quarantine/<n>/`, a new number each time, with the paths that the files had
+below the root. A file that is about to be replaced by another under its name keeps its bytes
+under a second name here: that costs no copy, since nothing is ever changed in place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+from rocketcompat.files.mapped_file_queue import make_directory
+from rocketcompat.formats import OWN_DIRECTORY
+from tubestore.core.vfs import Vfs, VfsFile
+
+QUARANTINE_DIRECTORY: Final = "quarantine"
+_COPY_BYTES = 8 << 20
+
+
+class Quarantine:
+    """One run's place; made when the first file comes. Not thread-safe."""
+
+    def __init__(self, vfs: Vfs, root: str, directory: str | None = None) -> None:
+        self._vfs, self._root = vfs, root
+        self._given = directory
+        self._path: str | None = None
+        self._unsynced: list[str] = []
+
+    @property
+    def path(self) -> str | None:
+        """Where the files are; None while there are none."""
+        return self._path
+
+    def keep(self, path: str) -> str:
+        """Keep the bytes that a file has now, and leave it where it is; returns where."""
+        place = self._place_for(path)
+        try:
+            self._vfs.link(path, place)
+        except OSError:  # another file system, or one without links
+            copy_file(self._vfs, path, place)
+        return place
+
+    def move(self, path: str) -> str:
+        """Move a file or a directory here; returns where.
+
+        A file of another file system is copied, durably, and then removed.
+        """
+        place = self._place_for(path)
+        try:
+            self._vfs.rename(path, place)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            copy = copy_file(self._vfs, path, place)
+            copy.sync()
+            copy.close()
+            self.sync()
+            self._vfs.remove(path)
+        self._unsynced.append(os.path.dirname(path))
+        return place
+
+    def keep_tail(self, path: str, position: int) -> str:
+        """Copy the bytes of a file from a position on, durably; returns where.
+
+        The copy has the same length, with a hole before the position, and that in its name.
+        """
+        place = self._place_for(f"{path}@{position}")
+        copy = copy_file(self._vfs, path, place, start=position)
+        copy.sync()
+        copy.close()
+        return place
+
+    def sync(self) -> None:
+        """Make durable what came and went."""
+        for directory in dict.fromkeys(self._unsynced):
+            self._vfs.sync_directory(directory)
+        self._unsynced.clear()
+
+    def _place_for(self, path: str) -> str:
+        if self._path is None:
+            self._path = self._given or self._numbered()
+        inside = os.path.relpath(path, self._root)
+        if inside.startswith(os.pardir):
+            inside = path.lstrip(os.sep)
+        place = os.path.join(self._path, inside)
+        parent = os.path.dirname(place)
+        self._unsynced += [parent, *make_directory(self._vfs, parent)]
+        return place
+
+    def _numbered(self) -> str:
+        base = os.path.join(self._root, OWN_DIRECTORY, QUARANTINE_DIRECTORY)
+        taken = [int(n) for n, d, _ in self._vfs.entries(base) if d and n.isdecimal()]
+        return os.path.join(base, str(max(taken, default=0) + 1))
+
+
+def copy_file(
+    vfs: Vfs, source: str, target: str, size: int | None = None, start: int = 0
+) -> VfsFile:
+    """Copy a file from `start` on to a new name, holes as holes, cut or grown to `size`.
+
+    Returns the copy, not synced; what is before `start` is a hole in it.
+    """
+    file = vfs.open(source, writable=False)
+    copy = vfs.open(target, create=True)
+    length = file.size()
+    copy.truncate(length if size is None else size)
+    limit = min(length, length if size is None else size)
+    position = file.next_data(start)
+    while position is not None and position < limit:
+        data = file.pread(min(_COPY_BYTES, limit - position), position)
+        copy.pwrite(data, position)
+        position = file.next_data(position + len(data))
+    file.close()
+    return copy

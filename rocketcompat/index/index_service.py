@@ -1,0 +1,393 @@
+"""The files of the key index: which one is written, how they roll, and the search over them.
+
+RocketMQ's `IndexService` (spec §3.3–§3.5). File names are the local time of creation,
+`yyyyMMddHHmmssSSS`; a name is never below an earlier one, even when the clock is.
+
+Always true:
+- only the last file has room; every file before it was written out whole when it was left;
+- items are in log order over all files; no message has items twice.
+
+The last: a crash leaves items of which slots and header know nothing, and perhaps half of a
+message's. The real index indexes the last message once more then (spec §3.3); ours drops the
+items of a message that may be partial, and says from where the log must be handed over again.
+
+Guards: `_lock` guards put, flush and roll against each other; `_files` is replaced and never
+changed, so a search takes it as it is. Syncs run outside the lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from rocketcompat.files.keeper import Keeper
+from rocketcompat.index.index_file import IndexFile
+from rocketcompat.index.items import IndexGeometry, Int32s, key_hash
+from rocketcompat.messages import DispatchBatch
+from tubestore.clock import Clock
+from tubestore.core.kernels import Int64s
+from tubestore.core.vfs import Vfs
+from tubestore.errors import CorruptRecord, TubeStoreError
+
+T = TypeVar("T")
+_NAME_FORMAT = "%Y%m%d%H%M%S"
+_log = logging.getLogger(__name__)
+
+
+def index_file_name(now_ms: int, last: str | None) -> str:
+    """Return the name of a file made now, above the last one's.
+
+    >>> index_file_name(0, "20261121092406179")
+    '20261121092406180'
+    """
+    moment = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006  local time is in the format
+    name = _name_of(moment)
+    if last is None or int(name) > int(last):
+        return name
+    try:
+        before = datetime.strptime(last[:14], _NAME_FORMAT)  # noqa: DTZ007
+        return _name_of(before + timedelta(milliseconds=int(last[14:]) + 1))
+    except ValueError:  # a number, but no time: only the order counts
+        return str(int(last) + 1)
+
+
+def _name_of(moment: datetime) -> str:
+    return f"{moment:{_NAME_FORMAT}}{moment.microsecond // 1000:03d}"
+
+
+class IndexService:
+    """All index files of a store; a follower of the dispatcher.
+
+    Offsets are physical offsets, times ms. `put_batch`, `flush` and `close` may be called by
+    any thread; searches run beside them.
+    """
+
+    name = "index"
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        directory: str,
+        geometry: IndexGeometry,
+        clock: Clock,
+        *,
+        writable: bool = True,
+        on_roll: Callable[[int], None] | None = None,
+    ) -> None:
+        self._vfs, self._directory, self._geometry = vfs, directory, geometry
+        self._clock, self._writable = clock, writable
+        #: Called with the end timestamp of a file that was left and synced (checkpoint, spec §3.4).
+        self._on_roll = on_roll
+        self._lock = threading.Lock()
+        self._files: tuple[IndexFile, ...] = ()
+        #: How many files from the first on are whole; None if all are.
+        self._whole: int | None = None
+        #: Files that were left since the last sync, and directories in which one appeared.
+        self._unsynced: tuple[IndexFile, ...] = ()
+        self._unsynced_directories: list[str] = []
+        self._written = self._synced = 0
+        #: Keys at or above `_written` that are in the files: a batch that failed half-way.
+        self._put_beyond = 0
+        #: Files that cannot be used, and those behind them: `recover` takes them out.
+        self._unusable: list[str] = []
+        #: What is wrong with files that were found; a reader uses no index then.
+        self.problems: list[TubeStoreError] = []
+        #: Where a recovery puts the files that it takes out; without it they are removed.
+        self.keeper: Keeper | None = None
+
+    def load(self) -> None:
+        """Take in the files as their headers describe them; what is no index file is passed by.
+
+        A file of another geometry than configured cannot be used, which `problems` lists: the
+        real one would grow and misread it (spec §3.4). `recover` builds it and those behind it
+        again, and one that has only lost its end from there; see `is_whole`.
+        """
+        self._whole, self._unusable, self.problems = None, [], []
+        files: list[IndexFile] = []
+        for name, is_directory, size in sorted(self._vfs.entries(self._directory)):
+            if is_directory or not name.isdecimal() or self._is_unborn(name, size):
+                continue
+            path = os.path.join(self._directory, name)
+            file = None if self._unusable else self._loaded(path, len(files))
+            if file is None:
+                self._unusable.append(path)
+            else:
+                files.append(file)
+        self._files = tuple(files)
+        if self._files and self._writable:
+            # A process that was killed may have made them, and not have come to the sync.
+            self._unsynced_directories = [self._directory]
+
+    def _loaded(self, path: str, place: int) -> IndexFile | None:
+        """Open a file, or what is left of it; None if it cannot be used."""
+        try:
+            return IndexFile.load(self._vfs, path, self._geometry, self._writable)
+        except CorruptRecord as error:
+            _log.warning("%s; it is %s", error, "built again" if self._writable else "left out")
+            short = self._writable and IndexFile.load_short(self._vfs, path, self._geometry)
+            if not short:
+                self.problems.append(error)
+            if self._whole is None:
+                self._whole = place if short else place - 1
+            return short or None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all files can be used as they are; else `recover` has to be called."""
+        return self._whole is None
+
+    def _is_unborn(self, name: str, size: int) -> bool:
+        """Whether a crash left a file of length 0 behind; a writer removes it."""
+        if size == 0 and self._writable:
+            self._vfs.remove(os.path.join(self._directory, name))
+            self._vfs.sync_directory(self._directory)  # after a clean close nobody looks for it
+        return size == 0
+
+    @property
+    def files(self) -> tuple[IndexFile, ...]:
+        """All files, oldest first, as of now."""
+        return self._files
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Physical offset of the last message with a key; -1 if there is none."""
+        filled = [file for file in self._files if file.index_count > 1]
+        return filled[-1].end_physical_offset if filled else -1
+
+    def recover(
+        self,
+        log_end: int,
+        trusted_offset: int | None,
+        lower_mark: Callable[[int], None] | None = None,
+    ) -> int:
+        """Bring the index back to what some prefix of the log gives.
+
+        `trusted_offset` is the progress mark: everything below it was written (after a
+        reboot: synced). Kept are the items below it and below `log_end`; of these the last
+        message's go too, since they may be only part of what it has. Returns the physical
+        offset of that message, from which the log must be handed over again; 0 if nothing is
+        left. All this follows from the files alone, so it may be repeated after a crash.
+
+        With `lower_mark` the mark is believed, unless items below it were lost or there is no
+        file: then the log has to be handed over only from the mark on, however far the last
+        message with a key lies back. Where it is not believed, `lower_mark(offset)` must
+        lower it durably before anything is dropped: a later recovery would believe it again.
+        """
+        cut = log_end if trusted_offset is None else min(trusted_offset, log_end)
+        files = self._files
+        believed = lower_mark is not None and trusted_offset is not None
+        keep, cut, certain, whole = self._plan_recovery(cut, believed and (bool(files) or cut == 0))
+        resume = cut if certain else 0
+        if lower_mark and trusted_offset is not None and resume < trusted_offset:
+            lower_mark(resume)
+        for path in reversed(self._unusable):
+            self._take_out(path)
+        self._unusable = []
+        for file in reversed(files[keep:]):
+            self._remove(file)
+        self._files = files[:keep]
+        if keep and not whole:
+            files[keep - 1].recover(cut)
+        self._whole = None
+        self.mark(resume, resume)
+        return resume
+
+    def _plan_recovery(self, cut: int, certain: bool) -> tuple[int, int, bool, bool]:
+        """Decide from the last file back, without a write.
+
+        Returns how many files to keep, the offset to cut at, whether all below it is known to
+        be in them, and whether the last of them is whole and needs no recovery.
+        """
+        files = self._files
+        if self._whole is not None:  # what follows a short file would stand before its items
+            files, certain = files[: self._whole + 1], False
+        for keep in range(len(files), 0, -1):
+            file = files[keep - 1]
+            was_left = keep < len(files) and file.room == 0
+            if certain and was_left and file.end_physical_offset < cut:
+                return keep, cut, certain, True
+            found = file.examine(cut)
+            certain = certain and not found.lost
+            if found.kept and not certain:
+                cut, certain = found.last_offset, True
+                found = file.examine(cut)
+            if found.kept or (certain and keep == 1):
+                return keep, cut, certain, False
+        return 0, cut, certain, False
+
+    def mark(self, written: int, synced: int) -> None:
+        """Say up to where the files are known to hold everything (a clean open)."""
+        self._written, self._synced, self._put_beyond = written, synced, 0
+
+    def put_batch(self, batch: DispatchBatch) -> None:
+        """Index the keys of a batch's records; rows that were put before are passed by.
+
+        After an OSError the same records may be handed over again, in any batches.
+        """
+        if batch.end <= self._written:
+            return
+        offsets = batch.physical_offsets[batch.key_rows]
+        times = batch.store_timestamps[batch.key_rows]
+        first = int(np.searchsorted(offsets, self._written)) + self._put_beyond
+        with self._lock:
+            self._file_with_room()  # as the real one, which makes it for records without keys too
+            while first < len(offsets):
+                file = self._file_with_room()
+                end = min(first + file.room, len(offsets))
+                part = slice(first, end)
+                file.put_keys(batch.key_hashes[part], offsets[part], times[part])
+                self._put_beyond += end - first
+                first = end
+            self._written, self._put_beyond = batch.end, 0
+
+    def flush(self, sync: bool) -> None:
+        """Write slots and headers; with `sync`, bring everything written to stable storage."""
+        with self._lock:
+            written, files, unsynced = self._written, self._files, self._unsynced
+            if files:
+                files[-1].flush()
+            if not sync:
+                return
+            self._unsynced = ()
+        try:
+            for file in (*unsynced, *files[-1:]):
+                file.sync()
+            for directory in self._unsynced_directories[:]:
+                self._vfs.sync_directory(directory)
+                self._unsynced_directories.remove(directory)
+        except OSError:
+            with self._lock:
+                self._unsynced = unsynced + self._unsynced
+            raise
+        self._synced = max(self._synced, written)
+        if unsynced and self._on_roll:
+            self._on_roll(unsynced[-1].end_timestamp)
+
+    def delete_expired(self, log_minimum: int) -> int:
+        """Delete the oldest files that only know records below a physical offset; never the last.
+
+        Returns how many went, durably (spec §9).
+        """
+        count = 0
+        with self._lock:
+            while len(self._files) > 1 and self._files[0].end_physical_offset < log_minimum:
+                oldest, self._files = self._files[0], self._files[1:]
+                self._unsynced = tuple(file for file in self._unsynced if file is not oldest)
+                self._remove(oldest)
+                count += 1
+        return count
+
+    def progress(self) -> tuple[int, int]:
+        """Return (written, synced): everything below is in the files, and on stable storage."""
+        return self._written, self._synced
+
+    def select(
+        self, topic: str, key: str, count_max: int, begin: int, end: int
+    ) -> tuple[list[int], int, int]:
+        """Return (offsets newest first, last update's time, its offset) as §3.5 says.
+
+        The last two are the last file's end if its time span was looked at, else 0.
+        """
+        return self.select_hash(key_hash(topic, key), count_max, begin, end)
+
+    def select_hash(
+        self, hash_of_key: int, count_max: int, begin: int, end: int
+    ) -> tuple[list[int], int, int]:
+        """As `select`, of a key's hash."""
+        found: list[int] = []
+        files = self._files
+        last_time = last_offset = 0
+        for place in range(len(files) - 1, -1, -1):
+            file = files[place]
+            if place == len(files) - 1:
+                last_time, last_offset = file.end_timestamp, file.end_physical_offset
+            if file.is_time_matched(begin, end):
+                left = count_max - len(found)
+                search = partial(file.select, hash_of_key, left, begin, end)
+                found += self._asked(file, search, list[int]())
+            if file.begin_timestamp < begin or len(found) >= count_max:
+                break
+        return found, last_time, last_offset
+
+    def candidates(self, hash_of_key: int, begin: int, end: int) -> Iterator[int]:
+        """Yield physical offsets of items of a hash that may lie in the window, newest first."""
+        for file in reversed(self._files):
+            if file.index_count > 1 and file.begin_timestamp - 1000 <= end:
+                search = partial(file.candidates, hash_of_key, begin, end)
+                yield from self._asked(file, search, list[int]())
+
+    def select_many(self, key_hashes: Int32s) -> tuple[Int64s, Int64s]:
+        """Return (place in `key_hashes`, physical offset) of all items of many keys.
+
+        Rows are ordered by place, newest first.
+        """
+        none = np.empty(0, np.int64), np.empty(0, np.int64)
+        files = reversed(self._files)
+        parts = [self._asked(file, partial(file.select_many, key_hashes), none) for file in files]
+        if not parts:
+            return none
+        places = np.concatenate([places for places, _ in parts])
+        order = np.argsort(places, kind="stable")
+        return places[order], np.concatenate([offsets for _, offsets in parts])[order]
+
+    def _asked(self, file: IndexFile, search: Callable[[], T], nothing: T) -> T:
+        """Search a file; `nothing` is in one that was deleted by age since it was listed."""
+        try:
+            return search()
+        except FileNotFoundError:
+            if file in self._files:
+                raise
+            return nothing
+
+    def stats(self) -> Mapping[str, int]:
+        """Count files and items."""
+        items = sum(file.index_count - 1 for file in self._files)
+        return {"files": len(self._files), "items": items}
+
+    def close(self) -> None:
+        """Write out what is in memory (no sync) and give the descriptors back."""
+        with self._lock:
+            for file in self._files:
+                file.close()
+
+    def _file_with_room(self) -> IndexFile:
+        """Return the last file, or a new one behind it if it is full; that is written out first."""
+        files = self._files
+        last = files[-1] if files else None
+        if last and last.room > 0:
+            return last
+        if not self._vfs.exists(self._directory):
+            self._vfs.make_directories(self._directory)
+            self._unsynced_directories.append(os.path.dirname(self._directory))
+        if last:
+            last.flush()
+            last.release()
+        before = os.path.basename(last.path) if last else None
+        path = os.path.join(self._directory, index_file_name(self._clock.now_ms(), before))
+        end_of_last = (last.end_physical_offset, last.end_timestamp) if last else (0, 0)
+        file = IndexFile.create(self._vfs, path, self._geometry, end_of_last)
+        if last:
+            self._unsynced = (*self._unsynced, last)
+        self._unsynced_directories.append(self._directory)
+        self._files = (*files, file)
+        return file
+
+    def _remove(self, file: IndexFile) -> None:
+        file.release()
+        self._take_out(file.path)
+
+    def _take_out(self, path: str) -> None:
+        """Move a file to the keeper, or remove it, durably."""
+        if self.keeper is not None:
+            self.keeper.move(path)
+            self.keeper.sync()
+        else:
+            self._vfs.remove(path)
+            self._vfs.sync_directory(self._directory)

@@ -1,0 +1,362 @@
+"""A store's directory as it lies: its files, their sizes, the log's chain from end to end.
+
+For the windows (dump, check, the command line): works on a store that will not open, whether
+it was closed, has crashed or is being written; changes no byte and takes no lock. Unlike a
+store it takes what it finds: files of a wrong length, foreign names, holes in the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from rocketcompat.commitlog.ending import first_time, goes_on, is_left_over, known_damages
+from rocketcompat.commitlog.reads import read_record
+from rocketcompat.commitlog.walk import Damage, Piece, find_record, scan
+from rocketcompat.files.progress import ProgressFile
+from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BLANK,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    INDEX_DIRECTORY,
+    MAGIC_BLANK,
+    MESSAGE_PREFIX,
+    TUBE_DIRECTORY,
+    parse_offset_name,
+)
+from rocketcompat.inspect.log_files import LogFiles, refuse_dledger
+from rocketcompat.options import MessageStoreConfig
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.record.inner_batches import with_batch_topics
+from rocketcompat.staging.pieces import LogRecords
+from tubestore.core.paths import OWN_DIRECTORY
+from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.errors import NotAStore
+from tubestore.record.names import STORE_FILE
+
+#: States of a region behind which the log does not go on.
+ENDS = ("torn", "stale")
+#: How far a broker's clock may have been set back, when files are left out by time.
+CLOCK_SLACK_MS = 60_000
+#: A file of RocksDB's, whose queues lie in the same directory in another format (spec §2.10).
+ROCKSDB_FILE = "CURRENT"
+_NOWHERE = 1 << 63
+#: Options of file sizes, and the directories of queues that tell them.
+_QUEUE_SIZE_OPTIONS = {
+    "mappedFileSizeConsumeQueue": CONSUME_QUEUE_DIRECTORY,
+    "mappedFileSizeConsumeQueueExt": CONSUME_QUEUE_EXT_DIRECTORY,
+    "mapperFileSizeBatchConsumeQueue": BATCH_CONSUME_QUEUE_DIRECTORY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part [start, end) of the log that holds no sound records.
+
+    `state` is "damaged" if sound ones follow, "missing" if its file is not there; at the end
+    of the log "torn", or "stale" where records follow that an earlier recovery cut off.
+    `position` is where it starts in the file at `path`.
+    """
+
+    start: int
+    end: int
+    state: str
+    reason: str
+    path: str
+    position: int
+
+
+class StoreDirectory:
+    """The root of a store. NotAStore if it is none; sizes are inferred if options do not say."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        options: Mapping[str, Any] | None = None,
+        vfs: Vfs | None = None,
+    ) -> None:
+        self.root, self.vfs = os.fspath(root), vfs or OsVfs()
+        if not self.vfs.exists(self.root):
+            raise NotAStore(self.root, "no such directory")
+        self.options = dict(options or {})
+        paths = self._log_paths()
+        refuse_dledger(self.vfs, self.root, ())
+        if not self.vfs.exists(paths[0]):
+            hint = self._what_it_is_instead()
+            text = f"has no commitlog directory, so it is no RocketMQ store{hint}"
+            raise NotAStore(self.root, text)
+        missing = [path for path in paths if not self.vfs.exists(path)]
+        if missing:
+            raise NotAStore(self.root, f"has no directory {missing[0]}")
+        refuse_dledger(self.vfs, self.root, paths)
+        #: The file sizes that follow from the files, by RocketMQ's names.
+        self.inferred = self._inferred_sizes()
+        given = MessageStoreConfig.from_camel({**self.inferred, **self.options})
+        self.config = with_batch_topics(given, self.vfs, self.root)
+        self.log = LogFiles(
+            self.vfs,
+            self.root,
+            paths,
+            self.config.mapped_file_size_commit_log,
+            record_crc=self.config.force_verify_prop_crc,
+        )
+        self._own_from, self.log.damages = self._what_recovery_knows()
+
+    def _what_it_is_instead(self) -> str:
+        """Return a hint for a directory without a log; OSError for a file."""
+        names = [name for name, _, _ in self.vfs.entries(self.root)]
+        if not names:
+            return "; it is empty"
+        if any(parse_offset_name(name) is not None for name in names):
+            return "; these are files of a log or a queue: give the store's root"
+        ours = self.vfs.exists(os.path.join(self.root, OWN_DIRECTORY, STORE_FILE))
+        return "; it is a tubestore store: use tubestore" if ours else ""
+
+    def _what_recovery_knows(self) -> tuple[int, tuple[Damage, ...]]:
+        """Return from where on only we have written, and the damage that was found before that.
+
+        The next recovery trusts this too, and is stricter with what is certainly ours: its
+        answer and that of the windows have to be the same.
+        """
+        log: Any = self.log
+        try:
+            known = ProgressFile(self.vfs, self.root).read()
+        except NotAStore:  # of a newer version
+            known = None
+        if known is not None:
+            progress, same_boot = known
+            mark = progress.trusted(progress.log, same_boot=same_boot)
+            if log.min_offset <= mark <= log.max_offset:
+                return mark, known_damages(log, progress)
+        return _NOWHERE, ()
+
+    def path(self, *names: str) -> str:
+        """Return a path below the root."""
+        return os.path.join(self.root, *names)
+
+    def layouts(self) -> frozenset[str]:
+        """Return which of the structures that are built from the log are there."""
+        names = {
+            "consume_queue": CONSUME_QUEUE_DIRECTORY,
+            "index": INDEX_DIRECTORY,
+            "tube": TUBE_DIRECTORY,
+        }
+        there = (layout for layout, name in names.items() if self.vfs.exists(self.path(name)))
+        return frozenset(there)
+
+    def _log_paths(self) -> list[str]:
+        """Return the directories of the log's files, the read-only ones last."""
+        names = ("storePathCommitLog", "readOnlyCommitLogStorePaths", "multiPathSplitter")
+        given = {name: self.options[name] for name in names if name in self.options}
+        config = MessageStoreConfig.from_camel(given)
+        read_only = config.read_only_directories(self.root)
+        return [*config.commit_log_directories(self.root), *read_only]
+
+    def _inferred_sizes(self) -> dict[str, int]:
+        """Return the file sizes that names and lengths say."""
+        paths = self._log_paths()
+        if len(paths) == 1:
+            log = self._size_of(paths)
+        else:  # names in one of them are several files apart
+            log = next((size for _, d, size in self.vfs.entries(paths[0]) if not d and size), 0)
+        sizes = {"mappedFileSizeCommitLog": log}
+        for option, kind in _QUEUE_SIZE_OPTIONS.items():
+            keys = self.queue_names(kind)
+            sizes[option] = self._size_of(self.queue_path(*key, kind) for key in keys)
+        return {name: size for name, size in sizes.items() if size and name not in self.options}
+
+    def _size_of(self, directories: Iterable[str]) -> int:
+        """Return the size of the files in directories: what most of them have.
+
+        Where no two agree the distance of two names says it: a length may be wrong.
+        """
+        first = 0
+        for directory in directories:
+            rows = [(parse_offset_name(n), s) for n, d, s in self.vfs.entries(directory) if not d]
+            files = sorted((start, size) for start, size in rows if start is not None)
+            common = Counter(size for _, size in files if size).most_common(1)
+            if common and common[0][1] > 1:
+                return common[0][0]
+            distances = [b - a for (a, _), (b, _) in pairwise(files)]
+            if distances:
+                return min(distances)
+            first = first or next((size for _, size in files if size), 0)
+        return first
+
+    def check_changeable(self) -> None:
+        """Raise NotAStore if what a change would be computed from is not all here.
+
+        RocksDB's queues are not built from the log here, and of a log in several directories only
+        one may be seen. What a job has put behind it is not seen either.
+        """
+        job = LogRecords(self.vfs, self.root).pending()
+        if job is not None:
+            reason = f"job {job.job_id!r} is half published; `rocketcompat recover` finishes it"
+            raise NotAStore(self.root, reason)
+        if self.vfs.exists(self.path(CONSUME_QUEUE_DIRECTORY, ROCKSDB_FILE)):
+            raise NotAStore(self.root, "holds RocksDB queues, which are not supported")
+        starts = [file.file_from_offset for file in self.log.files]
+        distances = {b - a for a, b in pairwise(starts)}
+        if len(starts) > 2 and len(distances) == 1 and min(distances) > self.log.file_size:
+            raise NotAStore(
+                self.root,
+                "every file of its log is followed by a hole: is it one of several paths?",
+            )
+
+    def queue_names(self, kind: str = CONSUME_QUEUE_DIRECTORY) -> Iterator[tuple[str, int]]:
+        """Yield topic and queue id of the queues' directories, of one kind of queues."""
+        base = self.path(kind)
+        for topic, is_directory, _ in self.vfs.entries(base):
+            if is_directory:
+                names = self.vfs.entries(os.path.join(base, topic))
+                ids = [n for n, d, _ in names if d and n.isascii() and n.isdecimal()]
+                yield from ((topic, int(name)) for name in sorted(ids, key=int))
+
+    def queue_path(self, topic: str, queue_id: int, kind: str = CONSUME_QUEUE_DIRECTORY) -> str:
+        """Return a queue's directory."""
+        return self.path(kind, topic, str(queue_id))
+
+    def misplaced_queues(self) -> list[str]:
+        """Return directories of ordinary queues of topics of batches: 5.x does not start then."""
+        base = self.path(CONSUME_QUEUE_DIRECTORY)
+        topics = (name for name, is_directory, _ in self.vfs.entries(base) if is_directory)
+        return [os.path.join(base, name) for name in topics if name in self.config.batch_topics]
+
+    def index_paths(self) -> list[str]:
+        """Return the index files, oldest first."""
+        base = self.path(INDEX_DIRECTORY)
+        rows = self.vfs.entries(base)
+        return [os.path.join(base, name) for name, d, _ in rows if not d and name.isdecimal()]
+
+    def scan_log(
+        self, start: int | None = None, end: int | None = None, *, since: int | None = None,
+        chained: bool = False, exact: bool = False,
+    ) -> Iterator[RecordColumns | Region]:  # fmt: skip
+        """Yield the log in order: records by the piece, and what lies between them.
+
+        Ends behind the last sound record; a torn one after it is a Region. In a store that is
+        being written the end is where it was when it was reached.
+
+        Without more, the whole log. Else what stands at or behind the physical offset `start`;
+        up to the piece that reaches `end`; from the file on that holds the first records
+        stored at `since` (ms), with what stands before them in it. With `chained` the chain is
+        known to go through `start`: nothing before it is read; with `exact` through `end` too:
+        no record behind it is.
+        """
+        floor = max(self.log.min_offset, start or 0)
+        position = floor if chained else self._scan_start(floor, since)
+        limit = self.log.max_offset if end is None else min(end, self.log.max_offset)
+        retried = -1
+        while position < limit:
+            damage = next((d for d in self.log.damages if d.start <= position < d.end), None)
+            if damage is not None:
+                if damage.end > floor:
+                    state = "damaged" if self.log.find(position) else "missing"
+                    yield self._region(position, damage.end, state, damage.reason)
+                position = damage.end
+                continue
+            fault, stop = None, self._stop_behind(position)
+            stop = min(stop, limit) if exact else stop
+            for piece in self._follow(position, stop):
+                position, fault = piece.end, piece.fault
+                starts = piece.starts[piece.starts + piece.base >= floor]
+                if len(starts):  # verified by the scan
+                    yield RecordColumns(piece.data, starts, piece.base)
+                if position >= limit:
+                    return
+            if fault is None:
+                if position < stop or stop == self.log.max_offset:
+                    return
+                continue
+            region = self._region_at(position, fault, again=retried != position)
+            retried = position
+            if region is None:
+                continue  # a writer may have been in the middle of it: look again
+            if region.end > max(region.start, floor):
+                yield region
+            if region.state in ENDS:
+                return
+            position = region.end
+
+    def _follow(self, position: int, stop: int) -> Iterator[Piece]:
+        """Follow the chain as the next recovery will."""
+        log: Any = self.log
+        own = position >= self._own_from
+        return scan(log, position, stop, own=own, record_crc=log.record_crc)
+
+    def _scan_start(self, floor: int, since: int | None) -> int:
+        """Return a place at or before `floor` where the chain can be taken up."""
+        first = self.log.min_offset if since is None else self.first_file_since(since)
+        file = self.log.find(floor)
+        if floor <= first or file is None:
+            return max(first, floor)
+        if read_record(self.log, floor) is not None:
+            return floor
+        return file.file_from_offset
+
+    def first_file_since(self, since: int) -> int:
+        """Return the start of the last file all of whose later files are younger than `since`.
+
+        By their first records' times, which rise from file to file; a minute is allowed for a
+        clock that was set back.
+        """
+        for file in reversed(self.log.files):
+            first = first_time(file)
+            if first is not None and first < since - CLOCK_SLACK_MS:
+                return int(file.file_from_offset)
+        return self.log.min_offset
+
+    def _region_at(self, position: int, fault: str, *, again: bool) -> Region | None:
+        """Judge what is no record; None if it should be looked at again: a writer has gone on, or
+        may be in the middle of it, which is asked once (`again`)."""
+        log: Any = self.log
+        found = find_record(log, position + 1, log.max_offset)
+        if found is not None and goes_on(self._follow(position, log.max_offset), position):
+            return None
+        own = position >= self._own_from
+        if found is not None and not own and self._is_left_over(position, found):
+            return self._region(position, log.max_offset, "stale", fault)
+        if found is not None:
+            state = "damaged" if log.find(position) else "missing"
+            return self._region(position, found, state, fault)
+        if not self._has_data(position):
+            return self._region(position, position, "torn", fault)
+        if again:
+            return None
+        return self._region(position, position + self._torn_size(position), "torn", fault)
+
+    def _stop_behind(self, position: int) -> int:
+        """Return how far the chain can be followed in one go: to what recovery knows of."""
+        stops = [self._own_from, *(damage.start for damage in self.log.damages)]
+        return min([stop for stop in stops if stop > position] + [self.log.max_offset])
+
+    def _is_left_over(self, end: int, found: int) -> bool:
+        """Whether the records from `found` on are older than those before (oracle 2.1)."""
+        log: Any = self.log
+        return is_left_over(log, log.min_offset, end, found, log.max_offset)
+
+    def _region(self, start: int, end: int, state: str, reason: str) -> Region:
+        file = self.log.find(start)
+        path = file.path if file else self.log.directory
+        return Region(
+            start, end, state, reason, path, start - (file.file_from_offset if file else 0)
+        )
+
+    def _has_data(self, position: int) -> bool:
+        """Whether the log goes on with something that is neither zeros nor a blank."""
+        raw = self.log.read(position, BLANK.size)
+        if len(raw) == BLANK.size and BLANK.unpack_from(raw).magic_code == MAGIC_BLANK:
+            return False
+        return any(raw)
+
+    def _torn_size(self, position: int) -> int:
+        """Bytes that the record at the end says it has, as far as the file goes."""
+        room = self.log.file_size - position % self.log.file_size
+        raw = self.log.read(position, MESSAGE_PREFIX.size).ljust(MESSAGE_PREFIX.size, b"\0")
+        size = int(MESSAGE_PREFIX.unpack_from(raw).total_size)
+        return size if 0 < size <= room else room

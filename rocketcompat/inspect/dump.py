@@ -1,0 +1,185 @@
+"""The log and the queues of a directory as rows, whatever state they are in.
+
+What cannot be read is a row with a `state`, never left out:
+
+| state | in `dump_log` |
+| --- | --- |
+| ok | a sound record |
+| damaged | a region without sound records, with sound ones behind it |
+| missing | the log's file of this region is not there |
+| torn | the last record, not whole |
+| still-compressed | a sound record whose body could not be unpacked |
+
+The states of queue units are `queue_view.UNIT_STATES`.
+
+Reads only; works on a store that will not open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rocketcompat.formats import BATCH_CQ_UNIT, MAGIC_V1, decode_host, message_id, parse_properties
+from rocketcompat.inspect.batch_queues import BatchQueueView
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.queues import QueueView, QueueViews
+from rocketcompat.inspect.selection import Selection
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.record.compression import unpack_bodies
+from rocketcompat.record.message_table import table_of
+from rocketcompat.record.rows import MESSAGE_COLUMNS, STATE_OK, table_of_rows, unreadable_row
+
+Counted = Callable[[int], None]
+EVERYTHING = Selection()
+
+_NUMBERS = (
+    "queue_id", "queue_offset", "flag", "sys_flag", "born_timestamp", "store_timestamp",
+    "reconsume_times", "prepared_transaction_offset", "body_crc",
+)  # fmt: skip
+_NAMES = [name for name, _, _ in MESSAGE_COLUMNS]
+
+
+#: A body that says that it is compressed and could not be unpacked; it is shown as stored.
+STATE_STILL_COMPRESSED = "still-compressed"
+
+
+def dump_log(
+    directory: StoreDirectory, wanted: Selection = EVERYTHING, count: Counted = lambda _: None
+) -> Iterator[dict[str, Any]]:
+    """Yield a row a record of the CommitLog that is wanted, in order.
+
+    `count` is told how many records were looked at, when their rows are taken.
+    """
+    for piece in _pieces(directory, wanted):
+        if isinstance(piece, Region):
+            yield unreadable_row(piece.start, piece.end - piece.start, piece.state)
+            continue
+        found = wanted.of(piece)
+        counted = 0
+        places = np.searchsorted(piece.starts, found.starts) + 1
+        rows = message_rows(found, unpack=wanted.unpack)
+        for row, place in zip(rows, places.tolist(), strict=True):
+            yield row
+            count(place - counted)
+            counted = place
+        count(len(piece) - counted)
+
+
+def dump_tables(
+    directory: StoreDirectory, wanted: Selection = EVERYTHING, count: Counted = lambda _: None
+) -> Iterator[pa.Table]:
+    """As `dump_log`, in tables of `message_rows.MESSAGE_SCHEMA`."""
+    for piece in _pieces(directory, wanted):
+        if isinstance(piece, Region):
+            yield table_of_rows([unreadable_row(piece.start, piece.end - piece.start, piece.state)])
+            continue
+        count(len(piece))
+        found = wanted.of(piece)
+        if len(found):
+            yield from _unpacked_tables(found) if wanted.unpack else [table_of(found)]
+
+
+def message_rows(records: RecordColumns, *, unpack: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield records as rows, with their bodies as the producers had them if `unpack`."""
+    if not unpack:
+        return rows_of(records)
+    tables = _unpacked_tables(records)
+    return chain.from_iterable(table.to_pylist(maps_as_pydicts="strict") for table in tables)
+
+
+def _pieces(directory: StoreDirectory, wanted: Selection) -> Iterator[RecordColumns | Region]:
+    """Yield the part of the log that may hold what is wanted."""
+    for piece in directory.scan_log(wanted.start, wanted.end, since=wanted.begin):
+        if isinstance(piece, Region) and piece.state == "stale":
+            return  # behind the end, and no part of the log any more
+        yield piece
+
+
+def _unpacked_tables(records: RecordColumns) -> Iterator[pa.Table]:
+    """Yield records with their bodies as the producers had them, a table a run."""
+    for rows, bodies, failed in unpack_bodies(records.bodies(), records.column("sys_flag")):
+        part = RecordColumns(records.data, records.starts[rows], records.base, records.path)
+        yield table_of(part, bodies, np.where(failed, STATE_STILL_COMPRESSED, STATE_OK).tolist())
+
+
+def rows_of(records: RecordColumns) -> Iterator[dict[str, Any]]:
+    """Yield records as rows (`message_rows.MESSAGE_COLUMNS`), column by column underneath."""
+    numbers = [records.column(name).tolist() for name in _NUMBERS]
+    topics = [records.topic_names[code] for code in records.topic_codes.tolist()]
+    offsets = (records.starts + records.base).tolist()
+    sizes = records.column("total_size").tolist()
+    versions = [1 if magic == MAGIC_V1 else 2 for magic in records.column("magic_code").tolist()]
+    born, store = records.hosts("born_host").to_pylist(), records.hosts("store_host").to_pylist()
+    texts, bodies = records.properties().to_pylist(), records.bodies().to_pylist()
+    hosts = {raw: decode_host(raw) for raw in {*born, *store}}
+    for row, values in enumerate(zip(*numbers, strict=True)):
+        found = dict(zip(_NUMBERS, values, strict=True))
+        found |= {
+            "topic": topics[row],
+            "physical_offset": offsets[row],
+            "store_size": sizes[row],
+            "version": versions[row],
+            "born_host": hosts[born[row]],
+            "store_host": hosts[store[row]],
+            "properties": parse_properties(texts[row].decode("utf-8", "replace")),
+            "body": bodies[row],
+            "msg_id": message_id(store[row], offsets[row]),
+            "state": STATE_OK,
+        }
+        yield {name: found[name] for name in _NAMES}
+
+
+def dump_queues(views: Iterable[QueueView | BatchQueueView]) -> Iterator[dict[str, Any]]:
+    """Yield a row a queue."""
+    for view in views:
+        yield {
+            "topic": view.topic,
+            "queue_id": view.queue_id,
+            "min_offset": view.min_offset,
+            "max_offset": view.max_offset,
+        }
+
+
+def dump_batch_units(views: Iterable[BatchQueueView], start: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield a row a unit of queues of inner batches that the log still has, as `dump_units` does.
+
+    The queue offset is that of the first message of the record, `messages` how many it holds.
+    """
+    for view in views:
+        for unit, state in zip(view.units.tolist(), view.states.tolist(), strict=False):
+            row = dict(zip(BATCH_CQ_UNIT.dtype.names or (), unit, strict=True))
+            if row["base_offset"] + row["batch_size"] > max(start, view.min_offset):
+                yield {
+                    "topic": view.topic,
+                    "queue_id": view.queue_id,
+                    "queue_offset": row["base_offset"],
+                    "physical_offset": row["physical_offset"],
+                    "size": row["size"],
+                    "tags_code": row["tags_code"],
+                    "state": state,
+                    "messages": row["batch_size"],
+                }
+
+
+def dump_units(views: QueueViews, start: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield a row a unit, queue by queue, from a queue offset on."""
+    for view in views:
+        skipped = max(start - view.min_offset, 0)
+        rows = view.units[skipped:].tolist()
+        states = view.states[skipped:].tolist()
+        first = view.min_offset + skipped
+        for place, (unit, state) in enumerate(zip(rows, states, strict=True)):
+            yield {
+                "topic": view.topic,
+                "queue_id": view.queue_id,
+                "queue_offset": first + place,
+                "physical_offset": unit[0],
+                "size": unit[1],
+                "tags_code": unit[2],
+                "state": state,
+            }

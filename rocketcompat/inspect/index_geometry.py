@@ -1,0 +1,202 @@
+"""How many slots and items an index file has: given, or proven by its content.
+
+The numbers stand nowhere in the file, and a wrong guess misreads every item (spec trap 14).
+But each item stands in the chain of slot `hash % slots`, and the header knows the first and
+the last item's offsets: only the right number of slots makes all of that fit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT_SIZE
+from rocketcompat.index.items import IndexGeometry, IndexHeader, Int32s, link_chains
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.options import MessageStoreConfig
+from tubestore.core.vfs import VfsFile
+from tubestore.errors import InvalidMessage
+
+#: Of so many items one may be damaged, and the geometry is still beyond doubt.
+WRONG_SHARE = 20
+_SLOTS, _ITEMS = "maxHashSlotNum", "maxIndexNum"
+_WORD = 4
+_ITEM_WORDS = INDEX_ITEM.size // _WORD
+#: Items that are looked at together.
+_STEP_ITEMS = 1 << 18
+_AT_ONCE_ITEMS = 1 << 21
+
+
+def geometry_of(directory: StoreDirectory, *, believe: bool = False) -> IndexGeometry:
+    """Return the geometry of a directory's index files.
+
+    From the options, else the default if the size is the default's and nothing contradicts,
+    else what the fullest file proves. InvalidMessage says which options to give. With `believe`
+    two numbers that are given count, whatever length the files have: for a file that is damaged.
+    """
+    config = directory.config
+    both = IndexGeometry(config.max_hash_slot_num, config.max_index_num)
+    if believe and {_SLOTS, _ITEMS} <= set(directory.options):
+        return both
+    files = [(path, *_header(directory, path)) for path in directory.index_paths()]
+    files = [row for row in files if row[1] >= INDEX_HEADER.size]
+    if not files:
+        return both  # as given, or the default
+    path, size, header = max(files, key=lambda row: row[2].index_count)
+    given = _given(directory, size)
+    if given is not None:
+        return given
+    default = IndexGeometry()
+    count = header.index_count - 1
+    if size == default.file_size and (count == 0 or _fits(directory, path, default, header)):
+        return default
+    if count == 0:  # nothing to misread: any will do
+        words = (size - INDEX_HEADER.size) // _WORD
+        slots = words % _ITEM_WORDS or _ITEM_WORDS
+        return IndexGeometry(slots, (words - slots) // _ITEM_WORDS)
+    proven = [g for g in _candidates(directory, path, size, header)
+              if _fits(directory, path, g, header)]  # fmt: skip
+    if len(proven) == 1:
+        return proven[0]
+    raise InvalidMessage(
+        f"{path}: its {size} bytes do not say how many slots it has;"
+        f" give --option {_SLOTS}=N --option {_ITEMS}=N as the broker was configured"
+    )
+
+
+def writing_config(directory: StoreDirectory) -> MessageStoreConfig:
+    """Return the options with which a store of ours opens the directory: its sizes, its layouts."""
+    geometry = geometry_of(directory)
+    return directory.config.changed(
+        max_hash_slot_num=geometry.slots,
+        max_index_num=geometry.items,
+        layouts=directory.layouts() | {"consume_queue"},
+    )
+
+
+def _header(directory: StoreDirectory, path: str) -> tuple[int, IndexHeader]:
+    file = directory.vfs.open(path, writable=False)
+    raw = file.pread(INDEX_HEADER.size, 0)
+    size = file.size()
+    file.close()
+    return size, IndexHeader.unpack(raw.ljust(INDEX_HEADER.size, b"\0"))
+
+
+def _given(directory: StoreDirectory, size: int) -> IndexGeometry | None:
+    """Return the geometry of the options; one number follows from the other and the size."""
+    options, config = directory.options, directory.config
+    slots = config.max_hash_slot_num if _SLOTS in options else None
+    items = config.max_index_num if _ITEMS in options else None
+    body = size - INDEX_HEADER.size
+    if slots is None and items is not None:
+        slots = (body - items * INDEX_ITEM.size) // INDEX_SLOT_SIZE
+    elif items is None and slots is not None:
+        items = (body - slots * INDEX_SLOT_SIZE) // INDEX_ITEM.size
+    if slots is None or items is None:
+        return None
+    found = IndexGeometry(slots, items)
+    if slots < 1 or items < 1 or found.file_size != size:
+        raise InvalidMessage(f"{_SLOTS}, {_ITEMS}: do not give index files of {size} bytes")
+    return found
+
+
+def _candidates(
+    directory: StoreDirectory, path: str, size: int, header: IndexHeader
+) -> list[IndexGeometry]:
+    """Return the geometries in which the first and the last item are what the header says."""
+    words_total = (size - INDEX_HEADER.size) // _WORD
+    count = header.index_count - 1
+    if (size - INDEX_HEADER.size) % _WORD or count * _ITEM_WORDS >= words_total:
+        return []
+    file = directory.vfs.open(path, writable=False)
+    words = np.frombuffer(file.pread(size, 0), ">i4")
+    file.close()
+    slots = np.arange(words_total % _ITEM_WORDS or _ITEM_WORDS, words_total, _ITEM_WORDS)
+    slots = slots[(words_total - slots) // _ITEM_WORDS > count]
+    good = np.ones(len(slots), bool)
+    for number, offset in ((1, header.begin_physical_offset), (count, header.end_physical_offset)):
+        at = INDEX_HEADER.size // _WORD + slots + number * _ITEM_WORDS
+        high, low = offset >> 32, (offset & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
+        good &= (words[at] >= 0) & (words[at + 1] == high) & (words[at + 2] == low)
+        good &= (words[at + 3] >= 0) & (words[at + 4] >= 0) & (words[at + 4] < number)
+    return [
+        IndexGeometry(slot, (words_total - slot) // _ITEM_WORDS) for slot in slots[good].tolist()
+    ]
+
+
+def _fits(
+    directory: StoreDirectory, path: str, geometry: IndexGeometry, header: IndexHeader
+) -> bool:
+    """Whether all chains and the slot table agree with this number of slots."""
+    count = header.index_count - 1
+    file = directory.vfs.open(path, writable=False)
+    try:
+        table, wrong = None, 0
+        if count <= _AT_ONCE_ITEMS:  # it takes memory for every item
+            table = _sound_table(file, geometry, count)
+        if table is None:
+            table, wrong = _linked_table(file, geometry, count)
+        # Slots may be older than the items after a crash, and a chain or two may be damaged.
+        known = 0
+        for first in range(0, geometry.slots, _STEP_ITEMS):
+            some = min(_STEP_ITEMS, geometry.slots - first)
+            position = INDEX_HEADER.size + INDEX_SLOT_SIZE * first
+            stored = np.frombuffer(file.pread(INDEX_SLOT_SIZE * some, position), ">i4")
+            known += int(np.count_nonzero(stored))
+            newer = stored > table[first : first + len(stored)]
+            wrong += int(np.count_nonzero(newer & (stored != 0)))
+    finally:
+        file.close()
+    return known > 0 and wrong <= count // WRONG_SHARE
+
+
+def _linked_table(file: VfsFile, geometry: IndexGeometry, count: int) -> tuple[Int32s, int]:
+    """Return the slot table that the items call for, and how many of them are chained otherwise."""
+    table = np.zeros(geometry.slots, np.int32)
+    wrong = 0
+    for number in range(1, count + 1, _STEP_ITEMS):
+        some = min(_STEP_ITEMS, count + 1 - number)
+        raw = file.pread(some * INDEX_ITEM.size, geometry.item_position(number))
+        items = np.frombuffer(raw, INDEX_ITEM.dtype, len(raw) // INDEX_ITEM.size)
+        if len(items) < some or bool((items["key_hash"] < 0).any()):
+            return np.zeros(geometry.slots, np.int32), count
+        slots = items["key_hash"].astype(np.int64) % geometry.slots
+        chains = link_chains(table, slots, number)
+        table[chains.slots] = chains.newest
+        wrong += int(np.count_nonzero(chains.previous != items["previous"]))
+    return table, wrong
+
+
+def _sound_table(file: VfsFile, geometry: IndexGeometry, count: int) -> Int32s | None:
+    """Return the slot table that all chains end in; None unless every one of them is right.
+
+    They are if each item's predecessor is an older one of its slot, nobody else's, and each slot
+    has one item without: no order has to be made for that, which takes ten times as long.
+    """
+    slots = np.empty(count, np.int32)
+    followed, begun = np.zeros(count, bool), np.zeros(geometry.slots, bool)
+    heads = 0
+    for first in range(0, count, _STEP_ITEMS):
+        some = min(_STEP_ITEMS, count - first)
+        raw = file.pread(some * INDEX_ITEM.size, geometry.item_position(first + 1))
+        if len(raw) < some * INDEX_ITEM.size:
+            return None
+        items = np.frombuffer(raw, INDEX_ITEM.dtype)
+        hashes, before = items["key_hash"].astype(np.int32), items["previous"].astype(np.int32) - 1
+        if bool((hashes < 0).any()):
+            return None
+        own = slots[first : first + some] = hashes % np.int32(geometry.slots)
+        linked = before >= 0
+        older = before[linked]
+        if bool((before < -1).any() | (before >= np.arange(first, first + some)).any()):
+            return None
+        if bool((slots[older] != own[linked]).any() | followed[older].any()):
+            return None
+        followed[older] = begun[own[~linked]] = True
+        heads += some - len(older)
+    # An item that two follow is counted once, and so is a slot that begins twice.
+    if np.count_nonzero(followed) + heads != count or np.count_nonzero(begun) != heads:
+        return None
+    table = np.zeros(geometry.slots, np.int32)
+    newest = np.flatnonzero(~followed)
+    table[slots[newest]] = newest + 1
+    return table

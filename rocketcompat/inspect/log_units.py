@@ -1,0 +1,148 @@
+"""The units that the log's records stand for, collected in one scan: 28 bytes each in memory.
+
+Whoever needs more of the same scan feeds a `LogUnits` piece by piece; `scanned` does it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
+from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
+from rocketcompat.messages import has_queue_unit
+from rocketcompat.queues.batch_consume_queue import batch_units
+from rocketcompat.queues.units import Units, units_of
+from rocketcompat.record.columns import RecordColumns, queue_columns
+from rocketcompat.record.copies import copies_of
+from rocketcompat.record.inner_batches import message_counts
+from tubestore.core.kernels import Int64s
+
+QueueKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedQueues:
+    """Which queues are looked at: one, those of one topic, or all."""
+
+    only: QueueKey | None = None
+    topic: str | None = None
+
+    def __contains__(self, key: QueueKey) -> bool:
+        if self.only is not None:
+            return key == self.only
+        return self.topic is None or key[0] == self.topic
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedUnits:
+    """What a scan of the log says of queues: queue offsets of each, in the log's order, and units.
+
+    `regions` are the parts of the log without records, `log_end` is behind its last one.
+    """
+
+    units: Mapping[QueueKey, tuple[Int64s, Units]]
+    regions: Sequence[Region]
+    log_end: int
+
+
+ALL_QUEUES = WantedQueues()
+
+
+class LogUnits:
+    """Takes pieces of the log, in order, and gives the units of the queues that are wanted.
+
+    Queues of inner batches are kept apart. Units of ordinary queues are handed on to `ordinary`,
+    and not kept, if it is given.
+    """
+
+    def __init__(
+        self, directory: StoreDirectory, wanted: WantedQueues = ALL_QUEUES,
+        ordinary: Callable[[QueueKey, Int64s, Units], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._directory, self._wanted = directory, wanted
+        self._take_ordinary = ordinary or self._keep
+        self._batch_topics = directory.config.batch_topics
+        #: The parts of the log without records, and the end of the last one with any.
+        self.regions: list[Region] = []
+        self.log_end = directory.log.min_offset
+        self._plain: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
+        self._batches: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
+
+    def scan(self) -> LogUnits:
+        """Take the whole log; returns itself."""
+        for piece in self._directory.scan_log():
+            self.take(piece)
+        return self
+
+    def take(self, piece: RecordColumns | Region) -> None:
+        """Take the next piece of a scan."""
+        if not isinstance(piece, Region):
+            self._collect(piece)
+            self.log_end = piece.records_end
+        elif piece.state not in ENDS:
+            self.regions.append(piece)
+            self.log_end = piece.end
+
+    def plain(self) -> ScannedUnits:
+        """Return the units of ordinary queues."""
+        return self._joined(self._plain, CQ_UNIT.dtype)
+
+    def of_batches(self) -> ScannedUnits:
+        """Return the units of queues of inner batches."""
+        return self._joined(self._batches, BATCH_CQ_UNIT.dtype)
+
+    def _joined(
+        self, parts: Mapping[QueueKey, list[tuple[Int64s, Units]]], dtype: np.dtype
+    ) -> ScannedUnits:
+        found = {
+            key: (
+                np.concatenate([offsets for offsets, _ in pieces]),
+                np.frombuffer(b"".join(units.tobytes() for _, units in pieces), dtype),
+            )
+            for key, pieces in parts.items()
+        }
+        return ScannedUnits(found, self.regions, self.log_end)
+
+    def _collect(self, records: RecordColumns) -> None:
+        keys, codes = queue_columns(records)
+        queued = has_queue_unit(records.column("sys_flag")) & (records.column("queue_offset") >= 0)
+        tags = records.tags_codes()
+        for number, key in enumerate(keys):
+            if key not in self._wanted:
+                continue
+            rows = np.flatnonzero((codes == number) & queued)
+            if len(rows) == 0:
+                continue
+            offsets = records.column("queue_offset")[rows]
+            if key[0] in self._batch_topics:
+                units = _units_of_batches(records, rows, tags)
+                self._batches.setdefault(key, []).append((offsets, units))
+            else:
+                sizes = records.column("total_size")[rows]
+                units = units_of(records.starts[rows] + records.base, sizes, tags[rows])
+                self._take_ordinary(key, offsets, units)
+        self._collect_copies(records, tags)
+
+    def _collect_copies(self, records: RecordColumns, tags: Int64s) -> None:
+        """Collect the units of multi-dispatch: one more in each queue that is named (§1.13)."""
+        sizes = records.column("total_size")
+        for row, key, offset in copies_of(records):
+            if key in self._wanted:
+                unit = units_of([records.base + records.starts[row]], [sizes[row]], [tags[row]])
+                self._take_ordinary(key, np.array([offset], np.int64), unit)
+
+    def _keep(self, key: QueueKey, offsets: Int64s, units: Units) -> None:
+        self._plain.setdefault(key, []).append((offsets, units))
+
+
+def _units_of_batches(records: RecordColumns, rows: Int64s, tags: Int64s) -> Units:
+    counts = message_counts(records)
+    units: Units = batch_units(
+        records.starts[rows] + records.base, records.column("total_size")[rows],
+        tags[rows], records.column("store_timestamp")[rows],
+        records.column("queue_offset")[rows], 1 if counts is None else counts[rows],
+    )  # fmt: skip
+    return units

@@ -1,0 +1,4 @@
+"""Consume queues: units that point into the log, built from it.
+
+Reading order: units, extension, consume_queue, batch_consume_queue, table, batch_table, follower.
+"""

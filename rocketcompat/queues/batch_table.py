@@ -1,0 +1,135 @@
+"""All queues of inner batches of a store; a follower of the dispatcher beside the ordinary queues.
+
+Only topics of batches (`inner_batches.py`) have any; without such topics there is no table.
+
+Guards: none; the table is only added to, by the one thread that puts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from rocketcompat.files.keeper import Keeper
+from rocketcompat.messages import DispatchBatch
+from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue, batch_units
+from rocketcompat.queues.follower import QueueFollower
+from rocketcompat.queues.units import LogMinimum, Units
+from tubestore.core.kernels import Int64s
+from tubestore.core.vfs import Vfs
+
+QueueKey = tuple[str, int]
+
+
+def batch_rows(batch: DispatchBatch, topics: frozenset[str]) -> Iterator[tuple[QueueKey, Int64s]]:
+    """Go through the queues of topics of batches: the rows that have a unit there."""
+    queued = batch.queue_rows & (batch.queue_offsets >= 0)
+    for number, (topic, queue_id) in enumerate(batch.queue_keys):
+        if topic in topics and queue_id >= 0:
+            rows = np.flatnonzero((batch.queue_codes == number) & queued)
+            if len(rows):
+                yield (topic, queue_id), rows
+
+
+class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
+    """The queues of the topics of batches. Offsets are queue offsets unless a name says physical.
+
+    `put_batch` is called by one thread; everything else by any.
+    """
+
+    name = "batch_consume_queue"
+
+    def __init__(
+        self, vfs: Vfs, directory: str, file_size: int, topics: frozenset[str],
+        *, writable: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._vfs, self._directory, self._file_size = vfs, directory, file_size
+        self._writable = writable
+        #: The topics that have such queues.
+        self.topics = topics
+        self._log_minimum = LogMinimum()
+        self._queues: dict[QueueKey, BatchConsumeQueue] = {}
+        #: Where a recovery puts the files that it takes out; without it they are removed.
+        self.keeper: Keeper | None = None
+
+    def load(self) -> None:
+        """Take in the queues whose directories are there and new."""
+        for key in queue_names(self._vfs, self._directory):
+            if key not in self._queues:
+                self._queues[key] = self._make(*key)
+
+    def find(self, topic: str, queue_id: int) -> BatchConsumeQueue | None:
+        """Return a queue, None if there is none."""
+        return self._queues.get((topic, queue_id))
+
+    def __iter__(self) -> Iterator[BatchConsumeQueue]:
+        return iter([self._queues[key] for key in sorted(self._queues)])
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def max_offsets(self) -> dict[QueueKey, int]:
+        """Return every queue's next offset."""
+        return {key: queue.max_offset for key, queue in list(self._queues.items())}
+
+    def correct_min_offset(self, physical_offset: int, end: int | None = None) -> None:
+        """Say where the log begins now; `end` as `ConsumeQueueTable` has it."""
+        self._log_minimum.value, self._log_minimum.end = physical_offset, end
+
+    def delete_expired(self, log_minimum: int) -> int:
+        """Delete files that only know records below a physical offset; returns how many."""
+        self.correct_min_offset(log_minimum)
+        return sum(queue.delete_expired(log_minimum) for queue in list(self._queues.values()))
+
+    def recover(self, log_end: int, trusted: int | None) -> int:
+        """Cut every queue at the trusted mark; without one keep what the log cannot give again."""
+        keep_below = self._log_minimum.value if trusted is None else min(trusted, log_end)
+        for queue in list(self._queues.values()):
+            queue.recover(keep_below, self.keeper)
+        return keep_below
+
+    def put_batch(self, batch: DispatchBatch) -> None:
+        """Append the units of a batch's records; those that are there are passed by."""
+        for (topic, queue_id), rows in batch_rows(batch, self.topics):
+            counts = 1 if batch.message_counts is None else batch.message_counts[rows]
+            units = batch_units(
+                batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows],
+                batch.store_timestamps[rows], batch.queue_offsets[rows], counts,
+            )  # fmt: skip
+            self.put_run(topic, queue_id, units)
+        self._written = max(self._written, batch.end)
+
+    def put_run(self, topic: str, queue_id: int, units: Units) -> None:
+        """Append units of one queue, in the order of the log; as `put_batch`."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues[topic, queue_id] = self._make(topic, queue_id)
+        try:
+            queue.put_rows(units)
+        finally:
+            self._note([queue])
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for queue in list(self._queues.values()):
+            queue.close()
+
+    def _make(self, topic: str, queue_id: int) -> BatchConsumeQueue:
+        return BatchConsumeQueue(
+            self._vfs, self._directory, topic, queue_id, file_size=self._file_size,
+            log_minimum=self._log_minimum, writable=self._writable,
+        )  # fmt: skip
+
+
+def queue_names(vfs: Vfs, directory: str) -> list[QueueKey]:
+    """Return topic and queue id of the queues below a directory, sorted."""
+    return sorted(
+        (topic, int(name))
+        for topic, is_directory, _ in vfs.entries(directory)
+        if is_directory
+        for name, is_queue, _ in vfs.entries(os.path.join(directory, topic))
+        if is_queue and name.isascii() and name.isdecimal() and str(int(name)) == name
+    )

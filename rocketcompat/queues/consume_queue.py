@@ -1,0 +1,459 @@
+"""One queue of a topic: its units, 20 bytes each, in files of one size.
+
+RocketMQ's `ConsumeQueue` (spec §2). Unit n of a queue stands at byte n × 20 of its files and
+says where the n-th message is: physical offset, size, tag hash. A queue whose first unit is
+not 0 starts in the file that holds it, with fill units before it (spec §2.2).
+
+Where ours differs from the real one: a unit goes to the place that its record's queue offset
+says, never to "wherever the queue stands", so handing over a record twice changes nothing;
+the end is found by what is in the files and not by guessing; and what is behind a cut is
+zeroed, so stale units cannot come back (oracle-rocketmq 2.1, R2).
+
+Always true:
+- every unit below `max_offset` is in its file; above it everything is zero;
+- a unit that was written is not changed, but a fill unit may become a real one.
+
+One thread puts; any thread may read. Opening is lazy: `_open_lock` guards it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.files.keeper import Keeper
+from rocketcompat.files.mapped_file import MappedFile
+from rocketcompat.files.mapped_file_queue import PAGE, MappedFileQueue
+from rocketcompat.formats import CQ_PRE_FILL_SIZE, CQ_UNIT, INT32_MAX
+from rocketcompat.queues.extension import ConsumeQueueExt, is_address
+from rocketcompat.queues.units import (
+    GAP_UNITS_MAX,
+    QUEUE_OFFSET_MAX,
+    LogMinimum,
+    Units,
+    found_end,
+    is_fill,
+    is_unit,
+    read_units,
+    recovered_end,
+    units_of,
+)
+from tubestore.core.kernels import Int64s
+from tubestore.core.layout import Buffer
+from tubestore.core.vfs import Vfs
+
+_SIZE = CQ_UNIT.size
+#: A search for one unit reads so many at a time.
+_SEARCHED_UNITS = 1024
+_log = logging.getLogger(__name__)
+
+
+class ConsumeQueue:
+    """The units of one queue. Offsets are queue offsets unless a name says physical."""
+
+    __slots__ = ("_end", "_files", "_log_minimum", "_min", "_min_for", "_open_lock", "_opened",
+                 "_tail", "_trusted_end", "_writable", "ext", "queue_id", "refused",
+                 "topic")  # fmt: skip
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        directory: str,
+        topic: str,
+        queue_id: int,
+        *,
+        file_size: int,
+        log_minimum: LogMinimum,
+        open_lock: threading.RLock,
+        trusted_end: int | None = None,
+        writable: bool = True,
+        ext: ConsumeQueueExt | None = None,
+    ) -> None:
+        self.topic, self.queue_id = topic, queue_id
+        #: Where tag hashes stand when the units have addresses instead.
+        self.ext = ext
+        #: Units that were not taken: negative, impossible, or another record's place.
+        self.refused = 0
+        self._files = MappedFileQueue(
+            vfs, os.path.join(directory, topic, str(queue_id)), file_size, writable=writable
+        )
+        self._log_minimum, self._open_lock, self._writable = log_minimum, open_lock, writable
+        self._trusted_end = trusted_end
+        self._opened = False
+        self._end = 0
+        #: The last file of an opened queue: looked up once, not for every few units.
+        self._tail: MappedFile | None = None
+        self._min, self._min_for = 0, -1
+
+    @property
+    def max_offset(self) -> int:
+        """The next queue offset: units before it are there (fill units included)."""
+        if not self._opened:
+            if self._trusted_end is not None:
+                return self._trusted_end
+            self._open()
+        return self._end
+
+    @property
+    def min_offset(self) -> int:
+        """The first queue offset whose record is not below the log's minimum; max if none is.
+
+        As 5.3.3; 4.9.8 keeps an old value for a queue that has expired (oracle 2.14).
+        """
+        floor = self._log_minimum.value
+        if self._min_for != floor:
+            self._open()
+            self._min = self._first_at_or_above(floor)
+            self._min_for = floor if self._min < self._end else -1
+        return self._min
+
+    @property
+    def first_file_offset(self) -> int | None:
+        """Where the first file starts, in bytes; None while the files were not looked at."""
+        return self._files.min_offset if self._opened else None
+
+    @property
+    def has_hole(self) -> bool:
+        """Whether a file between the first and the last is missing."""
+        self._open()
+        files = self._files.files
+        return any(a.end_of_file != b.file_from_offset for a, b in itertools.pairwise(files))
+
+    @property
+    def units_per_file(self) -> int:
+        """How many units a file holds."""
+        return self._files.file_size // _SIZE
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of the record of the last real unit; -1 without one."""
+        self._open()
+        last = self._last_unit(lambda units: ~is_fill(units) & is_unit(units))
+        return -1 if last is None else int(last["physical_offset"]) + int(last["size"])
+
+    def units(self, start: int, end: int) -> Units:
+        """Return units [start, end) as far as they are there, over files; fewer behind a hole."""
+        self._open()
+        end = min(end, self._end)
+        return read_units(self._files, start, end, CQ_UNIT)
+
+    def units_in_file(self, start: int, count: int) -> Units:
+        """Return up to `count` units from `start`, of its file only; none if it is missing."""
+        tail = self._tail
+        if tail is not None and self.ext is None and start * _SIZE >= tail.file_from_offset:
+            count = min(count, self._end - start, self.next_file_offset(start) - start)
+            raw = tail.read(start * _SIZE - tail.file_from_offset, count * _SIZE)
+            return np.frombuffer(raw, CQ_UNIT.dtype, len(raw) // _SIZE)
+        return self.resolved(self.units(start, min(start + count, self.next_file_offset(start))))
+
+    def spans(self, start: int, count: int) -> tuple[Units, Sequence[int]]:
+        """As `units_in_file`, with the queue offset of each, and the one behind the last."""
+        units = self.units_in_file(start, count)
+        return units, range(start, start + len(units) + 1)
+
+    def resolved(self, units: Units) -> Units:
+        """Return units with the tag hashes that their addresses lead to."""
+        if self.ext is None or not is_address(units["tags_code"]).any():
+            return units
+        units = units.copy()
+        units["tags_code"] = self.ext.resolve(units["tags_code"].astype(np.int64))
+        return units
+
+    def extended(self, offsets: Int64s, units: Units, store_timestamps: Int64s) -> Units:
+        """Return units to be put, with addresses of new units of the extension in them.
+
+        Units that the queue has already keep the address that they have.
+        """
+        self._open()
+        assert self.ext is not None
+        if not self.ext.is_open:
+            self.ext.open_behind(self._last_address())
+        units = units.copy()
+        # However the log is cut: a place that a row before takes, or passes by, is an old one.
+        ends = np.where(offsets - self._end > GAP_UNITS_MAX, 0, offsets + 1)
+        known = np.maximum.accumulate(np.concatenate(([self._end], ends)))[:-1]
+        fresh = np.flatnonzero(offsets >= known)
+        codes = units["tags_code"][fresh].astype(np.int64)
+        units["tags_code"][fresh] = self.ext.append(codes, store_timestamps[fresh])
+        return units
+
+    def _last_address(self) -> int | None:
+        """Return the address in the last unit that has one."""
+        last = self._last_unit(lambda units: is_address(units["tags_code"]))
+        return None if last is None else int(last["tags_code"])
+
+    def _last_unit(self, is_wanted: Callable[[Units], np.ndarray[Any, Any]]) -> Any:
+        """Return the last unit that is wanted, looking back from the end; None without one."""
+        first, end = self._files.min_offset // _SIZE, self._end
+        while end > first:
+            start = max(first, end - _SEARCHED_UNITS)
+            units = self.units(start, end)
+            found = np.flatnonzero(is_wanted(units))
+            if len(found):
+                return units[found[-1]]
+            end = start
+        return None
+
+    def next_file_offset(self, offset: int) -> int:
+        """Return the first queue offset of the file after the one of `offset`."""
+        return offset - offset % self.units_per_file + self.units_per_file
+
+    def place_of_unit(self, offset: int) -> tuple[str, int]:
+        """Return the file of a unit and the position of its first byte there."""
+        return self._files.path_of(offset * _SIZE), offset * _SIZE % self._files.file_size
+
+    def unit(self, offset: int) -> Any:
+        """Return one unit as a named tuple, None if it is not there."""
+        self._open()
+        if not 0 <= offset < self._end:
+            return None
+        raw = self._files.read(offset * _SIZE, _SIZE)
+        return CQ_UNIT.unpack_from(raw) if len(raw) == _SIZE else None
+
+    def put_units(
+        self, queue_offsets: Int64s, physical_offsets: Any, sizes: Any, tags_codes: Any
+    ) -> None:
+        """Write units at their places; those that are there already stay as they are.
+
+        OSError passes through; then the same units may be put again.
+        """
+        self.put_rows(queue_offsets, units_of(physical_offsets, sizes, tags_codes))
+
+    def append_units(self, first: int, units: Buffer) -> bool:
+        """Write units where the queue ends; False, and nothing done, if that is not at `first`."""
+        tail = self._tail
+        if tail is not None and first == self._end:
+            position = first * _SIZE - tail.file_from_offset
+            if position + len(units) <= tail.file_size:
+                tail.write_at(position, units)
+                self._end = first + len(units) // _SIZE
+                return True
+        self._open()
+        if first != self._end or self._files.last is None:
+            return False
+        self._write(first, units)
+        return True
+
+    def put_rows(
+        self, queue_offsets: Int64s, rows: Units, damaged: tuple[int, int] | None = None
+    ) -> None:
+        """As `put_units`; missing places before a row point into the `damaged` region."""
+        self._open()
+        count = len(rows)
+        if count == 0:
+            return
+        first = int(queue_offsets[0])
+        consecutive = count == 1 or bool((np.diff(queue_offsets) == 1).all())
+        if consecutive:
+            self._put_run(first, rows, damaged)
+            return
+        cuts = [0, *(np.flatnonzero(np.diff(queue_offsets) != 1) + 1).tolist(), count]
+        for start, end in itertools.pairwise(cuts):
+            self._put_run(int(queue_offsets[start]), rows[start:end], damaged)
+
+    def _put_run(self, first: int, rows: Units, damaged: tuple[int, int] | None) -> None:
+        """Put units with consecutive offsets, which may overlap what is there or leave a gap."""
+        known = self._files.last is not None
+        if not 0 <= first <= QUEUE_OFFSET_MAX or (known and first - self._end > GAP_UNITS_MAX):
+            self._refuse(first, len(rows), "an impossible queue offset")
+            return
+        overlap = min(max(self._end - first, 0), len(rows))
+        if overlap and known:
+            self._put_over(first, rows[:overlap])
+            first, rows = first + overlap, rows[overlap:]
+        if len(rows) == 0:
+            return
+        gap_start = self._end if known else first - first % self.units_per_file
+        fill = self._fill(first - gap_start, damaged) if gap_start < first else b""
+        self._write(gap_start, fill + rows.tobytes())
+
+    def _fill(self, count: int, damaged: tuple[int, int] | None) -> bytes:
+        """Return fill units: before the first unit of the queue, or for places that are missing."""
+        unit = CQ_UNIT.pack(physical_offset=0, size=CQ_PRE_FILL_SIZE, tags_code=0)
+        if self._files.last is not None and damaged is not None:
+            size = min(damaged[1], INT32_MAX)
+            unit = CQ_UNIT.pack(physical_offset=damaged[0], size=size, tags_code=0)
+        elif self._files.last is not None:  # nobody knows why: keep the order, for searches
+            last = self.unit(self._end - 1)
+            offset = last.physical_offset if last else 0
+            unit = CQ_UNIT.pack(physical_offset=offset, size=CQ_PRE_FILL_SIZE, tags_code=0)
+        return unit * count
+
+    def _put_over(self, first: int, rows: Units) -> None:
+        """Put units where some are: equal ones are passed by, fill units are replaced."""
+        there = self.units(first, first + len(rows))
+        if there.tobytes() == rows.tobytes():
+            return
+        rows = rows[: len(there)].copy()
+        # An address stands for the hash, if it is the same record's.
+        same = is_address(there["tags_code"])
+        same &= there["physical_offset"] == rows["physical_offset"]
+        rows["tags_code"][same] = there["tags_code"][same]
+        fill = is_fill(there)
+        refused = ~fill & (there != rows)
+        if refused.any():
+            self._refuse(first + int(refused.argmax()), int(refused.sum()), "taken by another")
+        for place in np.flatnonzero(fill).tolist():
+            self._files.write_at((first + place) * _SIZE, rows[place].tobytes())
+
+    def _write(self, first: int, units: Buffer) -> None:
+        self._files.write_at(first * _SIZE, units)
+        self._end = first + len(units) // _SIZE
+        self._tail = self._file_of_end()
+
+    def _file_of_end(self) -> MappedFile | None:
+        """Return the file of the last unit; behind it there may be one that is empty."""
+        return self._files.find(max(self._end * _SIZE - 1, 0))
+
+    def _refuse(self, offset: int, count: int, reason: str) -> None:
+        if not self.refused:
+            _log.warning("%s/%d: unit %d: %s", self.topic, self.queue_id, offset, reason)
+        self.refused += count
+
+    def recover(self, keep_below: int, keeper: Keeper | None = None, log_end: int = 1 << 62) -> int:
+        """Cut at the first unit that cannot be right or whose record is at or above `keep_below`.
+
+        That is a physical offset. Units must rise by it; pre-fill before the first real unit
+        stays. Everything behind the cut is zeroed, durably. Returns the new max_offset.
+
+        A `keeper` gets the files that go, and a copy of the units that the log does not give
+        again: those of records that end behind `log_end`.
+        """
+        with self._open_lock:
+            self._files.load()
+            self._opened, self._min_for, self._tail = True, -1, None
+            end = recovered_end(self._files.files, keep_below)
+            self._end = end // _SIZE if end is not None else 0
+            # Of a queue that keeps no unit only the first file may stay: a later one would stand
+            # before the units that the log gives again.
+            if keeper is not None and self._reaches_beyond(log_end):
+                border = self._files.find(self._end * _SIZE)
+                assert border is not None
+                keeper.keep_tail(border.path, self._end * _SIZE - border.file_from_offset)
+                keeper.sync()
+            self._files.truncate_dirty_files(
+                self._end * _SIZE, leave_empty=self._end == 0, keeper=keeper
+            )
+            if self.ext is not None:
+                self.ext.recover(self._last_address(), keeper)
+            return self._end
+
+    def _reaches_beyond(self, log_end: int) -> bool:
+        """Whether units behind the end, in its file, are of records that end behind `log_end`."""
+        border = self._files.find(self._end * _SIZE)
+        if border is None:
+            return False
+        units = self._end, self.next_file_offset(self._end)
+        there = read_units(self._files, *units, CQ_UNIT)
+        ends = there["physical_offset"].astype(np.int64) + there["size"]
+        return bool((is_unit(there) & ~is_fill(there) & (ends > log_end)).any())
+
+    def cut(self, end: int) -> None:
+        """Lose the units from queue offset `end` on; zeroed, durably (recovery does)."""
+        with self._open_lock:
+            self._open()
+            self._files.truncate_dirty_files(end * _SIZE, leave_empty=end == 0)
+            self._end, self._min_for, self._tail = end, -1, None
+
+    def delete_expired(self, log_minimum: int) -> int:
+        """Delete the oldest files whose last unit's record lies below a physical offset (§2.7).
+
+        Never the last file. Returns how many went, durably.
+        """
+        count = 0
+        if self._opened or self._files.holds_several():
+            self._open()
+            while len(self._files.files) > 1:
+                first = self._files.files[0]
+                raw = first.read(first.file_size - _SIZE, _SIZE)
+                if len(raw) == _SIZE and CQ_UNIT.unpack_from(raw).physical_offset >= log_minimum:
+                    break
+                self._files.delete_oldest()
+                count += 1
+        self._min_for = -1 if count else self._min_for
+        if count and self.ext is not None:
+            first_unit = self.unit(self._files.min_offset // _SIZE)
+            if first_unit is not None and is_address(first_unit.tags_code):
+                self.ext.delete_below(first_unit.tags_code)
+        return count
+
+    @property
+    def dirty_pages(self) -> int:
+        """Borders of 4 KiB pages between what is on stable storage and the end (spec §6)."""
+        tail = self._tail
+        if tail is not None and tail.file_from_offset == 0:  # the only file: asked of all queues
+            return tail.wrote_position // PAGE - tail.flushed_position // PAGE
+        return self._files.dirty_pages
+
+    def flush(self) -> bool:
+        """Bring what was written to stable storage; False if there was nothing to do."""
+        if self.ext is not None:
+            self.ext.flush()
+        return self._files.flush()
+
+    def reload(self) -> None:
+        """Look at the files again, as a reader beside a live writer does."""
+        with self._open_lock:
+            self._opened, self._trusted_end, self._min_for = False, None, -1
+            self._tail = None
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._files.close()
+        if self.ext is not None:
+            self.ext.close()
+
+    def _open(self) -> None:
+        """Take in the files and find the end, once."""
+        if self._opened:
+            return
+        with self._open_lock:
+            if self._opened:
+                return
+            self._files.load()
+            trusted = self._trusted_end
+            last = self._files.last
+            limit = (last.file_from_offset + last.file_size) // _SIZE if last else 0
+            if trusted is not None and trusted <= limit:
+                self._end = trusted
+            else:
+                end, first = found_end(self._files.files), self._files.min_offset // _SIZE
+                self._end = self._log_minimum.seen(first, end, self._physical_offset)
+            self._files.set_end(self._end * _SIZE)
+            if trusted is not None:
+                self._files.set_flushed(self._end * _SIZE)
+            self._tail = self._file_of_end()
+            self._opened = True
+
+    def _physical_offset(self, place: int) -> int:
+        """Return the physical offset in a unit of the files; 0 where none can be read."""
+        raw = self._files.read(place * _SIZE, _SIZE)
+        return CQ_UNIT.unpack_from(raw).physical_offset if len(raw) == _SIZE else 0
+
+    def _first_at_or_above(self, physical_offset: int) -> int:
+        """Find the first real unit at or above a physical offset (they rise); else the end."""
+        low, high = self._files.min_offset // _SIZE, self._end
+        first = self.unit(low)
+        if first is None or first.physical_offset < physical_offset:
+            while low < high:
+                middle = (low + high) // 2
+                unit = self.unit(middle)
+                if unit is None or unit.physical_offset < physical_offset:
+                    low = middle + 1
+                else:
+                    high = middle
+        while low < self._end:
+            units = self.units(low, low + _SEARCHED_UNITS)
+            if len(units) == 0:
+                break
+            fill = is_fill(units)
+            if not fill.all():
+                return low + int(fill.argmin())
+            low += len(units)
+        return self._end

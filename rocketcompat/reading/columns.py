@@ -1,0 +1,308 @@
+"""Reads of many records at once, as Arrow: the whole log, a queue, the answers to many keys.
+
+What comes is `record_batches.RECORD_SCHEMA`. Records are looked at where they lie, through maps
+of what is written; bodies are copied out. Offsets are queue offsets unless a name says physical.
+Functions over the parts of a store; nothing here writes, all of it is thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rocketcompat.commitlog.walk import Damage
+from rocketcompat.files.mapped_file_queue import MappedFileQueue
+from rocketcompat.formats import CQ_PRE_FILL_SIZE, KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from rocketcompat.index.items import key_hashes
+from rocketcompat.reading.parts import QueuePart
+from rocketcompat.record.arrow import batch_of_plain, batch_of_records, empty_batch
+from rocketcompat.record.columns import RecordColumns, decode_columns, split
+from rocketcompat.record.verify import follow
+from tubestore.core.kernels import Int64s, ranks, slices
+from tubestore.core.layout import Buffer
+from tubestore.errors import CorruptRecord, OffsetOutOfRange
+
+#: Records of about so many bytes come in a batch of a scan: what stays in a processor's cache.
+SCAN_BYTES = 4 << 20
+
+
+class MappedLog(Protocol):
+    """What these reads ask of the CommitLog."""
+
+    queue: MappedFileQueue
+    damages: tuple[Damage, ...]
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte."""
+
+    @property
+    def max_offset(self) -> int:
+        """Physical offset behind the last record."""
+
+
+@dataclass(frozen=True)
+class QueuePage:
+    """Messages of a queue, and where to go on: behind those that cannot be read, too."""
+
+    batch: pa.RecordBatch
+    next_offset: int
+    problems: list[CorruptRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class QueuesPage:
+    """The same of many queues; the messages are in the order of the log."""
+
+    batch: pa.RecordBatch
+    next_offsets: dict[tuple[str, int], int]
+    problems: list[CorruptRecord] = field(default_factory=list)
+
+
+def scan_log(
+    log: MappedLog, start: int | None, end: int | None, *, verify: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of the log that begin in [start, end), in order.
+
+    Physical offsets; `start` is where one begins, without `end` it is all that is there. Known
+    damage is passed over; other damage is CorruptRecord. `verify`: the checksum of each body is
+    compared. Files that are deleted by age meanwhile are passed by.
+    """
+    limit = log.max_offset if end is None else min(end, log.max_offset)
+    position = log.min_offset if start is None else start
+    if position < limit and position < log.min_offset:
+        raise OffsetOutOfRange(position, log.min_offset, log.max_offset)
+    while position < limit:
+        damage = next((d for d in log.damages if d.start <= position < d.end), None)
+        if damage is not None:
+            position = damage.end
+            continue
+        file = log.queue.find(position)
+        if file is None:
+            if position >= log.min_offset:
+                raise OffsetOutOfRange(position, log.min_offset, log.max_offset)
+            position = log.min_offset
+            continue
+        base, room = file.file_from_offset, file.file_size
+        stop = min([log.max_offset, *(d.start for d in log.damages if d.start > position)])
+        try:
+            data = memoryview(file.view(min(stop - base, room)))
+        except FileNotFoundError:
+            if log.queue.find(position) is None:  # deleted since, by age
+                continue
+            raise
+        at, chain, behind = position - base, None, min(len(data), limit - base)
+        while at < behind and not (chain and chain.blank):
+            chain = follow(data, at, base, room, bytes_max=min(SCAN_BYTES, behind - at))
+            if len(chain.starts):
+                yield _sound(data, chain.starts, base, file.path, verify=verify)
+            at = chain.end
+            if chain.reason is not None or chain.wanted:
+                raise CorruptRecord(file.path, at, chain.reason or "a record that is not whole")
+        position = base + (room if chain and chain.blank else at)
+
+
+def _sound(
+    data: Buffer, starts: Int64s, base: int, path: str, *, verify: bool = False
+) -> pa.RecordBatch:
+    """Return records as a batch; CorruptRecord names the first that is none."""
+    batch = batch_of_plain(data, starts, base, verify=verify)
+    if batch is not None:
+        return batch
+    try:
+        return batch_of_records(decode_columns(data, starts, base, path=path, check_crc=verify))
+    except CorruptRecord as error:
+        raise CorruptRecord(path, error.position - base, error.reason) from None
+
+
+class _Places:
+    """Records that somebody pointed to, by the files that they are in."""
+
+    def __init__(self, log: MappedLog) -> None:
+        #: Where the log ended when they were looked up.
+        self._log, self.end = log, log.max_offset
+        self.problems: list[CorruptRecord] = []
+
+    def each(
+        self, offsets: Int64s, sizes: Int64s | None, make: Callable[..., Any]
+    ) -> Iterator[tuple[Any, range]]:
+        """Yield `make(data, starts, base, sizes)` of each file's records, and which rows they are.
+
+        Rows ascend by their offsets. What is no longer there, or not yet, is left out.
+        """
+        size = self._log.queue.file_size
+        bounds = (self._log.min_offset, self.end)
+        first, end = offsets.searchsorted(bounds).tolist() if len(offsets) else (0, 0)
+        while first < end:
+            begin = offsets.item(first)
+            behind = begin - begin % size + size
+            if offsets.item(end - 1) < behind:
+                rows = range(first, end)
+            else:
+                rows = range(first, int(offsets.searchsorted(behind)))
+            first = rows.stop
+            file = self._log.queue.find(begin)
+            if file is None:
+                continue
+            base = file.file_from_offset
+            try:
+                data = file.view(min(self.end - base, size))
+            except FileNotFoundError:  # deleted since, by age
+                continue
+            yield from self._made(make, data, base, file.path, offsets, sizes, rows)
+
+    def _damages_over(self, offsets: Int64s) -> list[Damage]:
+        """Return the damaged regions that some of these records, which ascend, lie in."""
+        damages = self._log.damages
+        return [d for d in damages if np.diff(offsets.searchsorted((d.start, d.end)))[0]]
+
+    def _made(
+        self, make: Callable[..., Any], data: Buffer, base: int, path: str, offsets: Int64s,
+        sizes: Int64s | None, rows: range,
+    ) -> Iterator[tuple[Any, range]]:  # fmt: skip
+        part = slice(rows.start, rows.stop)
+        damaged = self._damages_over(offsets[part])
+        lengths = None if sizes is None else sizes[part]
+        found = None if damaged else make(data, offsets[part] - base, base, lengths)
+        if found is not None:
+            yield found, rows
+            return
+        for row in rows:  # some are rare or unsound: one by one
+            one = np.array([row])
+            known = next((d for d in damaged if d.start <= offsets[row] < d.end), None)
+            try:
+                if known is not None:
+                    raise CorruptRecord(path, int(offsets[row]), known.reason)
+                records = decode_columns(data, offsets[one] - base, base, path=path)
+                if sizes is not None and int(records.column("total_size")[0]) != sizes[row]:
+                    raise CorruptRecord(path, int(offsets[row]), "not of the size its unit says")
+                yield batch_of_records(records), range(row, row + 1)
+            except (CorruptRecord, IndexError) as error:
+                reason = error.reason if isinstance(error, CorruptRecord) else "no whole record"
+                self.problems.append(CorruptRecord(path, int(offsets[row]) - base, reason))
+
+
+def read_queue(log: MappedLog, queue: QueuePart, offset: int, limit: int) -> QueuePage:
+    """Return up to `limit` messages of a queue from `offset` on, of one of its files.
+
+    Of those below its first offset nothing is left: it begins there. A page may be empty and
+    `next_offset` still move on (units that stand for no message).
+    """
+    batch, (following,), problems = read_queues(log, [(queue, offset)], limit)
+    return QueuePage(batch, following, problems)
+
+
+def read_queues(
+    log: MappedLog, asked: Sequence[tuple[QueuePart, int]], limit: int
+) -> tuple[pa.RecordBatch, list[int], list[CorruptRecord]]:
+    """As `read_queue`, of many queues at once: (messages in log order, next offsets, problems)."""
+    parts, spans, following = [], [], []
+    for queue, offset in asked:
+        first = max(offset, queue.min_offset)
+        units, begins = queue.spans(first, limit)
+        parts.append(units)
+        spans.append(begins)
+        if not len(units) and first < queue.max_offset:  # the file of this offset is missing
+            begins = [min(queue.next_file_offset(first), queue.max_offset)]
+        following.append(begins[len(units)])
+    # Joined as bytes: numpy takes the fields of each part apart.
+    units = np.frombuffer(b"".join(parts), parts[0].dtype) if len(parts) > 1 else parts[0]
+    offsets = units["physical_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    places = _Places(log)
+    real = (sizes > 0) & (sizes != CQ_PRE_FILL_SIZE) & (offsets >= 0) & (offsets < places.end)
+    if np.count_nonzero(real) != len(real):
+        for (queue, _), units, begins in zip(asked, parts, spans, strict=True):
+            places.problems += _wrong_units(queue, units, begins, places.end)
+        offsets, sizes = offsets[real], sizes[real]
+    if len(parts) > 1 or np.count_nonzero(offsets[1:] < offsets[:-1]):
+        order = np.argsort(offsets)
+        offsets, sizes = offsets[order], sizes[order]
+    batches = [batch for batch, _ in places.each(offsets, sizes, batch_of_plain)]
+    return _joined(batches), following, places.problems
+
+
+def _wrong_units(
+    queue: QueuePart, units: Any, begins: Sequence[int], end: int
+) -> Iterator[CorruptRecord]:
+    """Yield what is wrong with units that can point to no record of a log that ends at `end`."""
+    offsets, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+    wrong = (sizes <= 0) | (offsets < 0) | ((offsets >= end) & (sizes != CQ_PRE_FILL_SIZE))
+    for row in np.flatnonzero(wrong).tolist():
+        path, position = queue.place_of_unit(begins[row])
+        reason = f"a unit of {sizes[row]} bytes at {offsets[row]}, where the log has none"
+        yield CorruptRecord(path, position, reason)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_batches(batches) if batches else empty_batch()
+
+
+def query_keys(
+    log: MappedLog, index: Any, topic: str, keys: Sequence[str], max_count: int
+) -> pa.Table:
+    """Return the messages with these keys, the newest `max_count` of each, oldest first.
+
+    A column `key` stands before those of the records; rows are in the order of the keys. The
+    text is compared, not the hash alone. What cannot be read is left out.
+    """
+    asked, offsets = index.select_many(key_hashes(topic, keys))
+    order = np.lexsort((offsets, asked))
+    asked, offsets = asked[order], offsets[order]
+    twice = np.zeros(len(asked), bool)
+    twice[1:] = (asked[1:] == asked[:-1]) & (offsets[1:] == offsets[:-1])
+    asked, offsets = asked[~twice], offsets[~twice]
+    texts = pa.array(keys, pa.string())
+    distinct, back = np.unique(offsets, return_inverse=True)
+    batches, rows = [], [np.empty(0, np.int64)]
+    for batch, places in _Places(log).each(distinct, None, batch_of_plain):
+        batches.append(batch)
+        rows.append(np.arange(places.start, places.stop))
+    found = _joined(batches)
+    place_of = np.full(len(distinct), -1, np.int64)
+    place_of[np.concatenate(rows)] = np.arange(found.num_rows)
+    at = place_of[back]
+    kept = np.flatnonzero(at >= 0)
+    asked, at = asked[kept], at[kept]
+    matching = _has_key(found, topic, at, texts.take(pa.array(asked)))
+    asked, at = asked[matching], at[matching]
+    newest = ranks(asked[::-1])[::-1] < max_count
+    asked, at = asked[newest], at[newest]
+    table = pa.Table.from_batches([found]).take(pa.array(at))
+    return table.add_column(0, pa.field("key", pa.string(), False), texts.take(pa.array(asked)))
+
+
+def _has_key(found: pa.RecordBatch, topic: str, at: Int64s, keys: pa.Array) -> Any:
+    """Mask of the pairs (row of `found`, key) where the record has this topic and this key."""
+    records = RecordColumns(b"", np.arange(found.num_rows), 0)
+    records.know({}, [], np.empty(0, np.int64), found["properties"])
+    raw = records.property_bytes
+    unique = records.property_values(PROPERTY_UNIQ_KEY)
+    owners, starts, ends = records.property_values(PROPERTY_KEYS)
+    parts, starts, ends = split(raw, starts, ends, ord(KEY_SEPARATOR))
+    owners = np.concatenate((unique[0], owners[parts]))
+    starts, ends = np.concatenate((unique[1], starts)), np.concatenate((unique[2], ends))
+    order = np.argsort(owners, kind="stable")
+    owners, starts, ends = owners[order], starts[order], ends[order]
+    counts = np.bincount(owners, minlength=found.num_rows)
+    first = np.concatenate(([0], np.cumsum(counts)))
+    # Each pair is compared with all keys of its record.
+    pairs = np.repeat(np.arange(len(at)), counts[at])
+    places = np.arange(len(pairs)) - np.repeat(
+        np.concatenate(([0], np.cumsum(counts[at])))[:-1], counts[at]
+    ) + first[at][pairs]  # fmt: skip
+    texts = slices(raw, starts, ends - starts)
+    same = pc.equal(
+        texts.take(pa.array(places)), keys.cast(pa.large_binary()).take(pa.array(pairs))
+    ).to_numpy(zero_copy_only=False)
+    matching = np.zeros(len(at), bool)
+    matching[pairs[same.astype(bool)]] = True
+    right = pc.equal(found["topic"], topic).to_numpy(zero_copy_only=False)
+    return matching & right[at].astype(bool)

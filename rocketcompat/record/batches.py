@@ -1,0 +1,136 @@
+"""Batches: several messages as columns, and as the one body that a producer sends (spec §1.11).
+
+A store makes an ordinary record of each item; an *inner batch* stays one record with this body.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from rocketcompat.formats import (
+    BATCH_ITEM,
+    PROPERTIES_LENGTH_SIZE,
+    PROPERTIES_SIZE_MAX,
+    PROPERTY_SEPARATOR,
+    SYS_FLAG_INNER_BATCH,
+    SYS_FLAG_NEED_UNWRAP,
+    SYS_FLAG_TRANSACTION_MASK,
+    encode_properties,
+    parse_properties,
+)
+from rocketcompat.messages import BatchItem, Message, MessageBatch
+from rocketcompat.options import MessageStoreConfig
+from rocketcompat.record.prepare import property_text
+from rocketcompat.record.properties import PROPERTY_DELAY, PROPERTY_INNER_COUNT
+from tubestore.core.layout import Buffer
+from tubestore.errors import CorruptRecord, InvalidMessage, MessageTooLarge
+
+_PROPERTIES_LENGTH = struct.Struct(">h")
+
+
+def encode_items(items: Sequence[BatchItem], config: MessageStoreConfig) -> bytes:
+    """Return the body that a producer sends (`MessageDecoder.encodeMessages`)."""
+    parts = []
+    for item in items:
+        text = property_text(item, trailing_separator=config.trailing_property_separator).encode()
+        size = BATCH_ITEM.size + len(item.body) + _PROPERTIES_LENGTH.size + len(text)
+        try:
+            length = _PROPERTIES_LENGTH.pack(len(text))
+        except struct.error:
+            raise MessageTooLarge(len(text), PROPERTIES_SIZE_MAX, "property string") from None
+        head = BATCH_ITEM.pack(total_size=size, magic_code=0, body_crc=0, flag=item.flag,
+                               body_length=len(item.body))  # fmt: skip
+        parts += [head, bytes(item.body), length, text]
+    return b"".join(parts)
+
+
+def decode_items(body: Buffer) -> list[BatchItem]:
+    """Return the items of a body, properties as text; CorruptRecord with the position in it."""
+    data, position, items = memoryview(body), 0, []
+    while position < len(data):
+        if position + BATCH_ITEM.size > len(data):
+            raise CorruptRecord("", position, "no room for an item of a batch")
+        head = BATCH_ITEM.unpack_from(data, position)
+        body_at = position + BATCH_ITEM.size
+        text_at = body_at + head.body_length + _PROPERTIES_LENGTH.size
+        if head.body_length < 0 or text_at > len(data):
+            raise CorruptRecord("", position, f"an item's body of {head.body_length} bytes")
+        (size,) = _PROPERTIES_LENGTH.unpack_from(data, text_at - _PROPERTIES_LENGTH.size)
+        end = text_at + max(size, 0)
+        if end > len(data):
+            raise CorruptRecord("", position, f"an item's properties of {size} bytes")
+        text = str(data[text_at:end], "utf-8", "replace")
+        items.append(BatchItem(bytes(data[body_at : body_at + head.body_length]),
+                               properties=text, flag=head.flag))  # fmt: skip
+        position = end
+    return items
+
+
+def columns_of_batch(batch: MessageBatch, config: MessageStoreConfig) -> dict[str, Any]:
+    """Return a batch as columns for `encode_columns`.
+
+    InvalidMessage for what RocketMQ refuses in one: a transaction, a delay.
+    """
+    if not batch.items:
+        raise InvalidMessage("a batch without messages")
+    if batch.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+        raise InvalidMessage("a batch cannot be part of a transaction")
+    common = _common_text(batch.properties, config)
+    if int(parse_properties(common).get(PROPERTY_DELAY, "0") or 0) > 0:
+        raise InvalidMessage("a batch cannot be delayed")
+    texts = [
+        _joined(property_text(i, trailing_separator=config.trailing_property_separator), common)
+        for i in batch.items
+    ]
+    count = len(texts)
+    size = sum(len(item.body) for item in batch.items) + sum(len(t.encode()) for t in texts)
+    size += count * (BATCH_ITEM.size + PROPERTIES_LENGTH_SIZE)
+    if size > config.max_message_size:
+        raise MessageTooLarge(size, config.max_message_size, "batch body")
+    columns: dict[str, Any] = {
+        "topic": pa.array([batch.topic] * count, pa.string()),
+        "body": pa.array([bytes(item.body) for item in batch.items], pa.large_binary()),
+        "properties": pa.array(texts, pa.large_string()),
+        "flag": [item.flag for item in batch.items],
+    }
+    columns["store_host"] = [batch.store_host or config.store_host] * count
+    for name in ("queue_id", "sys_flag", "born_host", "reconsume_times"):
+        columns[name] = [getattr(batch, name)] * count
+    if batch.born_timestamp is not None:
+        columns["born_timestamp"] = [batch.born_timestamp] * count
+    return columns
+
+
+def inner_batch(batch: MessageBatch, config: MessageStoreConfig) -> Message:
+    """Return a batch as one message that holds all of its own, for a topic of batches (5.x).
+
+    As 5.x's broker makes it: INNER_NUM is the number of messages, and clients unwrap it.
+    """
+    if not batch.items:
+        raise InvalidMessage("a batch without messages")
+    count = len(batch.items)
+    pairs = parse_properties(_common_text(batch.properties, config))
+    sys_flag = batch.sys_flag | SYS_FLAG_INNER_BATCH | SYS_FLAG_NEED_UNWRAP
+    return Message(
+        batch.topic, encode_items(batch.items, config),
+        properties={**pairs, PROPERTY_INNER_COUNT: str(count)}, queue_id=batch.queue_id,
+        sys_flag=sys_flag, born_timestamp=batch.born_timestamp, born_host=batch.born_host,
+        store_host=batch.store_host, reconsume_times=batch.reconsume_times,
+    )  # fmt: skip
+
+
+def _common_text(given: Mapping[str, str] | str | None, config: MessageStoreConfig) -> str:
+    """Return the batch's own properties as text."""
+    if given is None or isinstance(given, str):
+        return given or ""
+    return encode_properties(given, trailing_separator=config.trailing_property_separator)
+
+
+def _joined(own: str, common: str) -> str:
+    """Put the batch's properties behind an item's own (since 4.9.1 with a separator between)."""
+    between = own and common and not own.endswith(PROPERTY_SEPARATOR)
+    return own + (PROPERTY_SEPARATOR if between else "") + common

@@ -1,0 +1,383 @@
+"""Messages given as Arrow columns: taken in, checked, and made the parts of records.
+
+Columns: `topic` is needed; `body`, `queue_id`, `tags`, `keys` (text, or lists of texts),
+`properties` (text as on disk, or a map), `flag`, `sys_flag`, `born_timestamp`, `born_host`,
+`store_host`, `reconsume_times`, `prepared_transaction_offset` have `Message`'s defaults.
+Everything is checked before anything is encoded, so a refused batch leaves no trace.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rocketcompat.formats import (
+    INT32_MAX,
+    KEY_SEPARATOR,
+    MESSAGE_HEAD,
+    NAME_VALUE_SEPARATOR,
+    PROPERTIES_SIZE_MAX,
+    PROPERTY_KEYS,
+    PROPERTY_SEPARATOR,
+    PROPERTY_TAGS,
+    SYS_FLAG_INNER_BATCH,
+    encode_host,
+    property_crc_text,
+)
+from rocketcompat.messages import Message
+from rocketcompat.options import MessageStoreConfig
+from rocketcompat.record.prepare import encode_topic
+from rocketcompat.record.properties import (
+    PROPERTY_DELAY,
+    PROPERTY_MULTI_DISPATCH,
+    PROPERTY_MULTI_OFFSET,
+)
+from tubestore.core.kernels import Int64s, bytes_of, even_binary, widened
+from tubestore.errors import InvalidMessage, MessageTooLarge
+
+_DEFAULTS = Message("")
+#: The last dictionary of topics, and its texts; replaced as one.
+_last_names: tuple[Any, list[str]] = (None, [])
+NUMBERS = ("flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
+_KNOWN = {*NUMBERS, "topic", "body", "queue_id", "tags", "keys", "properties", "born_timestamp",
+          "born_host", "store_host", "delay_level"}  # fmt: skip
+_NARROW = (pa.binary(), pa.string())
+#: What property strings are made of.
+_TEXTS = frozenset({"tags", "keys", "properties"})
+
+
+class Given(NamedTuple):
+    """Messages as columns, each one array; those that are missing or of type null are not there."""
+
+    rows: int
+    columns: dict[str, Any]
+
+    def part(self, first: int, end: int) -> Given:
+        """Return some rows, copied out."""
+        places = pa.array(np.arange(first, end))
+        return Given(end - first, {name: c.take(places) for name, c in self.columns.items()})
+
+
+def given_in(messages: Any) -> Given:
+    """Take the columns in; unknown ones are refused, since they would be lost."""
+    if isinstance(messages, Given):
+        return messages
+    try:
+        table = pa.table(messages)
+    except (TypeError, ValueError, pa.ArrowInvalid) as error:
+        raise InvalidMessage(f"not a table of messages: {error}") from None
+    names = table.column_names
+    unknown = set(names) - _KNOWN
+    if unknown or "topic" not in names:
+        what = f"unknown columns {sorted(unknown)}" if unknown else "no column 'topic'"
+        raise InvalidMessage(f"{what}; known are {', '.join(sorted(_KNOWN))}")
+    found = zip(names, map(_whole, table.columns), strict=True)
+    return Given(
+        table.num_rows, {n: array for n, array in found if not pa.types.is_null(array.type)}
+    )
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _texts(table: Given, name: str) -> Any:
+    """Return a column of texts, None if it is missing."""
+    column = table.columns.get(name)
+    if column is None:
+        return None
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        return column.cast(pa.large_string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidMessage(f"{name}: {column.type} is no text") from None
+
+
+def topics_of(table: Given, size_max: int) -> tuple[list[str], Int64s, Any, Int64s]:
+    """Return the distinct topics, each row's, its bytes with the length in front, its magic."""
+    column = table.columns.get("topic")
+    names, codes = _distinct(column) or _distinct_of_texts(_texts(table, "topic"))
+    pairs = [encode_topic(name, size_max) for name in names]
+    if len(pairs) == 1:
+        magic, one = pairs[0]
+        raw = even_binary(table.rows, len(one), pa.py_buffer(one * table.rows))
+        return names, codes, raw, np.full(table.rows, magic, np.int64)
+    raw = pa.array([raw for _, raw in pairs], pa.large_binary()).take(pa.array(codes))
+    return names, codes, raw, np.array([magic for magic, _ in pairs], np.int64)[codes]
+
+
+def _distinct(column: Any) -> tuple[list[str], Int64s] | None:
+    """Take a dictionary of distinct texts as it is; None for any other column."""
+    if column is None or not pa.types.is_dictionary(column.type) or column.null_count:
+        return None
+    texts, value_type = column.dictionary, column.type.value_type
+    if not (pa.types.is_string(value_type) or pa.types.is_large_string(value_type)):
+        return None
+    names = _names_of(texts)
+    if names is None:
+        return None
+    codes = column.indices.to_numpy().astype(np.int64)
+    used = np.bincount(codes, minlength=len(names)) > 0
+    if not used.all():  # a name that no row has must not be refused
+        names = [names[code] for code in np.flatnonzero(used).tolist()]
+        codes = (np.cumsum(used) - 1)[codes]
+    return names, codes
+
+
+def _names_of(texts: Any) -> list[str] | None:
+    """Return the texts of a dictionary if they are distinct; whoever writes often has one."""
+    global _last_names
+    known, names = _last_names
+    if known is not None and known.equals(texts):
+        return names
+    names = list(texts.to_pylist())
+    if texts.null_count or len(set(names)) < len(names):
+        return None
+    _last_names = texts, names
+    return names
+
+
+def _distinct_of_texts(column: Any) -> tuple[list[str], Int64s]:
+    if column is None or column.null_count:
+        raise InvalidMessage("topic: a row has none")
+    encoded = column.dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return encoded.dictionary.to_pylist(), codes
+
+
+def bodies_of(table: Given) -> Any:
+    """Return the bodies as a large binary column that starts at 0."""
+    column = table.columns.get("body")
+    if column is None:
+        return even_binary(table.rows, 0, pa.py_buffer(b""))
+    try:
+        narrow = column.offset == 0 and column.type in _NARROW
+        wide = widened(column) if narrow else column.cast(pa.large_binary())
+        return _compact(wide.fill_null(b"") if wide.null_count else wide)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidMessage(f"body: {column.type} is not bytes") from None
+
+
+def properties_of(table: Given, config: MessageStoreConfig) -> Any:
+    """Return the property strings as bytes; checked, with room for a checksum if one is written."""
+    if _TEXTS.isdisjoint(table.columns) and not config.enabled_append_prop_crc:
+        return even_binary(table.rows, 0, pa.py_buffer(b""))
+    raw = _compact(property_texts(table, config).cast(pa.large_binary()))
+    buffer = raw.buffers()[2]
+    if buffer is not None and not bytes_of(buffer)[: bounds_of(raw)[-1]].all():
+        raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
+    if config.enabled_append_prop_crc:
+        raw = _with_room_for_crcs(raw)
+    longest = int(sizes_of(raw).max(initial=0))
+    if longest > PROPERTIES_SIZE_MAX:
+        raise MessageTooLarge(longest, PROPERTIES_SIZE_MAX, "property string")
+    return raw
+
+
+def property_texts(table: Given, config: MessageStoreConfig) -> Any:
+    """Return the property strings as a column of texts, in the order KEYS, TAGS, the others."""
+    parts = []
+    for name, column in ((PROPERTY_KEYS, _keys(table)), (PROPERTY_TAGS, _texts(table, "tags"))):
+        if column is not None:
+            _refuse_separator(column, PROPERTY_SEPARATOR, name)
+            parts.append(
+                pc.binary_join_element_wise(_text(name + NAME_VALUE_SEPARATOR), column, _text(""))
+            )
+    given = table.columns.get("properties")
+    if given is not None and not pa.types.is_map(given.type):
+        if parts:
+            raise InvalidMessage("tags and keys stand in the property string when one is given")
+        return _texts(table, "properties").fill_null("")
+    if given is not None:
+        parts.append(_mapped(given))
+    if not parts:
+        return pa.array([""] * table.rows, pa.large_string())
+    # Nulls are made empty by hand: with null_handling="skip" pyarrow (26.0) loses rows that
+    # have nothing but nulls.
+    ended = [
+        pc.binary_join_element_wise(part.cast(pa.large_string()), _text(PROPERTY_SEPARATOR),
+                                    _text("")).fill_null("")
+        for part in parts
+    ]  # fmt: skip
+    joined = pc.binary_join_element_wise(*ended, _text("")) if len(ended) > 1 else ended[0]
+    if config.trailing_property_separator:
+        return joined
+    return pc.utf8_rtrim(joined, PROPERTY_SEPARATOR)
+
+
+def message_of(table: Given, config: MessageStoreConfig) -> Message:
+    """Return the one row that is there as a message."""
+    given: dict[str, Any] = {}
+    for name in ("topic", "born_host", "store_host"):
+        column = _texts(table, name)
+        if column is not None and column[0].is_valid:
+            given[name] = column[0].as_py()
+    for name in NUMBERS:
+        given[name] = numbers_of(table, name, *range_of(name)).item(0)
+    if "born_timestamp" in table.columns:
+        given["born_timestamp"] = times_of(table.columns["born_timestamp"]).item(0)
+    return Message(
+        **{"topic": "", **given},
+        body=bodies_of(table)[0].as_py(),
+        properties=property_texts(table, config)[0].as_py(),
+        queue_id=numbers_of(table, "queue_id", 0, INT32_MAX).item(0),
+    )
+
+
+def rows_alone(table: Given, config: MessageStoreConfig) -> list[int]:
+    """Return the rows that are put one by one, since their queue offsets are in their properties.
+
+    Inner batches, and messages with units in several queues.
+    """
+    rows = inner_rows(table, config)
+    name = PROPERTY_MULTI_DISPATCH if config.enable_multi_dispatch else PROPERTY_MULTI_OFFSET
+    several = np.flatnonzero(_has_in_properties(table, name))
+    return sorted({*rows, *several.tolist()}) if len(several) else rows
+
+
+def inner_rows(table: Given, config: MessageStoreConfig) -> list[int]:
+    """Return the rows that are inner batches where that says something (spec §1.11)."""
+    if "sys_flag" not in table.columns:
+        return []
+    flags = numbers_of(table, "sys_flag", *range_of("sys_flag"))
+    rows: list[int] = np.flatnonzero(flags & SYS_FLAG_INNER_BATCH).tolist()
+    if not rows or config.compat == "5.3.3":
+        return rows
+    topics = _texts(table, "topic")
+    return [row for row in rows if topics[row].as_py() in config.batch_topics]
+
+
+def may_be_delayed(table: Given) -> Int64s:
+    """Return the rows that have a delay level, or may have one in their properties."""
+    found = _has_in_properties(table, PROPERTY_DELAY)
+    if "delay_level" in table.columns:
+        found |= numbers_of(table, "delay_level", 0, INT32_MAX) > 0
+    return np.flatnonzero(found)
+
+
+def _has_in_properties(table: Given, name: str) -> Any:
+    """Mask of the rows whose properties have a name, or have it somewhere in their text."""
+    given = table.columns.get("properties")
+    if given is None:
+        return np.zeros(table.rows, bool)
+    if pa.types.is_map(given.type):
+        given = pa.ListArray.from_arrays(given.offsets, given.keys.cast(pa.large_string()))
+        given = pc.binary_join(given, _text(PROPERTY_SEPARATOR))
+    has = pc.match_substring(given.cast(pa.large_string()), name)
+    return has.fill_null(False).to_numpy(zero_copy_only=False)
+
+
+def _with_room_for_crcs(properties: Any) -> Any:
+    """Put the record's checksum, still 0, behind each property string (spec §1.5)."""
+    separator, empty = (pa.scalar(text, pa.large_binary()) for text in (b"\x02", b""))
+    ended = pc.or_(pc.ends_with(properties, PROPERTY_SEPARATOR), pc.equal(properties, empty))
+    room = pa.scalar(property_crc_text(0), pa.large_binary())
+    return pc.binary_join_element_wise(properties, pc.if_else(ended, empty, separator), room, empty)
+
+
+def _keys(table: Given) -> Any:
+    """Return the keys of each row as one text, null without any."""
+    column = table.columns.get("keys")
+    if column is None or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        return _texts(table, "keys")
+    column = column.cast(pa.list_(pa.large_string()))
+    _refuse_separator(column.flatten(), KEY_SEPARATOR, "keys")
+    joined = pc.binary_join(column, _text(KEY_SEPARATOR))
+    return pc.if_else(pc.equal(pc.list_value_length(column), 0), None, joined)
+
+
+def _mapped(column: Any) -> Any:
+    """Return maps of properties as property strings, null where there are none."""
+    names, values = column.keys.cast(pa.large_string()), column.items.cast(pa.large_string())
+    _refuse_separator(names, NAME_VALUE_SEPARATOR, "properties")
+    pairs = pc.binary_join_element_wise(names, values, _text(NAME_VALUE_SEPARATOR))
+    _refuse_separator(pairs, PROPERTY_SEPARATOR, "properties")
+    lists = pa.ListArray.from_arrays(column.offsets, pairs)
+    sizes = pc.list_value_length(lists)
+    joined = pc.binary_join(lists, _text(PROPERTY_SEPARATOR))
+    return pc.if_else(pc.equal(sizes, 0), None, joined)
+
+
+def _text(value: str) -> Any:
+    return pa.scalar(value, pa.large_string())
+
+
+def _refuse_separator(column: Any, separator: str, name: str) -> None:
+    if pc.any(pc.match_substring(column, separator)).as_py():
+        raise InvalidMessage(f"{name}: a value contains {separator!r}, which separates them")
+
+
+def numbers_of(table: Given, name: str, least: int, most: int) -> Any:
+    """Return a column of whole numbers, checked against the field's range."""
+    column = table.columns.get(name)
+    if column is None:
+        return np.full(table.rows, getattr(_DEFAULTS, name), np.int64)
+    try:
+        values = column.cast(pa.int64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidMessage(f"{name}: {column.type} is no whole number of 64 bits") from None
+    if values.null_count:
+        raise InvalidMessage(f"{name}: a row has none")
+    numbers = values.to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero((numbers < least) | (numbers > most))
+    if len(wrong):
+        row = int(wrong[0])
+        raise InvalidMessage(f"{name}: {numbers[row]} in row {row} is outside {least} … {most}")
+    return numbers
+
+
+def range_of(name: str) -> tuple[int, int]:
+    """Least and greatest value of a numeric field."""
+    bits = 8 * MESSAGE_HEAD.dtype[name].itemsize
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def times_of(column: Any) -> Any:
+    """Return times as ms since the epoch; a timestamp without a zone is refused."""
+    if pa.types.is_timestamp(column.type):
+        if column.type.tz is None:
+            raise InvalidMessage("born_timestamp: a time without a zone")
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+    if column.null_count:
+        raise InvalidMessage("born_timestamp: a row has none")
+    try:
+        return column.cast(pa.int64()).to_numpy()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidMessage(f"born_timestamp: {column.type} is no time") from None
+
+
+def hosts_of_rows(table: Given, name: str, default: str) -> tuple[list[bytes], Int64s]:
+    """Return the distinct hosts as on disk, and which of them each row has."""
+    column = _texts(table, name)
+    if column is None:
+        return [encode_host(default)], np.zeros(table.rows, np.int64)
+    encoded = column.fill_null(default).dictionary_encode()
+    try:
+        raw = [encode_host(text) for text in encoded.dictionary.to_pylist()]
+    except ValueError as error:
+        raise InvalidMessage(f"{name}: {error}") from None
+    return raw, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _compact(column: Any) -> Any:
+    """Return a binary column that starts at 0 of its buffers (a slice may not)."""
+    return column if column.offset == 0 else pa.concat_arrays([column, column[:0]])
+
+
+def bounds_of(column: Any) -> Int64s:
+    """Boundaries of a large binary column."""
+    if len(column) == 0:
+        return np.zeros(1, np.int64)
+    offsets = np.frombuffer(column.buffers()[1], np.int64)
+    return offsets[column.offset : column.offset + len(column) + 1]
+
+
+def sizes_of(column: Any) -> Int64s:
+    """Sizes of the elements of a large binary column."""
+    bounds = bounds_of(column)
+    found: Int64s = bounds[1:] - bounds[:-1]  # np.diff takes three times as long
+    return found

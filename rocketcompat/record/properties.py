@@ -1,0 +1,46 @@
+"""Names that RocketMQ gives a meaning: topics of its own, and the properties that go with them."""
+
+from __future__ import annotations
+
+#: Messages that wait for their delivery, queue id = level - 1 (spec §14).
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+PROPERTY_DELAY = "DELAY"
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID = "REAL_QID"
+
+#: What a group could not consume: to be tried again, and given up.
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
+PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+
+#: Queues that get units of other topics' messages (multi-dispatch, spec §1.13).
+LMQ_PREFIX = "%LMQ%"
+PROPERTY_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+PROPERTY_MULTI_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+MULTI_DISPATCH_SEPARATOR = ","
+
+#: An inner batch: how many messages it has, and the queue offset of the first (spec §1.11).
+PROPERTY_INNER_COUNT = "INNER_NUM"
+PROPERTY_INNER_BASE = "INNER_BASE"
+
+#: "false": nobody waits for the sync of this message (spec §6).
+PROPERTY_WAIT = "WAIT"
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic from which a group consumes again what failed.
+
+    >>> retry_topic("payments")
+    '%RETRY%payments'
+    """
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Return the topic of what a group has given up.
+
+    >>> dead_letter_topic("payments")
+    '%DLQ%payments'
+    """
+    return DEAD_LETTER_PREFIX + group

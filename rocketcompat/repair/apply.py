@@ -1,0 +1,118 @@
+"""Doing what a plan says, so that a crash in the middle leaves a store that can be repaired.
+
+Under the store's lock (a broker that runs is not disturbed: StoreLocked). Every file is
+replaced by a new one and a rename, never changed in place; what it was is in quarantine before.
+The log comes first, then the marks that vouch for queues and index go, durably; the `abort` file
+goes last. Each step is one of a recovery's own, so what is left after a crash is a store in which
+less is wrong, and a second run finds the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from rocketcompat.files.mapped_file_queue import make_directory
+from rocketcompat.files.progress import ProgressFile
+from rocketcompat.files.quarantine import Quarantine, copy_file
+from rocketcompat.formats import parse_offset_name
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.repair.actions import RepairPlan
+from rocketcompat.repair.overlay import FileChange
+from rocketcompat.repair.plan import plan_repair
+from rocketcompat.repair.rebuild import Told, rebuild
+from tubestore.clock import Clock
+from tubestore.core.vfs import OsVfs, Vfs, VfsFile
+
+_ZERO_STEP = 8 << 20
+
+
+def repair(
+    directory: StoreDirectory,
+    *,
+    clock: Clock,
+    quarantine: Quarantine,
+    keep_bodies: bool = False,
+    told: Told = lambda _done, _all: None,
+) -> Iterator[dict[str, Any]]:
+    """Plan and do; yields a row an action as soon as it is done. The caller holds the lock."""
+    plan = plan_repair(directory, keep_bodies=keep_bodies)
+    by_path: dict[str, list[dict[str, Any]]] = {}
+    for action in plan.actions:
+        by_path.setdefault(action.path, []).append(action.as_row())
+    for path in _steps(directory, plan, clock, quarantine, told):
+        yield from by_path.pop(path, [])
+    for rows in by_path.values():  # what nothing can be done about
+        yield from rows
+
+
+def _steps(
+    directory: StoreDirectory, plan: RepairPlan, clock: Clock, quarantine: Quarantine, told: Told
+) -> Iterator[str]:
+    """Do one step after the other, and say of which path it was."""
+    vfs, logs = directory.vfs, directory.log.directories
+    # The log first: our marks tell where a torn end may be, and have to go before the rest.
+    for of_log in (True, False):
+        if not of_log and not plan.is_empty:
+            ProgressFile(vfs, directory.root).forget()
+        for path in sorted(plan.removed, reverse=True):
+            if (os.path.dirname(path) in logs) is of_log:
+                quarantine.move(path)
+                quarantine.sync()
+                yield path
+        for path, change in plan.changes.items():
+            if (os.path.dirname(path) in logs) is of_log:
+                _put(vfs, change, quarantine)
+                yield path
+    if plan.rebuilds:
+        options = {**directory.inferred, **directory.options}
+        mended = StoreDirectory(directory.root, options, vfs)
+        for row in rebuild(mended, plan.rebuilds, clock=clock, quarantine=quarantine, told=told):
+            yield row["path"]
+    for path in plan.last:
+        quarantine.move(path)
+        quarantine.sync()
+        yield path
+
+
+def _put(vfs: Vfs, change: FileChange, quarantine: Quarantine) -> None:
+    """Give a file its new content under its name, durably, and keep what it was."""
+    path, directory = change.path, os.path.dirname(change.path)
+    made = make_directory(vfs, directory)
+    there = vfs.exists(path)
+    if there:
+        quarantine.keep(path)
+        quarantine.sync()
+    if parse_offset_name(os.path.basename(path)) is None:  # a checkpoint, a configuration
+        vfs.replace_file(path, change.read(None, change.size, 0))
+        return
+    # Beside the directory: a broker does not start with a strange file in it.
+    unborn = f"{directory}.new"
+    if vfs.exists(unborn):
+        vfs.remove(unborn)
+    if there and not change.fresh:
+        file = copy_file(vfs, path, unborn, change.size)
+    else:
+        file = vfs.open(unborn, create=True)
+        file.truncate(change.size)
+    _apply(file, change)
+    file.sync()
+    file.close()
+    if there and isinstance(vfs, OsVfs):
+        status = os.stat(path)  # a broker deletes by a file's age
+        os.utime(unborn, ns=(status.st_atime_ns, status.st_mtime_ns))
+    vfs.rename(unborn, path)
+    for changed in (directory, os.path.dirname(directory), *made):
+        vfs.sync_directory(changed)
+
+
+def _apply(file: VfsFile, change: FileChange) -> None:
+    if change.zero_from is not None:
+        position = file.next_data(change.zero_from)
+        while position is not None and position < change.size:
+            size = min(_ZERO_STEP, change.size - position)
+            file.pwrite(bytes(size), position)
+            position = file.next_data(position + size) if position + size < change.size else None
+    for start, data in change.patches:
+        file.pwrite(data, start)

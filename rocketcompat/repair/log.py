@@ -1,0 +1,194 @@
+"""Records that stand in for damaged ones, so that a log is one chain again.
+
+A real broker ends its log at the first bad record and drops everything behind it. So the bytes
+of a damaged region are replaced by sound records of the same length in all:
+
+- for each message that is known to have stood there (from its queue's unit, from the hole in its
+  queue's numbers, or from its own head where that is legible) a *stand-in*: same topic, queue and
+  number, same properties and times as far as they are known, no body, and the property
+  `TUBESTORE_DAMAGED`. Numbers stay without a hole, and a consumer can tell;
+- for what is left *fillers*: rolled back transactions, which no broker puts in a queue or an
+  index; a blank at a file's end.
+
+Pure. Next to read: `apply.py`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rocketcompat.formats import (
+    BLANK,
+    BODY_CRC_MASK,
+    HOST_V4_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MESSAGE_HEAD,
+    PROPERTIES_LENGTH_SIZE,
+    PROPERTIES_SIZE_MAX,
+    TOPIC_LENGTH_SIZE,
+    TOPIC_SIZE_MAX,
+    TRANSACTION_ROLLBACK,
+    encode_properties,
+)
+
+PROPERTY_DAMAGED = "TUBESTORE_DAMAGED"
+#: The topic of fillers; they are rolled back, so none is ever in a queue.
+FILLER_TOPIC = "_"
+_OVERHEAD = MESSAGE_HEAD.size + TOPIC_LENGTH_SIZE[MAGIC_V1] + PROPERTIES_LENGTH_SIZE
+FILLER_LEAST = _OVERHEAD + len(FILLER_TOPIC)
+_FILLER_MOST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LostMessage:
+    """A message that stood in a damaged region; `physical_offset` is None if only it is known
+    that there was one."""  # fmt: skip
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int | None = None
+    born_timestamp: int | None = None
+    store_timestamp: int | None = None
+    flag: int = 0
+    reconsume_times: int = 0
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """What the record before a region lends to those that stand in."""
+
+    store_timestamp: int = 0
+    store_host: bytes = bytes(HOST_V4_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """Bytes for a region, as patches by physical offset, and what they stand for."""
+
+    patches: tuple[tuple[int, bytes], ...]
+    stand_ins: tuple[LostMessage, ...]
+    #: Messages that are known and found no room.
+    without_room: tuple[LostMessage, ...]
+
+
+def mend(
+    start: int, end: int, file_end: int, lost: Sequence[LostMessage], before: Neighbour
+) -> Mended | None:
+    """Fill the part [start, end) of one file, which ends at `file_end`; None if nothing fits.
+
+    All are physical offsets; `lost` are the messages that stood there.
+    """
+    placed = {m.physical_offset: m for m in lost if m.physical_offset is not None}
+    waiting = [m for m in lost if m.physical_offset is None]
+    patches: list[tuple[int, bytes]] = []
+    stood: list[LostMessage] = []
+    for low, high in _cells(start, end, sorted(placed)):
+        inside = [placed[o] for o in sorted(placed) if low <= o < high]
+        position, used = _stand_ins(low, high, [*inside, *waiting], before, patches)
+        stood += used
+        waiting = [m for m in (*inside, *waiting) if m not in used]
+        if position == high:
+            continue
+        if high == file_end:
+            blank = BLANK.pack(total_size=high - position, magic_code=MAGIC_BLANK)
+            patches.append((position, blank))
+        elif high - position >= FILLER_LEAST:
+            patches += _fillers(position, high, before)
+        else:
+            return None
+    return Mended(tuple(patches), tuple(stood), tuple(waiting))
+
+
+def _cells(start: int, end: int, offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cut a region where messages began; what is too short for a record goes to the one before."""
+    borders = [start, *(o for o in offsets if start < o < end), end]
+    low = borders[0]
+    for place, border in enumerate(borders[1:], 1):
+        last = place == len(borders) - 1
+        following = 0 if last else borders[place + 1] - border
+        if border - low >= FILLER_LEAST and (last or following >= FILLER_LEAST):
+            yield low, border
+            low = border
+    if low < end:
+        yield low, end
+
+
+def _stand_ins(
+    low: int, high: int, messages: Sequence[LostMessage], before: Neighbour,
+    patches: list[tuple[int, bytes]],
+) -> tuple[int, list[LostMessage]]:  # fmt: skip
+    """Put stand-ins from `low` on, as many as fit; returns where they end, and which."""
+    used: list[LostMessage] = []
+    for message in messages:
+        raw = _stand_in(message, low, high - low, before)
+        if raw is not None:
+            patches.append((low, raw))
+            low += len(raw)
+            used.append(message)
+    return low, used
+
+
+def _stand_in(
+    message: LostMessage, physical_offset: int, room: int, before: Neighbour
+) -> bytes | None:
+    """Return a record that fits into `room` bytes and leaves none, or room for a filler."""
+    for properties in ({**message.properties, PROPERTY_DAMAGED: "1"}, {PROPERTY_DAMAGED: "1"}, {}):
+        text = encode_properties(properties, trailing_separator=False)
+        size = _OVERHEAD + len(message.topic.encode()) + len(text.encode())
+        if size > room or len(text.encode()) > PROPERTIES_SIZE_MAX:
+            continue
+        left = room - size
+        if 0 < left < FILLER_LEAST:
+            if not properties:
+                return None
+            text += "1" * left  # the value of the last property is longer then
+        raw = _record(message, physical_offset, text.encode(), before)
+        return raw if len(message.topic.encode()) <= TOPIC_SIZE_MAX else None
+    return None
+
+
+def _record(
+    message: LostMessage, physical_offset: int, properties: bytes, before: Neighbour,
+    *, sys_flag: int = 0, body: bytes = b"",
+) -> bytes:  # fmt: skip
+    topic = message.topic.encode()
+    stored = message.store_timestamp
+    stored = before.store_timestamp if stored is None else stored
+    head = MESSAGE_HEAD.pack(
+        total_size=_OVERHEAD + len(body) + len(topic) + len(properties),
+        magic_code=MAGIC_V1,
+        body_crc=zlib.crc32(body) & BODY_CRC_MASK if body else 0,
+        queue_id=message.queue_id,
+        flag=message.flag,
+        queue_offset=message.queue_offset,
+        physical_offset=physical_offset,
+        sys_flag=sys_flag,
+        born_timestamp=stored if message.born_timestamp is None else message.born_timestamp,
+        born_host=before.store_host,
+        store_timestamp=stored,
+        store_host=before.store_host,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=0,
+        body_length=len(body),
+    )
+    return b"".join(
+        (head, body, bytes((len(topic),)), topic, len(properties).to_bytes(2, "big"), properties)
+    )
+
+
+def _fillers(low: int, high: int, before: Neighbour) -> Iterator[tuple[int, bytes]]:
+    """Yield records that fill [low, high) and mean nothing."""
+    nothing = LostMessage(FILLER_TOPIC, 0, 0)
+    while low < high:
+        left = high - low
+        size = left if left <= _FILLER_MOST else _FILLER_MOST
+        if 0 < left - size < FILLER_LEAST:
+            size -= FILLER_LEAST
+        body = bytes(size - FILLER_LEAST)
+        yield low, _record(nothing, low, b"", before, sys_flag=TRANSACTION_ROLLBACK, body=body)
+        low += size

@@ -1,0 +1,172 @@
+"""A directory as it would be after planned changes, so that a plan can read its own result.
+
+Reads only. `FileChange` says what a file shall be; the overlay shows it in the place of what is
+on disk, so everything that reads a directory can read a planned one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from tubestore.core.layout import Buffer
+from tubestore.core.vfs import Vfs, VfsFile, VfsLock
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """What a file shall be: `size` bytes of what is there, `patches` over them.
+
+    With `fresh` nothing of what is there stays. Everything from `zero_from` on is zeros.
+    """
+
+    path: str
+    size: int
+    patches: tuple[tuple[int, bytes], ...] = ()
+    zero_from: int | None = None
+    fresh: bool = False
+
+    def read(self, base: VfsFile | None, size: int, position: int) -> bytes:
+        """Return bytes of the changed file; fewer at its end."""
+        size = max(0, min(size, self.size - position))
+        raw = bytearray(size)
+        kept = self.size if self.zero_from is None else self.zero_from
+        if base is not None and not self.fresh and position < kept:
+            there = base.pread(min(size, kept - position), position)
+            raw[: len(there)] = there
+        for start, data in self.patches:
+            low, high = max(start, position), min(start + len(data), position + size)
+            if low < high:
+                raw[low - position : high - position] = data[low - start : high - start]
+        return bytes(raw)
+
+
+class OverlayFile:
+    """A changed file, read-only."""
+
+    def __init__(self, change: FileChange, base: VfsFile | None) -> None:
+        self.path, self._change, self._base = change.path, change, base
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self._change.size
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read up to `size` bytes at `position`."""
+        return self._change.read(self._base, size, position)
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill a buffer with what stands at `position`."""
+        found = self.pread(len(buffer), position)
+        buffer[: len(found)] = found
+        return len(found)
+
+    def view(self, size: int) -> memoryview:
+        """Return the first `size` bytes; a copy."""
+        return memoryview(self.pread(size, 0))
+
+    def next_data(self, position: int) -> int | None:
+        """Return the first position that may hold data."""
+        change = self._change
+        kept = change.size if change.zero_from is None else change.zero_from
+        patched = [max(s, position) for s, data in change.patches if s + len(data) > position]
+        there = None
+        if self._base is not None and not change.fresh and position < kept:
+            there = self._base.next_data(position)
+        found = [p for p in (*patched, there) if p is not None and p < change.size]
+        return min(found, default=None)
+
+    def sync(self) -> None:
+        """Nothing to bring anywhere."""
+
+    def let_go(self, size: int, position: int) -> None:
+        """Nothing to let go: the plan is in memory, what is below may stay there."""
+
+    def close(self) -> None:
+        """Give the descriptor below back."""
+        if self._base is not None:
+            self._base.close()
+
+    def is_current(self) -> bool:
+        """A planned file is there as long as its plan."""
+        return True
+
+    def moved_to(self, path: str) -> NoReturn:
+        """Refused: nothing is moved in a plan."""
+        raise OSError(f"{self.path}: a planned file is read-only")
+
+    def pwrite(self, data: Buffer, position: int) -> NoReturn:
+        """Refused: a plan is not written to."""
+        raise OSError(f"{self.path}: a planned file is read-only")
+
+    def truncate(self, size: int) -> NoReturn:
+        """Refused, too."""
+        raise OSError(f"{self.path}: a planned file is read-only")
+
+    allocate = shared_map = truncate
+
+
+class OverlayVfs:
+    """What `inner` would be with `changes` made and `removed` gone. Only what reads is there."""
+
+    def __init__(self, inner: Vfs, changes: dict[str, FileChange], removed: set[str]) -> None:
+        self._inner, self._changes, self._removed = inner, changes, removed
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> VfsFile:
+        """Open a file to read it."""
+        if create or writable:
+            raise OSError(f"{path}: a planned directory is read-only")
+        change = self._changes.get(path)
+        if change is None:
+            return self._inner.open(path, writable=False)
+        there = self._inner.exists(path)
+        return OverlayFile(change, self._inner.open(path, writable=False) if there else None)
+
+    def entries(self, directory: str) -> list[tuple[str, bool, int]]:
+        """List (name, is a directory, size), sorted."""
+        found = {
+            name: (name, is_directory, size)
+            for name, is_directory, size in self._inner.entries(directory)
+            if os.path.join(directory, name) not in self._removed
+        }
+        for path, change in self._changes.items():
+            if os.path.dirname(path) == directory:
+                name = os.path.basename(path)
+                found[name] = (name, False, change.size)
+        return [found[name] for name in sorted(found)]
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory would be there."""
+        return path in self._changes or (path not in self._removed and self._inner.exists(path))
+
+    def read_file(self, path: str) -> bytes:
+        """Read a whole file."""
+        change = self._changes.get(path)
+        if path in self._removed and change is None:
+            raise FileNotFoundError(path)
+        if change is None:
+            return self._inner.read_file(path)
+        return self.open(path, writable=False).pread(change.size, 0)
+
+    def modified_ms(self, path: str) -> int:
+        """Last modification of what is there."""
+        return self._inner.modified_ms(path)
+
+    def boot_id(self) -> str:
+        """Identify this boot of the machine."""
+        return self._inner.boot_id()
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise OSError("a planned directory is read-only")
+
+    make_directories = rename = link = remove = remove_directory = _refuse
+    sync_directory = replace_file = file_system = _refuse
+
+    def lock(self, path: str, *, kind: str, note: str = "") -> VfsLock:
+        """Refused."""
+        self._refuse()
+
+    def lock_holder(self, note: str) -> str:
+        """Return which process holds a lock."""
+        return self._inner.lock_holder(note)

@@ -1,0 +1,288 @@
+"""What has to be done to a store so that every broker opens it without a loss. Reads only.
+
+The log comes first, everything else is computed from the log as it will be (`overlay.py`):
+
+- names that no store has, and files of a wrong length;
+- damage with sound records behind it: stand-ins and fillers (`log.py`);
+- a torn end, what an earlier recovery cut off and left, and data behind the log's end: zeros;
+- ordinary queues of topics of batches (5.x refuses to start), and queues whose extension is lost;
+- queue files that say something else than the log; files behind a queue's end (R2), stale
+  units (R7), lost queues and tails (R5);
+- an index with any fault, or none: built anew; shards that the log does not confirm, too;
+- a checkpoint of a wrong length; a configuration file whose backup is sound;
+- the `abort` file, when all the rest is done: the next start need not recover.
+
+A file of the log that is missing in the middle cannot be mended; brokers pass over it.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.check.index import LogKeys, check_index
+from rocketcompat.check.whole import ShardIds, check_checkpoint, check_tube, telling
+from rocketcompat.files.checkpoint import StoreCheckpoint
+from rocketcompat.files.config_files import BACKUP_SUFFIX, config_names, read_config
+from rocketcompat.formats import (
+    ABORT_FILE,
+    BODY_CRC_MASK,
+    CHECKPOINT,
+    CHECKPOINT_FILE,
+    CHECKPOINT_FILE_SIZE,
+    INDEX_DIRECTORY,
+    MESSAGE_PREFIX,
+    TUBE_DIRECTORY,
+    parse_offset_name,
+)
+from rocketcompat.inspect.batch_queues import BatchQueueViews
+from rocketcompat.inspect.decode import decode_record
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.index_geometry import geometry_of
+from rocketcompat.inspect.log_units import QueueKey
+from rocketcompat.inspect.queues import QueueViews
+from rocketcompat.repair.actions import RepairPlan
+from rocketcompat.repair.log import LostMessage, Mended, Neighbour, mend
+from rocketcompat.repair.overlay import FileChange
+from rocketcompat.repair.queues import plan_queues
+from tubestore.core.quarantine import Action
+from tubestore.errors import InvalidMessage
+
+#: A hole in a queue's numbers that is larger is not the damage of one region.
+_HOLE_MAX = 100_000
+
+
+def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> RepairPlan:
+    """Return what would mend the store; `keep_bodies` accepts bodies that fail their checksum.
+
+    NotAStore if it has queues of another kind, or only a part of its log is here.
+    """
+    directory.check_changeable()
+    plan = RepairPlan()
+    for path in directory.log.directories:
+        _plan_names(directory, plan, path, directory.log.file_size)
+    _plan_log(plan.overlay(directory, marks=True), plan, keep_bodies=keep_bodies)
+    mended = plan.overlay(directory)
+    plan_queues(mended, plan)
+    ids = ShardIds(mended)
+    log = LogKeys(mended, telling(mended.scan_log(), ids.take))
+    _plan_index(mended, plan, log)
+    if any(row["severity"] == "error" for row in check_tube(mended, ids, log.end)):
+        plan.rebuilds.append(TUBE_DIRECTORY)
+        path, why = directory.path(TUBE_DIRECTORY), "the shards are not what the log says"
+        plan.actions.append(Action(path, "rebuild", 0, 0, why))
+    _plan_checkpoint(directory, plan, log)
+    _plan_config(directory, plan)
+    abort = directory.path(ABORT_FILE)
+    if directory.vfs.exists(abort):
+        plan.last.append(abort)
+        message = "the next start need not recover, when all of this is done"
+        plan.actions.append(Action(abort, "remove", 0, 0, message))
+    return plan
+
+
+def _plan_names(directory: StoreDirectory, plan: RepairPlan, path: str, file_size: int) -> None:
+    """What may not be in a directory of files of one size (spec §5.5)."""
+    rows = directory.vfs.entries(path)
+    files = [name for name, is_directory, _ in rows
+             if not is_directory and parse_offset_name(name) is not None]  # fmt: skip
+    for name, is_directory, size in rows:
+        full = os.path.join(path, name)
+        if is_directory or parse_offset_name(name) is None:
+            plan.remove(full, size, "no file of a store: a real broker refuses to start")
+        elif size == 0 and name == files[-1]:
+            plan.remove(full, 0, "empty: a crash while it was created")
+        elif size != file_size:
+            why = f"{size} bytes, not {file_size}: a real broker refuses to start"
+            plan.change(Action(full, "resize", min(size, file_size), abs(file_size - size), why),
+                        FileChange(full, file_size))  # fmt: skip
+
+
+def _plan_log(directory: StoreDirectory, plan: RepairPlan, *, keep_bodies: bool) -> None:
+    """Make the log one chain that ends where its sound records end."""
+    before = Neighbour()
+    regions: list[tuple[Region, Neighbour]] = []
+    log_end = directory.log.min_offset
+    for piece in directory.scan_log():
+        if isinstance(piece, Region):
+            regions.append((piece, before))
+            continue
+        row = len(piece) - 1
+        host = piece.hosts("store_host")[row].as_py()
+        stored = int(piece.column("store_timestamp")[row])
+        narrow = len(host) == len(before.store_host)
+        before = Neighbour(stored, host if narrow else before.store_host)
+        log_end = piece.base + int(piece.starts[row] + piece.column("total_size")[row])
+    damaged = [(r, n) for r, n in regions if r.state == "damaged"]
+    views = QueueViews(directory) if damaged else None
+    taken: set[tuple[str, int, int]] = set()
+    for region, neighbour in regions:
+        if region.state in ("torn", "stale"):
+            _zero_from(directory, plan, region.start, region.reason)
+        elif region.state == "missing":
+            what = f"offsets {region.start} to {region.end}: lost, brokers pass over it"
+            plan.actions.append(Action(region.path, "leave", 0, region.end - region.start, what))
+        elif views is not None:
+            lost = _lost_messages(directory, views, region, taken)
+            _plan_region(directory, plan, region, lost, neighbour, keep_bodies=keep_bodies)
+            log_end = max(log_end, region.end)
+    last = directory.log.find(max(log_end - 1, 0))
+    for file in directory.log.files:
+        behind = last is not None and file.file_from_offset > last.file_from_offset
+        if behind and file.next_data(0) is not None and any(file.read(0, file.file_size)):
+            plan.remove(file.path, file.file_size, "behind the log's end: no sound records")
+
+
+def _zero_from(directory: StoreDirectory, plan: RepairPlan, offset: int, why: str) -> None:
+    file = directory.log.find(offset)
+    assert file is not None
+    position = offset - file.file_from_offset
+    size = file.file_size - position
+    plan.change(Action(file.path, "zero", position, size, f"the log ends here: {why}"),
+                FileChange(file.path, file.file_size, zero_from=position))  # fmt: skip
+
+
+def _lost_messages(
+    directory: StoreDirectory, views: QueueViews, region: Region, taken: set[tuple[str, int, int]]
+) -> list[LostMessage]:
+    """Return the messages that stood in a region, as far as anything tells."""
+    found: dict[tuple[str, int, int], LostMessage] = {}
+    raw = directory.log.read(region.start, region.end - region.start)
+    own = decode_record(raw, physical_offset=region.start)
+    if own["properties"] is not None and own["total_size"] == len(raw):
+        key = (own["topic"], own["queue_id"], own["queue_offset"])
+        names = ("born_timestamp", "store_timestamp", "flag", "reconsume_times", "properties")
+        found[key] = LostMessage(*key, region.start, **{name: own[name] for name in names})
+    for view in views:
+        for place in np.flatnonzero(view.states == "damaged").tolist():
+            offset = int(view.units[place]["physical_offset"])
+            key = (view.topic, view.queue_id, view.min_offset + place)
+            if region.start <= offset < region.end:
+                found.setdefault(key, LostMessage(*key, offset))
+        for number in _missing_numbers(views, (view.topic, view.queue_id), region):
+            key = (view.topic, view.queue_id, number)
+            found.setdefault(key, LostMessage(*key))
+    for of_batches in BatchQueueViews(directory):
+        for place in np.flatnonzero(of_batches.states == "damaged").tolist():
+            unit = of_batches.units[place]
+            offset, base = int(unit["physical_offset"]), int(unit["base_offset"])
+            key = (of_batches.topic, of_batches.queue_id, base)
+            if region.start <= offset < region.end:
+                found.setdefault(key, LostMessage(*key, offset))
+    fresh = {key: message for key, message in found.items() if key not in taken}
+    taken |= set(fresh)
+    return [fresh[key] for key in sorted(fresh)]
+
+
+def _missing_numbers(views: QueueViews, key: QueueKey, region: Region) -> Iterator[int]:
+    """Yield the queue offsets that lie between the records before and behind a region."""
+    offsets, units = views.computed(key)
+    place = int(np.searchsorted(units["physical_offset"].astype(np.int64), region.start))
+    if 0 < place < len(offsets):
+        low, high = int(offsets[place - 1]) + 1, int(offsets[place])
+        if high - low <= _HOLE_MAX:
+            yield from range(low, high)
+
+
+def _plan_region(
+    directory: StoreDirectory, plan: RepairPlan, region: Region, lost: list[LostMessage],
+    before: Neighbour, *, keep_bodies: bool,
+) -> None:  # fmt: skip
+    """Fill a region, file by file: it may reach over a border."""
+    start = region.start
+    while start < region.end:
+        file = directory.log.find(start)
+        file_end = start - start % directory.log.file_size + directory.log.file_size
+        end = min(region.end, file_end)
+        if file is not None:
+            here = [
+                m for m in lost if m.physical_offset is None or start <= m.physical_offset < end
+            ]
+            kept = _accepted(directory, start, end) if keep_bodies else None
+            mended = kept or mend(start, end, file_end, here, before)
+            _add_mended(plan, file, start, end, mended, region.reason)
+            lost = list(mended.without_room) if mended else lost
+        start = end
+
+
+def _accepted(directory: StoreDirectory, start: int, end: int) -> Mended | None:
+    """Return the record of a part with the checksum that its body has, if nothing else is wrong."""
+    raw = directory.log.read(start, end - start)
+    row = decode_record(raw, physical_offset=start)
+    if row["properties"] is None or row["total_size"] != len(raw) or not row["body"]:
+        return None
+    crc = (zlib.crc32(row["body"]) & BODY_CRC_MASK).to_bytes(4, "big")
+    at = MESSAGE_PREFIX.position("body_crc")
+    fixed = raw[:at] + crc + raw[at + 4 :]
+    if decode_record(fixed, physical_offset=start)["state"] != "ok":
+        return None
+    return Mended(((start, fixed),), (), ())
+
+
+def _add_mended(
+    plan: RepairPlan, file: Any, start: int, end: int, mended: Mended | None, reason: str
+) -> None:
+    position = start - file.file_from_offset
+    if mended is None:
+        what = f"{reason}; too short for a record to stand in"
+        plan.actions.append(Action(file.path, "leave", position, end - start, what))
+        return
+    patches = tuple((at - file.file_from_offset, raw) for at, raw in mended.patches)
+    names = [f"{m.topic}/{m.queue_id}@{m.queue_offset}" for m in mended.stand_ins]
+    stand = f"stand-ins for {', '.join(names[:5])}" if names else "fillers"
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    plan.change(Action(file.path, "write", position, end - start, f"{reason}: {stand}{more}"),
+                FileChange(file.path, file.file_size, patches))  # fmt: skip
+
+
+def _plan_index(directory: StoreDirectory, plan: RepairPlan, log: LogKeys) -> None:
+    """Any fault of the index is mended by another index."""
+    path = directory.path(INDEX_DIRECTORY)
+    findings = list(check_index(directory, log))
+    unknown = [f["message"] for f in findings if f["reason"] == "index_geometry"]
+    if unknown:
+        try:
+            geometry_of(directory, believe=True)
+        except InvalidMessage:
+            plan.actions.append(Action(path, "leave", 0, 0, unknown[0]))
+            return
+    if findings:
+        reasons = sorted({f["reason"] for f in findings})
+        plan.rebuilds.append(INDEX_DIRECTORY)
+        message = f"from the log: {', '.join(reasons)}"
+        plan.actions.append(Action(path, "rebuild", 0, 0, message))
+
+
+def _plan_checkpoint(directory: StoreDirectory, plan: RepairPlan, log: LogKeys) -> None:
+    """A checkpoint of a wrong length, or that speaks of messages that are not there."""
+    findings = list(check_checkpoint(directory, log.end, log.last_timestamp))
+    if not findings:
+        return
+    path, why = directory.path(CHECKPOINT_FILE), findings[0]["message"]
+    checkpoint = StoreCheckpoint(directory.vfs, path)
+    # Zeros are always safe: every recovery begins at the log's first file then.
+    values = dict.fromkeys((f.name for f in CHECKPOINT.fields), 0)
+    if findings[0]["reason"] == "checkpoint_ahead":
+        values |= {
+            name: min(getattr(checkpoint, name), log.last_timestamp)
+            for name in values if name.endswith("_timestamp")
+        }  # fmt: skip
+    action = Action(path, "write", 0, CHECKPOINT_FILE_SIZE, why)
+    content = ((0, CHECKPOINT.pack(**values)),)
+    plan.change(action, FileChange(path, CHECKPOINT_FILE_SIZE, content, fresh=True))
+
+
+def _plan_config(directory: StoreDirectory, plan: RepairPlan) -> None:
+    """A configuration file that cannot be read is taken from its backup."""
+    for name in config_names(directory.vfs, directory.root):
+        found = read_config(directory.vfs, directory.root, name)
+        if found.problem and found.from_backup:
+            raw = directory.vfs.read_file(found.path + BACKUP_SUFFIX)
+            action = Action(found.path, "write", 0, len(raw), f"{found.problem}: from its backup")
+            plan.change(action, FileChange(found.path, len(raw), ((0, raw),), fresh=True))
+        elif found.problem:
+            plan.actions.append(Action(found.path, "leave", 0, 0, f"{found.problem}; no backup"))

@@ -1,0 +1,340 @@
+"""Queues, index and shards built anew from the log, whatever state the old ones are in.
+
+What is built stands in `<root>/.tubestore/rebuild/` until it is complete and on stable
+storage; then the old structure goes into quarantine and the new one takes its name. So a
+crash at any moment leaves the old one, the new one, or (between the two renames) none, which
+every broker builds again. What was built before an interruption is taken up again.
+
+The structures are the store's own followers (`follower.py`), fed as its dispatcher feeds
+them: what they write is what dispatch wrote, byte for byte, but for the names of index files,
+which are times. Queues of which the log says nothing any more keep their last file: without it
+their offsets would begin at 0 again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocketcompat.dispatch.batch import batch_of_records
+from rocketcompat.files.mapped_file_queue import make_directory
+from rocketcompat.files.progress import Mark, Progress, ProgressFile
+from rocketcompat.files.quarantine import Quarantine, copy_file
+from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    INDEX_DIRECTORY,
+    OWN_DIRECTORY,
+    TUBE_DIRECTORY,
+)
+from rocketcompat.index.index_service import IndexService
+from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
+from rocketcompat.inspect.index_geometry import geometry_of
+from rocketcompat.messages import DispatchBatch
+from rocketcompat.queues.batch_table import BatchQueueTable
+from rocketcompat.queues.table import ConsumeQueueTable
+from rocketcompat.shards.follower import TubeLayout
+from tubestore.clock import Clock
+from tubestore.core.vfs import Vfs
+from tubestore.errors import InvalidMessage
+
+STRUCTURES = (
+    CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, TUBE_DIRECTORY,
+)  # fmt: skip
+#: Where structures in the making stand, below `.tubestore`.
+WORK_DIRECTORY = "rebuild"
+#: Bytes of the log between two marks from which an interrupted run is taken up again.
+MARK_BYTES = 4 << 30
+Row = dict[str, Any]
+Structure = ConsumeQueueTable | BatchQueueTable | IndexService | TubeLayout
+#: Called with (bytes of the log done, bytes in all).
+Told = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Built:
+    """What a run built: where it stands, and up to where of the log."""
+
+    root: str
+    log_end: int = 0
+    records: int = 0
+    regions: list[Region] = field(default_factory=list)
+    followers: list[Structure] = field(default_factory=list)
+
+    def remove(self, vfs: Vfs) -> None:
+        """Remove what is left of the work directory."""
+        _remove_tree(vfs, self.root)
+
+
+def rebuild(
+    directory: StoreDirectory,
+    structures: Iterable[str],
+    *,
+    clock: Clock,
+    quarantine: Quarantine,
+    told: Told = lambda _done, _all: None,
+) -> Iterator[Row]:
+    """Build structures anew and put them in the old ones' places; yields a row each.
+
+    The caller holds the store's lock. {"path", "action", "position", "bytes", "message"}.
+    """
+    wanted = structures_to_build(directory, structures)
+    directory.check_changeable()
+    built = build(directory, wanted, clock=clock, told=told)
+    names = [follower.name for follower in built.followers]
+    yield from install(directory, built, wanted, names, quarantine)
+    built.remove(directory.vfs)
+
+
+def structures_to_build(
+    directory: StoreDirectory, structures: Iterable[str] | None, known: Iterable[str] = STRUCTURES
+) -> tuple[str, ...]:
+    """Return which of the `known` structures shall be built, in their order; None asks for all.
+
+    InvalidMessage for one that is not known, and for queues of batches without a topic of such.
+    """
+    known, has_batches = tuple(known), bool(directory.config.batch_topics)
+    if structures is None:
+        return tuple(n for n in known if n != BATCH_CONSUME_QUEUE_DIRECTORY or has_batches)
+    wanted = set(structures)
+    if unknown := wanted - set(known):
+        raise InvalidMessage(f"{', '.join(sorted(unknown))}: {', '.join(known)} can be built")
+    if BATCH_CONSUME_QUEUE_DIRECTORY in wanted and not has_batches:
+        raise InvalidMessage("no topic is one of batches; say which with the option batchTopics")
+    return tuple(name for name in known if name in wanted)
+
+
+def install(
+    directory: StoreDirectory,
+    built: Built,
+    structures: Iterable[str],
+    followers: Iterable[str],
+    quarantine: Quarantine,
+) -> Iterator[Row]:
+    """Put structures that were built in the old ones' places, and vouch for them; a row each.
+
+    `followers` are the names under which progress is noted.
+    """
+    marks = ProgressFile(directory.vfs, directory.root)
+    known = marks.read()
+    marks.forget()  # before anything is moved that they vouch for
+    for name in structures:
+        yield put_in_place(directory, built, name, quarantine)
+    write_marks(directory, built, followers, marks, known[0] if known else None)
+
+
+def build(
+    directory: StoreDirectory, structures: Iterable[str], *, clock: Clock, told: Told,
+    work: str | None = None,
+) -> Built:  # fmt: skip
+    """Build structures in the work directory, on stable storage when it returns."""
+    vfs = directory.vfs
+    built = Built(work or directory.path(OWN_DIRECTORY, WORK_DIRECTORY))
+    make_directory(vfs, built.root)
+    built.followers = [_follower(directory, built.root, name, clock) for name in structures]
+    marks = ProgressFile(vfs, built.root)
+    start = _taken_up(directory, built.followers, marks)
+    marked = start
+    try:
+        for batch in _batches(directory, start, built):
+            for follower in built.followers:
+                follower.put_batch(batch)
+            told(batch.end - directory.log.min_offset, directory.log.size)
+            if batch.end - marked >= MARK_BYTES:
+                marked = batch.end
+                _mark(built.followers, marks, marked, directory.log.min_offset)
+        _mark(built.followers, marks, built.log_end, directory.log.min_offset)
+    finally:
+        for follower in built.followers:
+            follower.close()
+    return built
+
+
+def put_in_place(directory: StoreDirectory, built: Built, name: str, quarantine: Quarantine) -> Row:
+    """Move the old structure into quarantine and the new one to its place, durably."""
+    vfs, path = directory.vfs, directory.path(name)
+    new = os.path.join(built.root, name)
+    if not vfs.exists(new):
+        vfs.make_directories(new)  # nothing in the log calls for one
+    if name in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY):
+        _carry_over(directory, new, name)
+    _sync_tree(vfs, new)
+    if vfs.exists(path):
+        quarantine.move(path)
+    quarantine.sync()
+    if name == CONSUME_QUEUE_DIRECTORY:
+        # While there are no queues: units must never lead into another extension than theirs.
+        _put_extension(directory, built, quarantine)
+    vfs.rename(new, path)
+    vfs.sync_directory(directory.root)
+    files, size = tree_size(vfs, path)
+    message = f"{files} files from {built.records} records"
+    return {"path": path, "action": "rebuild", "position": 0, "bytes": size, "message": message}
+
+
+def _put_extension(directory: StoreDirectory, built: Built, quarantine: Quarantine) -> None:
+    """Move the extension of new queues to its place, durably; the old one goes in any case."""
+    vfs, path = directory.vfs, directory.path(CONSUME_QUEUE_EXT_DIRECTORY)
+    new = os.path.join(built.root, CONSUME_QUEUE_EXT_DIRECTORY)
+    if vfs.exists(path):
+        quarantine.move(path)
+        quarantine.sync()
+    if vfs.exists(new):
+        _sync_tree(vfs, new)
+        vfs.rename(new, path)
+    vfs.sync_directory(directory.root)
+
+
+def write_marks(
+    directory: StoreDirectory,
+    built: Built,
+    followers: Iterable[str],
+    marks: ProgressFile,
+    known: Progress | None,
+) -> None:
+    """Vouch for what was built, so that an open of ours does not build it once more."""
+    log = known.log if known else Mark(built.log_end, built.log_end)
+    if known is None:
+        for file in directory.log.files:
+            file.sync_always()
+    mark = Mark(built.log_end, built.log_end)
+    table = known.followers if known else {}
+    table |= dict.fromkeys(followers, mark)
+    damages = [(r.start, r.end, r.reason) for r in built.regions if r.state not in ENDS]
+    progress = Progress(log, table, log_minimum=directory.log.min_offset, damages=damages)
+    marks.write(progress, sync=True)
+
+
+def tree_size(vfs: Vfs, path: str) -> tuple[int, int]:
+    """Return how many files there are below a directory, and their bytes."""
+    files = size = 0
+    for name, is_directory, length in vfs.entries(path):
+        more = tree_size(vfs, os.path.join(path, name)) if is_directory else (1, length)
+        files, size = files + more[0], size + more[1]
+    return files, size
+
+
+def _follower(directory: StoreDirectory, root: str, name: str, clock: Clock) -> Structure:
+    vfs, path, config = directory.vfs, os.path.join(root, name), directory.config
+    if name == CONSUME_QUEUE_DIRECTORY:
+        return ConsumeQueueTable(
+            vfs, path, config.consume_queue_file_size, ext_file_size=extension_size(directory),
+            batch_topics=config.batch_topics,
+        )  # fmt: skip
+    if name == BATCH_CONSUME_QUEUE_DIRECTORY:
+        size = config.mapper_file_size_batch_consume_queue
+        table = BatchQueueTable(vfs, path, size, config.batch_topics)
+        table.correct_min_offset(directory.log.min_offset)
+        return table
+    if name == INDEX_DIRECTORY:
+        return IndexService(vfs, path, geometry_of(directory, believe=True), clock)
+    return TubeLayout(root, vfs=vfs, clock=clock)
+
+
+def extension_size(directory: StoreDirectory) -> int | None:
+    """Return the bytes of a file of the queues' extension; None if they get none."""
+    config = directory.config
+    extended = directory.vfs.exists(directory.path(CONSUME_QUEUE_EXT_DIRECTORY))
+    extended |= config.enable_consume_queue_ext
+    return config.mapped_file_size_consume_queue_ext if extended else None
+
+
+def _taken_up(directory: StoreDirectory, followers: list[Structure], marks: ProgressFile) -> int:
+    """Bring what an earlier run left to its mark; returns from where of the log to go on."""
+    known = marks.read()
+    names = {follower.name for follower in followers}
+    start = directory.log.min_offset
+    if known is not None and names <= set(known[0].followers):
+        progress = known[0]
+        if progress.log_minimum == start and progress.log.synced <= directory.log.max_offset:
+            start = min(progress.followers[name].synced for name in names)
+    return min(_recovered(follower, start, directory.log.min_offset) for follower in followers)
+
+
+def _recovered(follower: Structure, start: int, minimum: int) -> int:
+    """Cut one structure at the mark; returns from where it has to be fed."""
+    resume = start
+    if isinstance(follower, ConsumeQueueTable):
+        follower.load()
+        follower.recover(start)
+    elif isinstance(follower, IndexService | BatchQueueTable):
+        follower.load()
+        resume = max(minimum, follower.recover(start, start))
+    else:
+        resume = max(minimum, follower.recover(start, start))
+    follower.mark(resume, resume)
+    return resume
+
+
+def _mark(followers: list[Structure], marks: ProgressFile, end: int, log_minimum: int) -> None:
+    for follower in followers:
+        follower.flush(sync=True)
+    mark = Mark(end, end)
+    table = {follower.name: mark for follower in followers}
+    marks.write(Progress(mark, table, log_minimum=log_minimum), sync=True)
+
+
+def _batches(directory: StoreDirectory, start: int, built: Built) -> Iterator[DispatchBatch]:
+    """Yield the log as the dispatcher would hand it over."""
+    delays = directory.config.delay_levels_ms
+    damaged: tuple[int, int] | None = None
+    built.log_end = position = start
+    for piece in directory.scan_log(start, chained=True):
+        if isinstance(piece, Region):
+            built.regions.append(piece)
+            if piece.state not in ENDS:
+                damaged = piece.start, piece.end - piece.start
+                built.log_end = piece.end
+            continue
+        end = piece.records_end
+        yield batch_of_records(piece, position, end, delays, damaged)
+        built.records += len(piece)
+        built.log_end = position = end
+
+
+def _carry_over(directory: StoreDirectory, new: str, kind: str) -> None:
+    """Copy the last file of queues that the log says nothing of: their next offset is in it."""
+    vfs = directory.vfs
+    there = {
+        (topic, name)
+        for topic, is_directory, _ in vfs.entries(new)
+        if is_directory
+        for name, _, _ in vfs.entries(os.path.join(new, topic))
+    }
+    config, batches = directory.config, kind == BATCH_CONSUME_QUEUE_DIRECTORY
+    size = config.consume_queue_file_size
+    if batches:
+        size = config.mapper_file_size_batch_consume_queue
+    for topic, queue_id in directory.queue_names(kind):
+        misplaced = not batches and topic in config.batch_topics
+        if (topic, str(queue_id)) in there or misplaced:
+            continue
+        old = directory.queue_path(topic, queue_id, kind)
+        names = [n for n, d, length in vfs.entries(old) if not d and length == size]
+        if names:
+            target = os.path.join(new, topic, str(queue_id))
+            vfs.make_directories(target)
+            copy = copy_file(vfs, os.path.join(old, names[-1]), os.path.join(target, names[-1]))
+            copy.sync()
+            copy.close()
+
+
+def _remove_tree(vfs: Vfs, path: str) -> None:
+    for name, is_directory, _ in vfs.entries(path):
+        inner = os.path.join(path, name)
+        if is_directory:
+            _remove_tree(vfs, inner)
+        else:
+            vfs.remove(inner)
+    vfs.remove_directory(path)
+
+
+def _sync_tree(vfs: Vfs, path: str) -> None:
+    """Make the names below a directory durable."""
+    for name, is_directory, _ in vfs.entries(path):
+        if is_directory:
+            _sync_tree(vfs, os.path.join(path, name))
+    vfs.sync_directory(path)

@@ -1,0 +1,4 @@
+"""Per-topic tubestore shards, built from the log.
+
+Reading order: record, follower, to_log.
+"""

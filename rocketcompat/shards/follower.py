@@ -1,0 +1,368 @@
+"""The tube shards of a RocketMQ root: the dispatcher's third follower (DESIGN.md D2).
+
+They live in `<root>/tube/`, a tubestore root of its own. A shard's record carries the
+physical offset of its log record as message id, and ids ascend within a shard: that is all
+that exactly-once needs. After a crash a shard keeps what the log has too, and a replay skips
+what a shard has already, having compared it: a foreign broker may have written over some of
+the records and left those behind them (oracle-rocketmq 2.1).
+
+Batches are encoded once and written through (`page_cache`): a shard of this root never has
+messages in memory, so progress is where the last batch ended.
+
+Guards: as `Follower` says; the dispatcher's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.files.keeper import Keeper
+from rocketcompat.files.mapped_file import has_no_room
+from rocketcompat.formats import TUBE_DIRECTORY
+from rocketcompat.messages import DispatchBatch
+from rocketcompat.record.columns import RecordColumns as LogColumns
+from rocketcompat.shards.record import to_tube
+from tubestore.clock import Clock
+from tubestore.core.paths import join
+from tubestore.core.vfs import Vfs
+from tubestore.errors import BatchError, DiskFull, InvalidName, TubeStoreError, failed_write
+from tubestore.messages import STATE_OK
+from tubestore.options import PARTITIONS_PER_STORE, StoreOptions, TopicOptions
+from tubestore.reading.entry_rows import Rows
+from tubestore.reading.entry_sources import Source
+from tubestore.record.columns import columns_for
+from tubestore.record.layouts import DATA_HEADER, PAYLOAD_SIZE_MAX
+from tubestore.record.names import check_topic_name
+from tubestore.shard.message_store import MessageStore
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic import append_columns
+
+log = logging.getLogger(__name__)
+#: What was let go stays readable this long for readers that began before.
+TRASH_GRACE = "10m"
+Array = np.ndarray[Any, Any]
+_NO_ROWS: Array = np.empty(0, np.int64)
+
+
+@dataclass(slots=True)
+class _Claims:
+    """What a shard has above the mark: columns of one length, by id."""
+
+    shard: MessageStore
+    ids: Array
+    offsets: Array
+    #: What an index entry says of the message, a row each (see `_said`).
+    said: Array
+
+    @property
+    def last_id(self) -> int:
+        """The last message's id, or -1."""
+        return int(self.ids[-1]) if len(self.ids) else -1
+
+    def cut(self, count: int, keeper: Keeper | None = None) -> None:
+        """Keep the first rows only; a keeper gets a copy of the others."""
+        log.warning("%s: %d records that the log does not have", self.shard.name,
+                    len(self.ids) - count)  # fmt: skip
+        if keeper is not None:
+            for path, position in self.shard.files_from(int(self.offsets[count])):
+                keeper.keep_tail(path, position)
+            keeper.sync()
+        self.shard.cut(int(self.offsets[count]))
+        self.ids, self.offsets, self.said = (
+            self.ids[:count],
+            self.offsets[:count],
+            self.said[:count],
+        )
+
+
+def _said(partition_ids: Any, key_codes: Any, times: Any, sizes: Any) -> Array:
+    """Return what tells messages at one physical offset apart, a row a message."""
+    return np.stack([np.asarray(c, np.int64) for c in (partition_ids, key_codes, times, sizes)], 1)
+
+
+def _expired_end(shard: MessageStore, log_minimum: int) -> int:
+    """Return the data offset where the last segment starts whose first message may be needed."""
+    segments = list(shard.files.snapshot().data_segments)
+    end: int = segments[0].start
+    for segment in segments[1:]:
+        header = segment.read(segment.start, DATA_HEADER.size)
+        if len(header) < DATA_HEADER.size or DATA_HEADER.unpack_from(header).msg_id > log_minimum:
+            break
+        end = segment.start
+    return end
+
+
+class TubeLayout:
+    """Per-topic shards that are built from the log."""
+
+    name = "tube"
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        vfs: Vfs,
+        clock: Clock,
+        options: StoreOptions | None = None,
+    ) -> None:
+        wanted = options or StoreOptions()
+        self.store = MessageStoreManager(
+            join(root, TUBE_DIRECTORY),
+            "w",
+            vfs=vfs,
+            clock=clock,
+            background=False,
+            options=wanted.with_values(
+                durability="page_cache",
+                payload_size_max=PAYLOAD_SIZE_MAX,
+                journal_size_bytes=0,  # the CommitLog is the journal
+            ),
+        )
+        self._written = self._synced = 0
+        #: While the log is replayed: what shards have that it has to confirm, by (topic, store id).
+        self._claims: dict[tuple[str, int], _Claims] = {}
+        #: Whether `_claims` are of a batch for which there was no room.
+        self._half_put = False
+        self._refused: set[str] = set()
+        #: Where a recovery puts the messages that it cuts off; None for what is provably torn.
+        self.keeper: Keeper | None = None
+        self.problems: list[TubeStoreError] = []
+
+    # -- recovery ----------------------------------------------------------------------------
+
+    def recover(self, log_end: int, trusted: int | None) -> int:
+        """Cut what the log does not have; returns from where the log has to be handed over."""
+        mark = min(trusted or 0, log_end)
+        for name in self.store.topics():
+            topic = self.store.topic(name)
+            for store_id in range(topic.options.stores):
+                if not self.store.shard_exists(name, store_id):
+                    continue
+                shard = topic.writable(store_id)
+                self._claims[name, store_id] = self._cut_shard(shard, log_end, mark)
+        self.store.problems.clear()
+        for name in self.store.topics():
+            for opened in self.store.topic(name).opened_shards():
+                assert isinstance(opened, MessageStore)
+                self.store.problems += opened.recovered.problems
+        return mark
+
+    def _cut_shard(self, shard: MessageStore, log_end: int, mark: int) -> _Claims:
+        """Cut a shard at its first record that the log cannot have; returns what is left.
+
+        Ids below `mark` are known to be right. Behind them a row that cannot be read, or is
+        not above the one before, is cut too: unlike a lone shard this one is written again
+        from the log.
+        """
+        claims, good = self._tail(shard, mark)
+        ids = claims.ids
+        good[1:] &= np.diff(ids) > 0
+        first_bad = int(np.argmin(good)) if not good.all() else len(good)
+        beyond = np.flatnonzero(ids[:first_bad] >= log_end)
+        count = int(beyond[0]) if len(beyond) else first_bad
+        if count < len(ids):
+            claims.cut(count, self.keeper)
+        return claims
+
+    def _tail(self, shard: MessageStore, mark: int) -> tuple[_Claims, Array]:
+        """Return (rows, readable) of a shard's last segments, back to below `mark`."""
+        view = shard.view()
+        parts: list[tuple[Array, ...]] = []
+        for source in reversed(list(view.sources(view.index_start))):
+            parts.insert(0, self._rows_of(view, source))
+            ids, _, _, good = parts[0]
+            known = ids[good]
+            if len(known) and known[0] < mark:
+                break
+        if not parts:
+            empty = np.empty(0, np.int64)
+            return _Claims(shard, empty, empty, empty.reshape(0, 4)), np.empty(0, bool)
+        ids, offsets, said, good = (np.concatenate(column) for column in zip(*parts, strict=True))
+        # Rows before the last one below the mark are not judged, whatever their state.
+        older = np.flatnonzero(good & (ids < mark))
+        first = int(older[-1]) if len(older) else 0
+        return _Claims(shard, ids[first:], offsets[first:], said[first:]), good[first:]
+
+    @staticmethod
+    def _rows_of(view: Any, source: Source) -> tuple[Array, ...]:
+        ordinals = np.arange(source.ordinal(view.index_start), len(source.entries))
+        entries = source.entries[len(source.entries) - len(ordinals) :]
+        rows = Rows(source.offsets(ordinals), entries, source.placed)
+        batches = view.columns_of(rows, columns_for(("msg_id", "state"), verify=True))
+        states = np.concatenate([b.column(1).to_numpy(zero_copy_only=False) for b in batches])
+        ids = np.concatenate(
+            [b.column(0).fill_null(-1).to_numpy(zero_copy_only=False) for b in batches]
+        )
+        names = ("partition_id", "key_code", "received_time", "data_size")
+        said = _said(*(entries[name] for name in names))
+        return ids, rows.offsets, said, states == STATE_OK
+
+    def mark(self, written: int, synced: int) -> None:
+        """Take over where the files are known to be."""
+        self._written, self._synced = written, synced
+
+    # -- following the log -------------------------------------------------------------------
+
+    def put_batch(self, batch: DispatchBatch) -> None:
+        """Append the batch's deliverable records to their shards.
+
+        After an OSError without room the same batch may be handed over again.
+        """
+        records = batch.records
+        assert isinstance(records, LogColumns)
+        try:
+            self._put(batch, records)
+        except (OSError, BatchError) as error:
+            cause = error.__cause__ if isinstance(error, BatchError) else error
+            if not isinstance(cause, OSError) or not has_no_room(cause):
+                raise
+            self._note_half_put(records)
+            raise failed_write(self.store.root, cause) from error
+        self._written = batch.end
+
+    def _note_half_put(self, records: LogColumns) -> None:
+        """Look what the shards have of a batch, so that it is passed over when that comes again."""
+        there = set(self.store.topics())
+        for name in there.intersection(records.topic_names):
+            topic = self.store.topic(name)
+            # A shard that found no room for its directory has messages in memory only.
+            opened = {shard.store_id for shard in topic.opened_shards()}
+            for store_id in range(topic.options.stores):
+                if store_id in opened or self.store.shard_exists(name, store_id):
+                    claims, _ = self._tail(topic.writable(store_id), self._written)
+                    self._claims[name, store_id] = claims
+        self._half_put = True
+
+    def _put(self, batch: DispatchBatch, records: LogColumns) -> None:
+        rows = np.flatnonzero(self._wanted(batch, records))
+        if self._claims:
+            rows = self._not_there_yet(batch, records, rows)
+        if len(rows):
+            queue_ids = records.column("queue_id")[rows]
+            codes, topics = self._topics(records, rows, queue_ids)
+            append_columns(topics, codes, to_tube(records, rows), "page_cache")
+        if self._half_put:
+            self._half_put = False
+            self._claims.clear()
+
+    def _wanted(self, batch: DispatchBatch, records: LogColumns) -> Array:
+        """Return which rows get a record: those with a queue unit that a shard can hold."""
+        wanted = np.asarray(batch.queue_rows) & (records.column("queue_id") >= 0)
+        wanted &= records.column("queue_id") < PARTITIONS_PER_STORE * PARTITIONS_PER_STORE
+        wanted &= records.column("body_length") <= PAYLOAD_SIZE_MAX - (1 << 16)
+        for code, name in enumerate(records.topic_names):
+            try:
+                check_topic_name(name)
+            except InvalidName as error:
+                wanted &= records.topic_codes != code
+                if name not in self._refused:
+                    self._refused.add(name)
+                    self.problems.append(error)
+        return np.asarray(wanted)
+
+    def _not_there_yet(self, batch: DispatchBatch, records: LogColumns, rows: Array) -> Array:
+        """Leave out rows that their shards have already (while the log is replayed, or half put).
+
+        A shard is cut at the first message of this stretch of the log that it has otherwise.
+        """
+        ids = records.column("physical_offset")[rows]
+        places = self._rows_of_shards(records, rows)
+        missing = np.ones(len(rows), bool)
+        for shard, claims in self._claims.items():
+            mine = places.get(shard, _NO_ROWS)
+            mine = mine[ids[mine] <= claims.last_id]
+            self._confirm(claims, batch, records, rows[mine], self.keeper)
+            missing[mine] = ids[mine] > claims.last_id
+        return rows[missing]
+
+    @staticmethod
+    def _rows_of_shards(records: LogColumns, rows: Array) -> dict[tuple[str, int], Array]:
+        """Return the places in `rows` of each shard's rows, ascending."""
+        stores = records.column("queue_id")[rows] // PARTITIONS_PER_STORE
+        keys, codes = np.unique(
+            records.topic_codes[rows] * PARTITIONS_PER_STORE + stores, return_inverse=True
+        )
+        order = np.argsort(codes, kind="stable")
+        parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(keys)))[:-1])
+        names = records.topic_names
+        return {
+            (names[key // PARTITIONS_PER_STORE], key % PARTITIONS_PER_STORE): part
+            for key, part in zip(keys.tolist(), parts, strict=False)
+        }
+
+    @staticmethod
+    def _confirm(
+        claims: _Claims, batch: DispatchBatch, records: LogColumns, rows: Array,
+        keeper: Keeper | None,
+    ) -> None:  # fmt: skip
+        """Compare what a shard has of a stretch of the log with the records that are there."""
+        first, end = np.searchsorted(claims.ids, (batch.start, batch.end)).tolist()
+        if first == end and not len(rows):
+            return
+        there = min(end - first, len(rows))
+        same = claims.ids[first : first + there] == batch.physical_offsets[rows[:there]]
+        if there:
+            tube = to_tube(records, rows[:there])
+            wanted = _said(tube.partition_ids, tube.key_codes, tube.received_times, tube.sizes)
+            same &= (claims.said[first : first + there] == wanted).all(axis=1)
+        if not same.all():
+            claims.cut(first + int(np.argmin(same)), keeper)
+        elif there < max(end - first, len(rows)):
+            claims.cut(first + there, keeper)
+
+    def _topics(
+        self, records: LogColumns, rows: Array, queue_ids: Array
+    ) -> tuple[Array, list[Any]]:
+        """Return (code of each row's topic, the topics), made or grown as needed."""
+        present, codes = np.unique(records.topic_codes[rows], return_inverse=True)
+        wanted = {}
+        for place, code in enumerate(present.tolist()):
+            ids = queue_ids[codes == place] if len(present) > 1 else queue_ids
+            highest = int((ids % PARTITIONS_PER_STORE).max())
+            stores = int(ids.max()) // PARTITIONS_PER_STORE + 1
+            wanted[records.topic_names[code]] = TopicOptions(partitions=highest + 1, stores=stores)
+        return codes.astype(np.int64), self.store.ensure_topics(wanted)
+
+    def replayed(self) -> None:
+        """Forget what was needed for skipping: the log has been handed over once."""
+        self._claims.clear()
+        self.keeper = None
+
+    def flush(self, sync: bool) -> None:
+        """Write out (nothing waits in memory); with `sync`, bring it to stable storage."""
+        written = self._written
+        if sync:
+            self.store.sync()
+            self._synced = written
+
+    def progress(self) -> tuple[int, int]:
+        """Return (written, synced)."""
+        return self._written, self._synced
+
+    def delete_expired(self, log_minimum: int) -> int:
+        """Let go of segments that only hold messages below a physical offset (DESIGN.md D14).
+
+        Never of a shard's last data segment. Returns how many went to the shards' trash, durably.
+        """
+        count = 0
+        for name in self.store.topics():
+            topic = self.store.topic(name)
+            for store_id in range(topic.options.stores):
+                # Most shards have one data segment: their directory says so, unopened.
+                if self.store.data_segments(name, store_id) > 1:
+                    shard = topic.writable(store_id)
+                    count += shard.remove_below(_expired_end(shard, log_minimum))
+        self.store.empty_trash(TRASH_GRACE)
+        return count
+
+    def close(self) -> None:
+        """Close the shards; they are synced, or it raises."""
+        try:
+            self.store.close()
+        except DiskFull:
+            self.store.close(give_up=True)  # the log has what they lack
+            raise

@@ -1,0 +1,84 @@
+"""Finish a job whose commit record is made and whose parts are not all in the log.
+
+| its place | a staged part is | a part that is not staged any more |
+| --- | --- | --- |
+| free: no file, zeros, some sectors of the part | renamed or copied there | lost: cannot go on |
+| holds the part | | in its place |
+| holds something else: a real broker was at work | kept, and the job cannot go on | |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os.path import dirname
+
+from rocketcompat.staging.pieces import WINDOW_BYTES, LogRecord, LogRecords, places_of
+from tubestore.core.paths import join
+from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.errors import NotAStore
+from tubestore.staging.job_files import Move, staging_directory
+from tubestore.staging.roll_forward import finish_pending, move_file
+
+
+def recover_job(vfs: Vfs, root: str) -> LogRecord | None:
+    """Finish a job that is recorded and not finished; returns it. For a store that is locked.
+
+    NotAStore if somebody else has written where it belongs.
+    """
+    return finish_pending(vfs, LogRecords(vfs, root), roll_forward)
+
+
+def give_up(vfs: Vfs, root: str, take_away: Callable[[str], object]) -> LogRecord | None:
+    """Let a job that cannot go on be as far as it came; returns it. For a store that is locked.
+
+    What it has staged is taken away, what it has in the log stays, and its id counts. None, and
+    nothing is done, if there is no such job.
+    """
+    records = LogRecords(vfs, root)
+    record = records.pending()
+    if record is None or not any(place.obstacle for place in places_of(vfs, root, record)):
+        return None
+    staging = staging_directory(root, record.job_id)
+    if vfs.exists(staging):
+        take_away(staging)
+    records.finish(record)
+    return record
+
+
+def roll_forward(vfs: Vfs, root: str, record: LogRecord) -> None:
+    """Bring every part of a recorded job to its place, durably; harmless when repeated."""
+    places = places_of(vfs, root, record)
+    for place in places:
+        if place.obstacle is not None:
+            text = f"job {record.job_id!r} is recorded and cannot go on: {place.obstacle}"
+            raise NotAStore(root, f"{text}; see `rocketcompat recover --give-up`")
+    staging = staging_directory(root, record.job_id)
+    for place in places:
+        if not place.is_staged:
+            continue
+        part = place.part
+        staged, final = join(staging, part.name), join(root, part.path)
+        if part.start % record.file_size:
+            _write_behind(vfs, staged, final, part.start % record.file_size, part.size)
+        else:
+            move_file(vfs, Move(staged, final, part.start, part.file_bytes))
+    for directory in sorted({dirname(join(root, part.path)) for part in record.parts}):
+        vfs.sync_directory(directory)
+    if vfs.exists(staging):
+        vfs.sync_directory(staging)
+
+
+def _write_behind(vfs: Vfs, staged: str, final: str, begins: int, size: int) -> None:
+    """Copy a part to where the live file goes on; the staged one goes when it is durable there."""
+    source, target = vfs.open(staged, writable=False), vfs.open(final)
+    _copy(source, target, begins, size)
+    target.sync()
+    source.close()
+    target.close()
+    vfs.remove(staged)
+
+
+def _copy(source: VfsFile, target: VfsFile, begins: int, size: int) -> None:
+    for position in range(0, size, WINDOW_BYTES):
+        data = source.pread(min(WINDOW_BYTES, size - position), position)
+        target.pwrite(data, begins + position)

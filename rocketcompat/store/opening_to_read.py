@@ -1,0 +1,82 @@
+"""Opening a store to read: finds where it ends and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rocketcompat.commitlog.ending import find_log_end, known_damages, unmarked_start
+from rocketcompat.files.checkpoint import StoreCheckpoint
+from rocketcompat.files.progress import ProgressFile
+from rocketcompat.formats import ABORT_FILE, CHECKPOINT_FILE
+from rocketcompat.staging.pieces import LogRecords
+from rocketcompat.store.structures import Parts, refuse_other_logs, refuse_shards
+from tubestore.errors import NotAStore
+
+
+class Reader:
+    """A store opened with mode "r"; creates, locks and writes nothing."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        refuse_shards(parts)
+        for directory in (*parts.log_directories, *parts.read_only_directories):
+            if not parts.vfs.exists(directory):
+                raise NotAStore(parts.root, f"has no directory {directory}")
+        refuse_other_logs(parts)
+        self._progress_file = ProgressFile(parts.vfs, parts.root)
+        self._jobs = LogRecords(parts.vfs, parts.root)
+        known = self._progress_file.read()
+        clean_exit = not parts.vfs.exists(parts.path(ABORT_FILE))
+        self._find_end(None, known, own=known is not None, clean_exit=clean_exit)
+        parts.make_followers()
+        as_closed = known is not None and known[0].clean and clean_exit
+        parts.load(known[0].queues if known is not None and as_closed else None)
+        if known is not None and as_closed:
+            parts.find_missing_queues(known[0])
+
+    def refresh(self) -> None:
+        """See what a writer has appended since."""
+        parts = self._parts
+        own = self._progress_file.read() is not None
+        self._find_end(parts.commit_log.max_offset, None, own=own)
+        if parts.queues is not None:
+            for queue in parts.queues.all_queues():
+                queue.reload()
+        parts.load(None)
+
+    def _find_end(
+        self, start: int | None, known: Any, *, own: bool, clean_exit: bool = False
+    ) -> None:
+        """Find where the log ends, changing nothing; from the trusted mark or `start` on.
+
+        Without both from where a real broker begins.
+
+        `own`: nobody but us has written there, as recovery has it.
+        """
+        log = self._parts.commit_log
+        finished = self._jobs.finished()
+        log.queue.load()
+        hidden = self._jobs.hidden_from(finished)
+        if hidden is not None:
+            log.queue.hide_from(hidden)
+        if start is None:
+            checkpoint = StoreCheckpoint(self._parts.vfs, self._parts.path(CHECKPOINT_FILE))
+            start = unmarked_start(
+                log.queue, clean_exit=clean_exit, least_time=checkpoint.min_timestamp
+            )
+        begin = max(start, log.queue.min_offset)
+        if known is not None:
+            progress, same_boot = known
+            mark = progress.trusted(progress.log, same_boot=same_boot)
+            own = begin <= mark <= log.queue.max_offset
+            if own:
+                begin = mark
+                log.damages = known_damages(log.queue, progress)
+        end, _, damages = find_log_end(
+            log.queue, begin, check_crc=log.config.check_crc_on_recover,
+            keep_good=log.config.recovery == "tubestore", own=own,
+            record_crc=log.config.force_verify_prop_crc,
+        )  # fmt: skip
+        log.start_at(end, 0)
+        for damage in damages:
+            log.note_damage(damage)

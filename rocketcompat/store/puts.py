@@ -1,0 +1,290 @@
+"""What happens to a message between a caller and the log; RocketMQ's `asyncPutMessage`.
+
+A message is made ready outside of every lock, appended, handed on to the dispatcher, and waited
+for if its level asks for that. A delayed message is put aside first (`schedule.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rocketcompat.commitlog.commit_log import CommitLog, PartPlaced
+from rocketcompat.dispatch.dispatcher import ReputMessageService
+from rocketcompat.formats import BLANK, INT32_MAX, encode_host
+from rocketcompat.messages import Message, MessageBatch, PutBatchResult, PutResult, PutStatus
+from rocketcompat.options import MessageStoreConfig
+from rocketcompat.record.batches import columns_of_batch, inner_batch
+from rocketcompat.record.encode import EncodedColumns, encode_columns
+from rocketcompat.record.given import (
+    Given,
+    given_in,
+    may_be_delayed,
+    message_of,
+    numbers_of,
+    property_texts,
+    range_of,
+    rows_alone,
+)
+from rocketcompat.record.prepare import Prepared, prepare
+from rocketcompat.record.properties import PROPERTY_DELAY
+from rocketcompat.store.schedule import delayed
+from tubestore.core.kernels import Int64s
+from tubestore.errors import (
+    BatchError,
+    DiskFull,
+    InvalidMessage,
+    MessageTooLarge,
+    TubeStoreError,
+)
+
+Durability = Literal["page_cache", "fsync"]
+_DURABILITIES = (None, "page_cache", "fsync")
+#: "Do not wait for my sync", in a property string.
+_NO_WAIT = "(^|\x02)WAIT\x01false(\x02|$)"
+_DOES_NOT_WAIT = re.compile(_NO_WAIT.encode())
+_NONE = np.empty(0, np.int64)
+
+
+def check_durability(durability: Any) -> None:
+    """Refuse what is no level: a misspelt one would be taken for "do not wait"."""
+    if durability not in _DURABILITIES:
+        raise InvalidMessage(
+            f"durability: {durability!r} is none of 'page_cache', 'fsync' and None"
+            " (as the store is configured)"
+        )
+
+
+class PutPath:
+    """Puts into one log; thread-safe. The callers have checked `durability`."""
+
+    def __init__(self, log: CommitLog, dispatcher: ReputMessageService) -> None:
+        self._log, self._dispatcher = log, dispatcher
+        self._config = log.config
+        self._sync_always = self._config.flush_disk_type == "SYNC_FLUSH"
+        self._sync_timeout = self._config.sync_flush_timeout / 1000
+
+    def put(self, message: Message, durability: Durability | None) -> PutResult:
+        """Append a message, or put it aside until it is due."""
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"a rocketcompat.Message is needed, not {type(message).__name__}")
+        given = message.properties
+        if message.delay_level or (given is not None and PROPERTY_DELAY in given):
+            message = delayed(message, self._config)
+        return self.append(message, durability)
+
+    def append(self, message: Message, durability: Durability | None = None) -> PutResult:
+        """Append a message as it is."""
+        prepared = prepare(message, self._config)
+        physical_offset, queue_offset, timestamp = self._log.put_one(prepared)
+        end = physical_offset + prepared.size
+        self._dispatcher.wake_or_help(end)
+        status = PutStatus.PUT_OK
+        if durability is not None or self._sync_always:
+            waits = self._waits(durability) and self._any_waits(durability, prepared)
+            status = self._reached(durability, waits, end, physical_offset)
+        return PutResult(
+            status, physical_offset, queue_offset, prepared.size, timestamp, prepared.store_host
+        )
+
+    def put_columns(self, messages: Any, durability: Durability | None) -> pa.Table:
+        """Append many messages given as columns."""
+        table = put_aside(messages, self._config)
+        alone = rows_alone(table, self._config)
+        if alone:
+            return self._put_parts(self._parts(table, alone), durability)
+        encoded = encode_columns(table, self._config, have_offsets=True)
+        try:
+            physical_offsets, queue_offsets, timestamp = self._log.put_columns(encoded)
+        except PartPlaced as error:
+            raise self._batch_error(error, [], len(encoded), encoded, durability) from error.cause
+        self._dispatcher.help_with_columns()
+        status = PutStatus.PUT_OK
+        if len(encoded):
+            first, end = int(physical_offsets[0]), int(physical_offsets[-1] + encoded.sizes[-1])
+            waits = self._waits(durability) and self._any_waits(durability, encoded)
+            status = self._reached(durability, waits, end, first)
+        return _placed(physical_offsets, queue_offsets, encoded.sizes, timestamp, status)
+
+    def _parts(self, table: Given, alone: list[int]) -> list[Prepared | EncodedColumns]:
+        """Return rows made ready, in order: those that go alone, and the columns between them."""
+        parts: list[Prepared | EncodedColumns] = []
+        for before, row in pairwise((-1, *alone, table.rows)):
+            if row > before + 1:
+                parts.append(encode_columns(table.part(before + 1, row), self._config))
+            if row < table.rows:
+                message = message_of(table.part(row, row + 1), self._config)
+                parts.append(prepare(message, self._config))
+        return parts
+
+    def _put_parts(
+        self, parts: list[Prepared | EncodedColumns], durability: Durability | None
+    ) -> pa.Table:
+        """Append rows some of which go alone; all of them were checked before."""
+        placed: list[tuple[Any, Any, Any]] = []
+        rows = sum(1 if isinstance(part, Prepared) else len(part) for part in parts)
+        for part in parts:
+            try:
+                if isinstance(part, Prepared):
+                    at, offset, timestamp = self._log.put_one(part)
+                    placed.append((np.array([at]), np.array([offset]), np.array([timestamp])))
+                else:
+                    physical, offsets, timestamp = self._log.put_columns(part)
+                    placed.append((physical, offsets, np.full(len(part), timestamp)))
+            except PartPlaced as error:
+                raise self._batch_error(error, placed, rows, part, durability) from error.cause
+            except TubeStoreError as error:
+                if not placed:
+                    raise
+                nothing = PartPlaced(error, _NONE, _NONE, 0)
+                raise self._batch_error(nothing, placed, rows, part, durability) from error
+        physical, offsets, timestamps = map(np.concatenate, zip(*placed, strict=True))
+        # Queue offsets in the properties of those that go alone changed their sizes.
+        sizes = [np.array([p.size]) if isinstance(p, Prepared) else p.sizes for p in parts]
+        size = np.concatenate(sizes)
+        end = int(physical[-1] + size[-1])
+        self._dispatcher.wake_or_help(end)
+        waits = self._waits(durability) and any(self._any_waits(durability, p) for p in parts)
+        status = self._reached(durability, waits, end, int(physical[0]))
+        return _placed(physical, offsets, size, timestamps, status)
+
+    def _batch_error(
+        self, error: PartPlaced, placed: list[tuple[Any, Any, Any]], rows: int,
+        part: Prepared | EncodedColumns, durability: Durability | None,
+    ) -> BatchError:  # fmt: skip
+        """Return what to raise for a batch of which the first rows are in the log.
+
+        Their acks are rows of `put_columns`' table; they have reached what was asked for, or
+        their status is FLUSH_DISK_TIMEOUT.
+        """
+        count = len(error.physical_offsets)
+        times = np.full(count, error.timestamp)
+        every = [*placed, (error.physical_offsets, error.queue_offsets, times)]
+        physical, offsets, timestamps = map(np.concatenate, zip(*every, strict=True))
+        self._dispatcher.wake()
+        status = PutStatus.PUT_OK
+        if self._waits(durability):
+            try:
+                status = self._synced(self._log.max_offset)
+            except TubeStoreError:
+                status = PutStatus.FLUSH_DISK_TIMEOUT
+        columns = (physical.tolist(), offsets.tolist(), timestamps.tolist())
+        names = ("physical_offset", "queue_offset", "store_timestamp")
+        acks: list[Any] = [
+            {**dict(zip(names, row, strict=True)), "status": status.value}
+            for row in zip(*columns, strict=True)
+        ]
+        failed = BatchError(str(error.cause), [*acks, *[None] * (rows - len(acks))])
+        failed.taken = error.cause.taken
+        return failed
+
+    def put_batch(self, batch: MessageBatch, durability: Durability | None) -> PutBatchResult:
+        """Append a batch: all of it in one file, or nothing."""
+        encoded = encode_columns(columns_of_batch(batch, self._config), self._config)
+        size, room = int(encoded.bounds[-1]), self._config.mapped_file_size_commit_log - BLANK.size
+        if size > room:
+            raise MessageTooLarge(size, room, "batch")
+        physical, queue_offsets, timestamp = self._log.put_columns(encoded, together=True)
+        self._dispatcher.help_with_columns()
+        end = int(physical[-1] + encoded.sizes[-1])
+        waits = self._waits(durability) and self._any_waits(durability, encoded)
+        status = self._reached(durability, waits, end, int(physical[0]))
+        return PutBatchResult(
+            status, physical.tolist(), encoded.sizes.tolist(), int(queue_offsets[0]), timestamp,
+            encode_host(batch.store_host or self._config.store_host),
+        )  # fmt: skip
+
+    def put_inner_batch(self, batch: MessageBatch, durability: Durability | None) -> PutResult:
+        """Append a batch as one record of a topic of batches."""
+        return self.append(inner_batch(batch, self._config), durability)
+
+    def _waits(self, durability: Durability | None) -> bool:
+        return durability == "fsync" or (self._sync_always and durability is None)
+
+    @staticmethod
+    def _any_waits(durability: Durability | None, part: Prepared | EncodedColumns) -> bool:
+        """Whether a put waits for its sync: not one of messages all of which say WAIT=false."""
+        if durability is not None:
+            return True
+        if isinstance(part, Prepared):
+            # The property string stands behind its length of 2 bytes.
+            return _DOES_NOT_WAIT.search(part.properties[2:]) is None
+        return not pc.all(pc.match_substring_regex(part.property_texts, _NO_WAIT)).as_py()
+
+    def _reached(
+        self, durability: Durability | None, waits: bool, end: int, offset: int
+    ) -> PutStatus:
+        """Bring what was put up to `end` to its level, or raise what keeps it from that.
+
+        The message stands at `offset`, whatever comes of it; the error says so.
+        """
+        try:
+            if waits:
+                return self._synced(end)
+            if durability == "page_cache" and self._log.commit():
+                self._dispatcher.wake()
+        except DiskFull as error:
+            error.taken, error.offset = "yes", offset
+            raise
+        except TubeStoreError as error:
+            error.taken = "unknown"
+            raise
+        return PutStatus.PUT_OK
+
+    def _synced(self, end: int) -> PutStatus:
+        done = self._log.sync_to(end, self._sync_timeout)
+        return PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT
+
+
+def _placed(
+    physical: Int64s, offsets: Int64s, sizes: Int64s, timestamps: Any, status: PutStatus
+) -> pa.Table:
+    """Return where messages stand, a row each."""
+    count = len(physical)
+    if not isinstance(timestamps, np.ndarray):
+        timestamps = pa.repeat(pa.scalar(timestamps, pa.int64()), count)
+    codes = pa.repeat(pa.scalar(0, pa.int8()), count)
+    return pa.table(
+        {
+            "physical_offset": physical,
+            "queue_offset": offsets,
+            "size": sizes,
+            "store_timestamp": timestamps,
+            "status": pa.DictionaryArray.from_arrays(codes, [status.value]),
+        }
+    )
+
+
+def put_aside(messages: Any, config: MessageStoreConfig) -> Given:
+    """Return messages given as columns with those that are delayed as they are put aside."""
+    table = given_in(messages)
+    rows = may_be_delayed(table)
+    if not len(rows):
+        return table
+    texts = property_texts(table, config).to_pylist()
+    topics = table.columns["topic"].to_pylist() if "topic" in table.columns else [None] * table.rows
+    queue_ids = numbers_of(table, "queue_id", 0, INT32_MAX).tolist()
+    sys_flags = numbers_of(table, "sys_flag", *range_of("sys_flag")).tolist()
+    levels = numbers_of(table, "delay_level", 0, INT32_MAX).tolist()
+    for row in rows.tolist():
+        message = delayed(
+            Message(topics[row], properties=texts[row], queue_id=queue_ids[row],
+                    sys_flag=sys_flags[row], delay_level=levels[row]),
+            config,
+        )  # fmt: skip
+        topics[row], texts[row], queue_ids[row] = (
+            message.topic, message.properties, message.queue_id,
+        )  # fmt: skip
+    changed = {
+        "topic": pa.array(topics, pa.large_string()),
+        "properties": pa.array(texts, pa.large_string()),
+        "queue_id": pa.array(queue_ids, pa.int64()),
+    }
+    replaced = {*changed, "tags", "keys", "delay_level"}
+    kept = {name: column for name, column in table.columns.items() if name not in replaced}
+    return Given(table.rows, {**kept, **changed})

@@ -1,0 +1,290 @@
+"""The reading calls of a store; `DefaultMessageStore` is made of them and of the putting ones.
+
+Offsets are queue offsets unless a name says physical; times are ms since the epoch. Nothing here
+writes; all of it is thread-safe, and works in a reader process, too.
+"""
+
+from __future__ import annotations
+
+import binascii
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from rocketcompat.commitlog.reads import store_timestamp_at
+from rocketcompat.messages import MessageRecord
+from rocketcompat.reading.times import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
+from rocketcompat.store.stats import StoreStats
+from tubestore.arguments import whole_number
+from tubestore.clock import Time, time_ms
+from tubestore.errors import InvalidMessage, documented, documented_rows
+
+if TYPE_CHECKING:
+    from rocketcompat.commitlog.commit_log import CommitLog
+    from rocketcompat.index.index_service import IndexService
+    from rocketcompat.options import MessageStoreConfig
+    from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
+    from rocketcompat.queues.consume_queue import ConsumeQueue
+    from rocketcompat.queues.table import ConsumeQueueTable
+    from rocketcompat.reading.columns import QueuePage, QueuesPage
+    from rocketcompat.reading.keys import QueryMessageResult
+    from rocketcompat.reading.pull import GetMessageResult, Where
+
+#: Hex digits of an offset message id: host and port of IPv4 or IPv6, and the offset.
+_ID_DIGITS = (32, 56)
+_OFFSET_DIGITS = 16
+_QUEUES_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), False),
+        pa.field("queue_id", pa.int32(), False),
+        pa.field("min_offset", pa.int64(), False),
+        pa.field("max_offset", pa.int64(), False),
+    ]
+)
+
+
+def _check_whole(**numbers: int) -> None:
+    """Refuse what is no whole number: `True` would be queue 1."""
+    for name, number in numbers.items():
+        if whole_number(number) is None:
+            raise InvalidMessage(f"{name}: {number!r} is no whole number")
+
+
+class StoreReads(ABC):
+    """What a store answers. What is declared here comes from the store."""
+
+    root: str
+    commit_log: CommitLog
+    queues: ConsumeQueueTable | None
+    index: IndexService | None
+    config: MessageStoreConfig
+    _stats: StoreStats
+
+    @abstractmethod
+    def _check_open(self) -> None:
+        """Raise StoreClosed unless the store is open in this process."""
+
+    @documented
+    def get_message(
+        self, topic: str, queue_id: int, offset: int, max_count: int = 32,
+        tags: str | None = None, *, where: Where | None = None,
+    ) -> GetMessageResult:  # fmt: skip
+        """Pull messages of a queue from a queue offset (getMessage, spec §11).
+
+        `tags` is "A || B"; the real store compares hashes, so whoever must not get a message of
+        another tag with the same hash compares `tags` of what came. `where` is a filter on whole
+        records: `where=lambda m: m.properties.get("region") == "eu"`.
+        """
+        self._check_open()
+        _check_whole(queue_id=queue_id, offset=offset, max_count=max_count)
+        from rocketcompat.reading.pull import get_message
+
+        result = get_message(self, topic, queue_id, offset, max_count, tags, where=where)
+        self._stats.got(result.entries)
+        return result
+
+    @documented
+    def query_message(
+        self, topic: str, key: str, max_count: int | None = None, begin: int = 0,
+        end: int | None = None,
+    ) -> QueryMessageResult:  # fmt: skip
+        """Find messages by key or unique key and store time, ms (queryMessage, spec §3.5).
+
+        The newest `max_count` (None: `default_query_max_num`), `max_msgs_num_batch` at most.
+        """
+        self._check_open()
+        from rocketcompat.reading.keys import query_message
+
+        count = self.config.default_query_max_num if max_count is None else max_count
+        return query_message(self, topic, key, count, begin, end)
+
+    @documented
+    def query_messages(
+        self, topic: str, keys: Sequence[str], max_count: int | None = None
+    ) -> pa.Table:
+        """Find messages by many keys at once: a table of `key` and the records' columns.
+
+        Of each key the newest `max_count`, oldest first, in the order of the keys, bounded as
+        in `query_message`; other keys of the same hash are left out. Columns as
+        `record_batches.RECORD_SCHEMA` has them.
+        """
+        self._check_open()
+        from rocketcompat.reading.columns import query_keys
+
+        if self.index is None:
+            raise InvalidMessage("this store has no index: look for keys by a scan")
+        count = self.config.default_query_max_num if max_count is None else max_count
+        count = min(count, self.config.max_msgs_num_batch)
+        return query_keys(self.commit_log, self.index, topic, keys, count)
+
+    @documented
+    def read_queue(
+        self, topic: str, queue_id: int, offset: int = 0, limit: int = 1000
+    ) -> QueuePage:
+        """Read up to `limit` messages of a queue as one Arrow batch, bodies copied out.
+
+        `page.batch`, and `page.next_offset` to go on from; a page ends where a file of the queue
+        does. What cannot be read is in `page.problems`. An unknown queue is empty.
+        """
+        self._check_open()
+        from rocketcompat.reading.columns import QueuePage, read_queue
+        from rocketcompat.record.arrow import empty_batch
+
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return QueuePage(empty_batch(), 0)
+        return read_queue(self.commit_log, queue, offset, limit)
+
+    @documented
+    def read_queues(self, offsets: Mapping[tuple[str, int], int], limit: int = 1000) -> QueuesPage:
+        """As `read_queue`, of many queues in a call: from an offset each, up to `limit` of each.
+
+        For queues of few messages: a call for each costs more than they do. Rows are in the order
+        of the log; `page.next_offsets` has the same keys. Unknown queues are empty.
+        """
+        self._check_open()
+        from rocketcompat.reading.columns import QueuesPage, read_queues
+        from rocketcompat.record.arrow import empty_batch
+
+        found = {key: self.queues.find(*key) if self.queues else None for key in offsets}
+        known = {key: queue for key, queue in found.items() if queue is not None}
+        following: dict[tuple[str, int], int] = dict.fromkeys(offsets, 0)
+        if not known:
+            return QueuesPage(empty_batch(), following)
+        asked = [(queue, offsets[key]) for key, queue in known.items()]
+        batch, moved, problems = read_queues(self.commit_log, asked, limit)
+        following.update(zip(known, moved, strict=True))
+        return QueuesPage(batch, following, problems)
+
+    def scan(
+        self, start: int | None = None, end: int | None = None, *, verify: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the whole log in order as Arrow batches, or its part [start, end).
+
+        Physical offsets; `start` is where a record begins. `verify` compares the checksums of
+        the bodies. Damage that opening found is passed over; other damage is CorruptRecord.
+        """
+        self._check_open()
+        from rocketcompat.reading.columns import scan_log
+
+        rows = scan_log(self.commit_log, start, end, verify=verify)
+        return documented_rows(rows, self.root)
+
+    @documented
+    def look_message(self, physical_offset: int) -> MessageRecord:
+        """Return the record that starts at a physical offset (lookMessageByOffset).
+
+        OffsetOutOfRange outside the log, CorruptRecord where no sound record starts.
+        """
+        self._check_open()
+        return self.commit_log.record_at(physical_offset)
+
+    @documented
+    def look_message_by_id(self, msg_id: str) -> MessageRecord:
+        """Return the record of an offset message id; `look_message`'s errors.
+
+        ValueError for what is no such id. The host in it is not compared: a store may have moved.
+        """
+        try:
+            if len(msg_id) not in _ID_DIGITS:
+                raise binascii.Error
+            raw = binascii.unhexlify(msg_id[-_OFFSET_DIGITS:])
+        except (binascii.Error, TypeError, ValueError):
+            raise ValueError(f"{msg_id!r} is no message id of 32 or 56 hex digits") from None
+        return self.look_message(int.from_bytes(raw, "big"))
+
+    @documented
+    def commit_log_data(self, physical_offset: int) -> bytes:
+        """Return the log's bytes from a physical offset to the end of that file (spec §12).
+
+        Empty outside the log. This is what a slave is sent.
+        """
+        self._check_open()
+        size = self.config.mapped_file_size_commit_log
+        return self.commit_log.read_at(physical_offset, size - physical_offset % size)
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
+        _check_whole(queue_id=queue_id)
+        return self.queues.find(topic, queue_id) if self.queues is not None else None
+
+    @documented
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the first queue offset that is kept; 0 for an unknown queue."""
+        self._check_open()
+        queue = self._queue(topic, queue_id)
+        return queue.min_offset if queue else 0
+
+    @documented
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset behind the last dispatched message; 0 for an unknown queue."""
+        self._check_open()
+        queue = self._queue(topic, queue_id)
+        return queue.max_offset if queue else 0
+
+    @documented
+    def queue_table(self) -> pa.Table:
+        """Return a row a queue: topic, queue_id, min_offset, max_offset."""
+        self._check_open()
+        rows = [
+            {
+                "topic": queue.topic,
+                "queue_id": queue.queue_id,
+                "min_offset": queue.min_offset,
+                "max_offset": queue.max_offset,
+            }
+            for queue in (self.queues.all_queues() if self.queues is not None else ())
+        ]
+        return pa.Table.from_pylist(rows, _QUEUES_SCHEMA)
+
+    @documented
+    def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the store time of a queue's message; None if there is none (spec §12)."""
+        self._check_open()
+        queue = self._queue(topic, queue_id)
+        unit = queue.unit(offset) if queue else None
+        return None if unit is None else store_timestamp_at(self.commit_log, unit.physical_offset)
+
+    @documented
+    def offset_in_queue_by_time(
+        self, topic: str, queue_id: int, time: Time, boundary: Boundary | None = None
+    ) -> int:
+        """Return the queue offset of a store time (getOffsetInQueueByTime, spec §2.5).
+
+        `boundary` is "lower", "upper" or "nearest", as `times.py` says; None: what
+        `config.compat` does (4.9.8 nearest, 5.3.3 lower). 0 for an unknown queue.
+        """
+        self._check_open()
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return 0
+
+        def stored(offset: int) -> int | None:
+            unit = queue.unit(offset)
+            return None if unit is None else store_timestamp_at(self.commit_log, unit[0])
+
+        milliseconds = time_ms(time)
+        assert milliseconds is not None
+        chosen = boundary or BOUNDARY_OF_COMPAT[self.config.compat]
+        return offset_by_time(queue.min_offset, queue.max_offset, milliseconds, chosen, stored)
+
+    @documented
+    def earliest_message_time(self, topic: str | None = None, queue_id: int = 0) -> int | None:
+        """Return the store time of the oldest message of the log or a queue; None if empty."""
+        self._check_open()
+        if topic is None:
+            return store_timestamp_at(self.commit_log, self.commit_log.min_offset)
+        return self.message_store_timestamp(
+            topic, queue_id, self.min_offset_in_queue(topic, queue_id)
+        )
+
+    @property
+    def min_physical_offset(self) -> int:
+        """Physical offset of the log's first byte."""
+        return self.commit_log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Physical offset behind the log's last record."""
+        return self.commit_log.max_offset

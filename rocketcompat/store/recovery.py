@@ -1,0 +1,401 @@
+"""Opening for writing: find the log's end, bring every structure to it, hand over what is missing.
+
+What is trusted without looking is what the marks of `progress.py` prove. A store without them is
+trusted as a real broker trusts it (spec §8.2): up to the third-last file of the log after a clean
+stop, up to the checkpoint's time after a crash; shards, which no broker knows, not at all. From
+there on the log is followed record by record. The first record that is no record is
+
+- *torn*, if no sound record follows anywhere: the log is cut there (zeroed behind, later
+  files removed), as the real one does;
+- *damaged*, if one does: it stays, is listed in `problems`, and is passed over (D7). With
+  `recovery="upstream"` it is cut like the real one cuts, and what follows is lost.
+
+What is cut behind a mark of ours was never synced. Everything else that goes is kept in quarantine:
+whole files by a rename, tails as copies; without room for them nothing is dropped.
+
+Then the structures are cut at their trusted mark, or the log's end if that is lower, and what
+lies behind it is handed over again. A follower's *written* mark is kept for the record, but
+only *synced* is trusted: what a killed process had written and not synced belongs to nobody's
+list of files to sync, so a later sync would claim it without having done it. The log's
+*written* mark is trusted after a kill, since its files are synced from the *synced* mark on.
+
+Always true: every step may be repeated; a crash in the middle, then recovery, gives the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rocketcompat.commitlog.commit_log import CommitLog
+from rocketcompat.commitlog.ending import (
+    QueueOffsets,
+    find_log_end,
+    is_as_left,
+    known_damages,
+    last_time,
+    unmarked_start,
+)
+from rocketcompat.commitlog.walk import Damage, Piece, scan
+from rocketcompat.dispatch.dispatcher import ReputMessageService
+from rocketcompat.dispatch.follower import Follower
+from rocketcompat.files.checkpoint import StoreCheckpoint
+from rocketcompat.files.keeper import Keeper
+from rocketcompat.files.mapped_file_queue import MappedFileQueue
+from rocketcompat.files.progress import Mark, Progress, ProgressFile, QueueKey
+from rocketcompat.files.quarantine import Quarantine
+from rocketcompat.formats import BLANK, CQ_PRE_FILL_SIZE, MAGIC_BLANK
+from rocketcompat.index.index_service import IndexService
+from rocketcompat.messages import has_queue_unit
+from rocketcompat.queues.batch_table import BatchQueueTable
+from rocketcompat.queues.consume_queue import ConsumeQueue
+from rocketcompat.queues.table import ConsumeQueueTable
+from rocketcompat.record.columns import decode_columns, queue_columns
+from rocketcompat.record.copies import copies_of, copies_of_one
+from rocketcompat.shards.follower import TubeLayout
+from tubestore.clock import Clock
+from tubestore.errors import CorruptRecord, OffsetOutOfRange, failed_write
+
+_log = logging.getLogger(__name__)
+_NO_OFFSET = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverResult:
+    """What opening found and did; offsets are physical."""
+
+    #: Closed cleanly: nothing was looked at.
+    clean: bool
+    verified_from: int
+    log_end: int
+    #: Bytes behind the end that were zeroed or removed, and why the chain ended.
+    cut_bytes: int = 0
+    reason: str | None = None
+    damages: tuple[Damage, ...] = ()
+    #: Where what was dropped is kept; None if nothing was, or all of it was provably torn.
+    quarantine: str | None = None
+    #: Whether marks of ours prove what is before `verified_from`, and that the cut was torn.
+    own: bool = False
+    #: Before this offset a store without marks of ours had synced its index, by its checkpoint.
+    index_verified_from: int = 0
+
+
+def recover_log(
+    log: CommitLog, known: tuple[Progress, bool] | None, quarantine: Quarantine,
+    checkpoint: StoreCheckpoint, *, clean_exit: bool,
+) -> RecoverResult:  # fmt: skip
+    """Load the log, verify it from where it is trusted, cut a torn end; the log is usable then.
+
+    What is cut behind a mark of ours after a crash was never synced. What is cut elsewhere, or
+    after a clean close, may be a damaged record that was acknowledged: it goes to `quarantine`.
+    """
+    queue = log.queue
+    queue.load()
+    minimum, limit = queue.min_offset, queue.max_offset
+    if known is not None:
+        progress, same_boot = known
+        end = progress.log.written
+        old = known_damages(queue, progress)
+        if clean_exit and progress.clean and is_as_left(queue, end):
+            log.start_at(end, end)
+            log.damages = old
+            return RecoverResult(True, end, end, damages=old, own=True)
+        trusted = progress.trusted(progress.log, same_boot=same_boot)
+        synced = progress.log.synced
+    else:
+        trusted = synced = minimum
+        old = ()
+    # Before a mark another program may have written, whose records are judged as a real broker's.
+    own = known is not None and minimum <= trusted <= limit
+    if not own:
+        least = checkpoint.min_timestamp
+        trusted = unmarked_start(queue, clean_exit=clean_exit, least_time=least)
+        synced, old = minimum, ()
+    keep_good = log.config.recovery == "tubestore"
+    end, reason, damages = find_log_end(
+        queue,
+        trusted,
+        check_crc=log.config.check_crc_on_recover,
+        keep_good=keep_good,
+        own=own,
+        record_crc=log.config.force_verify_prop_crc,
+    )
+    damages = (*(damage for damage in old if damage.end <= trusted), *damages)
+    # A store of ours that was closed cleanly has no torn end: what is there was changed since.
+    torn = own and not clean_exit
+    if not torn:
+        _keep_tail(queue, end, quarantine)
+    cut = queue.truncate_dirty_files(end, keeper=None if torn else quarantine)
+    if cut:
+        kept = f"; kept in {quarantine.path}" if quarantine.path else ""
+        _log.warning("%s: cut at %d, %d bytes (%s)%s", queue.directory, end, cut, reason, kept)
+        if checkpoint.lower(last_time(queue, end), end):
+            checkpoint.flush()
+    log.start_at(end, min(synced, end))
+    log.damages = damages
+    index_from = trusted
+    if not own and not clean_exit:  # the index is synced more rarely than log and queues
+        least = checkpoint.min_timestamp_index
+        index_from = min(trusted, unmarked_start(queue, clean_exit=False, least_time=least))
+    return RecoverResult(
+        False, trusted, end, cut, reason if cut else None, damages, quarantine.path,
+        own=own, index_verified_from=index_from,
+    )  # fmt: skip
+
+
+def _keep_tail(queue: MappedFileQueue, end: int, quarantine: Quarantine) -> None:
+    """Keep what stands behind the log's end in its file, if that is more than the filler."""
+    file = queue.find(end)
+    if file is None:
+        return
+    position = end - file.file_from_offset
+    head = file.read(position, BLANK.size)
+    if len(head) == BLANK.size and BLANK.unpack_from(head).magic_code == MAGIC_BLANK:
+        return
+    if file.has_data(position):
+        quarantine.keep_tail(file.path, position)
+        quarantine.sync()
+
+
+def recover_followers(
+    log: CommitLog,
+    followers: Sequence[Follower],
+    known: tuple[Progress, bool] | None,
+    result: RecoverResult,
+    clock: Clock,
+    progress_file: ProgressFile,
+    quarantine: Quarantine,
+) -> ReputMessageService:
+    """Cut every structure at what is trusted and hand over the rest; returns the dispatcher.
+
+    Without marks of ours queues and index are trusted as a real broker trusts them, and what
+    goes of them goes to `quarantine`; shards are compared with the whole log. Afterwards all of
+    them stand at the log's end, and the log knows the next queue offsets.
+    """
+    lower = partial(_lower_index_mark, log, known, progress_file)
+    marks = known[0].followers if known else {}
+    if result.damages:
+        _keep_numbers(log, followers, result.damages)
+    starts = [
+        _recover_follower(log, follower, marks.get(follower.name), result, lower, quarantine)
+        for follower in followers
+    ]
+    offsets = QueueOffsets(log.config.batch_topics)
+    queues = _queues_of(followers)
+    first = min([*starts, log.max_offset]) if queues is not None else log.min_offset
+    service = ReputMessageService(
+        log, [*followers, offsets], clock, position=min([*starts, first]), starts=[*starts, first]
+    )
+    service.dispatch_pending()
+    if service.full is not None:
+        raise failed_write(log.queue.directory, service.full)
+    log.raise_queue_offsets(offsets.table.items())
+    if queues is not None:
+        log.raise_queue_offsets(queues.max_offsets().items())
+    service.drop(offsets)
+    return service
+
+
+def _queues_of(followers: Sequence[Follower]) -> ConsumeQueueTable | None:
+    found: list[Any] = [f for f in followers if isinstance(f, ConsumeQueueTable)]
+    return found[0] if found else None
+
+
+def _lower_index_mark(
+    log: CommitLog,
+    known: tuple[Progress, bool] | None,
+    progress_file: ProgressFile,
+    offset: int,
+) -> None:
+    """Write marks that vouch for the index below `offset` only, durably.
+
+    The file gets this boot's name, so it may say of nothing more than what is synced.
+    """
+    marks = known[0].followers if known else {}
+    followers = {name: Mark(mark.synced, mark.synced) for name, mark in marks.items()}
+    followers[IndexService.name] = Mark(offset, offset)
+    synced = Mark(log.synced_offset, log.synced_offset)
+    damages = [(damage.start, damage.end, damage.reason) for damage in log.damages]
+    progress = Progress(synced, followers, log_minimum=log.min_offset, damages=damages)
+    progress_file.write(progress, sync=True)
+
+
+def _recover_follower(
+    log: CommitLog,
+    follower: Follower,
+    mark: Mark | None,
+    result: RecoverResult,
+    lower_index_mark: Callable[[int], None],
+    quarantine: Quarantine,
+) -> int:
+    """Bring one structure to a state that the log vouches for; returns from where to hand over."""
+    end = log.max_offset
+    whole = not isinstance(follower, IndexService) or follower.is_whole
+    if result.clean and mark is not None and mark.synced == end and whole:
+        follower.mark(end, end)
+        return end
+    trusted = min(mark.synced, end) if mark is not None else None
+    if trusted is not None and trusted < log.min_offset:
+        trusted = None
+    keeper = None if result.own else quarantine
+    if isinstance(follower, ConsumeQueueTable):
+        # Units below the log's minimum stay: they are all that is left of those offsets.
+        if trusted is not None:
+            _recover_queues(log, follower, trusted, known=True, keeper=keeper)
+            return trusted
+        start = log.min_offset if result.own else result.verified_from
+        if not _recover_queues(log, follower, start, known=False, keeper=keeper):
+            start = log.min_offset
+            _recover_queues(log, follower, start, known=False, keeper=keeper)
+        return start
+    if isinstance(follower, IndexService):
+        start = _recover_index(log, follower, trusted, result, lower_index_mark, quarantine)
+    else:
+        if isinstance(follower, BatchQueueTable) and trusted is None and not result.own:
+            trusted = result.verified_from
+        if isinstance(follower, BatchQueueTable | TubeLayout):
+            follower.keeper = keeper
+        start = follower.recover(end, trusted)
+    start = min(max(start, log.min_offset), end)
+    follower.mark(start, start)
+    return start
+
+
+def _recover_index(
+    log: CommitLog, index: IndexService, trusted: int | None, result: RecoverResult,
+    lower_index_mark: Callable[[int], None], quarantine: Quarantine,
+) -> int:  # fmt: skip
+    """Cut the index at what is trusted; returns from where to hand over.
+
+    Of an index that no mark covers nothing is kept that the log can give again: items of records
+    that a real broker cut off would hide those that stand there now. What stands before the files
+    that a broker's own recovery would look at is as the broker left it.
+    """
+    index.keeper = None if result.own and index.is_whole else quarantine
+    try:
+        if trusted is not None:
+            return index.recover(log.max_offset, trusted, lower_index_mark)
+        start = log.min_offset if result.own else result.index_verified_from
+        if start > log.min_offset:
+            return index.recover(start, start, lambda _: None)
+        return index.recover(log.min_offset, None, lower_index_mark)
+    finally:
+        index.keeper = None
+
+
+def _recover_queues(
+    log: CommitLog, queues: ConsumeQueueTable, start: int, *, known: bool, keeper: Keeper | None
+) -> bool:
+    """Cut the queues at `start`, but those that the log will not fill again only at its end.
+
+    Such are queues whose directories were made by hand, or whose records are gone. Which they
+    are only the log shows, unless the store is known to be ours. False if, without marks, a
+    queue does not join what the log has from `start` on: then it has to be built from the
+    log's beginning.
+    """
+    firsts: dict[QueueKey, int] | None = None
+    if not known:
+        firsts = _first_offsets(log, start)
+    joined = True
+    for queue in queues:
+        key = (queue.topic, queue.queue_id)
+        filled = firsts is None or key in firsts
+        queue.recover(start if filled else log.max_offset, keeper, log.max_offset)
+        if filled:
+            _drop_foreign_units(log, queue)
+        joined = joined and not queue.has_hole
+        joined = joined and not (queue.first_file_offset and not log.min_offset)
+    for key, first in (firsts or {}).items():
+        found = queues.ordinary(*key)
+        joined = joined and first == (found.max_offset if found is not None else 0)
+    queues.mark(start, start)
+    return joined or start == log.min_offset
+
+
+def _first_offsets(log: CommitLog, start: int) -> dict[QueueKey, int]:
+    """Return the lowest queue offset that the log has from `start` on, of each queue."""
+    lowest: dict[QueueKey, int] = {}
+    for piece in sound_pieces(log, start, log.max_offset):
+        records = decode_columns(piece.data, piece.starts, piece.base)
+        keys, codes = queue_columns(records)
+        rows = np.flatnonzero(has_queue_unit(records.column("sys_flag")))
+        firsts = np.full(len(keys), _NO_OFFSET)
+        np.minimum.at(firsts, codes[rows], records.column("queue_offset")[rows])
+        found = [*zip(keys, firsts.tolist(), strict=True)]
+        found += [(key, offset) for _, key, offset in copies_of(records)]
+        for key, offset in found:
+            lowest[key] = min(lowest.get(key, _NO_OFFSET), offset)
+    return {
+        key: offset
+        for key, offset in lowest.items()
+        if offset != _NO_OFFSET and key[0] not in log.config.batch_topics
+    }
+
+
+def _drop_foreign_units(log: CommitLog, queue: ConsumeQueue) -> None:
+    """Cut a queue's last unit as long as it is not that of the record that it points to.
+
+    A unit of which a cut was zeroing the front when the process ended points too low, and
+    would stay as one below the mark.
+    """
+    end = queue.max_offset
+    while end > 0 and (unit := queue.unit(end - 1)) is not None:
+        offset, size, _ = unit
+        if size == CQ_PRE_FILL_SIZE or offset < log.min_offset or log.is_damaged(offset):
+            return
+        try:
+            record = log.record_at(offset, check_crc=False)
+            places = [
+                ((record.topic, record.queue_id), record.queue_offset),
+                *copies_of_one(record.properties, record.queue_id),
+            ]
+            if record.size == size and ((queue.topic, queue.queue_id), end - 1) in places:
+                return
+        except (CorruptRecord, OffsetOutOfRange):
+            pass
+        end -= 1
+        queue.cut(end)
+
+
+def sound_pieces(log: CommitLog, start: int, end: int) -> Iterator[Piece]:
+    """Follow the chain from `start`, over the damage that is known; no checksums."""
+    position = start
+    for damage in (*log.damages, None):
+        stop = end if damage is None else min(damage.start, end)
+        for piece in scan(log.queue, position, stop, check_crc=False):
+            if len(piece.starts):
+                yield piece
+        if damage is not None:
+            position = max(position, damage.end)
+
+
+def _keep_numbers(
+    log: CommitLog, followers: Sequence[Follower], damages: tuple[Damage, ...]
+) -> None:
+    """Take note of the queue offsets of damaged records, while units still tell them.
+
+    Without it the number of a queue's last message would be given out again.
+    """
+    queues = _queues_of(followers)
+    for queue in () if queues is None else queues:
+        first, units = queue.min_offset, queue.units(queue.min_offset, queue.max_offset)
+        places = units["physical_offset"].astype(np.int64)
+        for damage in damages:
+            inside = np.flatnonzero((places >= damage.start) & (places < damage.end))
+            if len(inside):
+                following = first + int(inside[-1]) + 1
+                log.raise_queue_offsets([((queue.topic, queue.queue_id), following)])
+    for of_batches in () if queues is None else queues.batches or ():
+        stored = of_batches.units()
+        places = stored["physical_offset"].astype(np.int64)
+        for damage in damages:
+            inside = np.flatnonzero((places >= damage.start) & (places < damage.end))
+            if len(inside):
+                unit = stored[inside[-1]]
+                following = int(unit["base_offset"]) + int(unit["batch_size"])
+                log.raise_queue_offsets([((of_batches.topic, of_batches.queue_id), following)])

@@ -1,0 +1,214 @@
+"""Delayed messages: put aside in SCHEDULE_TOPIC_XXXX, and delivered when they are due (spec §14).
+
+A delayed message is stored in the queue of its delay level, with its own topic and queue in two
+properties; the queue's unit holds the time of delivery where others hold the tag's hash. The
+service goes on in each level's queue from `config/delayOffset.json`, and puts what is due into
+its own topic, as 4.9.8's store and 5.3.3's broker do: hosts, times, flags and property string
+are kept, DELAY, REAL_TOPIC and REAL_QID stay in that string.
+
+Delivery is at least once: after a crash what was delivered since the offsets were written (every
+`flush_delay_offset_interval` ms, and at a close) is delivered again.
+
+Where ours differs from the real one:
+- a unit that a recovery of 4.9.2 … 4.9.8 filled with the tag's hash (R3) is taken for due at the
+  record's store time plus the delay of its level, not at once;
+- a record that is damaged or says no topic is passed over, and is in `problems`.
+
+Guards: `_lock` is held by whoever delivers, and guards the offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rocketcompat.commitlog.commit_log import CommitLog
+from rocketcompat.commitlog.reads import read_unit
+from rocketcompat.files.broker_config import BrokerConfig
+from rocketcompat.formats import (
+    PROPERTY_SEPARATOR,
+    SYS_FLAG_TRANSACTION_MASK,
+    encode_properties,
+    parse_properties,
+)
+from rocketcompat.messages import Message, MessageRecord, has_queue_unit
+from rocketcompat.options import MessageStoreConfig
+from rocketcompat.queues.consume_queue import ConsumeQueue
+from rocketcompat.queues.table import ConsumeQueueTable
+from rocketcompat.record.prepare import property_text
+from rocketcompat.record.properties import (
+    PROPERTY_DELAY,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    SCHEDULE_TOPIC,
+)
+from rocketcompat.store.service_thread import ServiceThread
+from tubestore.clock import Clock
+from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError
+
+_log = logging.getLogger(__name__)
+#: Ours looks at the levels as often as the real one does.
+_INTERVAL_SECONDS = 0.1
+FIRST_SECONDS = 1.0
+_UNITS_AT_ONCE = 64
+
+
+def delay_level_of(message: Message, pairs: dict[str, str], config: MessageStoreConfig) -> int:
+    """Return the delay level of a message with these properties, 0 if it is not delayed."""
+    given = str(message.delay_level or pairs.get(PROPERTY_DELAY, "0"))
+    try:
+        level = int(given)
+    except ValueError:
+        # A real store would take the record for damaged (spec §1.8).
+        raise InvalidMessage(f"DELAY: {given!r} is no level") from None
+    return min(max(level, 0), len(config.delay_levels_ms))
+
+
+def delayed(message: Message, config: MessageStoreConfig) -> Message:
+    """Return a message as it is put aside until it is due; itself if it is not delayed.
+
+    4.9.8's store does so with every message that has a DELAY; that of 5.3.3 leaves it to the
+    broker, so with `compat="5.3.3"` only a message's `delay_level` counts.
+    """
+    text = property_text(message, trailing_separator=config.trailing_property_separator)
+    pairs = parse_properties(text)
+    level = delay_level_of(message, pairs, config)
+    unasked = config.compat == "5.3.3" and not message.delay_level
+    if level == 0 or unasked or not has_queue_unit(message.sys_flag):
+        return message
+    pairs[PROPERTY_DELAY] = str(level)
+    pairs[PROPERTY_REAL_TOPIC] = message.topic
+    pairs[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+    return replace(
+        message, topic=SCHEDULE_TOPIC, queue_id=level - 1, tags=None, keys=None, delay_level=0,
+        properties=encode_properties(
+            pairs, trailing_separator=config.trailing_property_separator
+        ),
+    )  # fmt: skip
+
+
+def delivered(record: MessageRecord, *, trailing_separator: bool) -> Message:
+    """Return the message that was put aside; InvalidMessage if the record does not say whose.
+
+    Its property string still says that it was delayed: it must not be put aside again.
+    """
+    pairs = record.properties
+    topic, queue_id = pairs.get(PROPERTY_REAL_TOPIC), pairs.get(PROPERTY_REAL_QUEUE_ID, "0")
+    if topic is None or not queue_id.isdecimal():
+        raise InvalidMessage("a delayed message that does not say its topic and queue")
+    text = record.properties_text
+    if trailing_separator and not text.endswith(PROPERTY_SEPARATOR):
+        text += PROPERTY_SEPARATOR
+    return Message(
+        topic, record.body, properties=text, queue_id=int(queue_id), flag=record.flag,
+        sys_flag=record.sys_flag & ~SYS_FLAG_TRANSACTION_MASK, born_timestamp=record.born_timestamp,
+        born_host=record.born_host, store_host=record.store_host,
+        reconsume_times=record.reconsume_times,
+    )  # fmt: skip
+
+
+class ScheduleMessageService(ServiceThread):
+    """Delivers what is due; by a thread, or when it is told to (`deliver_due`)."""
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueueTable, files: BrokerConfig, clock: Clock,
+        put: Callable[[Message], Any],
+    ) -> None:  # fmt: skip
+        super().__init__("ScheduleMessageService")
+        self._log, self._queues, self._files, self._clock = log, queues, files, clock
+        self._put = put
+        self._config = log.config
+        self._lock = threading.Lock()
+        self._offsets: dict[int, int] = {}
+        #: Without knowing the offsets nothing is delivered: it might all come a second time.
+        self._blind = False
+        try:
+            self._offsets = files.delay_offsets()
+        except (CorruptRecord, OSError) as error:
+            self._blind = True
+            self.problems.append(TubeStoreError(f"delayed messages are not delivered: {error}"))
+        self._saved = dict(self._offsets)
+        self._saved_at = clock.monotonic()
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """The next unit to deliver by level."""
+        with self._lock:
+            return dict(self._offsets)
+
+    def deliver_due(self) -> int:
+        """Put every message that is due into its topic; returns how many.
+
+        OSError and StoreBusy of the log pass through: the message is tried again next time.
+        """
+        with self._lock:
+            levels = range(0 if self._blind else len(self._config.delay_levels_ms))
+            return sum(self._deliver_level(level + 1) for level in levels)
+
+    def persist(self) -> None:
+        """Write the offsets down, if they have moved; what they speak of is synced before."""
+        with self._lock:
+            if self._offsets != self._saved:
+                self._log.flush()
+                self._files.save_delay_offsets(self._offsets, self._clock.now_ms())
+                self._saved = dict(self._offsets)
+
+    def work(self) -> float:
+        """Deliver what is due, and write the offsets down now and then."""
+        self.deliver_due()
+        every = self._config.flush_delay_offset_interval / 1000
+        if self._clock.monotonic() - self._saved_at >= every:
+            self.persist()
+            self._saved_at = self._clock.monotonic()
+        return _INTERVAL_SECONDS
+
+    def _deliver_level(self, level: int) -> int:
+        queue = self._queues.ordinary(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return 0
+        # What was written down may lie outside of the queue: before it, after a cleaning; behind
+        # it, when the log lost its end (#1869).
+        noted = self._offsets.get(level, 0)
+        offset = min(max(noted, queue.min_offset), queue.max_offset)
+        if offset != noted:
+            self._offsets[level] = offset
+        count = 0
+        while (units := queue.units(offset, offset + _UNITS_AT_ONCE)).size:
+            for unit in queue.resolved(units).tolist():
+                if not self._is_due(level, *unit):
+                    return count
+                count += self._deliver(queue, offset, unit)
+                offset += 1
+                self._offsets[level] = offset
+        return count
+
+    def _is_due(self, level: int, physical_offset: int, size: int, deliver_at: int) -> bool:
+        """Whether a unit's time has come; one too far ahead has come too (a clock went back)."""
+        delay = self._config.delay_levels_ms[level - 1]
+        if deliver_at <= 1 << 32:  # a tag's hash, from a recovery of the real store (R3)
+            record = read_unit(self._log, physical_offset, size)
+            if isinstance(record, MessageRecord):
+                deliver_at = record.store_timestamp + delay
+        now = self._clock.now_ms()
+        return deliver_at <= now or deliver_at > now + delay
+
+    def _deliver(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> int:
+        """Put one message; 0 if there is none that could be."""
+        physical_offset, size, _ = unit
+        record = read_unit(self._log, physical_offset, size)
+        if record is None:
+            return 0
+        try:
+            if isinstance(record, CorruptRecord):
+                raise record
+            trailing = self._config.trailing_property_separator
+            self._put(delivered(record, trailing_separator=trailing))
+        except (CorruptRecord, InvalidMessage, ValueError) as error:
+            problem = TubeStoreError(f"{queue.topic}/{queue.queue_id}: message {offset}: {error}")
+            _log.warning("%s; not delivered", problem)
+            self.problems.append(problem)
+            return 0
+        return 1

@@ -1,0 +1,92 @@
+"""What a store has done since it was opened, and how fast: RocketMQ's `StoreStatsService`.
+
+Totals are counted where things happen; a sample of them is kept every second (by the flush
+thread, or by whoever asks), so rates over the last 10, 60 and 600 seconds are differences of
+two samples. Nothing is counted a message in a lock of its own: reads count under `_lock`, puts
+under the log's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rocketcompat.commitlog.commit_log import CommitLog
+from rocketcompat.messages import MessageRecord
+from tubestore.clock import Clock
+
+WINDOWS_SECONDS = (10, 60, 600)
+_SAMPLE_SECONDS = 1.0
+
+
+class Totals(NamedTuple):
+    """Counted since the store was opened; sizes in bytes."""
+
+    put_messages: int
+    put_bytes: int
+    get_found: int
+    get_missed: int
+    get_messages: int
+    get_bytes: int
+
+
+class StoreStats:
+    """The counters of one open store; thread-safe."""
+
+    def __init__(self, log: CommitLog, clock: Clock) -> None:
+        self._log, self._clock = log, clock
+        self._lock = threading.Lock()
+        self._found = self._missed = self._messages = self._bytes = 0
+        self.opened_ms = clock.now_ms()
+        self._start = log.max_offset
+        self._samples: deque[tuple[float, Totals]] = deque()
+        self.sample()
+
+    def got(self, entries: Sequence[Any]) -> None:
+        """Count a pull and what it returned."""
+        size = sum(entry.size for entry in entries if isinstance(entry, MessageRecord))
+        with self._lock:
+            if entries:
+                self._found += 1
+            else:
+                self._missed += 1
+            self._messages += len(entries)
+            self._bytes += size
+
+    def totals(self) -> Totals:
+        """Return the counts as of now."""
+        put_bytes = self._log.max_offset - self._start
+        with self._lock:
+            return Totals(
+                self._log.put_count, put_bytes, self._found, self._missed, self._messages,
+                self._bytes,
+            )  # fmt: skip
+
+    def sample(self) -> None:
+        """Remember the counts of now for later rates; harmless when called often."""
+        now, totals = self._clock.monotonic(), self.totals()
+        with self._lock:
+            samples = self._samples
+            if not samples or now - samples[-1][0] >= _SAMPLE_SECONDS:
+                samples.append((now, totals))
+            while len(samples) > 2 and now - samples[1][0] >= WINDOWS_SECONDS[-1]:
+                samples.popleft()
+
+    def rates(self) -> dict[str, tuple[float, ...]]:
+        """Return each count a second over the last 10, 60 and 600 seconds.
+
+        In a store that is open for less, over that time.
+        """
+        self.sample()
+        now, totals = self._clock.monotonic(), self.totals()
+        with self._lock:
+            samples = list(self._samples)
+        rates: dict[str, list[float]] = {name: [] for name in Totals._fields}
+        for window in WINDOWS_SECONDS:
+            begin, before = next((s for s in reversed(samples) if now - s[0] >= window), samples[0])
+            seconds = now - begin
+            for name, new, old in zip(Totals._fields, totals, before, strict=True):
+                rates[name].append((new - old) / seconds if seconds > 0 else 0.0)
+        return {name: tuple(values) for name, values in rates.items()}

@@ -1,0 +1,457 @@
+"""Messages out to files that people edit, and back into a store.
+
+What is exported is `message_rows.MESSAGE_SCHEMA` and the property string as it was stored, as
+`properties_text`; of the two the map counts when somebody has edited it. What is imported needs
+a `topic`; everything else has a default, so a file may also be written by hand.
+
+- `renumber`: the messages are put, like any others; offsets and store times are given anew.
+- `keep`: queue offsets, store times and hosts stay; for a new store only. What was not edited is
+  stored as it was, byte for byte, but for its place in the log.
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import pyarrow as pa
+
+import rocketcompat
+from rocketcompat.commitlog.copy import LogWriter
+from rocketcompat.formats import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    encode_properties,
+    parse_properties,
+)
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.selection import Selection
+from rocketcompat.options import MessageStoreConfig
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.record.encode import encode_columns
+from rocketcompat.record.given import Given, given_in, inner_rows, message_of
+from rocketcompat.record.message_table import table_of
+from rocketcompat.record.prepare import prepare
+from rocketcompat.record.properties import PROPERTY_INNER_BASE
+from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK
+from rocketcompat.store.puts import put_aside
+from rocketcompat.transfer.convert import build_structures
+from tubestore.clock import Clock
+from tubestore.core.kernels import offsets_of
+from tubestore.core.vfs import Vfs
+from tubestore.errors import InvalidMessage, TubeStoreError
+
+FileFormat = Literal["jsonl", "csv", "parquet", "arrow"]
+TEXT_COLUMN = "properties_text"
+SCHEMA = MESSAGE_SCHEMA.append(pa.field(TEXT_COLUMN, pa.string()))
+_ROWS = 10_000
+#: What a put takes, of what is exported.
+_PUT_COLUMNS = (
+    "topic", "queue_id", "body", "properties", "flag", "sys_flag", "born_timestamp", "born_host",
+    "store_host", "reconsume_times", "prepared_transaction_offset",
+)  # fmt: skip
+_DEFAULTS: dict[str, Any] = {
+    "queue_id": 0, "flag": 0, "sys_flag": 0, "reconsume_times": 0,
+    "prepared_transaction_offset": 0, "born_host": "127.0.0.1:0", "store_host": "127.0.0.1:10911",
+}  # fmt: skip
+
+
+def export_tables(directory: StoreDirectory, wanted: Selection) -> Iterator[pa.Table]:
+    """Yield the wanted sound records as tables of `SCHEMA`; damage is left out."""
+    for piece in directory.scan_log(wanted.start, wanted.end, since=wanted.begin):
+        if not isinstance(piece, Region):
+            found = wanted.of(piece)
+            if len(found):
+                yield table_of(found).append_column(SCHEMA.field(TEXT_COLUMN), _texts(found))
+
+
+def _texts(records: RecordColumns) -> pa.Array:
+    raw = records.properties()
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:  # no UTF-8: what the map says has to do
+        return pa.nulls(len(records), pa.string())
+
+
+Check = Callable[[pa.Table], None]
+#: What a row that cannot be taken makes the code below raise.
+_BAD = (ValueError, TypeError, OverflowError, pa.ArrowException, TubeStoreError)
+#: How files begin that hold something else than their names say.
+_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
+_CELL_CHARACTERS = 1 << 30
+
+
+def read_tables(path: str, kind: FileFormat, check: Check = lambda _: None) -> Iterator[pa.Table]:
+    """Yield the messages of a file by the batch; columns as `SCHEMA` has them, some missing.
+
+    `check` raises for a table that holds a row which cannot be taken. InvalidMessage names the
+    file, the line or row, the column where there is one, and the reason.
+    """
+    if kind in ("jsonl", "csv"):
+        with open(path, "rb") as file:
+            lines = _text_lines(path, file)
+            rows = _json_rows(path, lines) if kind == "jsonl" else _csv_rows(path, lines)
+            while batch := list(islice(rows, _ROWS)):
+                names = {name for _, row in batch for name in row}
+                fields = [field for field in SCHEMA if field.name in names]
+                table = pa.Table.from_pylist([row for _, row in batch], pa.schema(fields))
+                places = [f"line {number}" for number, _ in batch]
+                yield _checked(path, table, places, check)
+        return
+    first = 0
+    for table in _stored_tables(path, kind):
+        unknown = set(table.column_names) - {field.name for field in SCHEMA}
+        if unknown:
+            raise InvalidMessage(f"{path}: unknown columns {sorted(unknown)}")
+        places = [f"row {first + row}" for row in range(table.num_rows)]
+        yield _checked(path, table, places, check)
+        first += table.num_rows
+
+
+def _checked(path: str, table: pa.Table, places: Sequence[str], check: Check) -> pa.Table:
+    """Return a table with the types of `SCHEMA`; InvalidMessage names its first bad row."""
+
+    def fault(rows: pa.Table) -> Exception | None:
+        try:
+            check(_of_schema(rows))
+        except _BAD as error:
+            return error
+        return None
+
+    error = fault(table)
+    if error is None:
+        return _of_schema(table)
+    first, count = 0, table.num_rows
+    while count > 1:
+        half = count // 2
+        found = fault(table.slice(first, half))
+        if found is None:
+            first, half = first + half, count - half
+            found = fault(table.slice(first, half))
+        if found is None:  # each half can be taken: the rows do not go together
+            raise InvalidMessage(f"{path}, from {places[first - count // 2]} on: {error}")
+        error, count = found, half
+    raise InvalidMessage(f"{path}, {places[first]}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else repr(error)
+
+
+def _of_schema(table: pa.Table) -> pa.Table:
+    """Return a table with the types of `SCHEMA`; InvalidMessage names the column."""
+    columns = {}
+    for name in table.column_names:
+        kind = SCHEMA.field(name).type
+        try:
+            columns[name] = table[name].cast(kind)
+            columns[name].validate(full=True)
+        except (pa.ArrowException, ValueError) as error:
+            raise InvalidMessage(f"{name}: {_reason(error)}") from None
+    return pa.table(columns)
+
+
+def _stored_tables(path: str, kind: FileFormat) -> Iterator[pa.Table]:
+    """Yield the tables of an Arrow or Parquet file; InvalidMessage where it cannot be read."""
+    rows = 0
+    with open(path, "rb") as file:  # of the operating system's errors this raises those it should
+        try:
+            if kind == "parquet":
+                import pyarrow.parquet as pq
+
+                batches = iter(pq.ParquetFile(file).iter_batches(_ROWS))
+            else:
+                batches = iter(pa.ipc.open_stream(file))
+            for batch in batches:
+                yield pa.Table.from_batches([batch])
+                rows += batch.num_rows
+        except (pa.ArrowException, OSError, ValueError) as error:
+            behind = f" behind row {rows - 1}" if rows else ""
+            text = f"{path}: no whole {kind} file{behind}: {_reason(error)}"
+            raise InvalidMessage(text) from None
+
+
+def _text_lines(path: str, file: BinaryIO) -> Iterator[tuple[int, str]]:
+    """Yield (number, text) of the lines of a file; InvalidMessage names one that is no UTF-8."""
+    for number, raw in enumerate(file, 1):
+        if number == 1:
+            packed = next((n for magic, n in _PACKED.items() if raw.startswith(magic)), None)
+            if packed:
+                raise InvalidMessage(f"{path}: packed with {packed}: unpack it first")
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+        try:
+            yield number, raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            where = f"{path}, line {number}, byte {error.start + 1}"
+            raise InvalidMessage(f"{where}: no UTF-8: {error.reason}") from None
+
+
+def _json_rows(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            row = _json_of(line)
+            if not isinstance(row, dict):
+                raise ValueError("no JSON object")
+            yield number, _row_of(row)
+        except json.JSONDecodeError as error:
+            where = f"{path}, line {number}, column {error.colno}"
+            raise InvalidMessage(f"{where}: no JSON: {error.msg}") from None
+        except _BAD as error:
+            raise InvalidMessage(f"{path}, line {number}: {error}") from None
+
+
+def _json_of(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _csv_rows(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    csv.field_size_limit(_CELL_CHARACTERS)  # a body in base64 is one cell
+    cells = csv.reader((line for _, line in lines), strict=True)
+    number = 0
+    try:
+        header = next(cells, [])
+        if len(set(header)) < len(header):
+            raise ValueError("two columns have one name")
+        for row in cells:
+            number = cells.line_num
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise ValueError(f"{len(row)} cells, and {len(header)} columns")
+            named = zip(header, row, strict=True)
+            filled: dict[str, Any] = {name: value for name, value in named if value}
+            for name in ("properties",) if "properties" in filled else ():
+                try:
+                    filled[name] = _json_of(filled[name])
+                except ValueError as error:
+                    raise ValueError(f"{name}: no JSON: {error}") from None
+            yield number, _row_of(filled)
+    except (csv.Error, *_BAD) as error:
+        if isinstance(error, InvalidMessage):
+            raise
+        raise InvalidMessage(f"{path}, line {max(number, cells.line_num)}: {error}") from None
+
+
+def _row_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of text as Arrow takes it; ValueError names the column that it cannot take."""
+    found = {}
+    for name, value in row.items():
+        if name not in _KINDS:
+            raise ValueError(f"unknown column {name!r}")
+        try:
+            found[name] = None if value is None else _KINDS[name](value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return found
+
+
+def _number_of(bits: int) -> Callable[[Any], int]:
+    def convert(value: Any) -> int:
+        if not isinstance(value, int | str) or isinstance(value, bool):
+            raise ValueError(f"{value!r} is no whole number")
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError(f"{str(value)[:40]!r} is no whole number") from None
+        if not -(1 << bits - 1) <= number < 1 << bits - 1:
+            raise ValueError(f"the number does not fit into {bits} bits")
+        return number
+
+    return convert
+
+
+def _text_of(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{type(value).__name__} is given, and a text is expected")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError("half a character (a lone surrogate)")
+    return value
+
+
+def _body_of(value: Any) -> bytes:
+    return base64.b64decode(_text_of(value), validate=True)
+
+
+def _pairs_of(value: Any) -> list[tuple[str, str]]:
+    if not isinstance(value, dict):
+        raise ValueError("no object of names and texts")
+    for name, text in value.items():
+        try:
+            _text_of(name), _text_of(text)
+        except ValueError as error:
+            raise ValueError(f"{name!r}: {error}") from None
+    return list(value.items())
+
+
+def _kind_of(field: pa.Field) -> Callable[[Any], Any]:
+    if pa.types.is_integer(field.type):
+        return _number_of(field.type.bit_width)
+    if pa.types.is_map(field.type):
+        return _pairs_of
+    return _body_of if pa.types.is_large_binary(field.type) else _text_of
+
+
+_KINDS = {field.name: _kind_of(field) for field in SCHEMA}
+
+
+def check_of(config: MessageStoreConfig, *, keep: bool) -> Check:
+    """Return what `read_tables` asks of each table: whether a store takes all its messages."""
+
+    def check(table: pa.Table) -> None:
+        chosen, _ = _sound(table)
+        if keep:
+            _check_numbered(chosen)
+        if not chosen.num_rows:
+            return
+        messages = put_aside(_puttable(chosen), config) if not keep else given_in(_puttable(chosen))
+        for row in inner_rows(messages, config):
+            prepare(message_of(messages.part(row, row + 1), config), config)
+        encode_columns(messages, config, have_offsets=True)
+        if keep:
+            _check_bases(messages, chosen["queue_offset"], config)
+
+    return check
+
+
+def import_tables(
+    tables: Iterable[pa.Table],
+    target: str,
+    config: MessageStoreConfig,
+    *,
+    keep: bool,
+    vfs: Vfs,
+    clock: Clock,
+) -> dict[str, int]:
+    """Bring messages into a store; returns {"messages", "left_out"} (rows whose state is not ok).
+
+    InvalidMessage, InvalidName and MessageTooLarge say what cannot be taken; with `keep` and a
+    store that is there NotAStore.
+    """
+    take = _keep if keep else _renumber
+    rest = iter(tables)
+    first = list(islice(rest, 1))  # a file that is none is refused before a store is made
+    return take(chain(first, rest), target, config, vfs, clock)
+
+
+def _renumber(
+    tables: Iterable[pa.Table], target: str, config: MessageStoreConfig, vfs: Vfs, clock: Clock
+) -> dict[str, int]:
+    messages = left_out = 0
+    with rocketcompat.open(target, "w", config, vfs=vfs, clock=clock, background=False) as store:
+        for table in tables:
+            chosen, refused = _sound(table)
+            left_out += refused
+            if chosen.num_rows:
+                store.put_columns(_puttable(chosen))
+                messages += chosen.num_rows
+    return {"messages": messages, "left_out": left_out}
+
+
+def _keep(
+    tables: Iterable[pa.Table], target: str, config: MessageStoreConfig, vfs: Vfs, clock: Clock
+) -> dict[str, int]:
+    writer = LogWriter(vfs, target, config.mapped_file_size_commit_log)
+    messages = left_out = 0
+    for table in tables:
+        chosen, refused = _sound(table)
+        left_out += refused
+        _check_numbered(chosen)
+        if not chosen.num_rows:
+            continue
+        puttable = given_in(_puttable(chosen))
+        _check_bases(puttable, chosen["queue_offset"], config)
+        encoded = encode_columns(puttable, config, have_offsets=True)
+        offsets, times = (
+            chosen[name].to_numpy().astype(np.int64) for name in ("queue_offset", "store_timestamp")
+        )
+        encoded.place(offsets, np.zeros(len(encoded), np.int64), times)
+        bounds = offsets_of(encoded.sizes)
+        writer.append(encoded.data, bounds[:-1], encoded.sizes)
+        messages += len(encoded)
+    writer.close()
+    build_structures(target, config, vfs, clock)
+    return {"messages": messages, "left_out": left_out}
+
+
+def _check_numbered(table: pa.Table) -> None:
+    for name in ("queue_offset", "store_timestamp"):
+        if name not in table.column_names or table[name].null_count:
+            raise InvalidMessage(f"{name}: needed to keep offsets, and a row has none")
+
+
+def _check_bases(table: Given, offsets: pa.ChunkedArray, config: MessageStoreConfig) -> None:
+    """Refuse inner batches that are not what their queue offset says, or where none can be."""
+    for row in inner_rows(table, config):
+        message = message_of(table.part(row, row + 1), config)
+        prepare(message, config)  # says what is wrong with the batch
+        base = parse_properties(str(message.properties)).get(PROPERTY_INNER_BASE)
+        if base != str(offsets[row].as_py()):
+            at = offsets[row].as_py()
+            raise InvalidMessage(f"{PROPERTY_INNER_BASE}: {base}, and the queue offset is {at}")
+
+
+def _sound(table: pa.Table) -> tuple[pa.Table, int]:
+    """Return the rows that are messages, and how many are not."""
+    if "state" not in table.column_names:
+        return table, 0
+    good = np.array([state in (None, STATE_OK) for state in table["state"].to_pylist()], bool)
+    return table.filter(pa.array(good)), int((~good).sum())
+
+
+def _puttable(table: pa.Table) -> pa.Table:
+    """Return the columns that a put takes, with their defaults where a row has none."""
+    columns: dict[str, Any] = {}
+    for name in _PUT_COLUMNS:
+        if name == "properties":
+            columns[name] = _property_texts(table)
+        elif name in table.column_names:
+            column = table[name].combine_chunks()
+            if name in _DEFAULTS and column.null_count:
+                column = column.fill_null(_DEFAULTS[name])
+            columns[name] = column
+    if "born_timestamp" in columns and columns["born_timestamp"].null_count:
+        del columns["born_timestamp"]
+    return pa.table(columns)
+
+
+def _property_texts(table: pa.Table) -> pa.Array:
+    """Return the property strings: as they were, unless the map was edited."""
+    count = table.num_rows
+    maps = table["properties"].to_pylist() if "properties" in table.column_names else [None] * count
+    texts = table[TEXT_COLUMN].to_pylist() if TEXT_COLUMN in table.column_names else [None] * count
+    found = []
+    for pairs, text in zip(maps, texts, strict=True):
+        edited = None if pairs is None else dict(pairs)
+        _check_properties(edited or {})
+        if text is not None and edited in (None, parse_properties(text)):
+            found.append(text)
+        else:
+            found.append(encode_properties(edited or {}, trailing_separator=False))
+    return pa.array(found, pa.string())
+
+
+def _check_properties(properties: dict[str, str]) -> None:
+    """Refuse pairs that would be read as others, or not at all (spec §1.4)."""
+    for name, value in properties.items():
+        if not name or not value:
+            what = "has no value" if name else "has no name"
+            raise InvalidMessage(f"properties: {name!r} {what}, and would not be read")
+        for separator in (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR):
+            if separator in name or (separator in value and separator == PROPERTY_SEPARATOR):
+                text = f"properties: {name!r} contains {separator!r}, which separates them"
+                raise InvalidMessage(text)

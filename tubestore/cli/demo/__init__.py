@@ -1,0 +1,4 @@
+"""`tubestore demo`.
+
+Reading order: parts, child, run.
+"""

@@ -1,0 +1,248 @@
+"""Arguments and options that several commands take, and where their output goes."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tubestore.cli.kit.columns import Column, Row
+from tubestore.cli.kit.errors import NotThere, UsageMistake, printable
+from tubestore.cli.kit.output import Format, Int64, Output, Summary, emit_rows, report
+from tubestore.cli.kit.times import parse_time
+from tubestore.clock import SystemClock
+from tubestore.core.paths import OWN_DIRECTORY
+from tubestore.record.names import TOPICS_FILE, parse_store_key
+from tubestore.record.state_files import parse_topics
+
+RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's directory.")]
+
+
+def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics of ROOT that begin so; for the shell, so it has to be quick and quiet."""
+    # What stands before an option that waits for its value has not been parsed.
+    root = str(context.params.get("root") or next(iter(context.args), ""))
+    names = (name for name in _topics_of(root) or () if name.isprintable())
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def check_topic(root: str, topic: str | None) -> None:
+    """Raise NotThere for one that a directory has not: a slip would look like a sound one."""
+    there = _topics_of(root)
+    if topic is not None and there and topic not in there:
+        raise NotThere(f"topic {topic!r} in this store", sorted(there))
+
+
+def _topics_of(root: str) -> set[str] | None:
+    """Return the topics that files and settings tell of; None if they cannot be read."""
+    try:
+        names = {key[0] for name in os.listdir(root) if (key := parse_store_key(name))}
+        with contextlib.suppress(FileNotFoundError):  # a broker's directory
+            settings = Path(root, OWN_DIRECTORY, TOPICS_FILE).read_bytes()
+            names |= set(parse_topics(settings).settings)
+        return names
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+TopicArgument = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic),
+]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", help="Only this topic.", autocompletion=complete_topic),
+]
+StoreIdOption = Annotated[
+    int | None, typer.Option("--store-id", min=0, help="Only this shard of the topic.")
+]
+PartitionOption = Annotated[
+    int | None,
+    typer.Option("--partition", "-p", min=0, help="Partition id: shard * 10000 + its place there."),
+]
+OutOption = Annotated[
+    str | None,
+    typer.Option("--out", "-o", metavar="FILE", help="Write to a file; needed for arrow, parquet."),
+]
+
+
+def add_version(app: typer.Typer, name: str) -> None:
+    """Give a program the option --version."""
+
+    def show(wanted: bool) -> None:
+        if wanted:
+            from tubestore import __version__
+
+            print(f"{name} {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def _options(
+        version: bool = typer.Option(
+            False, "--version", callback=show, is_eager=True, help="Print the version."
+        ),
+    ) -> None:
+        pass
+
+
+class DurabilityName(enum.StrEnum):
+    """What an acknowledged message survives."""
+
+    MEMORY = "memory"
+    PAGE_CACHE = "page_cache"
+    FSYNC = "fsync"
+
+
+class InputFormat(enum.StrEnum):
+    """What is appended."""
+
+    LINES = "lines"
+    JSONL = "jsonl"
+
+
+def parse_bound(text: str | None) -> int | None:
+    """Return ms since the epoch of a time that may be left out."""
+    return None if text is None else parse_time(text, SystemClock().now_ms())
+
+
+@contextlib.contextmanager
+def printing(
+    out: str | None,
+    format: Format = Format.TEXT,
+    int64: Int64 = Int64.NUMBER,
+    limit: int | None = None,
+    summary: str | None = None,
+) -> Iterator[Output]:
+    """Send what is printed inside to the file of `-o`; it appears when it is complete.
+
+    `-o -` is stdout, for programs that take a binary format from a pipe.
+    """
+    if format in (Format.ARROW, Format.PARQUET) and out is None:
+        raise UsageMistake(f"--format {format} is binary: name a file with -o")
+    output = Output(format, int64, limit, summary)
+    if out in (None, "-"):
+        yield output
+        return
+    assert out is not None
+    special = os.path.exists(out) and not os.path.isfile(out)  # /dev/null, a named pipe
+    target = out if special else f"{out}.part"
+    if not special:  # a new file, never what a link of that name leads to
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(target)
+    try:
+        with (
+            open(target, "w" if special else "x", encoding="utf-8", newline="") as file,
+            contextlib.redirect_stdout(file),
+        ):
+            yield output
+        if not special:
+            os.replace(target, out)
+    except BaseException:
+        if not special:
+            with contextlib.suppress(OSError):
+                os.unlink(target)
+        raise
+
+
+def say(text: str) -> None:
+    """Tell a person something on stderr; stdout is for data."""
+    sys.stdout.flush()
+    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+
+
+def emit_found(
+    rows: Iterator[Row], columns: Sequence[Column], output: Output, nothing: str
+) -> bool:
+    """Print rows, or tell people that there are none; returns whether there are some."""
+    first = next(rows, None)
+    if first is None and output.format is Format.TEXT:
+        say(nothing)
+        report(Summary(), output)
+        return False
+    emit_rows(rows if first is None else chain([first], rows), columns, output)
+    return first is not None
+
+
+AcceptOption = Annotated[
+    bool, typer.Option("--accept", help="Acknowledge what is found: it counts no more.")
+]
+AllOption = Annotated[
+    bool, typer.Option("--all", help="List what was accepted too, with that as its severity.")
+]
+
+
+def emit_findings(
+    rows: Iterable[Row],
+    columns: Sequence[Column],
+    output: Output,
+    root: str,
+    *,
+    accept: bool,
+    everything: bool,
+    partly: bool = False,
+) -> bool:
+    """Print findings; returns whether one of them is neither accepted before nor now.
+
+    With `accept` they are acknowledged, also those that were before; `partly`: a part of the store
+    was looked at, so that what was accepted of the rest stays.
+    """
+    from tubestore.offline.accepted import AcceptedFindings
+
+    accepted = AcceptedFindings(root)
+    if accepted.problem:
+        say(accepted.problem)
+    found: list[Row] = []
+    old = new = 0
+
+    def shown() -> Iterator[Row]:
+        nonlocal old, new
+        for row in rows:
+            if accept:
+                found.append(row)
+            if row not in accepted:
+                new += 1
+                yield {**row, "severity": "accepted"} if accept else row
+                continue
+            old += 1
+            if everything:
+                yield {**row, "severity": "accepted"}
+
+    source = shown()
+    emit_found(source, columns, output, "nothing found")
+    for _ in source:  # behind --limit: to be counted, and accepted
+        pass
+    if accept:
+        count = accepted.write(found, keep=partly)
+        say(f"{count} findings are accepted now; {accepted.path} names them")
+        return False
+    if old and not everything:
+        say(f"{old} accepted findings are not shown; --all lists them")
+    return new > 0
+
+
+@contextlib.contextmanager
+def watching(label: str, wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Give a long run something to call with (done, total): a bar, on a terminal."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    bar = Progress(
+        TextColumn(label),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

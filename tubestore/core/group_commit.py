@@ -1,0 +1,183 @@
+"""Syncs of one stream (a shard, a log): one at a time, each shared by everybody who waits for it.
+
+Invariants:
+- never two syncs of a stream at once: the kernel reports a write error to one of them only,
+  and the other would acknowledge what was lost;
+- a sync covers what was written before it began;
+- after a failed one nobody is told that anything is safe, now and until it is reopened.
+
+When a sync ends, those are woken whom it covers, and one of the others, who does the next: to wake
+all that wait for it costs a change of threads each, which is what sixteen threads spend most on.
+
+Guards: `_lock` guards everything here; no other lock is taken under it.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from enum import Enum
+
+from tubestore.errors import StoreFailed, again
+
+#: Who was not woken looks again: whoever should have woken him may have been interrupted.
+_LOOK_AGAIN_SECONDS = 1.0
+
+
+class _State(Enum):
+    """What came of waiting: the next step is ours; everything is safe; time is up."""
+
+    MINE = 0
+    SAFE = 1
+    LATE = 2
+
+
+class _Waiting:
+    """Somebody who waits until what stands below `end` is safe (None: for his turn)."""
+
+    __slots__ = ("end", "woken")
+
+    def __init__(self, end: int | None) -> None:
+        self.end, self.woken = end, threading.Lock()
+        self.woken.acquire()
+
+
+class GroupCommit:
+    """How far a stream is on stable storage, and who is bringing it further."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+        #: A sync is under way; somebody writes what the next one is to cover.
+        self._running = self._preparing = False
+        self._failure: StoreFailed | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sync is under way, or about to be: who comes now shares the next one."""
+        return self._running or self._preparing
+
+    def reach(
+        self,
+        end: int,
+        sync: Callable[[], int],
+        left: Callable[[], float] | None = None,
+        *,
+        prepare: Callable[[], None] | None = None,
+    ) -> bool:
+        """Return when everything below `end` is safe; raises what a failed sync raised.
+
+        `sync` brings everything written so far to stable storage and returns how far that is.
+        One waiter calls it for all: those who come meanwhile share the next call. `prepare` is
+        called first, once for all of them, to write what it is to cover; other syncs go on
+        meanwhile. False if somebody else's sync took longer than the seconds that `left` says
+        are left.
+        """
+        while self.end < end:
+            if not self._turn(end, sync, left, prepare):
+                return False
+        return True
+
+    def reach_without(self, end: int) -> None:
+        """Take it that everything below `end` is safe, by other means."""
+        with self._lock:
+            self.end = max(self.end, end)
+            self._wake()
+
+    def run(self, sync: Callable[[], int]) -> None:
+        """Call `sync`, whatever is safe already, with no other one running."""
+        self._turn(None, sync)
+
+    def _turn(
+        self,
+        end: int | None,
+        sync: Callable[[], int],
+        left: Callable[[], float] | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> bool:
+        """Wait for the sync under way, then run one if it is needed; False if time is up."""
+        state = self._wait(end, left, preparing=prepare is not None)
+        if prepare is not None and state is _State.MINE:
+            state = self._prepared(end, prepare)
+        if state is not _State.MINE:
+            return state is _State.SAFE
+        try:
+            reached = sync()
+        except BaseException as error:
+            with self._lock:
+                if isinstance(error, StoreFailed):  # a full disk, for one, may be tried again
+                    self._failure = copy.copy(error)
+                self._running = False
+                self._wake()
+            raise
+        with self._lock:
+            self.end = max(self.end, reached)
+            self._running = False
+            self._wake()
+        return True
+
+    def _prepared(self, end: int | None, prepare: Callable[[], None]) -> _State:
+        """Prepare the next sync, and wait for the one under way, which may cover it, too."""
+        try:
+            prepare()
+            return self._wait(end, None, prepared=True)
+        finally:
+            with self._lock:
+                self._preparing = False
+                if not self._running:
+                    self._wake()
+
+    def _wait(
+        self,
+        end: int | None,
+        left: Callable[[], float] | None,
+        *,
+        preparing: bool = False,
+        prepared: bool = False,
+    ) -> _State:
+        """Wait until nobody else is at it; then it is ours to prepare, or to do."""
+        while True:
+            with self._lock:
+                safe = end is not None and self.end >= end
+                busy = self._running or (self._preparing and end is not None and not prepared)
+                if safe or not busy:
+                    if self._failure is not None:
+                        raise again(self._failure)
+                    if safe:
+                        return _State.SAFE
+                    if preparing:
+                        self._preparing = True
+                    else:
+                        self._running = True
+                    return _State.MINE
+                seconds = _LOOK_AGAIN_SECONDS if left is None else left()
+                if seconds <= 0:
+                    self._wake()  # it may have been our turn
+                    return _State.LATE
+                # Who has prepared goes on as soon as he can, as one who waits for no end.
+                waiting = _Waiting(None if prepared else end)
+                self._waiting.append(waiting)
+            waiting.woken.acquire(timeout=min(seconds, _LOOK_AGAIN_SECONDS))
+            with self._lock:
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
+
+    def _wake(self) -> None:
+        """Wake those who have what they wait for, and one who does the next sync."""
+        kept, next_one = [], None
+        for waiting in self._waiting:
+            if waiting.end is None or waiting.end <= self.end or self._failure is not None:
+                waiting.woken.release()
+            elif next_one is None and not self._running and not self._preparing:
+                next_one = waiting
+                waiting.woken.release()
+            else:
+                kept.append(waiting)
+        self._waiting = kept
+
+    def lower(self, end: int) -> None:
+        """Take back what was cut away."""
+        with self._lock:
+            self.end = min(self.end, end)

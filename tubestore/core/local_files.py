@@ -1,0 +1,572 @@
+"""The file system of the machine, with one bounded pool of descriptors (D8).
+
+Guards: `OsVfs._lock` guards the pool. A positional read or write takes no lock: the
+descriptor object is held by a local reference while it is used and closes itself
+when the last reference goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import json
+import mmap
+import os
+import platform
+import re
+import resource
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+from tubestore.core.layout import Buffer
+
+#: A process with ten thousand shards stays below 1,024 with all else that it has open.
+DESCRIPTORS_MAX = 512
+LOOKS_MAX = 8
+#: Larger writes are made in pieces of this size, aligned to it. Linux takes memory for its cache in
+#: blocks as large as what is written, and the largest that are free are those that a virtual
+#: machine has given back to its host, to be fetched again page by page: where files come and go, a
+#: GiB took 0.25 to 0.5 s in such pieces and 0.25 to 2.3 s in writes of 1 to 4 MiB.
+_WRITE_BYTES = 256 << 10
+_DARWIN = platform.system() == "Darwin"
+_DESCRIPTOR_PATH = "/dev/fd/{}" if _DARWIN else "/proc/self/fd/{}"
+
+
+class _Descriptor:
+    """An open descriptor that closes itself when nobody holds it any more."""
+
+    __slots__ = ("__weakref__", "dirty", "fd", "used")
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.used, self.dirty = fd, True, False
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+
+def _identity_of(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+class OsMap:
+    """A shared map of a file. Its descriptor is a duplicate, held for as long as the map lives."""
+
+    __slots__ = ("_map",)
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def read(self, size: int, position: int) -> bytes:
+        """Read `size` bytes at `position`."""
+        return self._map[position : position + size]
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Write at `position`."""
+        end = position + len(data)
+        if end > len(self._map):  # Python would say IndexError, of a slice that is too short
+            raise ValueError(f"{end - len(self._map)} bytes behind the end of the map")
+        self._map[position:end] = data
+
+    def sync(self, start: int, end: int) -> None:
+        """Bring a range to stable storage; Python keeps its lock until that is done (D10)."""
+        first = start - start % mmap.PAGESIZE
+        self._map.flush(first, end - first)
+
+
+class OsFile:
+    """A file of the operating system; made by `OsVfs.open`."""
+
+    __slots__ = ("__weakref__", "_descriptor", "_identity", "_vfs", "_writable", "path")
+
+    def __init__(self, vfs: OsVfs, path: str, fd: int, writable: bool) -> None:
+        self.path, self._vfs, self._writable = path, vfs, writable
+        self._descriptor: _Descriptor | None = _Descriptor(fd)
+        #: Device and number, noted when the descriptor is given back.
+        self._identity: tuple[int, int] | None = None
+        vfs._admit(self)
+
+    def _hold(self) -> _Descriptor:
+        held = self._descriptor
+        if held is None:
+            flags = os.O_RDWR if self._writable else os.O_RDONLY
+            held = _Descriptor(os.open(self.path, flags | os.O_CLOEXEC))
+            if self._identity not in (None, _identity_of(held.fd)):
+                # Whoever mapped it by the old length would die of a shorter one (SIGBUS).
+                raise FileNotFoundError(errno.ENOENT, "replaced by another file", self.path)
+            self._descriptor = held
+            self._vfs._admit(self)
+        held.used = True
+        return held
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+        return os.fstat(self._hold().fd).st_size
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read up to `size` bytes at `position`."""
+        held = self._hold()
+        data = os.pread(held.fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(held.fd, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill a buffer with what stands at `position`; returns how many bytes."""
+        held, got = self._hold(), 0
+        while got < len(buffer) and (more := os.preadv(held.fd, [buffer[got:]], position + got)):
+            got += more
+        return got
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """Write all of `data` at `position`, or raise OSError."""
+        held = self._hold()
+        held.dirty = True
+        size = len(data)
+        written = os.pwrite(held.fd, data, position) if size <= _WRITE_BYTES else 0
+        while written < size:
+            at = position + written
+            end = min(size, written + _WRITE_BYTES - at % _WRITE_BYTES)
+            more = os.pwrite(held.fd, memoryview(data)[written:end], at)
+            if more == 0:
+                raise OSError(errno.EIO, "a write made no progress", self.path)
+            written += more
+
+    def truncate(self, size: int) -> None:
+        """Make the file `size` bytes long."""
+        held = self._hold()
+        held.dirty = True
+        os.ftruncate(held.fd, size)
+
+    def sync(self) -> None:
+        """Bring data and length to stable storage."""
+        held = self._hold()
+        held.dirty = False
+        if _DARWIN:  # fdatasync leaves it in the drive's cache there
+            fcntl.fcntl(held.fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined]
+        else:
+            os.fdatasync(held.fd)
+
+    def let_go(self, size: int, position: int) -> None:
+        """Begin to write out what is not on the disk yet, and forget what is."""
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._hold().fd, position, size, os.POSIX_FADV_DONTNEED)
+
+    def view(self, size: int) -> memoryview:
+        """Map the first `size` bytes."""
+        if size == 0:
+            return memoryview(b"")
+        import pyarrow as pa  # here, since it is slow to import and not everybody maps
+
+        # Not `mmap`, which keeps a duplicate of the descriptor as long as the map lives. Arrow's
+        # buffers hold the map alone. Through the descriptor: the file may have lost its name.
+        held = self._hold()
+        with pa.memory_map(_DESCRIPTOR_PATH.format(held.fd)) as mapped:
+            view = memoryview(mapped.read_buffer(size))
+        if len(view) < size:
+            raise ValueError(f"a view of {size} bytes is longer than {self.path}")
+        return view
+
+    def allocate(self, size: int) -> None:
+        """Take room on the disk for the first `size` bytes."""
+        held = self._hold()
+        held.dirty = True
+        if not hasattr(os, "posix_fallocate"):  # macOS
+            raise OSError(errno.ENOTSUP, "the system cannot allocate files", self.path)
+        try:
+            os.posix_fallocate(held.fd, 0, size)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from None
+
+    def shared_map(self, size: int) -> OsMap:
+        """Map the first `size` bytes, to read and to write."""
+        return OsMap(self._hold().fd, size)
+
+    def next_data(self, position: int) -> int | None:
+        """Return the first position >= `position` that may hold data."""
+        fd = self._hold().fd
+        try:
+            return os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            return position  # a file system without holes
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        held, self._descriptor = self._descriptor, None
+        if held is not None and self._identity is None:
+            self._identity = _identity_of(held.fd)
+
+    def is_current(self) -> bool:
+        """Whether its name still leads to this file."""
+        held = self._descriptor
+        if self._identity is None and held is not None:
+            self._identity = _identity_of(held.fd)
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return False
+        return self._identity == (status.st_dev, status.st_ino)
+
+    def moved_to(self, path: str) -> None:
+        """Take note of a renaming."""
+        self.path = path
+
+    @property
+    def descriptor(self) -> _Descriptor | None:
+        """The descriptor while it is open; for the pool only."""
+        return self._descriptor
+
+
+class OsLock:
+    """A lock on a file; `lockf` on byte 0 excludes a real broker, `flock` does not (D9).
+
+    A name can be removed or replaced while its file is locked, and the next process would lock
+    another file. So the directory is locked too, where the system can (NFS cannot), and the name
+    is compared with the locked file, here and by `is_current`.
+    """
+
+    def __init__(self, path: str, kind: str, note: str = "") -> None:
+        self._pid, self._path = os.getpid(), path
+        self._fd = self._directory = -1
+        try:
+            for _ in range(_LOCK_ATTEMPTS):
+                self._fd = _locked_file(path, kind)
+                if self.is_current():
+                    break
+                os.close(self._fd)  # it was replaced between the opening and the locking
+                self._fd = -1
+            else:
+                raise BlockingIOError(
+                    errno.EAGAIN, "the lock file is replaced again and again", path
+                )
+            self._directory = _locked_directory(os.path.dirname(path) or ".")
+        except BaseException:
+            self._close()
+            raise
+        _held_locks.add(self)
+        if note:
+            _write_note(note)
+
+    def is_current(self) -> bool:
+        """Whether the name still leads to the file that is locked."""
+        try:
+            status = os.stat(self._path, follow_symlinks=False)
+        except OSError:
+            return False
+        return self._fd >= 0 and _identity_of(self._fd) == (status.st_dev, status.st_ino)
+
+    def release(self) -> None:
+        """Give it back, unless this process is a fork of the one that took it."""
+        if os.getpid() == self._pid:
+            for fd in (self._directory, self._fd):
+                if fd >= 0:
+                    with contextlib.suppress(OSError):  # a child may have a copy of it
+                        fcntl.flock(fd, fcntl.LOCK_UN)
+            self._close()
+        self._fd = self._directory = -1
+
+    def _close(self) -> None:
+        for fd in (self._directory, self._fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._directory = -1
+
+
+_held_locks: weakref.WeakSet[OsLock] = weakref.WeakSet()
+_LOCK_ATTEMPTS = 10
+
+
+def _close_in_child() -> None:
+    """Close a parent's locks: a child's copies would hold them after the parent has ended."""
+    for lock in list(_held_locks):
+        lock._close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _locked_file(path: str, kind: str) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        if kind == "lockf":
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        else:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno == errno.EACCES:  # lockf's other word for it
+            raise BlockingIOError(error.errno, error.strerror, path) from None
+        raise
+    return fd
+
+
+def _locked_directory(path: str) -> int:
+    """Lock a directory; returns -1 where the file system cannot."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise
+    except OSError:
+        os.close(fd)
+        return -1
+    return fd
+
+
+def _write_note(path: str) -> None:
+    """Note which process holds a lock, for the message to those who are refused; not synced."""
+    note = {"pid": os.getpid(), "host": platform.node(), "since_ms": time.time_ns() // 1_000_000}
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            data = json.dumps(note).encode()
+            os.pwrite(fd, data, 0)
+            os.ftruncate(fd, len(data))
+        finally:
+            os.close(fd)
+
+
+def lock_holder(path: str) -> str:
+    """Return which process noted that it holds a lock; "" if that is not known, or it has ended."""
+    try:
+        found = json.loads(Path(path).read_bytes())
+        pid, host, since_ms = int(found["pid"]), str(found["host"]), int(found["since_ms"])
+        since = datetime.fromtimestamp(since_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return ""
+    if host == platform.node() and pid != os.getpid():
+        try:
+            os.kill(pid, 0)
+        except PermissionError:
+            pass  # another user's process, which is there
+        except (OSError, OverflowError):
+            return ""
+    return f"process {pid} on {host!r} since {since}"
+
+
+@functools.cache
+def _syncfs() -> Callable[[int], int] | None:
+    """Return the system's `syncfs`; None if there is none that reports what was not written."""
+    if platform.system() != "Linux" or not _reports_errors(platform.release()):
+        return None
+    import ctypes  # here, since few stores need it
+
+    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+
+
+def _reports_errors(release: str) -> bool:
+    """Whether `syncfs` of this Linux fails when a file could not be written (since 5.8)."""
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (5, 8)
+
+
+class OsFileSystem:
+    """The file system that holds a directory; made by `OsVfs.file_system`.
+
+    The descriptor is held because `syncfs` reports what the system failed to write since it was
+    opened; earlier failures only if no other process was told of them. Where there is no such call
+    each file below the directory is synced instead.
+    """
+
+    def __init__(self, vfs: OsVfs, directory: str) -> None:
+        self._vfs, self._directory = vfs, directory
+        self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync(self) -> None:
+        """Bring everything that any process wrote to it to stable storage."""
+        syncfs = _syncfs()
+        if syncfs is None:
+            self._sync_below(self._directory)
+        elif syncfs(self._fd) != 0:
+            import ctypes
+
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), self._directory)
+
+    def _sync_below(self, directory: str) -> None:
+        for name, is_directory, _ in self._vfs.entries(directory):
+            path = f"{directory}/{name}"
+            if is_directory:
+                self._sync_below(path)
+                continue
+            try:
+                file = self._vfs.open(path, writable=False)
+            except FileNotFoundError:
+                continue  # removed since it was listed
+            file.sync()
+            file.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._vfs.sync_directory(directory)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
+class OsVfs:
+    """The file system of the machine (Linux; macOS as far as it goes)."""
+
+    def __init__(self, descriptors_max: int | None = None) -> None:
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._descriptors_max = min(descriptors_max or DESCRIPTORS_MAX, max(16, allowed * 3 // 4))
+        self._lock = threading.Lock()
+        #: Weak: a file that is no longer used, a removed one above all, gives its descriptor back.
+        self._pool: deque[weakref.ref[OsFile]] = deque()
+
+    def _admit(self, file: OsFile) -> None:
+        """Count a newly opened file; close one that has been idle if there are too many.
+
+        A second chance for those that were used since the last look, or have writes that no
+        sync has confirmed; looks at a few only, so that it costs the same with any number.
+        """
+        with self._lock:
+            pool = self._pool
+            pool.append(weakref.ref(file))
+            looks = LOOKS_MAX
+            while len(pool) > self._descriptors_max:
+                oldest = (reference := pool.popleft())()
+                held = None if oldest is None else oldest.descriptor
+                if oldest is None or held is None:
+                    continue
+                looks -= 1
+                if looks > 0 and (held.used or held.dirty):
+                    held.used = False
+                    pool.append(reference)
+                else:
+                    # A write error that no descriptor has reported is reported to the next one
+                    # that is opened (Linux, since 4.13), so even a dirty file may be closed.
+                    oldest.close()
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
+        """Open a file; with `create` it must not exist yet."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return OsFile(self, path, os.open(path, flags, 0o644), writable)
+
+    def entries(self, directory: str) -> list[tuple[str, bool, int]]:
+        """List (name, is a directory, size), sorted by name; empty if it is missing."""
+        try:
+            with os.scandir(directory) as scan:
+                return sorted(self._rows(scan))
+        except FileNotFoundError:
+            return []
+
+    @staticmethod
+    def _rows(scan: Iterator[os.DirEntry[str]]) -> Iterator[tuple[str, bool, int]]:
+        for entry in scan:
+            if entry.is_dir():
+                yield entry.name, True, 0
+            elif entry.is_file():
+                try:
+                    size = entry.stat().st_size
+                except FileNotFoundError:
+                    continue  # removed since it was listed
+                yield entry.name, False, size
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory is there."""
+        return os.path.exists(path)
+
+    def make_directories(self, path: str) -> None:
+        """Create a directory and its parents."""
+        # Not os.makedirs, which looks at every parent before it makes anything.
+        try:
+            os.mkdir(path)
+        except FileNotFoundError:
+            os.makedirs(path, exist_ok=True)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file over another, atomically."""
+        os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name, atomically."""
+        os.link(source, target)
+
+    def remove(self, path: str) -> None:
+        """Unlink a file."""
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def modified_ms(self, path: str) -> int:
+        """Last modification, ms since the epoch."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def read_file(self, path: str) -> bytes:
+        """Read a whole small file."""
+        return Path(path).read_bytes()
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """Write a small file whole or not at all."""
+        temporary = f"{path}.tmp"
+        # A new file, never what a link of that name leads to.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(temporary, flags, 0o644), "wb", buffering=0) as file:
+            if file.write(data) < len(data):
+                raise OSError(errno.ENOSPC, "not all of it was written", temporary)
+            if sync:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+    def lock(self, path: str, *, kind: str, note: str = "") -> OsLock:
+        """Take the lock of a file; BlockingIOError if somebody has it."""
+        return OsLock(path, kind, note)
+
+    def lock_holder(self, note: str) -> str:
+        """Return which process holds a lock, by what it noted; "" if that is not known."""
+        return lock_holder(note)
+
+    def file_system(self, directory: str) -> OsFileSystem:
+        """Return the file system that holds a directory."""
+        return OsFileSystem(self, directory)
+
+    def boot_id(self) -> str:
+        """Identify this boot of the machine."""
+        return _boot_id(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _boot_id(pid: int) -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux: every process is a boot, so only what is synced is trusted
+        return f"pid-{pid}"

@@ -1,0 +1,152 @@
+"""Modules under the paths that they had before the rooms: for one release, with a warning."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+#: Old and new path of each module of the engine, below the package.
+ENGINE = """
+accepted offline.accepted
+adoption shard.adoption
+attributes record.attributes
+bulk_loads store.bulk_loads
+cache_formats segments.cache_formats
+check offline.check
+checkpoint segments.checkpoint
+chosen_shards journal.chosen_shards
+columns record.columns
+commit_records staging.commit_records
+decode record.decode
+digest_check offline.digest_check
+double_buffer shard.double_buffer
+dump offline.dump
+entry_rows reading.entry_rows
+entry_sources reading.entry_sources
+evidence record.evidence
+file_store segments.file_store
+filenames record.names
+findings offline.findings
+formats record.layouts
+found_records record.locate
+get_messages reading.tubemq_reads
+group_commit core.group_commit
+housekeeping store.housekeeping
+index_caches segments.index_caches
+index_lists segments.lookup
+index_rebuild offline.index_rebuild
+ingest record.ingest
+inspection segments.inspection
+job_files staging.job_files
+job_ids staging.job_ids
+job_recovery staging.roll_forward
+journal_overlay journal.journal_overlay
+journalled journal.journalled
+journalled_shard shard.journalled_shard
+kernels core.kernels
+layout core.layout
+leases store.leases
+left_messages journal.left_messages
+manager store.manager
+many_topics store.many_topics
+mem_store shard.mem_store
+memory_pool core.memory_pool
+message_store shard.message_store
+open_shards store.shards
+open_topics store.open_topics
+os_vfs core.local_files
+partition_index segments.postings
+partition_totals segments.partition_totals
+payload_columns record.payloads
+pending_batches journal.pending_batches
+placing staging.placing
+positions reading.positions
+publish store.publish
+quarantine core.quarantine
+read_path reading.view
+reconcile segments.reconcile
+record_search record.search
+records record.records
+recovery segments.recovery
+redo journal.redo
+removal segments.removal
+repair offline.repair
+retention store.retention
+root_journal journal.root_journal
+segment segments.segment
+segment_digests segments.digests
+segment_list segments.segment_list
+selection reading.selection
+selection_many reading.selection_many
+shard_bytes segments.shard_bytes
+shard_files segments.listing
+shard_reader shard.reader
+shard_repair offline.shard_repair
+shard_sync shard.shard_sync
+sound_rows offline.sound_rows
+state_check offline.own_files
+state_files record.state_files
+state_repair offline.own_repair
+statistics core.statistics
+store_directory store.directory
+task_staging staging.task_staging
+time_index segments.times
+topic store.topic
+topic_reads store.topic_reads
+topic_registry store.topics
+topic_settings store.topic_settings
+topic_shards store.topic_shards
+trash segments.trash
+verdicts segments.verdicts
+vfs core.vfs
+workers shard.workers
+"""
+
+
+class OldPaths(MetaPathFinder, Loader):
+    """Finds the modules of one package under their old paths; asked after all other finders."""
+
+    def __init__(self, package: str, moved: str) -> None:
+        self._package, self._moved = package + ".", moved
+        self._table: dict[str, str] | None = None
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return a spec for an old path, None for any other name."""
+        if not fullname.startswith(self._package):
+            return None
+        if self._table is None:
+            pairs = (line.split() for line in self._moved.split("\n") if line)
+            self._table = {self._package + old: self._package + new for old, new in pairs}
+        return ModuleSpec(fullname, self) if fullname in self._table else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module itself, so that its classes are the same under both paths."""
+        assert self._table is not None
+        new = self._table[spec.name]
+        warnings.warn(
+            f"{spec.name} is now {new}; the old path goes with the next release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        module = importlib.import_module(new)
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own spec back: the import system has set that of the old path."""
+        spec = module.__spec__
+        assert spec is not None
+        if spec.loader is self:
+            module.__spec__ = spec.loader_state
+
+
+def keep(package: str, moved: str) -> None:
+    """Have a package's modules found under their old paths, too."""
+    sys.meta_path.append(OldPaths(package, moved))

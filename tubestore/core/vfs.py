@@ -1,0 +1,191 @@
+"""The only door to the disk. Everything above asks here, so that a test can stand in the doorway.
+
+Always true:
+- a write is positional and whole: all bytes are there or an `OSError` was raised;
+- descriptors come from one bounded pool a vfs: a file that has not been used for a
+  while is closed behind its back and opened again when it is needed, so ten thousand
+  shards do not need ten thousand descriptors (D8);
+- a view stays valid after close and unlink: the map belongs to whoever holds it and
+  is never closed by hand (D10).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from tubestore.core.layout import Buffer
+from tubestore.core.local_files import OsVfs
+from tubestore.errors import StoreLocked
+
+#: Why a store that is open for writing stops to write.
+LOST_LOCK = "the lock file was removed or replaced: another process may write here"
+
+__all__ = [
+    "LOST_LOCK",
+    "OsVfs",
+    "Vfs",
+    "VfsFile",
+    "VfsFileSystem",
+    "VfsLock",
+    "VfsMap",
+    "take_lock",
+]
+
+
+class VfsMap(Protocol):
+    """The first bytes of a file as memory that is shared with it; reads and writes cost no call."""
+
+    def read(self, size: int, position: int) -> bytes:
+        """Read `size` bytes at `position`, both within the map."""
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Write at `position`; a write that would reach over the map's end is a ValueError."""
+
+    def sync(self, start: int, end: int) -> None:
+        """Bring the bytes [start, end) to stable storage (msync); OSError."""
+
+
+class VfsFile(Protocol):
+    """One file, read and written at positions."""
+
+    path: str
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read up to `size` bytes at `position`; fewer only at the end of the file."""
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill a buffer with what stands at `position`; fewer bytes only at the end of the file."""
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """Write all of `data` at `position`, or raise OSError."""
+
+    def truncate(self, size: int) -> None:
+        """Make the file `size` bytes long; growth is a hole that reads as zeros."""
+
+    def sync(self) -> None:
+        """Bring data and length to stable storage (fdatasync)."""
+
+    def let_go(self, size: int, position: int) -> None:
+        """Say that these bytes are not needed soon. A hint: nothing is promised, nothing fails.
+
+        What has not been written to the disk is begun to be, so that a later `sync` need not wait
+        for all of it; what has been may leave the machine's memory, which is free for others then.
+        """
+
+    def view(self, size: int) -> memoryview:
+        """Map the first `size` bytes, which are there; read-only, valid as long as it is held."""
+
+    def allocate(self, size: int) -> None:
+        """Take room on the disk for the first `size` bytes, the least length from then on; OSError.
+
+        What was written stays, what was not reads as zeros. A map of less than that may be
+        written to without the disk running full in the middle, which would kill the process.
+        """
+
+    def shared_map(self, size: int) -> VfsMap:
+        """Map the first `size` bytes, which are allocated, to read and to write."""
+
+    def next_data(self, position: int) -> int | None:
+        """Return the first position >= `position` that may hold data, None if only holes follow."""
+
+    def close(self) -> None:
+        """Give the descriptor back; the object opens it again when it is used again.
+
+        FileNotFoundError then, if its name has gone or belongs to another file.
+        """
+
+    def is_current(self) -> bool:
+        """Whether its name still leads to this file, and not to none or another one."""
+
+    def moved_to(self, path: str) -> None:
+        """Take note of a renaming: the name under which it is opened again."""
+
+
+class VfsLock(Protocol):
+    """An operating system's lock on a file, held until `release`."""
+
+    def is_current(self) -> bool:
+        """Whether the lock file's name still leads to the file that is locked."""
+
+    def release(self) -> None:
+        """Give it back; harmless when repeated."""
+
+
+class VfsFileSystem(Protocol):
+    """The file system that holds a directory, watched for write errors until `close`."""
+
+    def sync(self) -> None:
+        """Bring everything that any process wrote to it to stable storage; OSError.
+
+        Also for what the system failed to write since this was made, as far as it reports that.
+        """
+
+    def close(self) -> None:
+        """Give the descriptor back; harmless when repeated."""
+
+
+@runtime_checkable
+class Vfs(Protocol):
+    """What the store asks of a file system."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> VfsFile:
+        """Open a file; with `create` it must not exist yet."""
+
+    def entries(self, directory: str) -> list[tuple[str, bool, int]]:
+        """List (name, is a directory, size) of a directory, sorted; empty if it is missing."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory is there."""
+
+    def make_directories(self, path: str) -> None:
+        """Create a directory and its parents; harmless if it is there."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file over another, atomically."""
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name, atomically; FileExistsError if the name is taken."""
+
+    def remove(self, path: str) -> None:
+        """Unlink a file."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; OSError if something is in it."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+
+    def modified_ms(self, path: str) -> int:
+        """Last modification, ms since the epoch."""
+
+    def read_file(self, path: str) -> bytes:
+        """Read a whole small file; FileNotFoundError if it is missing."""
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """Write a small file whole or not at all (a new file and a rename)."""
+
+    def lock(self, path: str, *, kind: str, note: str = "") -> VfsLock:
+        """Take the lock "flock" or "lockf" (byte 0) of a file, made if missing; BlockingIOError.
+
+        `note`: the file that takes which process holds it.
+        """
+
+    def lock_holder(self, note: str) -> str:
+        """Return which process holds a lock, by what it noted; "" if that is not known."""
+
+    def file_system(self, directory: str) -> VfsFileSystem:
+        """Return the file system that holds a directory."""
+
+    def boot_id(self) -> str:
+        """Identify this boot of the machine: the page cache lives as long as it (D2)."""
+
+
+def take_lock(vfs: Vfs, path: str, *, kind: str, root: str, note: str) -> VfsLock:
+    """Take the lock of the one writer of a root; StoreLocked, which names the holder."""
+    try:
+        return vfs.lock(path, kind=kind, note=note)
+    except BlockingIOError as error:
+        raise StoreLocked(root, vfs.lock_holder(note)) from error

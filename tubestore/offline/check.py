@@ -1,0 +1,224 @@
+"""Look for damage in a store, without opening it, without a lock and without writing a byte.
+
+    for finding in check("data"):
+        print(finding.path, finding.position, finding.reason, finding.message)
+
+Verified is everything that files can show: names and lengths, that segments touch, that every
+entry and its record say the same, checksums, that every byte of data has an entry; the files in
+`.tubestore/`, and jobs that are half published. What only a digest can show (a bit of a
+sender's address, say) is found in sealed files that this package has written.
+
+A store that is being written has bytes in flight at its ends. They are told from damage by
+looking again: what has moved or gone after a while is none (DESIGN.md D9).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.offline.digest_check import check_digests
+from tubestore.offline.findings import REASONS, Finding
+from tubestore.offline.own_files import check_caches, check_state, known_holes
+from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX, segment_name
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES, NEVER_SYNCED
+from tubestore.segments.inspection import walk
+from tubestore.segments.listing import ShardFiles, StoredFile, find_shards, list_shard
+from tubestore.segments.verdicts import Reason
+
+__all__ = ["REASONS", "Finding", "Reason", "check"]
+
+#: How often and after how many seconds what is found at the end of a stream is looked at again.
+_LOOKS = 4
+_PAUSE = 0.1
+_OF_INDEX = {Reason.BAD_ENTRY, Reason.ENTRY_DIFFERS, Reason.OWN_OFFSET, Reason.MISSING}
+#: What a lost sector is found as.
+_LOST = {
+    Reason.BAD_ENTRY,
+    Reason.MISSING,
+    Reason.BAD_RECORD,
+    Reason.BAD_CHECKSUM,
+    Reason.UNREFERENCED,
+}
+#: Next to each other in a file, these are one finding.
+_JOINED = {*_OF_INDEX, Reason.UNINDEXED}
+
+
+def check(
+    root: str | os.PathLike[str],
+    *,
+    topic: str | None = None,
+    store_id: int | None = None,
+    vfs: Vfs | None = None,
+    is_written: Callable[[], bool] | None = None,
+    wait: Callable[[float], None] = time.sleep,
+    watch: Callable[[int, int], None] | None = None,
+) -> Iterator[Finding]:
+    """Go through a store and yield what is wrong, shard by shard, in the order of the index.
+
+    `is_written` says whether a writer has the store open, if that can be known: what stands at
+    the ends of its files is then not reported. `watch` is told how many shards of all are done.
+    NotAStore if there is no store at `root`.
+    """
+    root, vfs = os.fspath(root), vfs or OsVfs()
+    shards = find_shards(root, vfs, topic=topic, store_id=store_id, with_pending=True)
+    yield from check_state(vfs, root, is_written or (lambda: False))
+    unsettled = []
+    for number, shard in enumerate(shards):
+        if watch is not None:
+            watch(number, len(shards))
+        seen = _Seen(vfs, root, shard)
+        if seen.findings and (any(f.at_end for f in seen.findings) or seen.has_moved()):
+            unsettled.append(seen)
+        else:
+            yield from seen.findings
+    for _ in range(_LOOKS if unsettled else 0):
+        wait(_PAUSE)
+        for seen in unsettled:
+            seen.look_again()
+    for seen in unsettled:
+        # What was there all the time is damage; at the end, only if no writer is at work.
+        yield from (f for f in seen.findings if not (f.at_end and is_written and is_written()))
+
+
+class _Seen:
+    """A shard's findings, and what its files were when it was looked at."""
+
+    def __init__(self, vfs: Vfs, root: str, shard: ShardFiles) -> None:
+        self._vfs, self._root, self._shard = vfs, root, shard
+        self._times = _modified(vfs, shard)
+        self.findings = _look(vfs, shard)
+
+        self._stale = False
+
+    def has_moved(self) -> bool:
+        """Whether a file was written, added or removed since the last look."""
+        known = self._shard
+        again = list_shard(self._vfs, self._root, known.topic, known.store_id, with_pending=True)
+        times = _modified(self._vfs, again)
+        self._stale |= (again, times) != (self._shard, self._times)
+        self._shard, self._times = again, times
+        return self._stale
+
+    def look_again(self) -> None:
+        """Keep the findings that are still there."""
+        if self.findings and self.has_moved():
+            known = {f.identity for f in self.findings}
+            self.findings = [f for f in _look(self._vfs, self._shard) if f.identity in known]
+            self._stale = False
+
+
+def _modified(vfs: Vfs, shard: ShardFiles) -> list[int]:
+    try:
+        return [vfs.modified_ms(file.path) for file in (*shard.index, *shard.data)]
+    except FileNotFoundError:
+        return []  # it went away since the listing
+
+
+def _look(vfs: Vfs, shard: ShardFiles) -> list[Finding]:
+    """Return what is wrong with a shard's files as they were listed."""
+    findings = [
+        *(Finding(path, 0, Reason.FOREIGN_NAME, f"{size} bytes") for path, size in shard.strays),
+        *_check_names(shard.index, INDEX_SUFFIX),
+        *_check_names(shard.data, DATA_SUFFIX),
+        *_check_lengths(shard.index),
+        *check_caches(vfs, shard),
+    ]
+    try:
+        walked = list(_merged(_findings_of(vfs, shard)))
+        findings += walked
+        findings += (f for f in check_digests(vfs, shard) if not _is_told(f, walked))
+    except OSError as error:
+        path = error.filename or shard.directory
+        findings.append(Finding(str(path), 0, Reason.UNREADABLE, error.strerror or repr(error)))
+    return findings
+
+
+def _is_told(finding: Finding, others: list[Finding]) -> bool:
+    """Whether damage that was found in a block is why its digest differs."""
+    block = finding.position // DIGEST_BLOCK_BYTES
+    return finding.reason is Reason.DIGEST_DIFFERS and any(
+        (f.path, f.position // DIGEST_BLOCK_BYTES, f.severity) == (finding.path, block, "error")
+        for f in others
+    )
+
+
+def _check_names(files: tuple[StoredFile, ...], suffix: str) -> Iterator[Finding]:
+    for file in files:
+        if not (file.final or file.path).endswith(segment_name(file.start, suffix)):
+            text = f"usual is {segment_name(file.start, suffix)}"
+            yield Finding(file.path, 0, Reason.NAME_FORM, text)
+    end = files[0].start if files else 0
+    for file in files:
+        if file.start != end:
+            reason = Reason.GAP if file.start > end else Reason.OVERLAP
+            text = f"it starts at {file.start}, what is before ends at {end}"
+            yield Finding(file.path, 0, reason, text)
+        end = max(end, file.end)
+
+
+def _check_lengths(files: tuple[StoredFile, ...]) -> Iterator[Finding]:
+    for file in files:
+        rest = file.size % ENTRY_SIZE
+        if rest:
+            text = f"the last {rest} bytes are a part of an entry of {ENTRY_SIZE}"
+            last = file is files[-1]
+            yield Finding(file.path, file.size - rest, Reason.PARTIAL_ENTRY, text, at_end=last)
+
+
+def _findings_of(vfs: Vfs, shard: ShardFiles) -> Iterator[tuple[Finding, int, int]]:
+    """Go through the walk's verdicts: (finding, its rows, its bytes in the file)."""
+    index_end = shard.index[-1].end // ENTRY_SIZE * ENTRY_SIZE if shard.index else 0
+    holes = known_holes(vfs, shard)
+    covered = shard.data[0].start if shard.data else 0
+    for stretch in walk(vfs, shard):
+        place = stretch.data_offset if stretch.data_size else covered
+        covered = max(covered, stretch.data_offset + stretch.data_size)
+        if stretch.verdict is None:
+            continue
+        reason, message = stretch.verdict, stretch.message
+        if reason in _LOST and any(start <= place < end for start, end in holes):
+            reason, message = Reason.NEVER_SYNCED, f"{reason}: {message}{NEVER_SYNCED}"
+        of_index = stretch.verdict in _OF_INDEX and not stretch.in_record
+        offset = stretch.index_offset if of_index else stretch.data_offset
+        file = _holder(shard.index if of_index else shard.data, offset)
+        at_end = stretch.index_offset >= index_end and not of_index
+        found = Finding(file.path, offset - file.start, reason, message, at_end=at_end)
+        length = ENTRY_SIZE * len(stretch.entries) if of_index else stretch.data_size
+        yield found, len(stretch.entries), length
+
+
+def _holder(files: tuple[StoredFile, ...], offset: int) -> StoredFile:
+    """Return the file that an offset was found in."""
+    return next(file for file in reversed(files) if file.start <= offset)
+
+
+def _merged(findings: Iterable[tuple[Finding, int, int]]) -> Iterator[Finding]:
+    """Join findings of the same kind in rows next to each other: one line, with their number."""
+    first: Finding | None = None
+    rows, end = 0, 0
+    for finding, count, length in findings:
+        same = first is not None and (first.path, first.reason) == (finding.path, finding.reason)
+        if same and finding.reason in _JOINED and finding.position == end:
+            rows += count
+        else:
+            if first is not None:
+                yield _counted(first, rows)
+            first, rows = finding, count
+        end = finding.position + length
+    if first is not None:
+        yield _counted(first, rows)
+
+
+def _counted(finding: Finding, rows: int) -> Finding:
+    if finding.reason is Reason.UNINDEXED:
+        text = f"{rows} intact records without index entries"
+    elif rows > 1:
+        text = f"{rows} in a row; the first: {finding.message}"
+    else:
+        return finding
+    return replace(finding, message=text)

@@ -1,0 +1,233 @@
+"""Look at what is ours in a store: state files, jobs that are half published, caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from os.path import basename, splitext
+
+import xxhash
+
+from tubestore.core.layout import Layout
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import Vfs
+from tubestore.errors import NotAStore
+from tubestore.journal.root_journal import read_journal
+from tubestore.offline.findings import Finding
+from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.record.names import (
+    CHECKPOINT_FILE,
+    INDEX_DIRECTORY,
+    INDEX_SUFFIX,
+    JOBS_FILE,
+    JOURNAL_FILE,
+    PUBLISHED_FILE,
+    STORE_FILE,
+    TOPICS_FILE,
+    parse_segment_name,
+)
+from tubestore.record.state_files import BadState, state_trouble
+from tubestore.segments.cache_formats import (
+    CHECKPOINT_DIGEST_BYTES,
+    NEVER_SYNCED,
+    SEGMENT_CACHES,
+    Checkpoint,
+    signed,
+)
+from tubestore.segments.listing import ShardFiles, StoredFile
+from tubestore.segments.verdicts import Reason
+from tubestore.staging.commit_records import CommitRecords
+from tubestore.staging.roll_forward import places_of
+
+#: How much of a file is digested at once.
+_STEP_BYTES = 1 << 20
+
+
+def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
+    """Look at the files that a store cannot be opened without, and at unfinished jobs."""
+    for name in (STORE_FILE, TOPICS_FILE, PUBLISHED_FILE, JOBS_FILE):
+        path = join(root, OWN_DIRECTORY, name)
+        trouble = trouble_of(vfs, path)
+        if trouble is not None:
+            yield Finding(path, 0, Reason.BAD_STATE, str(trouble))
+    try:
+        CommitRecords(vfs, root).ids()
+    except (NotAStore, OSError) as error:
+        path = join(root, OWN_DIRECTORY, JOBS_FILE)
+        if trouble_of(vfs, path) is None:  # else it is reported
+            yield Finding(path, 0, Reason.BAD_STATE, str(error))
+    yield from _check_job(vfs, root, is_written)
+    yield from _check_journal(vfs, root, is_written)
+
+
+def trouble_of(vfs: Vfs, path: str) -> BadState | None:
+    """Return what is wrong with a state file; None if it is valid, or not there."""
+    try:
+        return state_trouble(basename(path), vfs.read_file(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return BadState(f"cannot be read: {error.strerror or error!r}")
+
+
+def _check_job(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
+    """Report a job that is recorded and not finished, unless a writer is about to finish it."""
+    records = CommitRecords(vfs, root)
+    try:
+        record = records.pending()
+        if record is None or is_written():
+            return
+        path = records.path(record.number)
+        places = places_of(vfs, root, record)
+        if records.pending() is None:
+            return  # it was finished meanwhile
+    except NotAStore as error:
+        if PUBLISHED_FILE not in str(error):  # reported already
+            yield Finding(records.directory, 0, Reason.BAD_STATE, error.reason)
+        return
+    staged = sum(place.is_staged for place in places)
+    text = f"job {record.job_id!r}: {staged} of {len(places)} files are not in their place yet"
+    obstacle = next((place.obstacle for place in places if place.obstacle), None)
+    text += f"; it cannot go on: {obstacle}" if obstacle else "; opening for writing finishes it"
+    yield Finding(path, 0, Reason.HALF_PUBLISHED, text)
+
+
+def _check_journal(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
+    """Report messages that only the journal has, unless a writer is at work."""
+    path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
+    try:
+        lacking = only_in_journal(vfs, root)
+        left = read_journal(vfs, root)
+    except OSError as error:
+        yield Finding(path, 0, Reason.UNREADABLE, error.strerror or repr(error))
+        return
+    for damage in left.damages if left is not None else ():
+        yield Finding(path, damage.position, Reason.JOURNAL_DAMAGED, damage.reason)
+    if lacking and not is_written():
+        count = sum(lacking.values())
+        text = f"{count} messages of {len(lacking)} shards are in the journal and not in the shards"
+        yield Finding(path, 0, Reason.JOURNAL, f"{text}; opening for writing puts them there")
+
+
+def only_in_journal(vfs: Vfs, root: str) -> dict[str, int]:
+    """Return how many messages the journal has that are not in the files yet, by shard."""
+    ends: dict[str, int] = {}
+    lacking: dict[str, int] = {}
+    left = read_journal(vfs, root)
+    for part in left.parts if left is not None else ():
+        if part.lost:
+            continue
+        if part.shard not in ends:
+            ends[part.shard] = _index_end(vfs, join(root, part.shard, INDEX_DIRECTORY))
+        end = part.index_start + INDEX_ENTRY.size * len(part.entries)
+        beyond = (end - max(part.index_start, ends[part.shard])) // INDEX_ENTRY.size
+        if beyond > 0:
+            lacking[part.shard] = lacking.get(part.shard, 0) + beyond
+    return lacking
+
+
+def _index_end(vfs: Vfs, directory: str) -> int:
+    """Return the index offset behind the last whole entry of a shard's files."""
+    end = 0
+    for name, is_directory, size in vfs.entries(directory):
+        start = None if is_directory else parse_segment_name(name, INDEX_SUFFIX)
+        if start is not None:
+            end = max(end, start + size // INDEX_ENTRY.size * INDEX_ENTRY.size)
+    return end
+
+
+def check_caches(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
+    """Report caches of a shard that do not describe its files (any more)."""
+    directory = join(shard.directory, OWN_DIRECTORY)
+    for name, is_directory, _ in vfs.entries(directory):
+        path = join(directory, name)
+        trouble = None
+        if is_directory:
+            continue
+        if name == CHECKPOINT_FILE:
+            trouble = _checkpoint_trouble(vfs, path, shard)
+        elif (suffix := splitext(name)[1]) in SEGMENT_CACHES:
+            trouble = _segment_cache_trouble(vfs, path, name, shard, *SEGMENT_CACHES[suffix])
+        if trouble is not None:
+            yield Finding(path, 0, Reason.STALE_CACHE, trouble)
+
+
+def known_holes(vfs: Vfs, shard: ShardFiles) -> list[tuple[int, int]]:
+    """Return what opening kept of the data that a power cut had lost, [from, to) each."""
+    path = join(shard.directory, OWN_DIRECTORY, CHECKPOINT_FILE)
+    try:
+        found = Checkpoint.parse(vfs.read_file(path))
+    except (OSError, ValueError):
+        return []
+    return [(start, end) for start, end, why in found.damages if why.endswith(NEVER_SYNCED)]
+
+
+def _checkpoint_trouble(vfs: Vfs, path: str, shard: ShardFiles) -> str | None:
+    try:
+        found = Checkpoint.parse(vfs.read_file(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {error!r}"
+    for files, end, digest in (
+        (shard.index, found.index_end, found.index_digest),
+        (shard.data, found.data_end, found.data_digest),
+    ):
+        if files and files[0].start >= end:
+            continue  # retention has removed them
+        removed = files and files[0].start >= end  # by retention, with what it was made of
+        if digest and not removed and _digest_before(vfs, files, end) != digest:
+            return f"what it says of the bytes before {end} is not so"
+    return None
+
+
+def _digest_before(vfs: Vfs, files: tuple[StoredFile, ...], end: int) -> str | None:
+    """Digest the last bytes before an offset, as the file is now and not as it was listed."""
+    file = next((f for f in reversed(files) if f.start <= max(0, end - 1)), None)
+    if file is None:
+        return None
+    start = max(file.start, end - CHECKPOINT_DIGEST_BYTES)
+    try:
+        opened = vfs.open(file.path, writable=False)
+    except FileNotFoundError:
+        return None
+    raw = opened.pread(end - start, start - file.start)
+    opened.close()
+    return xxhash.xxh3_64_hexdigest(raw) if len(raw) == end - start else None
+
+
+def _segment_cache_trouble(
+    vfs: Vfs, path: str, name: str, shard: ShardFiles, layout: Layout, magic: int
+) -> str | None:
+    start = name.partition(".")[0]
+    file = next((f for f in shard.index if start.isdigit() and f.start == int(start)), None)
+    if file is None:
+        return "there is no such index file"
+    try:
+        head, _, content_digest = _digested(vfs, path, layout.size)
+        _, size, digest = _digested(vfs, file.path, 0)
+    except OSError:
+        return None  # one of them went away meanwhile, or `unreadable` is reported
+    if len(head) < layout.size:
+        return "shorter than its header"
+    header = layout.unpack_from(head)
+    if (header.magic, header.features) != (magic, 0):
+        return "of another version"
+    if header.content_digest != content_digest:
+        return "its content is damaged"
+    if (header.segment_size, header.segment_digest) != (size, digest):
+        return f"it describes another file than {file.path} is now"
+    return None
+
+
+def _digested(vfs: Vfs, path: str, head_size: int) -> tuple[bytes, int, int]:
+    """Return a file's first bytes, and size and digest of the others, which are not held."""
+    file = vfs.open(path, writable=False)
+    try:
+        head = file.pread(head_size, 0)
+        digest, position = xxhash.xxh3_64(), len(head)
+        while data := file.pread(_STEP_BYTES, position):
+            digest.update(data)
+            position += len(data)
+    finally:
+        file.close()
+    return head, position - len(head), signed(digest.intdigest())

@@ -1,0 +1,96 @@
+"""Repair what is ours in a store: state files, and a job that is half published.
+
+| action | what is done |
+| --- | --- |
+| `finish_job` | the rest of a half-published job's files go to their place |
+| `give_up_job` | they cannot: what is staged is taken out, the rest stays, the id counts |
+| `reset_state` | a file that cannot be read is taken out, and made anew as far as that goes |
+| `leave` | a file of a newer version: another version of this package reads it |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.quarantine import Action, Quarantine
+from tubestore.core.vfs import Vfs
+from tubestore.errors import NotAStore
+from tubestore.offline.own_files import trouble_of
+from tubestore.record.names import JOBS_FILE, PUBLISHED_FILE, STORE_FILE, TOPICS_FILE
+from tubestore.record.state_files import NewerState
+from tubestore.staging.commit_records import CommitRecords
+from tubestore.staging.job_files import CommitRecord, staging_directory
+from tubestore.staging.roll_forward import places_of, recover
+
+_AFTERWARDS = {
+    STORE_FILE: "the store gets a new identity when it is opened",
+    TOPICS_FILE: "settings of topics are learned from their files: give them again",
+    PUBLISHED_FILE: "it is made from the records of jobs",
+    JOBS_FILE: "ids of jobs whose records are gone are forgotten: do not publish those again",
+}
+
+
+def repair_state(vfs: Vfs, root: str, quarantine: Quarantine | None) -> Iterator[Action]:
+    """Do, or without `quarantine` say, what is to be done about the store's own files."""
+    records = CommitRecords(vfs, root)
+    newer, number = False, None
+    for name, afterwards in _AFTERWARDS.items():
+        path = join(root, OWN_DIRECTORY, name)
+        trouble = trouble_of(vfs, path)
+        if trouble is None:
+            continue
+        if isinstance(trouble, NewerState):
+            newer = True
+            yield Action(path, "leave", 0, 0, str(trouble))
+            continue
+        size = len(vfs.read_file(path))
+        if name == PUBLISHED_FILE:
+            number = records.last()
+        if quarantine is not None:
+            quarantine.move(path)
+            if name in (PUBLISHED_FILE, JOBS_FILE):
+                records.restore()
+        yield Action(path, "reset_state", 0, size, f"{trouble}; {afterwards}")
+    if not newer:
+        number = records.finished() + 1 if number is None else number
+        yield from _repair_job(vfs, root, records, number, quarantine)
+
+
+def _repair_job(
+    vfs: Vfs, root: str, records: CommitRecords, number: int, quarantine: Quarantine | None
+) -> Iterator[Action]:
+    path = records.path(number)
+    try:
+        record = records.read(number)
+    except NotAStore as error:
+        size = len(vfs.read_file(path))
+        if quarantine is not None:
+            quarantine.move(path)
+        text = f"{error.reason}; what its job has staged stays"
+        yield Action(path, "reset_state", 0, size, text)
+        return
+    if record is None:
+        return
+    places = places_of(vfs, root, record)
+    staged = [place.move for place in places if place.is_staged]
+    size = sum(move.size for move in staged)
+    obstacle = next((place.obstacle for place in places if place.obstacle), None)
+    text = f"job {record.job_id!r}: {len(staged)} of {len(places)} files are still staged"
+    if obstacle is None:
+        if quarantine is not None:
+            recover(vfs, root)
+        yield Action(path, "finish_job", 0, size, text)
+        return
+    if quarantine is not None:
+        _give_up(vfs, root, records, record, quarantine)
+    yield Action(path, "give_up_job", 0, size, f"{text}; it cannot go on: {obstacle}")
+
+
+def _give_up(
+    vfs: Vfs, root: str, records: CommitRecords, record: CommitRecord, quarantine: Quarantine
+) -> None:
+    staging = staging_directory(root, record.job_id)
+    if vfs.exists(staging):
+        quarantine.move(staging)
+    records.finish(record)

@@ -1,0 +1,219 @@
+"""Repair one shard: names, gaps, torn tails, its index.
+
+| action | what is done |
+| --- | --- |
+| `quarantine_file` | a file that no broker opens, or that overlaps another, is taken out |
+| `fill_gap` | a data file that is gone is replaced by zeros: what lies behind it keeps its place |
+| `cut_data` | bytes behind the last intact record go, whole files too |
+| `rewrite_index` | entries are written from their records, those of lost records go; a new file |
+| `create_index` | the same, where there is no file |
+| `remove_index` | an index file behind the end |
+| `rename` | a segment gets the 20 digits of its start as its name |
+| `remove_cache` | a cache that describes other files |
+| `leave` | nothing mends it: damage with something intact behind it stays, isolated |
+
+Each step leaves a shard from which the next run goes on. Next to read: `apply.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from os.path import dirname
+
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.quarantine import Action, Quarantine
+from tubestore.core.vfs import Vfs
+from tubestore.offline.digest_check import check_digests
+from tubestore.offline.findings import Finding
+from tubestore.offline.index_rebuild import IndexRebuild, NewIndexFile
+from tubestore.offline.own_files import check_caches
+from tubestore.offline.sound_rows import Kept, sound_rows
+from tubestore.record.names import (
+    CHECKPOINT_FILE,
+    DATA_SUFFIX,
+    INDEX_DIRECTORY,
+    INDEX_SUFFIX,
+    REPAIR_SUFFIX,
+    segment_name,
+)
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.segments.digests import digests_path, drop_digests
+from tubestore.segments.listing import ShardFiles, StoredFile, chained
+from tubestore.segments.verdicts import Reason, Stretch
+
+_COPY_BYTES = 8 << 20
+
+
+class ShardRepair:
+    """Repairs a shard as it was listed; without `quarantine` it only says what it would do."""
+
+    def __init__(self, vfs: Vfs, shard: ShardFiles, quarantine: Quarantine | None) -> None:
+        self._vfs, self._listed, self._quarantine = vfs, shard, quarantine
+        self._index_directory = join(shard.directory, INDEX_DIRECTORY)
+
+    def run(self) -> Iterator[Action]:
+        """Do, or say, everything in its order."""
+        vfs, shard = self._vfs, self._listed
+        if self._quarantine is not None:
+            self._remove_leftovers()
+        index, other_index = chained(shard.index)
+        data, other_data = chained(shard.data)
+        shard = replace(shard, index=index, data=data)
+        for path, size in (*shard.strays, *((f.path, f.size) for f in (*other_index, *other_data))):
+            text = "a name or a place that no other file leaves room for"
+            yield self._take_out(path, "quarantine_file", size, text)
+        digests = list(check_digests(vfs, shard))
+        misplaced = [f for f in index if (f.start - index[0].start) % ENTRY_SIZE]
+        if misplaced:
+            text = f"it starts at {misplaced[0].start}, inside an entry; the index stays as it is"
+            yield Action(misplaced[0].path, "leave", 0, 0, text)
+            return
+        kept = Kept()
+        rebuild = IndexRebuild(vfs, shard, write=self._quarantine is not None)
+        for offset, entries in sound_rows(vfs, shard, kept):
+            rebuild.put(offset, entries)
+        changed, surplus = rebuild.finish(kept.index_end)
+        done = [
+            *self._fill_gaps(shard, kept.data_end),
+            *self._cut_data(shard, kept.data_end),
+            *self._replace_index(changed, surplus, kept.index_end),
+            *self._rename(shard),
+        ]
+        yield from done
+        replaced = {action.path for action in done}
+        digests = [f for f in digests if f.path not in replaced]
+        yield from self._remove_caches(digests, changed=bool(done))
+        for stretch in kept.damage:
+            yield self._left(shard, stretch)
+        for finding in digests:
+            if finding.reason is Reason.DIGEST_DIFFERS:
+                yield Action(finding.path, "leave", finding.position, 0, finding.message)
+
+    # -- what is done ------------------------------------------------------------------------
+
+    def _remove_leftovers(self) -> None:
+        """Remove what an interrupted run has written and not put into its place."""
+        for directory in (self._listed.directory, self._index_directory):
+            for name, is_directory, _ in self._vfs.entries(directory):
+                if not is_directory and name.endswith(REPAIR_SUFFIX):
+                    self._vfs.remove(join(directory, name))
+
+    def _take_out(self, path: str, action: str, size: int, text: str) -> Action:
+        if self._quarantine is not None:
+            self._quarantine.move(path)
+        return Action(path, action, 0, size, text)
+
+    def _fill_gaps(self, shard: ShardFiles, end: int) -> Iterator[Action]:
+        last = 0
+        for number, file in enumerate(shard.data):
+            if number and last < file.start < end:
+                path = join(shard.directory, segment_name(last, DATA_SUFFIX))
+                size = file.start - last
+                if self._quarantine is not None:
+                    self._write_zeros(path, last, size)
+                yield Action(path, "fill_gap", 0, size, f"no file had the data from {last} on")
+            last = file.end
+
+    def _write_zeros(self, path: str, start: int, size: int) -> None:
+        new = self._vfs.open(path + REPAIR_SUFFIX, create=True)
+        new.truncate(size)
+        new.sync()
+        new.close()
+        self._replace(path + REPAIR_SUFFIX, path, start)
+
+    def _replace(self, new: str, path: str, start: int) -> None:
+        """Put a new file into its place; what was known of the old one goes first."""
+        drop_digests(self._vfs, digests_path(path, start))
+        self._put(new, path)
+
+    def _put(self, new: str, path: str) -> None:
+        self._vfs.rename(new, path)
+        self._vfs.sync_directory(dirname(path))
+
+    def _cut_data(self, shard: ShardFiles, end: int) -> Iterator[Action]:
+        sizes = {file.path: file.size for file in self._listed.data}
+        for file in reversed(shard.data):
+            if file.start > end or (file.start == end and file is not shard.data[0]):
+                if file.size or file.start > end:
+                    text = "a whole file behind the last intact record"
+                    yield self._take_out(file.path, "cut_data", file.size, text)
+            elif file.end > end or file.size < sizes[file.path]:
+                kept = min(end, file.end) - file.start
+                if self._quarantine is not None:
+                    self._quarantine.copy(file.path, kept)
+                    self._shorten(file, kept)
+                text = "bytes behind the last intact record"
+                if kept == file.size:
+                    text = "bytes that lie over the file that follows"
+                yield Action(file.path, "cut_data", kept, sizes[file.path] - kept, text)
+
+    def _shorten(self, file: StoredFile, size: int) -> None:
+        path = file.path
+        old = self._vfs.open(path, writable=False)
+        new = self._vfs.open(path + REPAIR_SUFFIX, create=True)
+        for position in range(0, size, _COPY_BYTES):
+            new.pwrite(old.pread(min(_COPY_BYTES, size - position), position), position)
+        new.sync()
+        new.close()
+        old.close()
+        self._replace(path + REPAIR_SUFFIX, path, file.start)
+
+    def _replace_index(
+        self, changed: list[NewIndexFile], surplus: list[StoredFile], end: int
+    ) -> Iterator[Action]:
+        for file in reversed(surplus):
+            if file.size or file.start > end:
+                text = "its entries have no records, and nothing intact follows"
+                yield self._take_out(file.path, "remove_index", file.size, text)
+        for new in changed:
+            if new.written:
+                if new.old is not None and self._quarantine is not None:
+                    self._quarantine.copy(new.final)
+                self._replace(new.written, new.final, new.start)
+            before = new.before
+            entries = f"{new.changed // ENTRY_SIZE} entries are written anew"
+            cut = f"{before - new.size} bytes without records go" if before > new.size else ""
+            text = "; ".join(part for part in (entries if new.changed else "", cut) if part)
+            action = "create_index" if new.old is None else "rewrite_index"
+            size = new.changed or before - new.size
+            yield Action(new.final, action, new.position, size, text)
+
+    def _rename(self, shard: ShardFiles) -> Iterator[Action]:
+        for files, suffix in ((shard.index, INDEX_SUFFIX), (shard.data, DATA_SUFFIX)):
+            for file in files:
+                name = segment_name(file.start, suffix)
+                target = join(dirname(file.path), name)
+                if file.final or target == file.path or not self._vfs.exists(file.path):
+                    continue
+                if self._quarantine is not None:
+                    self._put(file.path, target)
+                yield Action(file.path, "rename", 0, file.size, f"to {name}")
+
+    def _remove_caches(self, digests: list[Finding], *, changed: bool) -> Iterator[Action]:
+        own = join(self._listed.directory, OWN_DIRECTORY)
+        stale = {f.path: f.message for f in check_caches(self._vfs, self._listed)}
+        stale |= {f.path: f.message for f in digests if f.reason is Reason.STALE_CACHE}
+        checkpoint = join(own, CHECKPOINT_FILE)
+        if changed and self._vfs.exists(checkpoint):
+            stale.setdefault(checkpoint, "it describes the files as they were")
+        for path, message in stale.items():
+            if self._quarantine is not None and self._vfs.exists(path):
+                self._vfs.remove(path)
+            yield Action(path, "remove_cache", 0, 0, message)
+        if stale and self._quarantine is not None:
+            self._vfs.sync_directory(own)
+
+    @staticmethod
+    def _left(shard: ShardFiles, stretch: Stretch) -> Action:
+        """Say where damage is that stays."""
+        place = (f for f in shard.data if f.start <= stretch.data_offset < f.end)
+        file = next(place, None)
+        if file is not None and stretch.data_size:
+            position = stretch.data_offset - file.start
+            return Action(file.path, "leave", position, stretch.data_size, stretch.message)
+        holders = [f for f in shard.index if f.start <= stretch.index_offset]
+        path = holders[-1].path if holders else shard.directory
+        position = stretch.index_offset - holders[-1].start if holders else 0
+        size = ENTRY_SIZE * len(stretch.entries)
+        return Action(path, "leave", position, size, stretch.message)

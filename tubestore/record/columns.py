@@ -1,0 +1,90 @@
+"""Which columns of messages a reader wants, and how they are looked at; columns of one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tubestore import messages
+
+Array = np.ndarray[Any, Any]
+
+_FROM_PAYLOAD = {"filter_item", "attributes", "body"}
+#: The columns that the index alone does not know.
+FROM_DATA = {*_FROM_PAYLOAD, "msg_id", "flag", "report_address", "state"}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is read of messages: the columns in their order, and how they are looked at.
+
+    `verify`: compare checksums, and entries with records; `strict`: somebody will ask for the
+    state of every row; `views`: bodies of sealed files are not copied, but shown where they are
+    (`binary_view`).
+    Made by `columns_for`, which knows those that were asked for before.
+    """
+
+    names: tuple[str, ...]
+    verify: bool = False
+    strict: bool = False
+    views: bool = False
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the columns."""
+        return messages.schema_of(self.names, views=self.views)
+
+    @cached_property
+    def wanted(self) -> frozenset[str]:
+        """The columns as a set."""
+        return frozenset(self.names)
+
+    @cached_property
+    def needs_data(self) -> bool:
+        """Whether the index alone does not know them."""
+        return self.strict or not FROM_DATA.isdisjoint(self.names)
+
+    @cached_property
+    def needs_payload(self) -> bool:
+        """Whether the headers alone do not know them."""
+        return not _FROM_PAYLOAD.isdisjoint(self.names)
+
+
+@lru_cache(maxsize=256)
+def columns_for(
+    names: tuple[str, ...], *, verify: bool = False, strict: bool = False, views: bool = False
+) -> Columns:
+    """Return the columns of these names; KeyError for an unknown one."""
+    columns = Columns(names, verify, strict, views)
+    assert columns.schema is not None
+    return columns
+
+
+def integers(kind: pa.DataType, values: Array) -> pa.Array:
+    """Wrap a contiguous array of the kind's own width."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+@lru_cache(maxsize=512)
+def constant(name: str, value: Any, count: int) -> pa.Array:
+    """Return a column with one value (None: nulls) in all rows, a slice of one that is kept.
+
+    By the column's name: to find out whether a type of Arrow's is known takes longer.
+    """
+    size = max(1024, 1 << (count - 1).bit_length())
+    if size != count:
+        return constant(name, value, size).slice(0, count)
+    kind = messages.MESSAGE_SCHEMA.field(name).type
+    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+
+
+def spread(values: dict[str, Any], rows: Array, count: int) -> dict[str, Any]:
+    """Put the columns of some rows back among all rows, null elsewhere."""
+    places = np.full(count, -1, np.int64)
+    places[rows] = np.arange(len(rows))
+    indices = pa.array(places, mask=places < 0)
+    return {name: column.take(indices) for name, column in values.items()}

@@ -1,0 +1,123 @@
+"""The caches in a shard's `.tubestore/`: what stands in them (DESIGN.md D1).
+
+Each names what it describes, by length and digest; on a mismatch, for example after a real
+broker has worked on the directory, it is ignored. Deleting one costs time, never data.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+
+import xxhash
+
+from tubestore.core.layout import Buffer, Field, Layout
+from tubestore.record.names import POSTINGS_SUFFIX, TIMES_SUFFIX
+
+CHECKPOINT_VERSION = 1
+#: How the reason of damage ends that a power cut can have left, since nothing had synced the place.
+NEVER_SYNCED = "; written before the machine restarted, and not known to be synced"
+#: How many bytes before an end a checkpoint has the digest of.
+CHECKPOINT_DIGEST_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything below both ends was verified or written by us, and synced."""
+
+    index_end: int
+    data_end: int
+    index_digest: str
+    data_digest: str
+    version: int = CHECKPOINT_VERSION
+    #: Damage below the ends that opening found and kept: [from, to, why], data offsets.
+    damages: list[tuple[int, int, str]] = field(default_factory=list)
+    #: Boot of the machine in which it was written; "" in those of before.
+    boot: str = ""
+
+    @classmethod
+    def parse(cls, data: bytes) -> Checkpoint:
+        """Read what stands in the file; ValueError if it is nonsense or of another version."""
+        try:
+            found = cls(**json.loads(data))
+        except (TypeError, RecursionError) as error:
+            raise ValueError(str(error)) from error
+        kinds = {each.name: str(each.type).partition("[")[0] for each in fields(cls)}
+        if any(type(getattr(found, name)).__name__ != kind for name, kind in kinds.items()):
+            raise ValueError("fields of another kind")
+        if not all(_is_damage(damage) for damage in found.damages):
+            raise ValueError("no damages")
+        ends = found.index_end, found.data_end
+        if found.version != CHECKPOINT_VERSION or min(ends) < 0 or max(ends) >= 1 << 63:
+            raise ValueError(f"not of this version: {found}")
+        return found
+
+
+def _header(name: str, magic: str, *counts: Field) -> Layout:
+    """What a cache of a sealed index segment begins with."""
+    return Layout(
+        name,
+        48,
+        (
+            Field("magic", "i4", f"`{magic}`."),
+            Field("features", "i4", "0; a reader ignores a file with any other value."),
+            Field("segment_size", "i8", "Bytes of the index segment described."),
+            Field("segment_digest", "i8", "xxh3 of those bytes."),
+            Field("content_digest", "i8", "xxh3 of what follows the header."),
+            *counts,
+            Field("reserved", "i8", "0."),
+        ),
+    )
+
+
+def _is_damage(row: object) -> bool:
+    if not isinstance(row, list) or [type(value) for value in row] != [int, int, str]:
+        return False
+    return bool(0 <= row[0] < row[1] < 1 << 63)
+
+
+POSTINGS_MAGIC = 0x54535031  # "TSP1"
+POSTINGS_HEADER = _header(
+    "PostingsHeader",
+    "TSP1",
+    Field("key_count", "i4", "Distinct keys."),
+    Field("entry_count", "i4", "Ordinals."),
+)
+TIMES_MAGIC = 0x54535431  # "TST1"
+TIMES_HEADER = _header(
+    "TimesHeader",
+    "TST1",
+    Field("block_entries", "i4", "Entries of a block: 256."),
+    Field("block_count", "i4", "Whole blocks; the entries behind them are looked at."),
+)
+DIGESTS_MAGIC = 0x54534431  # "TSD1"
+#: Bytes of a segment that share a digest.
+DIGEST_BLOCK_BYTES = 1 << 20
+DIGESTS_HEADER = Layout(
+    "DigestsHeader",
+    40,
+    (
+        Field("magic", "i4", "`TSD1`."),
+        Field("features", "i4", "0; a reader ignores a file with any other value."),
+        Field("segment_size", "i8", "Bytes of the segment described."),
+        Field("content_digest", "i8", "xxh3 of what follows the header."),
+        Field("block_bytes", "i4", "Bytes of a block: 1,048,576; the last one may be shorter."),
+        Field("block_count", "i4", "Blocks."),
+        Field("reserved", "i8", "0."),
+    ),
+)
+#: How the name of a cache of an index segment ends, what it begins with.
+SEGMENT_CACHES = {
+    POSTINGS_SUFFIX: (POSTINGS_HEADER, POSTINGS_MAGIC),
+    TIMES_SUFFIX: (TIMES_HEADER, TIMES_MAGIC),
+}
+
+
+def signed_digest(data: Buffer) -> int:
+    """Return the xxh3 of some bytes as a signed 64-bit integer."""
+    return signed(xxhash.xxh3_64_intdigest(data))
+
+
+def signed(digest: int) -> int:
+    """Return an unsigned 64-bit integer as the signed one of the same bits."""
+    return digest - (1 << 64) if digest >> 63 else digest

@@ -1,0 +1,369 @@
+"""The files of one shard: a list of data segments and a list of index segments.
+
+Invariants:
+- data is written before the index entries that point to it;
+- every index entry's record lies inside one data segment; no entry crosses a file border;
+- a batch goes into the current segments whole, and the roll happens after it, as in TubeMQ;
+- an append that failed after its data goes on with its entries when it is repeated.
+
+Guards: `append` and `close` come under the shard's flush lock, syncs and rolls one at a time;
+`FileSnapshot`s are immutable and are read from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os.path import dirname
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tubestore.core.layout import Buffer
+from tubestore.core.paths import join
+from tubestore.core.vfs import Vfs
+from tubestore.errors import NotAStore, OffsetOutOfRange
+from tubestore.options import StoreOptions
+from tubestore.record.names import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX
+from tubestore.record.records import ENTRY_SIZE, EncodedBatch, entries_in
+from tubestore.segments.lookup import IndexLists
+from tubestore.segments.segment import FileSegment
+from tubestore.segments.segment_list import FileSegmentList, Segments
+
+Array = np.ndarray[Any, Any]
+#: Asked for the index and data offset at which what is not to be seen begins.
+Limits = Callable[[], tuple[int, int] | None]
+#: How often a reader lists files that change under it.
+_LOOKS_MAX = 5
+
+
+class Damage(NamedTuple):
+    """Bytes [start, end) of the data that hold no good record and were kept; why."""
+
+    start: int
+    end: int
+    reason: str
+
+
+class FileSnapshot(NamedTuple):
+    """What a reader may see of the files, taken at one moment; later changes do not touch it."""
+
+    #: The first entry whose data is still there.
+    index_start: int
+    index_end: int
+    data_start: int
+    data_end: int
+    index_segments: Segments
+    data_segments: Segments
+
+
+class MsgFileStore:
+    """The rolling data and index segments of one shard."""
+
+    def __init__(self, vfs: Vfs, directory: str, store_id: int, options: StoreOptions) -> None:
+        self.vfs, self.directory, self.store_id = vfs, directory, store_id
+        self._options = options
+        self.index, self.data = self._empty_lists()
+        self.lists = IndexLists(vfs, directory, store_id)
+        #: What opening found damaged and kept, in order: rows there are verified when read.
+        self.damages: tuple[Damage, ...] = ()
+        #: The first segments of both streams, and the first offset that follows from them.
+        self._first: tuple[FileSegment | None, FileSegment | None, int] = (None, None, 0)
+        #: Directories in which something appeared since they were synced.
+        self._unsynced_directories: set[str] = set()
+
+    def _empty_lists(self) -> tuple[FileSegmentList, FileSegmentList]:
+        options, index_directory = self._options, join(self.directory, INDEX_DIRECTORY)
+        return (
+            FileSegmentList(
+                self.vfs, index_directory, INDEX_SUFFIX, options.index_segment_size_bytes
+            ),
+            FileSegmentList(self.vfs, self.directory, DATA_SUFFIX, options.segment_size_bytes),
+        )
+
+    def load(self, *, writable: bool, limits: Limits | None = None) -> None:
+        """Open the files that are there; NotAStore for a gap between them.
+
+        A reader that calls it again keeps what it has open and what has not changed.
+
+        `limits` gives the index and data offset at which what is not to be seen begins; it is
+        asked after each listing.
+        """
+        looks = 1 if writable else _LOOKS_MAX
+        for look in range(1, looks + 1):
+            # A writer's retention removes files while we list them: those that are older than
+            # what we saw first may be gone already, of a slow look at one stream all that it saw.
+            try:
+                self._load(writable, limits)
+            except (FileNotFoundError, NotAStore):
+                if look == looks:
+                    raise
+            else:
+                if (self.index.end > 0) == (self.data.end > 0):
+                    return
+
+    def _load(self, writable: bool, limits: Limits | None) -> None:
+        if writable and not self.vfs.entries(self.directory):
+            self.index, self.data = self._empty_lists()  # one look, where ten thousand are new
+            return
+
+        def limit(stream: int) -> int | None:
+            found = limits() if limits is not None else None
+            return None if found is None else found[stream]
+
+        # The index first: an entry is written after its record, so what it points to is seen
+        # by the listing that comes later, also beside a live writer.
+        options = self._options
+        index = FileSegmentList.load(
+            self.vfs,
+            join(self.directory, INDEX_DIRECTORY),
+            INDEX_SUFFIX,
+            options.index_segment_size_bytes,
+            writable=writable,
+            limit=lambda: limit(0),
+            known=Segments() if writable else self.index.now,
+        )
+        self.data = FileSegmentList.load(
+            self.vfs,
+            self.directory,
+            DATA_SUFFIX,
+            options.segment_size_bytes,
+            writable=writable,
+            limit=lambda: limit(1),
+            known=Segments() if writable else self.data.now,
+        )
+        self.index = index
+
+    def create_directories(self) -> None:
+        """Make the shard's directories; durable with the first sync."""
+        index_directory = join(self.directory, INDEX_DIRECTORY)
+        if not self.vfs.exists(index_directory):
+            self.vfs.make_directories(self.directory)  # by itself: one call each, no looking up
+            self.vfs.make_directories(index_directory)
+            parents = (dirname(self.directory), self.directory, index_directory)
+            self._unsynced_directories.update(parents)
+
+    def distrust_directories(self) -> None:
+        """Sync the shard's directories with the next sync: who changed them last may not have."""
+        if not self.vfs.exists(self.directory):
+            return  # and whoever makes it notes it
+        index_directory = join(self.directory, INDEX_DIRECTORY)
+        for directory in (dirname(self.directory), self.directory, index_directory):
+            if self.vfs.exists(directory):
+                self._unsynced_directories.add(directory)
+
+    def trust_directories(self) -> None:
+        """Take it that the shard's directories are on stable storage."""
+        self._unsynced_directories.clear()
+
+    def snapshot(self) -> FileSnapshot:
+        """Return the ends as they are now; the caller holds off a concurrent append."""
+        index, data = self.index, self.data
+        first = self.first_offset()
+        return FileSnapshot(first, index.end, data.start, data.end, index.now, data.now)
+
+    def first_offset(self) -> int:
+        """Return the index offset of the first message whose data is still there.
+
+        Retention removes whole files, and an index file reaches over the border between two
+        data files: its first entries can point to what is gone, in TubeMQ's stores whole files.
+        """
+        index, data = self.index.now, self.data.now
+        first_index, first_data, offset = self._first
+        if index.first is not first_index or data.first is not first_data:
+            offset = _first_kept(index, self.data.start)
+            self._first = (index.first, data.first, offset)
+        return offset
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def append(self, batch: EncodedBatch, index_start: int, data_start: int) -> None:
+        """Write a placed batch, data first, in the page cache when this returns.
+
+        After an OSError the same batch has to come next: its data may be there.
+        """
+        entries = batch.entries.view(np.uint8).data
+        self.append_bytes(batch.data.data, entries, index_start, data_start)
+
+    def append_bytes(
+        self, records: Buffer, entries: Buffer, index_start: int, data_start: int
+    ) -> None:
+        """As `append`, for records and entries that are bytes already."""
+        data = self._writable(self.data, data_start)
+        index = self._writable(self.index, index_start)
+        assert index.end == index_start, "a batch out of its place"
+        if data.end == data_start:
+            data.append(records)
+        # Else an earlier call wrote the data and not the entries. It is not cut back: that may
+        # fail as well, and a sync that runs meanwhile has perhaps counted it as safe.
+        assert data.end == data_start + len(records), "a batch out of its place"
+        index.append(entries)
+
+    def _writable(self, segments: FileSegmentList, start: int) -> FileSegment:
+        if not len(segments):
+            self.create_directories()
+            self._unsynced_directories.add(segments.directory)
+        return segments.writable(start)
+
+    def first_data_segment(self) -> FileSegment:
+        """Return the data segment to write to, made at 0 if there is none."""
+        return self._writable(self.data, 0)
+
+    def first_index_segment(self) -> FileSegment:
+        """Return the index segment to write to, made at 0 if there is none."""
+        return self._writable(self.index, 0)
+
+    def is_full(self) -> bool:
+        """Whether a last segment has reached its size."""
+        return self.data.is_full or self.index.is_full
+
+    def sync_sealable(self, *, full: bool) -> None:
+        """Sync the last segments that have reached their size; without `full` all last segments.
+
+        Before they are sealed, and apart from it: a failed sync is not to be tried again.
+        """
+        for segments in (self.data, self.index):
+            if len(segments) and (segments.is_full or not full):
+                segments.sync()
+
+    def roll_if_full(self) -> bool:
+        """Seal each last segment that has reached its size and start the next; whether one did.
+
+        Separate from `append`: what was written stays written when the next file cannot be
+        made, and the next call tries again.
+        """
+        rolled = False
+        for segments in (self.data, self.index):
+            if len(segments) and segments.roll_if_full() is not None:
+                self._unsynced_directories.add(segments.directory)
+                rolled = True
+        return rolled
+
+    def adopt(self, index: list[tuple[int, int]], data: list[tuple[int, int]]) -> None:
+        """Take over files that now stand behind both ends: (start, size) in order, all synced."""
+        self.data.adopt(data)
+        self.index.adopt(index)
+
+    def roll(self) -> None:
+        """Seal what is written to, and start anew: both streams then end in an empty file."""
+        for segments in (self.data, self.index):
+            if len(segments) and segments.last.size:
+                segments.roll()
+                self._unsynced_directories.add(segments.directory)
+
+    def forget(self, segment: FileSegment) -> None:
+        """Drop what is known about an index segment that is gone, in memory and in caches."""
+        self.lists.forget(segment)
+
+    def cut_copying(self, index_end: int, data_end: int) -> None:
+        """Forget messages that readers may have been shown; the index goes first."""
+        self.index.cut_copying(index_end)
+        self.data.cut_copying(data_end)
+        self.lists.clear()
+        self.damages = tuple(damage for damage in self.damages if damage.end <= data_end)
+
+    def sync_data(self) -> int:
+        """Sync the data stream; returns the offset below which data is on stable storage.
+
+        Enough for the `fsync` level: the index is rebuilt from the data (DESIGN.md D6).
+        Directories are synced when a file appeared in them since the last time: a segment
+        that is missing after a power cut would let offsets start again (weakness 5).
+        """
+        if not len(self.data):
+            return 0
+        end = self.data.last.sync()
+        self._sync_directories()
+        return end
+
+    def is_durable(self, data_end: int) -> bool:
+        """Whether this process knows that data below an offset is on stable storage."""
+        last = self.data.now.last
+        known = last is None or (last.synced_end >= data_end and not last.shortened)
+        return known and not self._unsynced_directories
+
+    def _sync_directories(self) -> None:
+        if not self._unsynced_directories:
+            return
+        pending, self._unsynced_directories = self._unsynced_directories, set()
+        for directory in sorted(pending):
+            self.vfs.sync_directory(directory)
+
+    def sync(self) -> None:
+        """Sync both streams, data first."""
+        self.data.sync()
+        self.index.sync()
+        self._sync_directories()
+
+    def close(self) -> None:
+        """Give the descriptors back; nothing is synced here."""
+        self.data.close()
+        self.index.close()
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def entries(self, segment: FileSegment, end: int) -> Array:
+        """Return the index entries of a segment below the absolute offset `end`."""
+        try:
+            return entries_in(segment.view(min(end, segment.end)))
+        except FileNotFoundError as error:
+            raise self._too_late(segment.start) from error
+
+    def forget_stale_lists(self) -> None:
+        """Drop posting lists and times of entries that a writer took back."""
+        self.lists.forget_stale(self.index)
+
+    def keep_caches(self) -> None:
+        """Write what is to be kept of sealed segments.
+
+        Digests, and posting lists and times that somebody has asked for.
+        """
+        self.data.keep_digests()
+        self.index.keep_digests()
+        self.lists.keep(self.index)
+
+    def record_bytes(self, segment: FileSegment, end: int) -> memoryview:
+        """Return the bytes of a data segment below the absolute offset `end`."""
+        try:
+            return segment.view(min(end, segment.end))
+        except FileNotFoundError as error:
+            raise self._too_late(self.first_offset()) from error
+
+    def _too_late(self, offset: int) -> OffsetOutOfRange:
+        """Say where the shard begins now: retention has removed what a reader has not read yet."""
+        now = MsgFileStore(self.vfs, self.directory, self.store_id, self._options)
+        now.load(writable=False)
+        return OffsetOutOfRange(offset, now.first_offset(), now.index.end)
+
+
+def _first_kept(index: Segments, data_start: int) -> int:
+    """Return the offset behind the leading entries that point below `data_start`."""
+    offset = index.first.start if index.first is not None else 0
+    for segment in index if data_start else ():
+        count = segment.size // ENTRY_SIZE
+        # The first one alone mostly answers it, without a map.
+        if not count or not _expired(segment, 1, data_start):
+            break
+        expired = _expired(segment, count, data_start)
+        offset = segment.start + ENTRY_SIZE * expired
+        if expired < count:
+            break
+    return offset
+
+
+def _expired(segment: FileSegment, count: int, data_start: int) -> int:
+    """Return how many entries, of the first `count`, point below before one that does not."""
+    offsets = entries_in(segment.read(segment.start, count * ENTRY_SIZE))["data_offset"]
+    below = (offsets >= 0) & (offsets < data_start)
+    return count if below.all() else int(np.argmin(below))
+
+
+def locate(positions: Array, segments: list[FileSegment]) -> list[tuple[FileSegment, Array]]:
+    """Split data offsets by the segment that holds them: (segment, row numbers), in row order.
+
+    Those that point to no segment (expired, or damage) are in none of the answers.
+    """
+    found = []
+    for segment in segments:
+        rows = np.flatnonzero((positions >= segment.start) & (positions < segment.end))
+        if len(rows):
+            found.append((segment, rows))
+    return found

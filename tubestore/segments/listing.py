@@ -1,0 +1,256 @@
+"""The files of a store as they lie, listed without opening the store.
+
+What `check`, `dump` and `stat` stand on: works on a store that will not open, takes no lock,
+writes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from os.path import basename
+from typing import Any, NamedTuple
+
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.errors import NotAStore
+from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.record.names import (
+    COMMIT_LOG_DIRECTORY,
+    DATA_SUFFIX,
+    INDEX_DIRECTORY,
+    INDEX_SUFFIX,
+    parse_segment_name,
+    parse_store_key,
+    store_key,
+)
+from tubestore.staging.commit_records import CommitRecords
+from tubestore.staging.job_files import staging_directory
+
+#: How often a store is listed until no job was recorded or finished meanwhile.
+_LISTINGS = 5
+
+
+class StoredFile(NamedTuple):
+    """A segment's file as it was listed; offsets are absolute."""
+
+    path: str
+    start: int
+    size: int
+    #: Where it will stand, if a job that is half published has it in its staging directory.
+    final: str = ""
+    #: Its bytes, if they stand in the root's journal and in no segment yet.
+    content: bytes = b""
+
+    @property
+    def end(self) -> int:
+        """The offset after its last byte."""
+        return self.start + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFiles:
+    """The segments of one shard at the moment of the listing, in the order of their starts."""
+
+    topic: str
+    store_id: int
+    directory: str
+    index: tuple[StoredFile, ...]
+    data: tuple[StoredFile, ...]
+    #: Files with a segment's suffix and no number for a name: (path, size).
+    strays: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def entry_count(self) -> int:
+        """Whole entries in all index files."""
+        return sum(file.size // INDEX_ENTRY.size for file in self.index)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the row of `tubestore stat`: the files as they lie, nothing verified."""
+        index, data = self.index, self.data
+        return {
+            "topic": self.topic,
+            "store_id": self.store_id,
+            "index_min": index[0].start if index else 0,
+            "index_max": index[-1].start + index[-1].size // INDEX_ENTRY.size * INDEX_ENTRY.size
+            if index
+            else 0,
+            "data_min": data[0].start if data else 0,
+            "data_max": data[-1].end if data else 0,
+            "entries": self.entry_count,
+            "data_files": len(data),
+            "index_files": len(index),
+        }
+
+
+def find_shards(
+    root: str,
+    vfs: Vfs | None = None,
+    *,
+    topic: str | None = None,
+    store_id: int | None = None,
+    with_pending: bool = False,
+) -> list[ShardFiles]:
+    """List the shards of a store by topic and store id, or those asked for.
+
+    A job that is half published is left out; `with_pending` lists it as it will stand when it
+    is finished. NotAStore if the directory is missing, or certainly is something else.
+    """
+    vfs = vfs or OsVfs()
+    check_root(root, vfs)
+    shards: list[ShardFiles] = []
+    for _ in range(_LISTINGS):
+        job = _Job(vfs, root)
+        keys = set(job.added) if with_pending else set()
+        for name, is_directory, _ in vfs.entries(root):
+            key = parse_store_key(name) if is_directory else None
+            if key and _is_shard(vfs, root, name):
+                keys.add(key)
+        wanted = (k for k in sorted(keys) if topic in (None, k[0]) and store_id in (None, k[1]))
+        shards = [_list_shard(vfs, root, *key, job, with_pending=with_pending) for key in wanted]
+        if job.is_still_so():
+            break
+    return shards
+
+
+def check_root(root: str, vfs: Vfs) -> None:
+    """Raise NotAStore, saying where to look instead, if `root` cannot be a store's directory."""
+    if not vfs.exists(root):
+        raise NotAStore(root, "no such directory")
+    names = {name: is_directory for name, is_directory, _ in vfs.entries(root)}
+    if names.get(COMMIT_LOG_DIRECTORY):  # it has an `index`, too
+        where = f"; its shards are in {join(root, 'tube')}" if names.get("tube") else ""
+        raise NotAStore(root, f"this is a RocketMQ store: use rocketcompat{where}")
+    if names.get(INDEX_DIRECTORY) or any(name.endswith(DATA_SUFFIX) for name in names):
+        raise NotAStore(root, "this is one shard; give the directory above it")
+    shards = any(d and parse_store_key(name) for name, d in names.items())
+    if names and not shards and OWN_DIRECTORY not in names:
+        raise NotAStore(root, "there is no store in this directory")
+
+
+def _is_shard(vfs: Vfs, root: str, name: str) -> bool:
+    """Whether a directory with a shard's name is one: it has segments, an index, or nothing."""
+    entries = [e for e in vfs.entries(join(root, name)) if e[0] != OWN_DIRECTORY]
+    return not entries or any(
+        (is_directory and entry == INDEX_DIRECTORY) or entry.endswith(DATA_SUFFIX)
+        for entry, is_directory, _ in entries
+    )
+
+
+def list_shard(
+    vfs: Vfs, root: str, topic: str, store_id: int, *, with_pending: bool = False
+) -> ShardFiles:
+    """List one shard's segments; `with_pending` as in `find_shards`."""
+    return _list_shard(vfs, root, topic, store_id, _Job(vfs, root), with_pending=with_pending)
+
+
+def _list_shard(
+    vfs: Vfs, root: str, topic: str, store_id: int, job: _Job, *, with_pending: bool
+) -> ShardFiles:
+    directory = join(root, store_key(topic, store_id))
+    # The index first: a writer writes an entry after its record, so what the entries of this
+    # listing point to is in the listing of the data, also while somebody writes.
+    index, strays = _list(vfs, join(directory, INDEX_DIRECTORY), INDEX_SUFFIX)
+    data, more = _list(vfs, directory, DATA_SUFFIX)
+    key = (topic, store_id)
+    if with_pending:
+        staged_index, staged_data = job.added.get(key, ((), ()))
+        index, data = _with_staged(index, staged_index), _with_staged(data, staged_data)
+    elif key in job.limits:
+        index_end, data_end = job.limits[key]
+        index, data = files_before(index, index_end), files_before(data, data_end)
+    return ShardFiles(topic, store_id, directory, index, data, strays + more)
+
+
+class _Job:
+    """The job that is recorded and not finished, if there is one, as its files lie."""
+
+    def __init__(self, vfs: Vfs, root: str) -> None:
+        self._records = CommitRecords(vfs, root)
+        self._moment = self._look()
+        #: Files that are still staged, by shard: those of the index and those of the data.
+        self.added: dict[tuple[str, int], tuple[list[StoredFile], list[StoredFile]]] = {}
+        #: Where the job begins, by shard: index and data offset.
+        self.limits: dict[tuple[str, int], tuple[int, int]] = {}
+        record = None
+        with contextlib.suppress(NotAStore):  # `check` says what is wrong with the record
+            record = self._records.pending()
+        if record is None:
+            return
+        self.limits = record.limits()
+        names = vfs.entries(staging_directory(root, record.job_id))
+        sizes = {name: size for name, is_directory, size in names if not is_directory}
+        data, index = record.moves(root)
+        for file, *moves in zip(record.files, index, data, strict=True):
+            lists = self.added.setdefault(file.shard, ([], []))
+            for files, move in zip(lists, moves, strict=True):
+                if sizes.get(basename(move.staged)) == move.size:
+                    files.append(StoredFile(move.staged, move.start, move.size, move.final))
+
+    def _look(self) -> tuple[int, bool] | None:
+        with contextlib.suppress(NotAStore):
+            return self._records.moment()
+        return None
+
+    def is_still_so(self) -> bool:
+        """Whether no job was recorded or finished meanwhile."""
+        return self._look() == self._moment
+
+
+def _with_staged(
+    files: tuple[StoredFile, ...], staged: Iterable[StoredFile]
+) -> tuple[StoredFile, ...]:
+    found = {file.path: file for file in files}
+    for file in staged:
+        if found.get(file.final, file).size < file.size:  # an empty one will be replaced
+            del found[file.final]
+        if file.final not in found:
+            found[file.path] = file
+    return tuple(sorted(found.values(), key=lambda file: (file.start, file.path)))
+
+
+def files_before(files: tuple[StoredFile, ...], end: int) -> tuple[StoredFile, ...]:
+    """Return the files without what stands at `end` or behind it."""
+    kept = (file._replace(size=min(file.size, end - file.start)) for file in files)
+    return tuple(file for file in kept if file.size >= 0)
+
+
+def _list(
+    vfs: Vfs, directory: str, suffix: str
+) -> tuple[tuple[StoredFile, ...], tuple[tuple[str, int], ...]]:
+    files, strays = [], []
+    for name, is_directory, size in vfs.entries(directory):
+        if is_directory or not name.endswith(suffix):
+            continue
+        path, start = join(directory, name), parse_segment_name(name, suffix)
+        if start is None:
+            strays.append((path, size))
+        else:
+            files.append(StoredFile(path, start, size))
+    return tuple(sorted(files, key=lambda file: (file.start, file.path))), tuple(strays)
+
+
+def chained(files: tuple[StoredFile, ...]) -> tuple[tuple[StoredFile, ...], list[StoredFile]]:
+    """Split files into those that stand one behind the other, and the others.
+
+    Where two overlap: a file that ends where a later one starts is right, and what lies between
+    is none of the stream's; one that does not has grown too long, and is taken up to the next.
+    """
+    kept: list[StoredFile] = []
+    others: list[StoredFile] = []
+    starts = {file.start for file in files}
+    for file in files:
+        before = kept[-1] if kept else None
+        if before is not None and file.start == before.start:  # two names for one number
+            short, long = sorted((before, file), key=lambda f: f.size)
+            others.append(short)
+            kept[-1] = long
+        elif before is None or file.start >= before.end:
+            kept.append(file)
+        elif before.end in starts:
+            others.append(file)
+        else:
+            kept[-1] = before._replace(size=file.start - before.start)
+            kept.append(file)
+    return tuple(kept), others

@@ -1,0 +1,124 @@
+"""Bring the files of one shard to a state in which data and index say the same.
+
+From where that is known to be so: from the checkpoint on, else from the last segments. What is
+done there is in `reconcile.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tubestore.record.layouts import DATA_HEADER, TOKEN_MESSAGE
+from tubestore.record.records import ENTRY_SIZE, entries_in, inspect
+from tubestore.segments.cache_formats import Checkpoint
+from tubestore.segments.checkpoint import read_checkpoint, write_checkpoint
+from tubestore.segments.file_store import MsgFileStore
+from tubestore.segments.reconcile import (
+    Reconciler,
+    RecoverReport,
+    SetAside,
+    note_damage,
+    note_problem,
+    verify,
+)
+from tubestore.segments.segment import FileSegment
+
+
+def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
+    """Verify and mend a shard's files that were loaded for writing; see the table above."""
+    report = RecoverReport()
+    set_aside = SetAside(files, now_ms)
+    # A process that was killed may have made files and not synced their directories, and what
+    # recovery makes or removes is not durable either: the next sync has to do it.
+    files.distrust_directories()
+    if not len(files.data):
+        if len(files.index) and files.index.end > files.index.start:
+            note_problem(report, files.index.last, 0, "index entries without any data")
+            report.index_cut = files.index.end - files.index.start
+            set_aside.cut(files.index, files.index.start)
+        return report
+    _cut_partial_entry(files, report)
+    checkpoint = read_checkpoint(files)
+    if checkpoint is not None:
+        for start, end, reason in checkpoint.damages:
+            note_damage(files, report, start, end, reason)
+    index_from, data_from = _trusted(files, checkpoint)
+    if index_from == files.index.end and data_from == files.data.end:
+        return report
+    known = len(files.damages)
+    boot = checkpoint.boot if checkpoint is not None else ""
+    report.never_synced = boot not in ("", files.vfs.boot_id())
+    Reconciler(files, report, set_aside, index_from, data_from).run()
+    if len(files.damages) > known:  # later openings do not look there again, and are to know
+        files.sync()
+        write_checkpoint(files, files.index.end, files.data.end)
+    return report
+
+
+def _cut_partial_entry(files: MsgFileStore, report: RecoverReport) -> None:
+    if len(files.index):
+        last = files.index.last
+        partial = last.size % ENTRY_SIZE
+        if partial:
+            report.index_cut += partial
+            last.cut(last.end - partial)
+
+
+def _trusted(files: MsgFileStore, checkpoint: Checkpoint | None) -> tuple[int, int]:
+    """Return (index offset, data offset) below which nothing needs to be looked at.
+
+    From the checkpoint where it fits. Otherwise sealed segments are trusted and the last of
+    each stream is not: what the last index segment points to, and the whole last data segment.
+    """
+    if checkpoint is not None:
+        if (checkpoint.index_end, checkpoint.data_end) == (files.index.end, files.data.end):
+            files.trust_directories()  # they were synced before it was written
+        return checkpoint.index_end, checkpoint.data_end
+    if not len(files.index):
+        return _first_offset(files.data), files.data.start
+    last_data = files.data.last
+    index_from = _first_entry_into(files, last_data.start)
+    if last_data.size >= DATA_HEADER.size:
+        header = DATA_HEADER.unpack_from(last_data.read(last_data.start, DATA_HEADER.size))
+        if header.token == TOKEN_MESSAGE and files.index.start <= header.queue_logic_offset:
+            index_from = min(index_from, header.queue_logic_offset)
+    before = files.index.find(index_from - 1) if index_from > files.index.start else None
+    if before is None or index_from < before.start + ENTRY_SIZE:
+        return files.index.start, files.data.start
+    at = index_from - (index_from - before.start) % ENTRY_SIZE
+    entries = entries_in(before.read(at - ENTRY_SIZE, ENTRY_SIZE))
+    # Entry and record must agree: of damage that has several entries only the first and the
+    # last one say where it begins and ends. TubeMQ 1.2.0 without caches writes entries at -1
+    # (spec/oracle-tubemq.md 3).
+    if not verify(files, entries, at - ENTRY_SIZE)[0]:
+        return files.index.start, files.data.start
+    return at, int(entries["data_offset"][0]) + int(entries["data_size"][0])
+
+
+def _first_entry_into(files: MsgFileStore, data_offset: int) -> int:
+    """Return from where on index entries may point to data at or behind `data_offset`.
+
+    Asked of the entries and not of the data: an index segment can be sealed, and so on stable
+    storage, while the data that it points to is lost.
+    """
+    last = files.index.last
+    found = last.start
+    for segment in reversed(list(files.index)):
+        offsets = entries_in(segment.view(segment.end))["data_offset"]
+        rows = np.flatnonzero(offsets >= data_offset)
+        if len(rows):
+            found = min(found, segment.start + ENTRY_SIZE * int(rows[0]))
+        if segment is not last and (len(rows) == 0 or rows[0] > 0):
+            break
+    return found
+
+
+def _first_offset(data: Any) -> int:
+    """Return the index offset that the first record asks for, 0 if it cannot be told."""
+    first: FileSegment = next(iter(data))
+    if first.size < DATA_HEADER.size:
+        return 0
+    header, reason = inspect(first.view(first.end), 0, first.size)
+    return int(header.queue_logic_offset) if reason is None else 0

@@ -1,0 +1,113 @@
+"""Where removed files wait until nobody reads them any more.
+
+    <shard>/.tubestore/trash/<segment>.<ms>              what retention removed
+    <root>/.tubestore/trash/<topic>-<store id>.<ms>/     the shards of a deleted topic
+
+`ms` says when. A reader that began before, in this process or in another one, goes on with the
+file that it has open or mapped, and finds it here if it has to open it again (`find_moved`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from os.path import basename, dirname
+from typing import NamedTuple
+
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import Vfs
+from tubestore.errors import is_disk_full
+from tubestore.record.names import INDEX_DIRECTORY, TRASH_DIRECTORY
+
+
+class Waiting(NamedTuple):
+    """Something in a trash: the name that it had, and when it was removed."""
+
+    path: str
+    name: str
+    removed_ms: int
+    size: int
+    is_directory: bool
+
+
+def trash_of(directory: str) -> str:
+    """Return the trash of a shard's directory or of a root."""
+    return join(directory, OWN_DIRECTORY, TRASH_DIRECTORY)
+
+
+def move(vfs: Vfs, path: str, trash: str, now_ms: int) -> str | None:
+    """Move a file or directory to a trash; returns where it is now. Durable with its directory.
+
+    A disk that is full may have no room for another name: then a file is removed at once, and
+    None is returned.
+    """
+    target = join(trash, f"{basename(path)}.{now_ms}")
+    if vfs.exists(target):  # a name that comes again within a millisecond
+        return move(vfs, path, trash, now_ms + 1)
+    try:
+        if not vfs.exists(trash):
+            vfs.make_directories(trash)
+        vfs.rename(path, target)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        delete_tree(vfs, path)
+        return None
+    return target
+
+
+def waiting(vfs: Vfs, trash: str) -> list[Waiting]:
+    """Return what is in a trash, by name; names that are not ours are left out."""
+    found = []
+    for entry, is_directory, size in vfs.entries(trash):
+        name, _, digits = entry.rpartition(".")
+        if name and digits.isascii() and digits.isdecimal():
+            found.append(Waiting(join(trash, entry), name, int(digits), size, is_directory))
+    return found
+
+
+def find_moved(vfs: Vfs, path: str) -> str | None:
+    """Return where a segment is whose file is not at `path` any more; None if it is gone."""
+    shard, inside = dirname(path), basename(path)
+    if basename(shard) == INDEX_DIRECTORY:
+        shard, inside = dirname(shard), join(INDEX_DIRECTORY, inside)
+    found = _latest(vfs, trash_of(shard), basename(path))
+    if found is not None:
+        return found
+    moved = _latest(vfs, trash_of(dirname(shard)), basename(shard))
+    if moved is None:
+        return None
+    if vfs.exists(join(moved, inside)):
+        return join(moved, inside)
+    return _latest(vfs, trash_of(moved), basename(path))
+
+
+def _latest(vfs: Vfs, trash: str, name: str) -> str | None:
+    found = [w for w in waiting(vfs, trash) if w.name == name]
+    return max(found, key=lambda w: w.removed_ms).path if found else None
+
+
+def purge(vfs: Vfs, trash: str, until_ms: int, keep: Callable[[Waiting], bool]) -> int:
+    """Delete what was removed at `until_ms` or before and is not kept; returns the bytes.
+
+    Nothing here is needed after a crash, so nothing is synced; what is left is deleted later.
+    """
+    freed = 0
+    for thing in waiting(vfs, trash):
+        if thing.removed_ms <= until_ms and not keep(thing):
+            freed += delete_tree(vfs, thing.path)
+    return freed
+
+
+def delete_tree(vfs: Vfs, path: str) -> int:
+    """Delete a file, or a directory with all that is in it; returns the bytes of the files."""
+    try:
+        entries = vfs.entries(path)
+    except NotADirectoryError:
+        size = vfs.open(path, writable=False).size()
+        vfs.remove(path)
+        return size
+    freed = sum(delete_tree(vfs, join(path, name)) for name, _, _ in entries)
+    with contextlib.suppress(FileNotFoundError):
+        vfs.remove_directory(path)
+    return freed

@@ -1,0 +1,111 @@
+"""One of a shard's two buffers: messages that have an offset and are not in the files yet.
+
+Invariants:
+- offsets are given out in order and without gap: a message's index offset and data offset
+  are fixed when it enters, from where the buffer before it (or the files) ended;
+- what has entered leaves only by a flush that succeeded;
+- no I/O here.
+
+Guards: everything is called under the shard's append lock, but `EncodedBatch`es that were
+handed out do not change any more.
+
+Messages that came one by one stay header and payload until somebody wants bytes (a flush or a
+reader); they are then joined and placed together, which is what makes one-by-one appends cheap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tubestore.core.layout import Buffer
+from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, EncodedBatch, Placed, join_records
+
+
+class MsgMemStore:
+    """A bounded buffer of data and index entries."""
+
+    __slots__ = (
+        "_batches",
+        "count",
+        "data_end",
+        "data_start",
+        "first_time",
+        "index_start",
+        "parts",
+    )
+
+    def __init__(self, index_start: int, data_start: int) -> None:
+        self.index_start = index_start
+        self.data_start = self.data_end = data_start
+        self.count = 0
+        #: When the first message entered (monotonic seconds); 0.0 while it is empty.
+        self.first_time = 0.0
+        self._batches: list[Placed] = []
+        #: Headers and payloads in turn, of the last messages; for `add`, and for who does the same.
+        self.parts: list[bytes] = []
+
+    @property
+    def index_end(self) -> int:
+        """The offset after its last index entry."""
+        return self.index_start + ENTRY_SIZE * self.count
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of records in the buffer."""
+        return self.data_end - self.data_start
+
+    def has_room(self, size: int, count: int, size_max: int, count_max: int) -> bool:
+        """Whether `count` messages of `size` bytes fit; an empty buffer takes whatever comes."""
+        if self.count == 0:
+            return True
+        return self.size_bytes + size <= size_max and self.count + count <= count_max
+
+    def add(self, header: bytes, payload: bytes) -> int:
+        """Take one message; returns its index offset."""
+        self.parts.append(header)
+        self.parts.append(payload)
+        self.data_end += HEADER_SIZE + len(payload)
+        offset = self.index_start + ENTRY_SIZE * self.count
+        self.count += 1
+        return offset
+
+    def add_block(self, entries: Buffer, records: Buffer, count: int) -> None:
+        """Take `count` messages that are encoded for this very place."""
+        self._join()
+        batch = EncodedBatch(
+            np.frombuffer(records, np.uint8),
+            np.frombuffer(entries, INDEX_ENTRY.dtype),
+            np.empty(0, np.int64),
+        )
+        self._batches.append(Placed(self.index_end, self.data_end, batch))
+        self.data_end += len(records)
+        self.count += count
+
+    def add_batch(self, batch: EncodedBatch) -> int:
+        """Take a batch and place it; returns the index offset of its first message."""
+        self._join()
+        offset = self.index_end
+        batch.place(offset, self.data_end)
+        self._batches.append(Placed(offset, self.data_end, batch))
+        self.data_end += len(batch.data)
+        self.count += len(batch)
+        return offset
+
+    def batches(self) -> tuple[Placed, ...]:
+        """Return everything in the buffer, in order, encoded."""
+        self._join()
+        return tuple(self._batches)
+
+    def _joined_end(self) -> tuple[int, int]:
+        """Return where the last batch ends, in the index and in the data."""
+        if not self._batches:
+            return self.index_start, self.data_start
+        last = self._batches[-1]
+        return last.index_end, last.data_start + len(last.batch.data)
+
+    def _join(self) -> None:
+        if self.parts:
+            place = self._joined_end()
+            self._batches.append(Placed(*place, join_records(self.parts, *place)))
+            self.parts = []

@@ -1,0 +1,123 @@
+"""One shard for a process that only reads, beside a writer or none; never changes a byte."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from tubestore.core.vfs import Vfs
+from tubestore.errors import StoreClosed, again
+from tubestore.journal.journal_overlay import JournalOverlay, behind
+from tubestore.journal.root_journal import JournalPart
+from tubestore.options import StoreOptions
+from tubestore.reading.view import ShardView
+from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.record.names import store_key
+from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
+from tubestore.segments.checkpoint import read_checkpoint
+from tubestore.segments.file_store import Damage, FileSnapshot, MsgFileStore
+from tubestore.staging.commit_records import Horizon
+
+#: How many of the last entries are looked at for the end of what is whole.
+_TAIL_ENTRIES = 8192
+
+
+class ShardReader:
+    """A consistent prefix of a shard, as of the last `refresh`."""
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        directory: str,
+        topic: str,
+        store_id: int,
+        options: StoreOptions,
+        horizon: Horizon | None = None,
+        journal: JournalOverlay | None = None,
+    ) -> None:
+        self.topic, self.store_id, self.directory = topic, store_id, directory
+        self.files = MsgFileStore(vfs, directory, store_id, options)
+        self._refusal: StoreClosed | None = None
+        self._journal = journal
+        #: What the view was made of.
+        self._ends: FileSnapshot | None = None
+        self._parts: Sequence[JournalPart] = ()
+        self.refresh(horizon)
+        # What the writer found when it opened; a reader verifies nothing by itself.
+        checkpoint = read_checkpoint(self.files)
+        if checkpoint is not None:
+            self.files.damages = tuple(Damage(*damage) for damage in checkpoint.damages)
+
+    def refresh(self, horizon: Horizon | None = None) -> None:
+        """See what has been written since; answers that were given stay valid.
+
+        That is what stands in the files, and behind that what the root's journal has.
+
+        Of jobs that were published only those up to `horizon`, all if there is none.
+        """
+        limits = None
+        if horizon is not None:
+            limits = partial(horizon.limits, self.topic, self.store_id)
+        # Before the files: what comes to them meanwhile is seen in both, and not in none.
+        key = store_key(self.topic, self.store_id)
+        parts = self._journal.of(key) if self._journal is not None else ()
+        self.files.load(writable=False, limits=limits)
+        self.files.forget_stale_lists()
+        ends = self.files.snapshot()
+        end, last = self._whole_end()
+        ends = ends._replace(index_start=min(ends.index_start, end), index_end=end)
+        if ends == self._ends and parts is self._parts:
+            return  # the view keeps what it has looked up
+        self._ends, self._parts = ends, parts
+        memory = behind(parts, end, self._data_end(last), last) if parts else ()
+        self._view = ShardView(self.topic, self.store_id, self.files, ends, memory)
+
+    def _data_end(self, last_entry: bytes) -> int:
+        """Return where the record of the last entry ends; without one, where the first begins."""
+        if last_entry:
+            entry = INDEX_ENTRY.unpack_from(last_entry)
+            return int(entry.data_offset + entry.data_size)
+        return self.files.data.last.start if len(self.files.data) else 0
+
+    def _whole_end(self) -> tuple[int, bytes]:
+        """Return where the entries end that have their data, and the last of them.
+
+        A tail in flight is none.
+        """
+        # A file that was rolled just now is empty, and the entry in flight is in the one before.
+        filled = [segment for segment in self.files.index if segment.size >= ENTRY_SIZE]
+        if not filled:
+            return self.files.index.start, b""
+        last = filled[-1]
+        count = min(_TAIL_ENTRIES, last.size // ENTRY_SIZE)
+        whole = last.start + last.size // ENTRY_SIZE * ENTRY_SIZE
+        entries = entries_in(last.read(whole - count * ENTRY_SIZE, count * ENTRY_SIZE))
+        there = whole_entries(entries, self.files.data.end)
+        last_entry = entries[there - 1].tobytes() if there else b""
+        return whole - ENTRY_SIZE * (count - there), last_entry
+
+    def view(self) -> ShardView:
+        """Return what is visible."""
+        if self._refusal is not None:
+            raise again(self._refusal)
+        return self._view
+
+    def wait_beyond(self, offset: int, timeout: float) -> None:
+        """Wait `timeout` seconds: nobody tells a process what another one has written."""
+        time.sleep(timeout)
+
+    def abandon(self, reason: StoreClosed) -> None:
+        """Refuse everything from now on (a forked child)."""
+        self._refusal = reason
+
+    def discard(self, reason: StoreClosed) -> None:
+        """Refuse everything from now on: the topic was deleted."""
+        self._refusal = reason
+        self.files.close()
+
+    def close(self) -> None:
+        """Give the descriptors back; views that were given stay valid."""
+        if self._refusal is None:
+            self._refusal = StoreClosed(f"{self.topic}-{self.store_id} is closed")
+        self.files.close()

@@ -1,0 +1,199 @@
+"""The few threads that do what nobody waits for: flushes, syncs, and what is due by time (D8).
+
+Syncs that are asked for are gathered for a moment: at full speed a thousand messages come in a
+millisecond, and a thread that is woken for each would keep the interpreter from whoever appends.
+
+Guards: `_wanted`, `_syncs` and `_busy` are guarded by `_changed`; a shard is worked on by one
+thread at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
+from tubestore.shard.double_buffer import DoubleBuffer
+from tubestore.shard.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+MAINTENANCE_INTERVAL_S = 0.5
+#: How long the first of the syncs that are asked for waits for others.
+SYNC_DELAY_S = 0.05
+_FLUSH, _SYNC = 1, 2
+
+
+class Employer(Protocol):
+    """Whose shards are worked on (`manager.py`); it is not kept alive."""
+
+    def writing_shards(self) -> Iterable[MessageStore]:
+        """Return the shards that have been used."""
+
+    def keep_house(self, pause: Callable[[float], bool]) -> None:
+        """Make a pass of retention if it is time for one; end it when `pause(seconds)` is True."""
+
+    def check_lock(self) -> bool:
+        """Stop writing once the lock file was removed or replaced; whether the lock still holds."""
+
+    def maintain_journal(self) -> None:
+        """Write what has been in the journal for a while to its shards."""
+
+    def note_problem(self, problem: TubeStoreError) -> None:
+        """Remember what went wrong where nobody was waiting for it."""
+
+
+class Workers:
+    """A pool of flush workers and one timer, for all shards of a store."""
+
+    def __init__(self, threads: int, employer: Employer) -> None:
+        self._employer = weakref.ref(employer)
+        self._changed = threading.Condition()
+        #: What is to be done to which shard, in order of asking.
+        self._wanted: dict[DoubleBuffer, int] = {}
+        #: Shards to be synced when `_sync_at` (monotonic seconds) has come.
+        self._syncs: dict[DoubleBuffer, None] = {}
+        self._sync_at = 0.0
+        self._busy: set[DoubleBuffer] = set()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._flushers = threads
+        self.start()
+
+    def start(self) -> None:
+        """Start the threads; also after a stop."""
+        self._stopped = False
+        self._stopping.clear()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"tubestore-flush-{n}", daemon=True)
+            for n in range(self._flushers)
+        ]
+        self._threads.append(
+            threading.Thread(target=self._tick, name="tubestore-timer", daemon=True)
+        )
+        # Of its own: a pass may take long, and buffers that are due do not wait for it.
+        self._threads.append(
+            threading.Thread(target=self._tidy, name="tubestore-retention", daemon=True)
+        )
+        for thread in self._threads:
+            thread.start()
+
+    # -- what is asked -----------------------------------------------------------------------
+
+    def flush_soon(self, shard: DoubleBuffer) -> None:
+        """Have a worker write the shard's buffers."""
+        with self._changed:
+            self._wanted[shard] = self._wanted.get(shard, 0) | _FLUSH
+            self._changed.notify()
+
+    def sync_soon(self, shard: DoubleBuffer) -> None:
+        """Have a worker sync what is in the shard's files, within some hundredths of a second."""
+        if shard in self._syncs:  # without the lock: it was asked for, and was not begun
+            return
+        with self._changed:
+            if not self._syncs:
+                self._sync_at = time.monotonic() + SYNC_DELAY_S
+                self._changed.notify()
+            self._syncs[shard] = None
+
+    # -- the workers -------------------------------------------------------------------------
+
+    def _next(self) -> tuple[DoubleBuffer, int] | None:
+        with self._changed:
+            while not self._stopped:
+                left = self._sync_at - time.monotonic() if self._syncs else None
+                if left is not None and left <= 0:
+                    for shard in self._syncs:
+                        self._wanted[shard] = self._wanted.get(shard, 0) | _SYNC
+                    self._syncs.clear()
+                    left = None
+                    if len(self._wanted) > 1:  # else nobody else is woken: that costs who appends
+                        self._changed.notify_all()
+                for shard in self._wanted:
+                    if shard not in self._busy:
+                        self._busy.add(shard)
+                        return shard, self._wanted.pop(shard)
+                self._changed.wait(left)
+        return None
+
+    def _work(self) -> None:
+        while (task := self._next()) is not None:
+            shard, what = task
+            try:
+                self._guarded(shard, partial(self._flush_and_sync, shard, what))
+            finally:
+                with self._changed:
+                    self._busy.discard(shard)
+                    if self._wanted:
+                        self._changed.notify()
+
+    @staticmethod
+    def _flush_and_sync(shard: DoubleBuffer, what: int) -> None:
+        if what & _FLUSH:
+            shard.flush()
+        if what & _SYNC:
+            shard.sync_files()
+
+    def _guarded(self, shard: DoubleBuffer, work: Callable[[], None]) -> None:
+        """Do a shard's work; whatever it raises becomes the shard's own, and a problem."""
+        try:
+            work()
+            return
+        except StoreClosed:
+            return  # its topic was deleted meanwhile
+        except TubeStoreError as error:  # the shard has logged it, and refuses appends
+            problem = error
+        except Exception as error:
+            log.exception("%s: not foreseen", shard.name)
+            problem = shard.fail(f"{type(error).__name__}: {error}")
+        employer = self._employer()
+        if employer is not None and isinstance(problem, StoreFailed):
+            employer.note_problem(problem)
+
+    # -- the timer ---------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        # On an event of its own: a request's `notify` wakes one thread, and that must be a worker.
+        while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
+            if not self._maintain_all():
+                return
+
+    def _tidy(self) -> None:
+        while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
+            employer = self._employer()
+            if employer is None:
+                return
+            employer.keep_house(self._stopping.wait)
+            del employer
+
+    def _maintain_all(self) -> bool:
+        """Maintain every shard; False when the store is gone (nothing here keeps it alive)."""
+        employer = self._employer()
+        if employer is None:
+            return False
+        if not employer.check_lock():
+            return False
+        try:
+            employer.maintain_journal()
+        except Exception:  # the timer has to go on; whoever appends next meets it, too
+            log.exception("the journal")
+        shards = list(employer.writing_shards())
+        del employer
+        for shard in shards:
+            self._guarded(shard, shard.maintain)
+        return True
+
+    def stop(self) -> None:
+        """End the threads; what was asked for and not begun is dropped (close does it itself)."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._stopping.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()

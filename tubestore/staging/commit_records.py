@@ -1,0 +1,280 @@
+"""Which jobs were published: their commit records, and the ids that are never taken twice.
+
+    <root>/.tubestore/commits/<20 digits>.json  one record a job, numbered without gap
+    <root>/.tubestore/published.json            the last job whose files are in place
+    <root>/.tubestore/jobs.json                 the ids of all finished jobs
+
+Always true:
+- making a record (a link, which fails if the number is taken) is the moment at which its job
+  is in the store; from then on it is only brought to its end;
+- a record is there before the first of its files is, and a job is finished after the last;
+- records are kept for the last `RECORDS_KEPT` jobs, ids for ever: numbered ones (`name:17`)
+  as ranges, so an endless stream of them stays small;
+- a name of batches belongs to the query that wrote its newest batch, and a batch that comes again
+  is the same only if its rows are: Spark repeats the newest batch after a crash, and no older one.
+
+Reads for anybody, writes for the one writer. Next to read: `publish.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import Vfs
+from tubestore.errors import JobTaken, NotAStore, StoreFailed
+from tubestore.record.names import COMMITS_DIRECTORY, JOBS_FILE, PUBLISHED_FILE
+from tubestore.record.state_files import BadState, parse_finished, parse_state
+from tubestore.staging.job_files import VERSION, Batch, CommitRecord
+from tubestore.staging.job_ids import JobIds
+
+#: A reader that has not been refreshed for so many jobs sees those that came after it.
+RECORDS_KEPT = 256
+
+
+class AnyRecord(Protocol):
+    """What every record has, whatever its store is made of."""
+
+    @property
+    def number(self) -> int:
+        """Jobs are numbered in the order in which they were published."""
+
+    @property
+    def job_id(self) -> str:
+        """The name under which it is never published again."""
+
+    @property
+    def rows(self) -> int:
+        """Messages of the job."""
+
+    @property
+    def batch(self) -> Batch | None:
+        """Of which query the job is a micro-batch, if it is one."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that stands in the file."""
+
+
+R = TypeVar("R", bound=AnyRecord)
+T = TypeVar("T")
+
+
+class JobRecords(Generic[R]):
+    """The records of one store, of one kind, as they stand in its files."""
+
+    def __init__(self, vfs: Vfs, root: str, parse: Callable[[dict[str, Any]], R]) -> None:
+        self._vfs, self.root, self._parse = vfs, root, parse
+        self._own = join(root, OWN_DIRECTORY)
+        self.directory = join(self._own, COMMITS_DIRECTORY)
+
+    def path(self, number: int) -> str:
+        """Return the file of a record."""
+        return join(self.directory, f"{number:020d}.json")
+
+    def finished(self) -> int:
+        """Return the number of the last finished job, 0 if there was none."""
+        return self._read(join(self._own, PUBLISHED_FILE), parse_finished) or 0
+
+    def read(self, number: int) -> R | None:
+        """Return a job's record, None if there is none or it is not kept any more."""
+        path = self.path(number)
+        content = self._read(path, parse_state)
+        try:
+            return None if content is None else self._parse(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise NotAStore(self.root, f"{path} makes no sense: {error!r}") from error
+
+    def pending(self) -> R | None:
+        """Return the job that is recorded and not finished; there is at most one."""
+        return self.read(self.finished() + 1)
+
+    def is_finished(self, job_id: str, batch: Batch | None = None) -> bool:
+        """Whether a job of this id was published; StoreFailed while one is half published.
+
+        JobTaken if the id is that of another query's batch, or of one with other rows.
+        """
+        pending = self.pending()
+        if pending is not None:
+            raise StoreFailed(self.root, f"job {pending.job_id!r} is half published")
+        ids = self.ids()
+        if batch is not None:
+            self._check_batch(ids, job_id, batch)
+        return job_id in ids
+
+    def _check_batch(self, ids: JobIds, job_id: str, batch: Batch) -> None:
+        """Raise JobTaken if this batch would be taken for another one, or another query's."""
+        number, newest, known = ids.newest(job_id)
+        if known is not None and known.batch.query != batch.query:
+            raise JobTaken(
+                job_id,
+                f"query {known.batch.query} has written batches up to {newest} under this name, "
+                f"and this is query {batch.query}: a second query, or one whose checkpoint is new; "
+                "go on from the checkpoint of the first, or give this one a txnAppId of its own",
+            )
+        if job_id not in ids:
+            return
+        there = known.batch if known is not None and known.number == number else None
+        record = self.find(job_id) if there is None else None
+        there = record.batch if record is not None else there
+        if there is None and number != newest:
+            raise JobTaken(
+                job_id,
+                f"the store has batches up to {newest} of its query, and what this one had is not "
+                "known any more: the checkpoint was set back; restore it, or use a txnAppId that "
+                "is new (everything is written again)",
+            )
+        rows = record.rows if record is not None else batch.rows
+        if (there is not None and there != batch) or rows != batch.rows:
+            had = rows if there is None else there.rows
+            raise JobTaken(
+                job_id,
+                f"it is in the store with {had} rows and came again with {batch.rows} rows that "
+                "are not the same: its checkpoint was set back, or its source does not repeat "
+                "what it gave; restore the checkpoint, or use a txnAppId that is new",
+            )
+
+    def moment(self) -> tuple[int, bool]:
+        """Return what changes when a job is recorded or finished, at the cost of two look-ups."""
+        finished = self.finished()
+        return finished, self._vfs.exists(self.path(finished + 1))
+
+    def find(self, job_id: str) -> R | None:
+        """Return the record of a job, if it is still kept."""
+        for number in range(last := self.finished(), max(0, last - RECORDS_KEPT), -1):
+            record = self.read(number)
+            if record is not None and record.job_id == job_id:
+                return record
+        return None
+
+    def ids(self) -> JobIds:
+        """Return the ids of all finished jobs."""
+        path = join(self._own, JOBS_FILE)
+        content = self._read(path, parse_state)
+        try:
+            return JobIds() if content is None else JobIds.from_json(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise NotAStore(self.root, f"{path} makes no sense: {error!r}") from error
+
+    def _read(self, path: str, parse: Callable[[bytes], T]) -> T | None:
+        try:
+            return parse(self._vfs.read_file(path))
+        except FileNotFoundError:
+            return None
+        except (BadState, NotADirectoryError) as error:
+            raise NotAStore(self.root, f"{path}: {error}") from error
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the directory of the records, durably."""
+        if not self._vfs.exists(self.directory):
+            self._vfs.make_directories(self.directory)
+        self._vfs.sync_directory(self._own)
+
+    def draft(self, record: R) -> None:
+        """Write a record under a name that nobody reads, durably."""
+        temporary = f"{self.path(record.number)}.tmp"
+        with contextlib.suppress(FileNotFoundError):
+            self._vfs.remove(temporary)
+        file = self._vfs.open(temporary, create=True)
+        file.pwrite(json.dumps(record.as_json()).encode(), 0)
+        file.sync()
+        file.close()
+
+    def commit(self, record: R) -> None:
+        """Give the draft its name: the job is in the store. FileExistsError if that is taken.
+
+        After any other error the record may be there, and may not survive a power cut.
+        """
+        path = self.path(record.number)
+        self._vfs.link(f"{path}.tmp", path)
+        self._vfs.sync_directory(self.directory)
+        self._vfs.remove(f"{path}.tmp")
+
+    def finish(self, record: R) -> None:
+        """Note that all files of the last job are in place, durably; the oldest record goes."""
+        ids = self.ids()
+        ids.add(record.job_id, record.batch)
+        head = {"version": VERSION, "features": []}
+        self._replace(JOBS_FILE, {**head, **ids.as_json()})
+        self._replace(PUBLISHED_FILE, {**head, "finished": record.number})
+        oldest = self.path(record.number - RECORDS_KEPT)
+        if self._vfs.exists(oldest):
+            self._vfs.remove(oldest)
+
+    def last(self) -> int:
+        """Return the highest number of a record that is kept, 0 if there is none."""
+        names = [name for name, _, _ in self._vfs.entries(self.directory)]
+        return max(
+            (int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit()), default=0
+        )
+
+    def restore(self) -> None:
+        """Make the files that say which jobs are finished anew, from the records there are.
+
+        Of the last job that is not known then: it counts as pending.
+        """
+        last = self.last()
+        try:
+            exists = self._vfs.exists(join(self._own, PUBLISHED_FILE))
+            finished = self.finished() if exists else max(0, last - 1)
+        except NotAStore:
+            finished = max(0, last - 1)
+        try:
+            ids = self.ids()
+        except NotAStore:
+            ids = JobIds()
+        for number in range(max(1, last - 2 * RECORDS_KEPT), finished + 1):
+            if (record := self.read(number)) is not None:
+                ids.add(record.job_id, record.batch)
+        head = {"version": VERSION, "features": []}
+        self._replace(JOBS_FILE, {**head, **ids.as_json()})
+        self._replace(PUBLISHED_FILE, {**head, "finished": finished})
+
+    def _replace(self, name: str, content: dict[str, Any]) -> None:
+        self._vfs.replace_file(join(self._own, name), json.dumps(content).encode())
+
+
+class CommitRecords(JobRecords[CommitRecord]):
+    """The records of a store of shards."""
+
+    def __init__(self, vfs: Vfs, root: str) -> None:
+        super().__init__(vfs, root, CommitRecord.from_json)
+
+
+class Horizon:
+    """What one reader sees of published jobs: those finished when it was made, and no other.
+
+    Shards may be opened at any time later: all of them show the same jobs.
+    """
+
+    def __init__(self, vfs: Vfs, root: str) -> None:
+        self._records = CommitRecords(vfs, root)
+        self._finished = self._records.finished()
+        self._limits: dict[int, dict[tuple[str, int], tuple[int, int]]] = {}
+
+    def limits(self, topic: str, store_id: int) -> tuple[int, int] | None:
+        """Return the index and data offsets at which what is hidden of a shard begins.
+
+        To be asked after the shard's files were listed: a record is there before its files are.
+        """
+        number = self._finished + 1
+        if self._limits_of(number) is None:
+            # Either there is no later job, or so many that their records are gone.
+            number = max(number, self._records.finished() + 1)
+        while (limits := self._limits_of(number)) is not None:
+            if (topic, store_id) in limits:
+                return limits[topic, store_id]
+            number += 1
+        return None
+
+    def _limits_of(self, number: int) -> dict[tuple[str, int], tuple[int, int]] | None:
+        if number not in self._limits:
+            record = self._records.read(number)
+            if record is None:
+                return None
+            self._limits[number] = record.limits()
+        return self._limits[number]

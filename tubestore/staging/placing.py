@@ -1,0 +1,211 @@
+"""Give a staged pair of files its place in a shard: offsets become absolute, in place.
+
+A pair that was staged for the place that it gets is taken as it is, if its rows have their ids
+and its writer synced it before it described it: nothing is written. Any other is rewritten in
+place, all of it, and synced. What is checked:
+
+| pair | index | data |
+| --- | --- | --- |
+| taken as it is | all of it against its digest | length; own offset of the first record |
+| rewritten | all of it against its digest | all of it against its digest |
+
+The digests are those of the pair as it was staged, with the offsets (and ids that are given here)
+as they were then. Data that is not rewritten need not be read: its writer summed up each payload
+and synced the file, and what a disk spoils after a sync shows as it does in any other file of the
+store, by the records' checksums.
+
+Always true: it may be repeated, with other places and other ids, also after it was interrupted
+anywhere. So nothing of a rewritten pair may look as if it had been staged for another place:
+
+1. the index's first entry is marked, synced (only where a pair may be taken as it is: with ids);
+2. the records get their offsets, synced;
+3. the index gets its offsets, which takes the mark away, synced.
+
+Interrupted before the end of 3 the mark shows. After it the first record does, where the index
+cannot: entries do not know their own offsets.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import xxhash
+
+from tubestore.core import kernels
+from tubestore.core.paths import join
+from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.errors import InvalidMessage
+from tubestore.options import PARTITIONS_PER_STORE
+from tubestore.record.layouts import DATA_HEADER
+from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, entries_in
+from tubestore.staging.job_files import PlacedFile, StagedFile
+
+T = TypeVar("T")
+R = TypeVar("R")
+Array = np.ndarray[Any, Any]
+
+#: Data that is in memory at a time, a thread: it is gone through five times, so it should stay in
+#: the processor's cache (8 MiB take twice as long).
+WINDOW_BYTES = 1 << 20
+#: What is written of a file is begun to be brought to the disk so many bytes at a time.
+_WRITE_OUT_BYTES = 8 << 20
+#: Jobs smaller than this are placed by the calling thread alone.
+THREADED_BYTES = 32 << 20
+_THREADS_MAX = 8
+_OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
+_ID_AT = DATA_HEADER.position("msg_id")
+#: The data offset of a first entry whose pair is being rewritten.
+_MARK = -1
+
+
+class Room:
+    """Memory for one block after the other: what a process touches first costs it most."""
+
+    def __init__(self, size: int) -> None:
+        self._bytes = np.empty(size, np.uint8)
+
+    def of(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return room for a block; that before it is gone."""
+        if size > len(self._bytes):
+            self._bytes = np.empty(size, np.uint8)
+        return self._bytes[:size]
+
+
+class EarlyWriteOut:
+    """Begins to bring a file to the disk while it is written: the sync then finds little to do."""
+
+    def __init__(self, file: VfsFile) -> None:
+        self._file, self._begun = file, 0
+
+    def reached(self, end: int) -> None:
+        """Take note that everything before `end` is written."""
+        if end - self._begun >= _WRITE_OUT_BYTES:
+            self._file.let_go(end - self._begun, self._begun)
+            self._begun = end
+
+
+def place_all(
+    place: Callable[[T], R], parts: Sequence[T], size: int, threads: int | None
+) -> list[R]:
+    """Call `place` for each part of a job of `size` bytes; a large one by `threads` at a time.
+
+    None: one for each core, up to eight.
+    """
+    if size < THREADED_BYTES:
+        threads = 1
+    elif threads is None:
+        threads = min(_THREADS_MAX, os.cpu_count() or 1)
+    if threads == 1:
+        return list(map(place, parts))
+    with ThreadPoolExecutor(threads, "publish") as pool:
+        return list(pool.map(place, parts))
+
+
+def place_file(
+    vfs: Vfs, staging: str, staged: StagedFile, file: PlacedFile, ids: Array | None
+) -> None:
+    """Make the offsets of a pair absolute, give `ids` (int64, if any), and sync it; see the head.
+
+    What does not fit to the description is InvalidMessage.
+    """
+    path = join(staging, file.name)
+    data = vfs.open(path + DATA_SUFFIX)
+    index = vfs.open(path + INDEX_SUFFIX)
+    entries = entries_in(index.pread(file.index_size, 0)).copy()
+    if len(entries) != file.rows:
+        raise InvalidMessage(f"{index.path}: shorter than it was staged")
+    # From the sizes: an earlier call may have been interrupted, its offsets half written.
+    starts = kernels.offsets_of(entries["data_size"].astype(np.int64))[:-1]
+    _check_entries(staged, entries, starts)
+    # Of what was not synced a power cut may have left anything, so all of it is looked at.
+    ready = ids is None and staged.synced
+    if not (ready and _is_placed(data, staged, entries, starts, file)):
+        _rewrite(data, index, staged, entries, starts, file, ids)
+    for opened in (data, index):
+        opened.close()
+
+
+def _is_placed(
+    data: VfsFile, staged: StagedFile, entries: Array, starts: Array, file: PlacedFile
+) -> bool:
+    """Whether a pair that has its ids was staged for its place, and is as it was staged."""
+    if (staged.index_start, staged.data_start) != (file.index_start, file.data_start):
+        return False
+    if not np.array_equal(entries["data_offset"], starts + staged.data_start):
+        return False
+    own = data.pread(8, _OFFSET_AT)
+    return int.from_bytes(own, "big") == staged.index_start
+
+
+def _rewrite(
+    data: VfsFile,
+    index: VfsFile,
+    staged: StagedFile,
+    entries: Array,
+    starts: Array,
+    file: PlacedFile,
+    ids: Array | None,
+) -> None:
+    """Write the offsets of a place, and ids, into a pair; the steps are those of the head."""
+    if staged.has_ids:
+        _mark(index, entries)
+    if _place_records(data, staged, starts, file, ids) != staged.data_digest:
+        raise InvalidMessage(f"{data.path}: not the bytes that were staged")
+    data.sync()
+    entries["data_offset"] = starts + file.data_start
+    index.pwrite(entries.view(np.uint8).data, 0)
+    index.sync()
+
+
+def _mark(index: VfsFile, entries: Array) -> None:
+    """Let an index show, durably, that its pair is being rewritten."""
+    entries["data_offset"][0] = _MARK
+    index.pwrite(entries[:1].view(np.uint8).data, 0)
+    index.sync()
+
+
+def _place_records(
+    data: VfsFile, staged: StagedFile, starts: Array, file: PlacedFile, ids: Array | None
+) -> str:
+    """Write offsets and ids into the records, a window at a time; returns the staged digest."""
+    digest, room, write_out = xxhash.xxh3_64(), Room(WINDOW_BYTES), EarlyWriteOut(data)
+    bounds = np.append(starts, file.data_size)
+    row = 0
+    while row < len(starts):
+        low = int(starts[row])
+        stop = max(row + 1, int(bounds.searchsorted(low + WINDOW_BYTES, "right")) - 1)
+        end = int(bounds[stop])
+        records = room.of(end - low)
+        if data.pread_into(records.data, low) != end - low:
+            raise InvalidMessage(f"{data.path}: shorter than it was staged")
+        places = starts[row:stop] - low
+        offsets = np.arange(row, stop, dtype=np.int64) * ENTRY_SIZE
+        kernels.scatter(records, places + _OFFSET_AT, (offsets + staged.index_start).astype(">i8"))
+        if ids is not None:
+            kernels.scatter(records, places + _ID_AT, np.zeros(stop - row, ">i8"))
+        digest.update(records.data)
+        kernels.scatter(records, places + _OFFSET_AT, (offsets + file.index_start).astype(">i8"))
+        if ids is not None:
+            kernels.scatter(records, places + _ID_AT, ids[row:stop].astype(">i8"))
+        data.pwrite(records.data, low)
+        row = stop
+        write_out.reached(end)
+    return digest.hexdigest()
+
+
+def _check_entries(staged: StagedFile, entries: Array, starts: Array) -> None:
+    """Raise InvalidMessage unless these are the entries that were staged, all of this shard."""
+    as_staged = entries.copy()
+    as_staged["data_offset"] = starts + staged.data_start
+    same = xxhash.xxh3_64_hexdigest(as_staged.view(np.uint8).data) == staged.index_digest
+    same &= int(starts[-1]) + int(entries["data_size"][-1]) == staged.data_size
+    same &= bool((entries["data_size"] > HEADER_SIZE).all())
+    places = entries["partition_id"].astype(np.int64) - staged.store_id * PARTITIONS_PER_STORE
+    same &= bool(((places >= 0) & (places < staged.partitions)).all())
+    if not same:
+        raise InvalidMessage(f"staged file {staged.name}: its index is not what was staged")

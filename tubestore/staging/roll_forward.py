@@ -1,0 +1,188 @@
+"""Finish a job whose commit record is made and whose files are not all in their place.
+
+Where each of its files can be:
+
+| found | done |
+| --- | --- |
+| staged, and its shard ends where it begins | renamed to its place |
+| in its place, whole | nothing |
+| staged, and its shard ends elsewhere: something else has written there | the job cannot go on |
+| nowhere: it was removed, or the disk has lost what it had synced | the job cannot go on |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from os.path import dirname
+
+from tubestore.core.paths import join
+from tubestore.core.vfs import Vfs
+from tubestore.errors import NotAStore
+from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX, parse_segment_name
+from tubestore.staging.commit_records import CommitRecords, JobRecords, R
+from tubestore.staging.job_files import CommitRecord, Move, staging_directory
+
+log = logging.getLogger(__name__)
+_COPY_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file of a job, where it is now, and why it cannot go on, if so."""
+
+    move: Move
+    is_staged: bool
+    obstacle: str | None = None
+
+
+def places_of(vfs: Vfs, root: str, record: CommitRecord) -> list[Place]:
+    """Say of every file of a job where it is, in the order in which they are to be moved.
+
+    Data first: an entry is never there before its record.
+    """
+    data, index = record.moves(root)
+    found = []
+    for moves, suffix in ((data, DATA_SUFFIX), (index, INDEX_SUFFIX)):
+        ends: dict[str, int] = {}
+        for move in moves:
+            directory = dirname(move.final)
+            if directory not in ends:
+                ends[directory] = _end_of(vfs, directory, suffix)
+            place = _place_of(vfs, move, ends[directory])
+            if place.is_staged and place.obstacle is None:
+                ends[directory] = move.start + move.size
+            found.append(place)
+    return found
+
+
+def _place_of(vfs: Vfs, move: Move, end: int) -> Place:
+    there = _size_of(vfs, move.final)
+    if _size_of(vfs, move.staged) != move.size:
+        gone = f"{move.staged} is gone" if there < move.size else None
+        return Place(move, False, gone)
+    if there == move.size:  # it was copied, and not yet removed
+        return Place(move, True)
+    text = f"{dirname(move.final)} ends at {end} and it goes on at {move.start}"
+    return Place(move, True, None if end == move.start else text)
+
+
+def recover(vfs: Vfs, root: str) -> CommitRecord | None:
+    """Finish a job that is recorded and not finished; returns it. For a store that is locked.
+
+    NotAStore if it cannot go on; `repair` gives it up.
+    """
+    return finish_pending(vfs, CommitRecords(vfs, root), roll_forward)
+
+
+def finish_pending(
+    vfs: Vfs, records: JobRecords[R], roll_forward: Callable[[Vfs, str, R], None]
+) -> R | None:
+    """As `recover`, whatever the store is made of: `roll_forward` brings all to its place."""
+    record = records.pending()
+    if record is not None:
+        # Whoever made the record may have died before its name was durable.
+        vfs.sync_directory(records.directory)
+        roll_forward(vfs, records.root, record)
+        records.finish(record)
+        remove_staging(vfs, records.root, record.job_id)
+        log.info("%s: job %r is published now", records.root, record.job_id)
+    return record
+
+
+def roll_forward(vfs: Vfs, root: str, record: CommitRecord) -> None:
+    """Bring every file of a recorded job to its place, durably; harmless when repeated."""
+    places = places_of(vfs, root, record)
+    for place in places:
+        if place.obstacle is not None:
+            text = f"job {record.job_id!r} is recorded and cannot go on: {place.obstacle}"
+            raise NotAStore(root, f"{text}; see `tubestore repair`")
+    move_staged(vfs, root, record, places)
+
+
+def move_staged(vfs: Vfs, root: str, record: CommitRecord, places: list[Place]) -> None:
+    """Bring the staged ones of these files to their place, durably."""
+    directories = {dirname(place.move.final) for place in places}
+    for directory in sorted(directories):
+        if not vfs.exists(directory):
+            vfs.make_directories(directory)
+    for directory in sorted({dirname(directory) for directory in directories}):
+        vfs.sync_directory(directory)
+    for place in places:
+        if place.is_staged:
+            _move(vfs, place.move)
+    for directory in sorted(directories):
+        vfs.sync_directory(directory)
+    if vfs.exists(staging := staging_directory(root, record.job_id)):
+        vfs.sync_directory(staging)
+
+
+def _move(vfs: Vfs, move: Move) -> None:
+    if _size_of(vfs, move.final) == move.size:
+        vfs.remove(move.staged)
+        return
+    move_file(vfs, move)
+
+
+def move_file(vfs: Vfs, move: Move) -> None:
+    """Bring a staged file to its place, over whatever stands there, on any file system."""
+    try:
+        vfs.rename(move.staged, move.final)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy(vfs, move)
+
+
+def _size_of(vfs: Vfs, path: str) -> int:
+    """Return the size of a file, 0 if there is none."""
+    try:
+        file = vfs.open(path, writable=False)
+    except FileNotFoundError:
+        return 0
+    size = file.size()
+    file.close()
+    return size
+
+
+def _end_of(vfs: Vfs, directory: str, suffix: str) -> int:
+    """Return where the files of a directory end."""
+    ends = [0]
+    for name, is_directory, size in vfs.entries(directory):
+        start = None if is_directory else parse_segment_name(name, suffix)
+        if start is not None:
+            ends.append(start + size)
+    return max(ends)
+
+
+def _copy(vfs: Vfs, move: Move) -> None:
+    """Bring a file to another file system."""
+    temporary = f"{move.final}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        vfs.remove(temporary)
+    source, target = vfs.open(move.staged, writable=False), vfs.open(temporary, create=True)
+    for position in range(0, move.size, _COPY_BYTES):
+        target.pwrite(source.pread(_COPY_BYTES, position), position)
+    target.sync()
+    target.close()
+    source.close()
+    vfs.rename(temporary, move.final)
+    vfs.sync_directory(dirname(move.final))
+    vfs.remove(move.staged)
+
+
+def remove_staging(vfs: Vfs, root: str, job_id: str) -> None:
+    """Remove a job's staging directory; what cannot be removed stays for the janitor."""
+    remove_tree(vfs, staging_directory(root, job_id))
+
+
+def remove_tree(vfs: Vfs, directory: str) -> None:
+    """Remove a directory of files, as far as that goes."""
+    with contextlib.suppress(OSError):
+        for name, _, _ in vfs.entries(directory):
+            vfs.remove(join(directory, name))
+        if vfs.exists(directory):
+            vfs.remove_directory(directory)

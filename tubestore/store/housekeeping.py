@@ -1,0 +1,283 @@
+"""When retention acts on an open store, and on what: topics with bounds, trashes, old leases.
+
+A pass looks at files only; a shard that has nothing to lose is not opened for it. Between what
+is planned and what is done a shard may grow: what is written to by then stays.
+
+Guards: `_lock` lets one pass run at a time. A shard's own locks come below it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tubestore.clock import Clock
+from tubestore.core.paths import join
+from tubestore.core.vfs import Vfs
+from tubestore.errors import NotAStore, OffsetOutOfRange, StoreClosed, TubeStoreError, UnknownTopic
+from tubestore.options import StoreOptions
+from tubestore.record.names import parse_store_key, store_key
+from tubestore.segments import trash
+from tubestore.shard.message_store import MessageStore
+from tubestore.shard.reader import ShardReader
+from tubestore.store.leases import Lease, LeaseRecord, forget_expired, live_leases
+from tubestore.store.retention import Bounds, SegmentRow, ShardPlan, keep_within, plan
+from tubestore.store.topic import Topic
+
+log = logging.getLogger(__name__)
+
+#: The first pass in the background comes this long after the opening, at the latest.
+FIRST_PASS_MS = 10_000
+_TRIES = 5
+#: Between topics, so that a pass over thousands takes the interpreter half of the time.
+_PAUSE_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A shard's plan, and the topic that carries it out."""
+
+    topic: Topic
+    bounds: Bounds
+    shard: ShardPlan
+
+
+class Housekeeping:
+    """Retention of one open store."""
+
+    def __init__(self, vfs: Vfs, root: str, clock: Clock, options: StoreOptions) -> None:
+        self._vfs, self._root, self._clock, self._options = vfs, root, clock, options
+        self._lock = threading.Lock()
+        first = min(FIRST_PASS_MS, options.retention_interval_ms)
+        self._due = clock.monotonic() + first / 1000
+        #: Topics that nobody had used when they were looked at, and when that is due again (ms).
+        self._quiet: weakref.WeakKeyDictionary[Topic, tuple[Bounds, int]]
+        self._quiet = weakref.WeakKeyDictionary()
+
+    # -- retention ---------------------------------------------------------------------------
+
+    def retain(
+        self,
+        topics: Iterable[Topic],
+        bounds_of: Callable[[Topic], Bounds],
+        *,
+        max_bytes: int | None = None,
+        dry_run: bool = False,
+    ) -> list[SegmentRow]:
+        """Remove what the topics' bounds let go; `max_bytes` bounds all of them together.
+
+        Returns a row for each segment that went, or would go.
+        """
+        with self._lock:
+            planned = self._plan(topics, bounds_of, max_bytes)
+            rows = [row for one in planned for row in one.shard.rows(one.bounds, all_rows=False)]
+            if not dry_run:
+                self._carry_out(planned)
+                self._empty_trashes(topics)
+            return rows
+
+    @staticmethod
+    def _carry_out(planned: Iterable[_Planned]) -> None:
+        for one in planned:
+            if one.shard.count:
+                one.topic.writable(one.shard.store_id).remove_below(one.shard.data_start)
+
+    def explain(
+        self,
+        topics: Iterable[Topic],
+        bounds_of: Callable[[Topic], Bounds],
+        *,
+        max_bytes: int | None = None,
+    ) -> list[SegmentRow]:
+        """Return a row for every segment: what would become of it, when, and why."""
+        with self._lock:
+            planned = self._plan(topics, bounds_of, max_bytes)
+            return [row for one in planned for row in one.shard.rows(one.bounds)]
+
+    def _plan(
+        self,
+        topics: Iterable[Topic],
+        bounds_of: Callable[[Topic], Bounds],
+        max_bytes: int | None,
+    ) -> list[_Planned]:
+        now_ms = self._clock.now_ms()
+        leases = live_leases(self._vfs, self._root, now_ms)
+        planned = []
+        for topic in topics:
+            bounds = bounds_of(topic)
+            shards = []
+            for store_id in self._store_ids(topic):
+                try:
+                    shards.append(self._look(topic, store_id, leases, now_ms))
+                except NotAStore as error:  # nothing opens it; the others are not to grow for it
+                    if self._options.on_damage == "raise":
+                        raise
+                    log.warning("retention passes by %s", error)
+            plan(shards, bounds)
+            planned += [_Planned(topic, bounds, shard) for shard in shards]
+        if max_bytes is not None:
+            keep_within([one.shard for one in planned], max_bytes)
+        return planned
+
+    def _store_ids(self, topic: Topic) -> list[int]:
+        directory = self._root
+        keys = (store_key(topic.name, n) for n in range(topic.options.stores))
+        return [n for n, key in enumerate(keys) if self._vfs.exists(join(directory, key))]
+
+    def _look(
+        self, topic: Topic, store_id: int, leases: Sequence[LeaseRecord], now_ms: int
+    ) -> ShardPlan:
+        opened = topic.opened_shard(store_id)
+        may_seal = True
+        if isinstance(opened, MessageStore):
+            may_seal = opened.dirty_bytes == 0
+            ends = opened.view().ends
+        else:
+            ends = self._reader(topic.name, store_id).view().ends
+        return ShardPlan(self._vfs, topic.name, store_id, ends, leases, now_ms, may_seal)
+
+    def _reader(self, topic: str, store_id: int) -> ShardReader:
+        directory = join(self._root, store_key(topic, store_id))
+        return ShardReader(self._vfs, directory, topic, store_id, self._options)
+
+    # -- by itself ---------------------------------------------------------------------------
+
+    def is_due(self) -> bool:
+        """Whether it is time for a pass."""
+        return self._clock.monotonic() >= self._due
+
+    def run(
+        self,
+        topics: Iterable[Topic],
+        pause: Callable[[float], bool],
+        clean_staging: Callable[[], object],
+    ) -> None:
+        """Make a pass over every topic by its own settings; what fails is logged.
+
+        Then over the trashes and what jobs have left. `pause` is called in between with seconds to
+        wait: others want the interpreter too. When it returns True the pass ends.
+        """
+        self._due = self._clock.monotonic() + self._options.retention_interval_ms / 1000
+        topics = list(topics)
+        for topic in topics:
+            bounds = Bounds(topic.options.max_age_ms, topic.options.max_bytes)
+            if bounds != Bounds() and not self._is_quiet(topic, bounds):
+                if pause(_PAUSE_S):
+                    return
+                self._try(topic.name, partial(self._tidy, topic, bounds))
+        self._try("the trash", partial(self.empty_trashes, topics))
+        self._try("what jobs have staged", partial(self._clean, clean_staging))
+
+    def _clean(self, clean_staging: Callable[[], object]) -> None:
+        leases = live_leases(self._vfs, self._root, self._clock.now_ms())
+        if all(lease.offsets is not None for lease in leases):  # else one holds everything
+            clean_staging()
+
+    def _tidy(self, topic: Topic, bounds: Bounds) -> None:
+        """Retain one topic, and note when to look again if nobody uses it."""
+        with self._lock:
+            planned = self._plan([topic], lambda _: bounds, None)
+            self._carry_out(planned)
+            age, now_ms = bounds.max_age_ms, self._clock.now_ms()
+            if age is not None and bounds.max_bytes is None and not topic.opened_shards():
+                due = [one.shard.due_at(age) for one in planned]
+                self._quiet[topic] = (bounds, min(due, default=now_ms + age))
+
+    def _is_quiet(self, topic: Topic, bounds: Bounds) -> bool:
+        """Whether nothing can be due: nobody but us writes, and nobody has used a shard of it."""
+        known, due = self._quiet.get(topic, (None, 0))
+        return known == bounds and due > self._clock.now_ms() and not topic.opened_shards()
+
+    @staticmethod
+    def _try(name: str, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except StoreClosed:
+            return  # deleted or closed meanwhile
+        except (TubeStoreError, OSError) as error:
+            log.warning("retention of %s: %s", name, error)
+        except Exception:  # not foreseen: the others are not to suffer for it
+            log.exception("retention of %s", name)
+
+    # -- trash -------------------------------------------------------------------------------
+
+    def empty_trashes(self, topics: Iterable[Topic], grace_ms: int | None = None) -> int:
+        """Delete what has waited in the trashes for the grace time and no lease holds.
+
+        Returns the bytes.
+        """
+        with self._lock:
+            return self._empty_trashes(topics, grace_ms)
+
+    def _empty_trashes(self, topics: Iterable[Topic], grace_ms: int | None = None) -> int:
+        now_ms = self._clock.now_ms()
+        grace = self._options.trash_grace_ms if grace_ms is None else grace_ms
+        forget_expired(self._vfs, self._root, now_ms)
+        leases = live_leases(self._vfs, self._root, now_ms)
+
+        def is_held(key: str) -> bool:
+            # A trash is small and a lease short: which of its files are needed is not asked.
+            return any(lease.holds(key) is not None for lease in leases)
+
+        freed = trash.purge(
+            self._vfs, trash.trash_of(self._root), now_ms - grace, lambda w: is_held(w.name)
+        )
+        for topic in topics:
+            for store_id in self._store_ids(topic):
+                key = store_key(topic.name, store_id)
+                place = trash.trash_of(join(self._root, key))
+                if self._vfs.exists(place) and not is_held(key):
+                    freed += trash.purge(self._vfs, place, now_ms - grace, lambda _: False)
+        return freed
+
+    # -- leases ------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        topics: Iterable[Topic],
+        offsets: Mapping[str, int],
+        *,
+        ttl_ms: int,
+        holder: str | None,
+    ) -> Lease:
+        """Take a lease on all shards of some topics, and on others from given offsets on."""
+        named = holder or f"{socket.gethostname()}:{os.getpid()}"
+        # Those without files too: their messages are in memory or in the journal, and may come.
+        keys = [store_key(t.name, n) for t in topics for n in range(t.options.stores)]
+        for attempt in range(_TRIES):
+            wanted = {key: self._first_kept(key)[0] for key in keys} | dict(offsets)
+            try:
+                return Lease(
+                    self._vfs,
+                    self._root,
+                    wanted,
+                    holder=named,
+                    ttl_ms=ttl_ms,
+                    clock=self._clock,
+                    check=self._check_kept,
+                )
+            except OffsetOutOfRange:
+                # Retention was quicker: what is kept begins further on now.
+                if offsets or attempt == _TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _first_kept(self, key: str) -> tuple[int, int]:
+        """Return the first and the next offset of a shard, as its files are now."""
+        parsed = parse_store_key(key)
+        if parsed is None:
+            raise UnknownTopic(key)
+        view = self._reader(*parsed).view()
+        return view.index_start, view.index_end
+
+    def _check_kept(self, offsets: Mapping[str, int]) -> None:
+        for key, offset in offsets.items():
+            first, end = self._first_kept(key)
+            if offset < first:
+                raise OffsetOutOfRange(offset, first, end)

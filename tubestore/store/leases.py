@@ -1,0 +1,179 @@
+"""Leases: what a reader still needs, so that retention leaves it alone for a while.
+
+    <root>/.tubestore/leases/<uuid>.json    holder, expiry, first index offset needed of each shard
+
+Whoever reads for long (a scan of hours, the tasks of a Spark query) holds one and renews it;
+retention does not touch what an unexpired lease holds, and does not empty a trash that
+holds it. A holder that dies is forgotten when its lease expires. A lease costs nobody else
+anything but disk space.
+
+Times are the wall clock's, in ms. A file that cannot be read holds everything, for a day from
+its last change: it may be a newer version's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tubestore.clock import Clock
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import Vfs
+from tubestore.errors import StoreClosed, TubeStoreError, documented
+from tubestore.record.names import LEASES_DIRECTORY
+from tubestore.record.state_files import parse_json
+
+VERSION = 1
+SUFFIX = ".json"
+#: How long a file counts that cannot be read.
+_UNREADABLE_MS = 86_400_000
+#: How long an expired lease may still be renewed under its name: after twice this it is deleted.
+_RENEWABLE_MS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """A lease as its file says."""
+
+    path: str
+    holder: str
+    expires_ms: int
+    #: The first index offset needed, by `<topic>-<store id>`; None: everything of all shards.
+    offsets: Mapping[str, int] | None
+
+    def holds(self, store_key: str) -> int | None:
+        """Return the first index offset that it needs of a shard; None if it needs nothing."""
+        return 0 if self.offsets is None else self.offsets.get(store_key)
+
+
+def read_leases(vfs: Vfs, root: str) -> list[LeaseRecord]:
+    """Return all leases of a root, expired ones too."""
+    found = []
+    directory = _directory_of(root)
+    for name, is_directory, _ in vfs.entries(directory):
+        if is_directory or not name.endswith(SUFFIX):
+            continue
+        path = join(directory, name)
+        try:
+            record = _parse(path, vfs.read_file(path))
+        except FileNotFoundError:
+            continue  # released meanwhile
+        if record is None:
+            until = vfs.modified_ms(path) + _UNREADABLE_MS
+            record = LeaseRecord(path, f"unreadable lease {name}", until, None)
+        found.append(record)
+    return found
+
+
+def live_leases(vfs: Vfs, root: str, now_ms: int) -> list[LeaseRecord]:
+    """Return the leases that have not expired."""
+    return [lease for lease in read_leases(vfs, root) if lease.expires_ms > now_ms]
+
+
+def forget_expired(vfs: Vfs, root: str, now_ms: int) -> None:
+    """Delete the files of leases that expired so long ago that nobody renews them."""
+    for lease in read_leases(vfs, root):
+        if lease.expires_ms + 2 * _RENEWABLE_MS <= now_ms:
+            with contextlib.suppress(FileNotFoundError):
+                vfs.remove(lease.path)
+
+
+def _directory_of(root: str) -> str:
+    return join(root, OWN_DIRECTORY, LEASES_DIRECTORY)
+
+
+def _parse(path: str, data: bytes) -> LeaseRecord | None:
+    try:
+        found = parse_json(data)
+        if found["version"] != VERSION or found["features"]:
+            return None
+        offsets = {str(key): int(offset) for key, offset in found["offsets"].items()}
+        return LeaseRecord(path, str(found["holder"]), int(found["expires_ms"]), offsets)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return None
+
+
+class Lease:
+    """A lease that this process holds; a context manager that releases it. Thread-safe."""
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        root: str,
+        offsets: Mapping[str, int],
+        *,
+        holder: str,
+        ttl_ms: int,
+        clock: Clock,
+        check: Callable[[Mapping[str, int]], None],
+    ) -> None:
+        """Take it; `check` raises for offsets of shards that are not there (any more)."""
+        self._vfs, self.root, self._clock, self._check = vfs, root, clock, check
+        self._lock = threading.Lock()
+        self._path: str | None = None
+        self.holder, self.ttl_ms = holder, ttl_ms
+        self.offsets = dict(offsets)
+        self.expires_ms = 0
+        self._hold()
+
+    def _hold(self) -> None:
+        """Write the lease, then look whether all is there: from then on nobody removes it."""
+        now = self._clock.now_ms()
+        if self._path is None or self.expires_ms + _RENEWABLE_MS < now:
+            # A name of its own: the old file may be about to be deleted.
+            self._path = join(_directory_of(self.root), f"{uuid.uuid4()}{SUFFIX}")
+        directory, expires_ms = _directory_of(self.root), now + self.ttl_ms
+        content = {
+            "version": VERSION,
+            "features": [],
+            "holder": self.holder,
+            "expires_ms": expires_ms,
+            "offsets": self.offsets,
+        }
+        if not self._vfs.exists(directory):
+            self._vfs.make_directories(directory)
+        self._vfs.replace_file(self._path, json.dumps(content).encode())
+        self.expires_ms = expires_ms
+        try:
+            self._check(self.offsets)
+        except TubeStoreError:
+            self._release()
+            raise
+
+    @documented
+    def renew(self, offsets: Mapping[str, int] | None = None) -> None:
+        """Hold it for another `ttl_ms`, from now on from `offsets` on where they are given.
+
+        Raises OffsetOutOfRange, and the lease is released, if something that is needed is gone
+        because it was not renewed in time; StoreClosed if it was released.
+        """
+        with self._lock:
+            if self._path is None:
+                raise StoreClosed(f"the lease of {self.holder!r} was released")
+            self.offsets |= offsets or {}
+            self._hold()
+
+    @documented
+    def release(self) -> None:
+        """Give it up; harmless when repeated."""
+        with self._lock:
+            self._release()
+
+    def _release(self) -> None:
+        path, self._path = self._path, None
+        if path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._vfs.remove(path)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"Lease(holder={self.holder!r}, expires_ms={self.expires_ms}, {self.offsets})"
