@@ -64,7 +64,7 @@ test-spark: $(DEV) $(SPARK_LOCAL) ## Run the tests of Spark, all of them (downlo
 
 .PHONY: mutants
 mutants: $(DEV) ## Change a module at random: which changes does no test notice? (ARGS=MODULE)
-	.venv/bin/python -m tests.mutation $(ARGS)
+	.venv/bin/python -m tests.proof.mutation $(ARGS)
 
 .PHONY: check
 check: $(DEV) ## Lint, format, types, and the contract of imports

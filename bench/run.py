@@ -11,12 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.harness import Run, Skipped, compete, file_system, machine
-from bench.layouts import Unavailable, load_layout
-from bench.payload import Payload, standard_library
-from bench.report import from_file, lines, machine_line
-from bench.workload import Scale, Workload
-from bench.workloads import WORKLOADS
+from bench.layouts.layout import Unavailable, load_layout
+from bench.measure.harness import Run, Skipped, compete, file_system, machine
+from bench.report.table import from_file, lines, machine_line
+from bench.workloads.payload import Payload, standard_library
+from bench.workloads.table import WORKLOADS
+from bench.workloads.workload import Scale, Workload
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -96,7 +96,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     asked = parser().parse_args(arguments)
     scale: Scale = "tiny" if asked.tiny else "quick" if asked.quick else "full"
-    logging.getLogger("tests.interop").setLevel(logging.ERROR)  # what the JVMs warn of, every time
+    logging.getLogger("tests.compat.interop").setLevel(
+        logging.ERROR
+    )  # what the JVMs warn of, every time
     places: list[Path] = []
     try:
         if asked.report:
@@ -106,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
         payload = standard_library()
         places.append(place_for(asked.dir, scale))
         if asked.profile:
-            from bench.profiling import profile
+            from bench.measure.profiling import profile
 
             for workload in choose([asked.profile]):
                 print(profile(workload, scale, payload, _disk(workload, places, scale)))

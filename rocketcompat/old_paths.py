@@ -93,6 +93,15 @@ scanned_end inspect.scan
 schedule store.schedule
 selection inspect.selection
 service_thread store.service_thread
+spark.audit_tasks spark.jobs.audit_tasks
+spark.auditing spark.jobs.audit
+spark.id_splits spark.jobs.id_splits
+spark.log_parts spark.jobs.log_parts
+spark.log_scanning spark.jobs.log_scanning
+spark.rebuild_tasks spark.jobs.rebuild_tasks
+spark.rebuilding spark.jobs.rebuild
+spark.stats spark.jobs.stats
+spark.tube_jobs spark.jobs.to_log
 store_checkpoint files.checkpoint
 store_lock files.lock
 store_reads store.reader

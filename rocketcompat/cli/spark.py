@@ -48,7 +48,8 @@ def convert(
     takes -o mappedFileSizeCommitLog=… and its like.
     """
     from rocketcompat.formats import COMMIT_LOG_DIRECTORY
-    from rocketcompat.spark import jobs, tube_jobs
+    from rocketcompat.spark.jobs import to_log as tube_jobs
+    from rocketcompat.spark.jobs import to_shards as jobs
 
     options, is_log = given.options, os.path.isdir(os.path.join(root, COMMIT_LOG_DIRECTORY))
     plan = jobs.plan_convert if is_log else tube_jobs.plan_tube_convert
@@ -75,7 +76,7 @@ def rebuild(
     Refused while a broker holds the store. Options are the store's, with RocketMQ's names:
     -o maxHashSlotNum=5000000. An interrupted run is taken up again, without a --job-id too.
     """
-    from rocketcompat.spark import rebuilding
+    from rocketcompat.spark.jobs import rebuild as rebuilding
 
     names = [name.value for name in structure] if structure else None
     settings: dict[str, Any] = {"job_id": given.job_id or "rebuild", "options": given.options}
@@ -94,7 +95,7 @@ def audit(given: JobRun, root: StoreArgument) -> None:
 
     Options are the store's, with RocketMQ's names. A broker may be at work.
     """
-    from rocketcompat.spark import auditing
+    from rocketcompat.spark.jobs import audit as auditing
 
     settings: dict[str, Any] = {"job_id": given.job_id, "options": given.options}
     given.only_said(lambda: auditing.plan_audit(root, **settings).log.describe())
@@ -121,7 +122,7 @@ def stats(
     hours: Annotated[bool, typer.Option("--hours", help="A row a queue and hour.")] = False,
 ) -> None:
     """Add messages and bytes up by topic, or by queue and hour. From the heads of the records."""
-    from rocketcompat.spark import stats as job
+    from rocketcompat.spark.jobs import stats as job
 
     given.only_said(lambda: job.plan_stats(root).describe())
     with given.running("stats") as (spark, told):

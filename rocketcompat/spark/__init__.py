@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tubestore.spark.java import need_spark
+from tubestore.spark.kit.java import need_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from rocketcompat.formats import PROPERTY_KEYS, PROPERTY_TAGS
 from rocketcompat.record.rows import STATE_OK
 from tubestore.errors import InvalidMessage
-from tubestore.spark.intake import (
+from tubestore.spark.kit.intake import (
     Taken,
     TakenColumns,
     as_maps,
@@ -38,7 +38,7 @@ from tubestore.spark.intake import (
     is_text,
     without,
 )
-from tubestore.spark.shapes import HEADERS
+from tubestore.spark.kit.shapes import HEADERS
 
 _T = pa.types
 _BYTES = "binary or string"

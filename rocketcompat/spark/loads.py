@@ -1,6 +1,6 @@
 """A load into a log: rows staged by tasks, and published by one process in one step.
 
-As `tubestore.spark.loads`, whose promises hold.
+As `tubestore.spark.kit.loads`, whose promises hold.
 
 Nothing here imports Spark.
 """
@@ -23,7 +23,7 @@ from rocketcompat.staging.pieces import LogRecords, StagedPiece
 from rocketcompat.staging.publish import LogPublishResult
 from rocketcompat.staging.writer import StagedLogWriter
 from tubestore.core.vfs import OsVfs
-from tubestore.spark.loads import waited_for
+from tubestore.spark.kit.loads import waited_for
 
 
 @dataclass(frozen=True)

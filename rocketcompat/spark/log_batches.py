@@ -23,7 +23,7 @@ from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import DataLoss, NotAStore
 from tubestore.record.names import STORE_FILE
-from tubestore.spark.options import LATEST
+from tubestore.spark.kit.options import LATEST
 
 VERSION = 1
 

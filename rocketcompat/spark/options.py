@@ -1,4 +1,4 @@
-"""Options of the source `rocketmq`: those of `tubestore.spark.options`, and what a log has besides.
+"""Options of the source `rocketmq`: the common ones (`tubestore.spark.kit`) and those of a log.
 
 Nothing here imports Spark.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tubestore.spark.options import (
+from tubestore.spark.kit.options import (
     EARLIEST,
     LATEST,
     SHARED,

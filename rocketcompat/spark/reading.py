@@ -21,8 +21,8 @@ from rocketcompat.spark.planning import LogSplit
 from rocketcompat.spark.shapes import columns_of, unreadable
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, DataLoss
-from tubestore.spark.options import EARLIEST, LATEST, Offsets
-from tubestore.spark.shapes import Shape
+from tubestore.spark.kit.options import EARLIEST, LATEST, Offsets
+from tubestore.spark.kit.shapes import Shape
 
 
 @dataclass(frozen=True)

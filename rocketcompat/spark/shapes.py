@@ -18,7 +18,7 @@ from rocketcompat.record.columns import RecordColumns
 from rocketcompat.record.message_table import property_maps, table_of
 from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK
 from tubestore.core.kernels import slices
-from tubestore.spark.shapes import BYTES, KAFKA_SCHEMA, TEXT, TIME, Shape, spark_type
+from tubestore.spark.kit.shapes import BYTES, KAFKA_SCHEMA, TEXT, TIME, Shape, spark_type
 
 #: What a row has besides the columns of `message_rows`: of its properties, and as a time.
 EXTRA = pa.schema([("tags", TEXT), ("keys", TEXT), ("store_time", pa.timestamp("ms", "UTC"))])

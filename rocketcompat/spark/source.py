@@ -26,9 +26,9 @@ from rocketcompat.spark.reading import LogReading
 from rocketcompat.spark.shapes import SHAPES
 from rocketcompat.spark.stream import stream_reader
 from rocketcompat.spark.write_options import RocketWriteOptions
-from tubestore.spark.settings import check_settings
-from tubestore.spark.sink import StoreStreamWriter, StoreWriter, appended_schema
-from tubestore.spark.tasks import SplitReader, plain_errors
+from tubestore.spark.kit.settings import check_settings
+from tubestore.spark.kit.sink import StoreStreamWriter, StoreWriter, appended_schema
+from tubestore.spark.kit.tasks import SplitReader, plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,8 @@ from functools import partial
 from rocketcompat.spark.log_batches import LogBatches
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.reading import LogReading
-from tubestore.spark.tasks import say
-from tubestore.spark.triggers import TriggeredReader
+from tubestore.spark.kit.tasks import say
+from tubestore.spark.kit.triggers import TriggeredReader
 
 
 def stream_reader(options: RocketOptions, reading: LogReading) -> TriggeredReader:

@@ -15,8 +15,8 @@ from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import writing_config
 from rocketcompat.options import MessageStoreConfig
 from tubestore.errors import InvalidMessage, InvalidOption
-from tubestore.spark.options import Option, count, local_path, one_of, size, text
-from tubestore.spark.write_options import SHARED, parse_write
+from tubestore.spark.kit.options import Option, count, local_path, one_of, size, text
+from tubestore.spark.kit.write_options import SHARED, parse_write
 
 #: What a store that is made gets, by RocketMQ's names; of one that is there its own count.
 STORE_TABLE = (

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tubestore.spark import java
+from tests.support import REPOSITORY
+from tubestore.spark.kit import java
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 _MASTER = "org.apache.spark.deploy.master.Master"
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
-REPOSITORY = Path(__file__).resolve().parents[2]
 #: Seconds: of a process until it is there, and of a driver until it has ended. A busy machine
 #: with two cores needs a fifth of it.
 START_TIMEOUT = 120.0

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tubestore.spark import java
-from tubestore.spark.jobs import running
+from tubestore.spark.kit import java, running
 
 #: A small and quickly started JVM; a task that fails is tried again.
 SETTINGS = {

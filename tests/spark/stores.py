@@ -11,10 +11,10 @@ import pyarrow as pa
 
 import tubestore
 from tubestore.core.vfs import Vfs
-from tubestore.spark.options import ReadOptions
+from tubestore.spark.kit.options import ReadOptions
+from tubestore.spark.kit.shapes import TUBESTORE, Shape
 from tubestore.spark.planning import Plan, plan
 from tubestore.spark.reading import Reading
-from tubestore.spark.shapes import TUBESTORE, Shape
 
 T0 = 1_700_000_000_000
 #: Small files, so that a store of a few thousand messages has many.

@@ -14,7 +14,8 @@ while pytest collects.
   nothing to clean up, nothing that the workers of pytest-xdist could share wrongly (0.1 s each).
 - It is read by position (``pread``), so threads and forked children may unpack too.
 
-The archives and their fields: ``tests/golden/README.md``. Who makes them: ``tests/golden/pack.py``.
+The archives and their fields: ``tests/compat/golden/README.md``.
+``tests/compat/golden/pack.py`` makes them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from typing import Any
 
 import pytest
 
-ARCHIVES = Path(__file__).resolve().parent.parent / "golden"
+ARCHIVES = Path(__file__).resolve().parent.parent / "compat" / "golden"
 TUBE_VERSION = "1.2.0"
 ROCKET_VERSIONS = ("4.9.8", "5.3.3")
 
@@ -94,7 +95,7 @@ class Answers:
 
     @property
     def manifest(self) -> list[Row]:
-        """One row for each packed file and empty directory, as ``tests/golden/README.md`` says."""
+        """One row for each packed file and empty directory."""
         return _archive(self.system, self.version).manifest[self.scenario]
 
     @property

@@ -12,7 +12,7 @@ from rocketcompat.formats import parse_properties
 from rocketcompat.record.codec import decode_one
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import Golden, Row
-from tests.support.rocket_golden import config_of
+from tests.support.rocket.golden import config_of
 from tubestore.clock import ManualClock
 
 BORN_HOST, STORE_HOST = "10.1.2.3:45678", "192.168.0.9:10911"

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 
 import tubestore
+from tests.support import REPOSITORY
 from tubestore.cli import main
 
 COMMAND = [sys.executable, "-m", "tubestore"]
 
 
-HERE = Path(__file__).resolve().parent.parent.parent
+HERE = REPOSITORY
 
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE), "NO_COLOR": "1"}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import InvalidOption
-from tubestore.spark.loads import Load
-from tubestore.spark.options import ReadOptions
+from tubestore.spark.kit.loads import Load
+from tubestore.spark.kit.options import ReadOptions
+from tubestore.spark.kit.shapes import SHAPES
+from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.spark.planning import choose_shards
-from tubestore.spark.shapes import SHAPES
-from tubestore.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

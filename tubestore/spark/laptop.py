@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tubestore.spark import java
-from tubestore.spark.settings import BATCH_BYTES, SOCKETS
+from tubestore.spark.kit import java
+from tubestore.spark.kit.settings import BATCH_BYTES, SOCKETS
 from tubestore.spark.source import register
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from tubestore.record.names import store_key
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.listing import ShardFiles, StoredFile
 from tubestore.spark.holding import StreamLease
-from tubestore.spark.options import LATEST, ReadOptions
+from tubestore.spark.kit.options import LATEST, ReadOptions
 from tubestore.spark.planning import (
     Limit,
     Plan,

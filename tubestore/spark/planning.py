@@ -43,7 +43,7 @@ from tubestore.record.names import JOURNAL_FILE, STORE_FILE, parse_store_key, st
 from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
 from tubestore.record.state_files import parse_identity
 from tubestore.segments.listing import ShardFiles, StoredFile, files_before, find_shards
-from tubestore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
+from tubestore.spark.kit.options import EARLIEST, LATEST, Offsets, ReadOptions
 from tubestore.staging.commit_records import Horizon
 from tubestore.store.directory import StoreDirectory
 from tubestore.store.topic_settings import saved_settings

@@ -27,8 +27,8 @@ from tubestore.record.decode import decode
 from tubestore.record.locate import Data
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.shard_bytes import ShardBytes, Window
+from tubestore.spark.kit.shapes import Shape, as_type
 from tubestore.spark.planning import Portion, Split
-from tubestore.spark.shapes import Shape, as_type
 
 Array = np.ndarray[Any, Any]
 

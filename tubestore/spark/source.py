@@ -32,15 +32,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tubestore.core.vfs import OsVfs
-from tubestore.spark.loads import Load
-from tubestore.spark.options import ReadOptions
+from tubestore.spark.kit.loads import Load
+from tubestore.spark.kit.options import ReadOptions
+from tubestore.spark.kit.settings import check_settings
+from tubestore.spark.kit.shapes import SHAPES
+from tubestore.spark.kit.sink import StoreStreamWriter, StoreWriter, appended_schema
+from tubestore.spark.kit.tasks import SplitReader, plain_errors
+from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.spark.planning import choose_shards, plan
-from tubestore.spark.settings import check_settings
-from tubestore.spark.shapes import SHAPES
-from tubestore.spark.sink import StoreStreamWriter, StoreWriter, appended_schema
-from tubestore.spark.stream import stream_reader
-from tubestore.spark.tasks import SplitReader, plain_errors, reading_of
-from tubestore.spark.write_options import WriteOptions
+from tubestore.spark.stream import reading_of, stream_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from functools import partial
 
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tubestore.spark.kit.options import ReadOptions
+from tubestore.spark.kit.shapes import SHAPES
+from tubestore.spark.kit.tasks import say
+from tubestore.spark.kit.triggers import Json, TriggeredReader
 from tubestore.spark.micro_batches import MicroBatches, Position
-from tubestore.spark.options import ReadOptions
 from tubestore.spark.planning import Plan
-from tubestore.spark.tasks import reading_of, say
-from tubestore.spark.triggers import Json, TriggeredReader
+from tubestore.spark.reading import Reading
+
+
+def reading_of(options: ReadOptions, schema: StructType) -> Reading:
+    """Return how the splits of a batch or a stream are read."""
+    shape = SHAPES[options.shape]
+    return Reading(
+        shape,
+        shape.chosen(to_arrow_schema(schema, timezone="UTC")),
+        options.filter,
+        options.verify_crc,
+        options.fail_on_corrupt,
+    )
 
 
 class TubeBatches:

@@ -17,7 +17,7 @@ def run(out: Path, console: Console | None = None) -> bool:
     root, store = out / "engine", out / "stack"
     if not root.exists() or not store.exists():
         raise UsageMistake(f"{out}: run `tubestore demo` and `rocketcompat demo` before")
-    from rocketcompat.spark.jobs import convert
+    from rocketcompat.spark.jobs.to_shards import convert
     from tubestore.spark import session
     from tubestore.spark.jobs.audit import audit
     from tubestore.spark.jobs.stats import stats

@@ -117,7 +117,7 @@ class JobRun:
     def running(self, name: str) -> Iterator[tuple[Any, Callable[[int, int], None]]]:
         """Give a session, and what to tell how many splits are done: a bar, on a terminal."""
         from tubestore.spark import session
-        from tubestore.spark.jobs.running import silent
+        from tubestore.spark.kit.running import silent
 
         spark = session(self.master, pairs(self.conf), memory=self.memory, quiet=True)
         with watching(name, True) as told:

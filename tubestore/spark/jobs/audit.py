@@ -19,8 +19,8 @@ from tubestore.record.decode import decode
 from tubestore.record.locate import Data
 from tubestore.record.records import ENTRY_SIZE, verify_entries
 from tubestore.segments.shard_bytes import ShardBytes
-from tubestore.spark.jobs.running import Done, Row, Told, run, silent
-from tubestore.spark.options import ReadOptions
+from tubestore.spark.kit.options import ReadOptions
+from tubestore.spark.kit.running import Done, Row, Told, run, silent
 from tubestore.spark.planning import Plan, Portion, Split, plan
 from tubestore.spark.reading import portion_entries
 

@@ -35,15 +35,16 @@ from tubestore.record.records import (
     verify_entries,
 )
 from tubestore.segments.shard_bytes import ShardBytes, Window
-from tubestore.spark.jobs.publishing import (
+from tubestore.spark.kit.loads import Load
+from tubestore.spark.kit.options import ReadOptions
+from tubestore.spark.kit.publishing import (
     Published,
     load_arguments,
     stage_and_publish,
     staged_row,
 )
-from tubestore.spark.jobs.running import Row, Told, silent
-from tubestore.spark.loads import Load
-from tubestore.spark.options import ReadOptions
+from tubestore.spark.kit.running import Row, Told, silent
+from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.spark.planning import (
     Plan,
     Portion,
@@ -54,7 +55,6 @@ from tubestore.spark.planning import (
     with_journal,
 )
 from tubestore.spark.reading import portion_entries
-from tubestore.spark.write_options import WriteOptions
 from tubestore.staging.writer import Place, StagedWriter
 from tubestore.store.directory import StoreDirectory
 from tubestore.store.topic_settings import load_topics

@@ -22,9 +22,9 @@ from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import NotAStore
 from tubestore.record.names import STAGING_DIRECTORY, STORE_FILE
-from tubestore.spark.jobs.running import Row, parallelism, run
+from tubestore.spark.kit.running import Row, parallelism, run
+from tubestore.spark.kit.settings import settings_to_change
 from tubestore.spark.planning import store_uuid
-from tubestore.spark.settings import settings_to_change
 from tubestore.store.directory import StoreDirectory
 
 if TYPE_CHECKING:

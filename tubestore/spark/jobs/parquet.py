@@ -22,19 +22,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tubestore.errors import InvalidMessage, InvalidOption
-from tubestore.spark.jobs.publishing import (
+from tubestore.spark.kit.loads import Load
+from tubestore.spark.kit.options import ReadOptions
+from tubestore.spark.kit.publishing import (
     Published,
     load_arguments,
     stage_and_publish,
     staged_row,
 )
-from tubestore.spark.jobs.running import Done, Row, Told, run, silent, split_key
-from tubestore.spark.loads import Load
-from tubestore.spark.options import ReadOptions
+from tubestore.spark.kit.running import Done, Row, Told, run, silent, split_key
+from tubestore.spark.kit.shapes import SHAPES
+from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.spark.planning import Plan, Split, plan
 from tubestore.spark.reading import Reading
-from tubestore.spark.shapes import SHAPES
-from tubestore.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,8 @@ import numpy as np
 
 from tubestore.core.vfs import OsVfs
 from tubestore.segments.shard_bytes import ShardBytes
-from tubestore.spark.jobs.running import Done, Row, Told, run, silent
-from tubestore.spark.options import ReadOptions
+from tubestore.spark.kit.options import ReadOptions
+from tubestore.spark.kit.running import Done, Row, Told, run, silent
 from tubestore.spark.planning import Portion, Split, plan
 from tubestore.spark.reading import portion_entries
 

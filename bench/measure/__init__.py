@@ -1,0 +1,1 @@
+"""How it is measured: rounds in turn, this machine's limits, profiles."""

@@ -1,0 +1,1 @@
+"""The real Java classes, driven over a pipe; tests use the same drivers."""

@@ -1,0 +1,346 @@
+"""The real TubeMQ and RocketMQ store classes, as seen from a test.
+
+    tube = TubeDriver()
+    rows = tube.read(root)
+    [bytes_of(row, "payload") for row in of_kind(rows, "message")]
+
+    rocket = RocketDriver("4.9.8")
+    rocket.append(root, "orders", queues=4, count=100, settings={"mappedFileSizeCommitLog": 65536})
+
+A method is one run of a Java virtual machine. What only looks works on a copy, because opening is
+recovery and recovery writes; ``append``, ``open`` and the benchmarks work in place. Rows and their
+fields are in ``README.md``. Constructors raise ``DriverUnavailable`` where Java, Maven or the jars
+are missing, calls raise ``DriverFailed``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.real.scratch import copy_tree, scratch_folder
+from bench.real.toolchain import (
+    JAVA_SOURCES,
+    Driver,
+    DriverFailed,
+    DriverUnavailable,
+    last_lines,
+    prepare,
+)
+
+__all__ = [
+    "DriverFailed",
+    "DriverUnavailable",
+    "RocketDriver",
+    "Row",
+    "TubeDriver",
+    "bytes_of",
+    "of_kind",
+]
+
+_log = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+Settings = Mapping[str, object]
+
+TUBEMQ_VERSION = "1.2.0-incubating"
+ROCKETMQ_VERSIONS = ("4.9.8", "5.3.3")
+
+CALL_SECONDS = 120
+BENCH_SECONDS = 900
+GRACE_SECONDS = 10
+"""How long after its own watchdog a virtual machine is given before it is killed from here."""
+
+QUICK_START = ("-XX:TieredStopAtLevel=1",)
+"""Half the start-up time; a benchmark does without it."""
+
+OLD_DOORS = ("java.nio", "sun.nio.ch", "jdk.internal.ref", "java.lang")
+"""Packages of the JDK that RocketMQ reaches into to unmap its files."""
+
+
+def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
+    """Return the rows of one kind."""
+    return [row for row in rows if row["kind"] == kind]
+
+
+def bytes_of(row: Row, name: str) -> bytes:
+    """Return a field that is given in base64."""
+    return base64.b64decode(row[name], validate=True)
+
+
+class _Driver:
+    """One main class with its class path."""
+
+    main_class: str
+    flags: tuple[str, ...] = ()
+
+    def __init__(self, driver: Driver, heap: str) -> None:
+        self._ready = prepare(driver)
+        self._heap = heap
+
+    def _look(
+        self, command: str, root: Path, *operands: object, timeout: float, **options: Any
+    ) -> list[Row]:
+        """Run a command on a copy."""
+        with scratch_folder() as scratch:
+            copy_tree(root, scratch / "store")
+            return self._run(command, scratch / "store", *operands, timeout=timeout, **options)
+
+    def _bench(self, command: str, root: Path, *operands: object, **options: Any) -> Row:
+        """Run a command whose answer is one row, with all of the compiler."""
+        return self._run(command, root, *operands, jvm=(), **options)[0]
+
+    def _run(
+        self,
+        command: str,
+        root: Path,
+        *operands: object,
+        timeout: float,
+        settings: Settings | None = None,
+        jvm: tuple[str, ...] = QUICK_START,
+        **options: object,
+    ) -> list[Row]:
+        arguments = [command, str(root), *map(str, operands)]
+        for name, value in (settings or {}).items():
+            arguments += ["-c", f"{name}={_text(value)}"]
+        arguments += [f"--{name}={_text(value)}" for name, value in options.items()]
+        with scratch_folder() as scratch:
+            return self._java([*jvm, *self._limits(scratch, timeout)], arguments, scratch, timeout)
+
+    def _limits(self, scratch: Path, timeout: float) -> list[str]:
+        """Keep memory, time and files of a virtual machine within bounds."""
+        return [
+            f"-Xmx{self._heap}",
+            "-XX:+UseSerialGC",
+            f"-Dinterop.seconds={max(1, int(timeout))}",
+            f"-Djava.io.tmpdir={scratch}",
+            f"-Duser.home={scratch}",  # log folders go there
+            "-Dfile.encoding=UTF-8",
+            "-Duser.timezone=UTC",
+            "-Duser.language=en",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        ]
+
+    def _java(
+        self, jvm: list[str], arguments: list[str], scratch: Path, timeout: float
+    ) -> list[Row]:
+        command = [self._ready.java, *jvm, *self.flags, "-cp", self._ready.class_path]
+        output, errors = scratch / "stdout", scratch / "stderr"
+        with output.open("wb") as stdout, errors.open("wb") as stderr:
+            try:
+                run = subprocess.run(
+                    [*command, self.main_class, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    timeout=timeout + GRACE_SECONDS,
+                    env={**os.environ, "LC_ALL": "C.UTF-8"},  # for names of files
+                    check=False,
+                )
+                status: object = run.returncode
+            except subprocess.TimeoutExpired:
+                status = "killed: its own watchdog did not end it"
+        text = last_lines(errors.read_text(errors="replace"), 25)
+        call = f"{self.main_class} {' '.join(arguments)}"
+        if status != 0:
+            raise DriverFailed(f"{call}: exit {status}\n{text}")
+        if text:  # pytest shows it with the test that fails for it
+            _log.warning("%s:\n%s", call, text)
+        with output.open(encoding="ascii") as lines:
+            return [json.loads(line) for line in lines]
+
+
+class TubeDriver(_Driver):
+    """TubeMQ 1.2.0-incubating. ``settings`` are BrokerConfig's and BrokerDefMetadata's fields."""
+
+    main_class = "TubeDriver"
+    flags = ("-XX:MaxDirectMemorySize=256m",)
+
+    def __init__(self, *, heap: str = "512m") -> None:
+        super().__init__(Driver("tubemq", "copy", TUBEMQ_VERSION), heap)
+
+    def read(
+        self,
+        root: Path,
+        *topics: str,
+        settings: Settings | None = None,
+        timeout: float = CALL_SECONDS,
+    ) -> list[Row]:
+        """Read every partition of every store (or of some topics') to its end."""
+        return self._look("read", root, *topics, settings=settings, timeout=timeout)
+
+    def open(
+        self, root: Path, topic: str, store_id: int = 0, *, settings: Settings | None = None
+    ) -> list[Row]:
+        """Open a store in place and close it."""
+        return self._run("open", root, topic, store_id, settings=settings, timeout=CALL_SECONDS)
+
+    def append(
+        self,
+        root: Path,
+        topic: str,
+        store_id: int,
+        count: int,
+        *,
+        partitions: int = 10,
+        close: bool = True,
+        settings: Settings | None = None,
+    ) -> list[Row]:
+        """Append in place.
+
+        Without ``close`` the process ends as if killed, and what is in its caches is lost.
+        """
+        return self._run(
+            "append",
+            root,
+            topic,
+            store_id,
+            count,
+            partitions=partitions,
+            close=int(close),
+            settings=settings,
+            timeout=CALL_SECONDS,
+        )
+
+    def bench_append(
+        self,
+        root: Path,
+        count: int,
+        body_size: int,
+        partitions: int,
+        *,
+        settings: Settings | None = None,
+        timeout: float = BENCH_SECONDS,
+    ) -> Row:
+        """Append to a new store ``bench-0``; return one row with the rates."""
+        operands = (count, body_size, partitions)
+        return self._bench("bench-append", root, *operands, settings=settings, timeout=timeout)
+
+    def bench_read(
+        self, root: Path, topic: str, store_id: int, partitions: int, *, seconds: int = 30
+    ) -> Row:
+        """Read partitions in turn for at most ``seconds``; return one row with the rate."""
+        operands = (topic, store_id, partitions)
+        return self._bench("bench-read", root, *operands, seconds=seconds, timeout=BENCH_SECONDS)
+
+
+class RocketDriver(_Driver):
+    """RocketMQ. ``settings`` are MessageStoreConfig's: give the sizes that the files have."""
+
+    main_class = "RocketDriver"
+    flags = (
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OLD_DOORS),
+        *(f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in OLD_DOORS[1:3]),
+        f"-Drmq.logback.configurationFile={JAVA_SOURCES / 'rocketmq' / 'logback.xml'}",
+    )
+
+    def __init__(self, version: str, *, heap: str = "512m") -> None:
+        super().__init__(Driver("rocketmq", "copy-dependencies", version), heap)
+        self.version = version
+
+    def dump(
+        self, root: Path, *, settings: Settings | None = None, timeout: float = CALL_SECONDS
+    ) -> list[Row]:
+        """Load, start and dispatch a copy; return every message of every queue."""
+        return self._look("dump", root, settings=settings, timeout=timeout)
+
+    def load(self, root: Path, *, settings: Settings | None = None) -> list[Row]:
+        """Only load a copy."""
+        return self._look("load", root, settings=settings, timeout=CALL_SECONDS)
+
+    def query(
+        self,
+        root: Path,
+        topic: str,
+        keys: Iterable[str],
+        *,
+        max_count: int = 64,
+        settings: Settings | None = None,
+    ) -> list[Row]:
+        """Look keys up in a copy. For more than 64 answers raise ``maxMsgsNumBatch``, too."""
+        return self._look(
+            "query", root, topic, *keys, max=max_count, settings=settings, timeout=CALL_SECONDS
+        )
+
+    def append(
+        self,
+        root: Path,
+        topic: str,
+        queues: int,
+        count: int,
+        *,
+        close: bool = True,
+        settings: Settings | None = None,
+    ) -> list[Row]:
+        """Append in place; with a count of 0, recover and close.
+
+        Without ``close`` the process ends as if killed.
+        """
+        operands = (topic, queues, count)
+        return self._run(
+            "append", root, *operands, close=int(close), settings=settings, timeout=CALL_SECONDS
+        )
+
+    def visit(
+        self,
+        root: Path,
+        topic: str,
+        queues: int,
+        count: int,
+        *,
+        keys: Iterable[tuple[str, str]] = (),
+        close: bool = True,
+        settings: Settings | None = None,
+    ) -> list[Row]:
+        """Open in place, return what ``dump`` does, look (topic, key) pairs up, then ``append``."""
+        pairs = [text for pair in keys for text in pair]
+        operands = (topic, queues, count, *pairs)
+        return self._run(
+            "visit", root, *operands, close=int(close), settings=settings, timeout=CALL_SECONDS
+        )
+
+    def put_bench(
+        self,
+        root: Path,
+        count: int,
+        body_size: int,
+        *,
+        topics: int = 1,
+        queues: int = 1,
+        batch: int = 1,
+        threads: int = 1,
+        settings: Settings | None = None,
+        timeout: float = BENCH_SECONDS,
+    ) -> Row:
+        """Put into a new store; return one row: the rates without and with dispatching."""
+        operands = (count, body_size, topics, queues, batch)
+        return self._bench(
+            "put-bench", root, *operands, settings=settings, timeout=timeout, threads=threads
+        )
+
+    def open_bench(self, root: Path, *, settings: Settings | None = None) -> Row:
+        """Load and start in place, then end as if killed; one row: seconds and memory."""
+        return self._run("open-bench", root, settings=settings, timeout=BENCH_SECONDS)[0]
+
+    def rebuild_bench(self, root: Path, *, settings: Settings | None = None) -> Row:
+        """As `open_bench`, with all of the compiler: for a store whose queues were removed."""
+        return self._bench("open-bench", root, settings=settings, timeout=BENCH_SECONDS)
+
+    def read_bench(
+        self, command: str, root: Path, *operands: object, settings: Settings | None = None
+    ) -> Row:
+        """Read a store in place ("scan", "read TOPIC QUEUES", "query TOPIC KEYS N"); one row."""
+        rows = self._run(
+            f"{command}-bench", root, *operands, settings=settings, timeout=BENCH_SECONDS, jvm=()
+        )
+        return of_kind(rows, "bench")[0]
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

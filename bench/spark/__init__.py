@@ -1,0 +1,1 @@
+"""Spark beside its bounds: `python -m bench.spark`."""

@@ -1,0 +1,312 @@
+"""How a layout does the work of a workload: append, read, scan, sync, open after a kill.
+
+A `Case` is one workload at one size in one directory. A contestant is started once for a case
+(that builds what it reads) and then run several times; only the work itself is on the clock.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from bench.layouts.layout import Durability, Layout, Unavailable, fresh
+from bench.workloads.payload import SEED, Payload
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One run: messages, in how many calls, seconds, seconds of processor time (0: not known)."""
+
+    messages: int
+    calls: int
+    seconds: float
+    cpu_seconds: float = 0.0
+    #: What single calls took, and anonymous memory of a process of its own; 0: not measured.
+    p50_us: float = 0.0
+    p99_us: float = 0.0
+    memory_mb: int = 0
+    #: Of that process when it was done.
+    descriptors: int = 0
+
+    @classmethod
+    def of(cls, messages: int, calls: int, times: Times) -> Measure:
+        """Return the measure of a block that was on the clock."""
+        return cls(messages, calls, times.wall, times.cpu)
+
+
+Runner = Callable[[int], Measure]
+Make = Callable[..., Layout]
+Role = Literal["ours", "limit", "peer", "real"]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Somebody who does the work of a case; `start` gives a runner that takes a message count."""
+
+    name: str
+    role: Role
+    start: Callable[[Case], AbstractContextManager[Runner]]
+
+
+@dataclass
+class Case:
+    """What a contestant has to know."""
+
+    payload: Payload
+    place: Path
+    messages: int
+    topics: int = 1
+    partitions: int = 10
+    batch: int = 1000
+    mixed: bool = True
+    threads: int = 1
+    limit: int = 1000
+    durability: Durability = "page_cache"
+    stack: ExitStack = field(default_factory=ExitStack)
+    _stored: dict[str, Path] = field(default_factory=dict)
+    _opened: dict[str, Layout] = field(default_factory=dict)
+    #: The topic of `our_reads.py`, made once.
+    own: Any = None
+
+    def make(self, make: Make, root: Path, durability: Durability | None = None) -> Layout:
+        """Open a layout with the topics and partitions of this case."""
+        return make(
+            root,
+            topics=self.topics,
+            partitions=self.partitions,
+            durability=durability or self.durability,
+        )
+
+    def tables(self) -> list[Any]:
+        """Return the batches of this case, to be used in turn."""
+        return self.payload.batches(
+            self.batch, topics=self.topics, partitions=self.partitions, mixed=self.mixed
+        )
+
+    def stored(self, make: Any) -> Path:
+        """Return the directory of a layout that holds the messages of the case, closed."""
+        if make.name not in self._stored:
+            root = fresh(self.place / make.name)
+            layout = self.make(make, root, "page_cache")
+            try:
+                for table in islice(cycle(self.tables()), -(-self.messages // self.batch)):
+                    layout.append_batch(table)
+            finally:
+                layout.close()
+            self._stored[make.name] = root
+        return self._stored[make.name]
+
+    def opened(self, make: Any) -> Layout:
+        """Return the same, open; everybody who reads it shares it."""
+        if make.name not in self._opened:
+            layout = self.make(make, self.stored(make))
+            self.stack.callback(layout.close)
+            self._opened[make.name] = layout
+        return self._opened[make.name]
+
+
+#: Stands around what is on the clock; `profiling.py` puts a profiler here.
+around: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+@dataclass
+class Times:
+    """What a block took: seconds on the wall, and of processor time in all threads."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+
+@contextmanager
+def clock() -> Iterator[Times]:
+    """Measure a block."""
+    gc.collect()
+    times = Times()
+    with around():
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield times
+        times.wall, times.cpu = time.perf_counter() - wall, time.process_time() - cpu
+
+
+def appending(make: Any, *, batches: bool = False) -> Callable[[Case], Any]:
+    """Append one by one or in batches to a new store, until everything is in the files."""
+
+    @contextmanager
+    def start(case: Case) -> Iterator[Runner]:
+        tables = case.tables() if batches else []
+
+        def run(messages: int) -> Measure:
+            root = fresh(case.place / make.name)
+            layout = case.make(make, root)
+            try:
+                if batches:
+                    calls = max(1, messages // case.batch)
+                    with clock() as times:
+                        for table in islice(cycle(tables), calls):
+                            layout.append_batch(table)
+                        layout.flush()
+                    return Measure.of(calls * case.batch, calls, times)
+                with clock() as times:
+                    _append_each(layout, case, messages, 0)
+                    layout.flush()
+                return Measure.of(messages, messages, times)
+            finally:
+                layout.close()
+                shutil.rmtree(root)
+
+        yield run
+
+    return start
+
+
+def _append_each(layout: Layout, case: Case, messages: int, first: int) -> None:
+    append, topics, partitions = layout.append, case.topics, case.partitions
+    for number, body in enumerate(case.payload.messages(messages), first):
+        append(number % topics, number // topics % partitions, body)
+
+
+def syncing(make: Any) -> Callable[[Case], Any]:
+    """Append one by one from `threads` threads, each message durable when its call returns."""
+
+    @contextmanager
+    def start(case: Case) -> Iterator[Runner]:
+        def run(messages: int) -> Measure:
+            root = fresh(case.place / make.name)
+            layout = case.make(make, root)
+            each = max(1, messages // case.threads)
+            try:
+                layout.append(0, 0, case.payload.bodies[0])  # makes the files
+                with ThreadPoolExecutor(case.threads) as threads, clock() as times:
+                    work = [
+                        threads.submit(_append_each, layout, case, each, n)
+                        for n in range(case.threads)
+                    ]
+                    for one in work:
+                        one.result()
+                return Measure.of(each * case.threads, each * case.threads, times)
+            finally:
+                layout.close()
+                shutil.rmtree(root)
+
+        yield run
+
+    return start
+
+
+def by_turns(places: Iterable[T]) -> Iterator[T]:
+    """Go through places in an order that is drawn once, again and again."""
+    order = list(places)
+    random.Random(SEED).shuffle(order)
+    return cycle(order)
+
+
+def reading(make: Any, *, lean: bool = False) -> Callable[[Case], Any]:
+    """Read partition after partition from its first message, in a fixed random order."""
+
+    @contextmanager
+    def start(case: Case) -> Iterator[Runner]:
+        layout = case.opened(make)
+        turn = by_turns((t, p) for t in range(case.topics) for p in range(case.partitions))
+
+        def run(messages: int) -> Measure:
+            count = calls = 0
+            with clock() as times:
+                while count < messages:
+                    topic, partition = next(turn)
+                    position: object | None = None
+                    while True:
+                        rows, position = layout.read(
+                            topic, partition, position, case.limit, lean=lean
+                        )
+                        count += len(rows)
+                        calls += 1
+                        if position is None or count >= messages:
+                            break
+            return Measure.of(count, calls, times)
+
+        yield run
+
+    return start
+
+
+def scanning(make: Any, *, verify: bool = False) -> Callable[[Case], Any]:
+    """Read everything, in the order of the layout."""
+
+    @contextmanager
+    def start(case: Case) -> Iterator[Runner]:
+        layout = case.opened(make)
+
+        def run(messages: int) -> Measure:
+            with clock() as times:
+                sizes = [len(rows) for rows in layout.scan(verify=verify)]
+            return Measure.of(sum(sizes), len(sizes), times)
+
+        yield run
+
+    return start
+
+
+def opening(*, checkpoint: bool) -> Callable[[Case], Any]:
+    """Open a store whose writer was killed, in a process of its own, imports not counted.
+
+    `checkpoint`: whether what the background left in time may be used; else all is verified.
+    """
+
+    @contextmanager
+    def start(case: Case) -> Iterator[Runner]:
+        killed = case.place / "killed"
+        if not killed.exists():
+            child("fill", killed, case.messages, expect=-signal.SIGKILL)
+        root = case.place / ("with-checkpoint" if checkpoint else "without")
+        shutil.copytree(killed, root)
+        if not checkpoint:
+            for path in root.glob("*/.tubestore/checkpoint*"):
+                path.unlink()
+
+        yield reopener(root)
+
+    return start
+
+
+def reopener(root: Path) -> Runner:
+    """Return what opens a store in a process of its own, again and again."""
+
+    def run(messages: int) -> Measure:
+        found = child("open", root, 0, expect=-signal.SIGKILL)
+        return Measure(found["messages"], 1, found["seconds"], found["cpu_seconds"])
+
+    return run
+
+
+def child(
+    command: str, root: Path, *numbers: int, expect: int = 0, module: str = "bench.workloads.child"
+) -> dict[str, Any]:
+    """Run `bench/workloads/child.py`, which kills itself at its end: nothing is closed."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, command, str(root), *map(str, numbers)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    if done.returncode != expect:
+        raise Unavailable(f"{command} ended with {done.returncode}: {done.stderr[-500:]}")
+    return json.loads(done.stdout) if done.stdout else {}

@@ -1,0 +1,153 @@
+"""The laboratory works: every workload runs at a tiny size and gives rows that make sense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.layouts.layout import Layout, MappedSingleLog, SingleLog, TopicSharded
+from bench.layouts.peers import PEERS, Unavailable
+from bench.measure import harness
+from bench.measure.harness import Run, Skipped, compete
+from bench.report.table import from_file, lines, ratios, verdict
+from bench.run import main
+from bench.workloads.payload import Payload, standard_library
+from bench.workloads.table import WORKLOADS
+from bench.workloads.workload import Workload
+from rocketcompat.files.mmap_file import MmapFile
+
+
+@pytest.fixture(scope="module")
+def payload() -> Payload:
+    return standard_library(256 << 10)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
+def test_workload_gives_a_sane_row_for_everybody(
+    workload: Workload, payload: Payload, tmp_path: Path
+) -> None:
+    noted: list[Run | Skipped] = []
+    compete(workload, "tiny", payload, tmp_path, noted.append)
+
+    runs = [n for n in noted if isinstance(n, Run)]
+    assert {n.who for n in noted} == {c.name for c in workload.contestants}
+    assert {r.who for r in runs} >= {
+        c.name for c in workload.contestants if c.role in ("ours", "limit")
+    }
+    for run in runs:
+        assert run.messages > 0
+        assert run.calls > 0
+        assert run.seconds > 0
+        assert json.loads(run.as_json())["who"] == run.who
+    assert not list(tmp_path.rglob("*.tube")), "a workload left its files"
+    text = "\n".join(lines(workload, runs, []))
+    assert all(run.who in text for run in runs)
+
+
+@pytest.mark.parametrize("make", [TopicSharded, SingleLog, *PEERS], ids=lambda m: m.name)
+def test_layout_gives_back_what_it_took(make: type, payload: Payload, tmp_path: Path) -> None:
+    expected: dict[tuple[int, int], int] = {}
+    try:
+        with_layout = make(tmp_path, topics=3, partitions=4, durability="page_cache")
+    except Unavailable as error:
+        pytest.skip(str(error))
+    assert isinstance(with_layout, Layout)
+    for table in payload.batches(50, topics=3, partitions=4)[:2]:
+        with_layout.append_batch(table)
+        for row in table.select(["topic", "partition"]).to_pylist():
+            place = row["topic"], row["partition"]
+            expected[place] = expected.get(place, 0) + 1
+    with_layout.append(2, 3, payload.bodies[0])
+    expected[2, 3] = expected.get((2, 3), 0) + 1
+    with_layout.flush()
+
+    for (topic, partition), count in expected.items():
+        found, position = 0, None
+        while True:
+            rows, position = with_layout.read(topic, partition, position, 7, lean=True)
+            found += len(rows)
+            if position is None:
+                break
+        assert found == count, (topic, partition)
+    with_layout.close()
+
+
+def test_both_ways_of_writing_the_log_are_measured_side_by_side(
+    payload: Payload, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WR-05: a log that is written by calls, and one that is written through maps."""
+    for make, through_maps in ((SingleLog, False), (MappedSingleLog, True)):
+        layout = make(tmp_path / make.name, topics=1, partitions=1, durability="page_cache")
+        layout.append(0, 0, b"x")
+        assert isinstance(layout.store.commit_log.queue.last, MmapFile) is through_maps
+        layout.close()
+    workload = next(w for w in WORKLOADS if w.name == "append-one-page-cache")
+    noted: list[Run | Skipped] = []
+    both = workload.with_layouts([SingleLog, MappedSingleLog])
+    compete(both, "tiny", payload, tmp_path / "place", noted.append)
+    rates = {n.who: n.messages / n.seconds for n in noted if isinstance(n, Run)}
+    assert rates.keys() >= {"rocketcompat", "rocketcompat, mapped"}
+
+
+def test_a_workload_that_no_layout_can_do_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--tiny", "--layout", "bench.layouts:MappedSingleLog", "--only", "rocket-scan",
+                 "--dir", str(tmp_path / "place"), "--output", str(tmp_path / "out")]  # fmt: skip
+    assert main(arguments) == 0
+    assert "without --layout: rocket-scan" in capsys.readouterr().err
+
+
+def test_bodies_are_the_same_text_every_time(payload: Payload) -> None:
+    assert payload.digest == standard_library(256 << 10).digest
+    assert {len(b) for b in payload.bodies} == {payload.body_size}
+
+
+def test_ratio_compares_runs_of_the_same_round() -> None:
+    def run(who: str, number: int, seconds: float) -> Run:
+        return Run("w", who, "ours", number, 100, 1, seconds, 0.0, "tmpfs", 0)
+
+    ours = [run("a", 0, 1.0), run("a", 1, 4.0), run("a", 2, 1.0)]
+    assert ratios(ours, [run("b", 0, 2.0), run("b", 1, 4.0)]) == [2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [([0.9, 1.1], "reached"), ([0.5, 0.7], "MISSED"), ([0.7, 0.9, 1.0], "unclear")],
+)
+def test_bar_is_judged_by_all_rounds(found: list[float], expected: str) -> None:
+    assert verdict(found, 0.8) == expected
+
+
+def test_command_writes_lines_that_can_be_reported_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "results.jsonl"
+    place = tmp_path / "place"
+    arguments = ["--tiny", "--only", "scan-crc", "--dir", str(place), "--output", str(output)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+
+    assert str(tmp_path) not in output.read_text()
+    assert list(place.iterdir()) == []
+    assert "\n".join(from_file(output)).split() == printed.split()
+    assert main(["--only", "no-such"]) == 2
+
+
+def test_one_that_is_missing_is_skipped_with_its_reason(payload: Payload, tmp_path: Path) -> None:
+    workload = next(w for w in WORKLOADS if w.name == "append-one-memory")
+    noted: list[Run | Skipped] = []
+    compete(workload, "tiny", payload, tmp_path, noted.append)
+    skipped = [n for n in noted if isinstance(n, Skipped)]
+    assert any(s.who.startswith("TubeMQ") and s.reason for s in skipped)
+
+
+def test_profile_shows_our_functions(payload: Payload, tmp_path: Path) -> None:
+    from bench.measure.profiling import profile
+
+    workload = next(w for w in WORKLOADS if w.name == "append-batch")
+    text = profile(workload, "tiny", payload, tmp_path)
+    assert "append_batch" in text
+    assert harness.PLANS["tiny"].rounds == 1

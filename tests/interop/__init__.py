@@ -1,5 +1,0 @@
-"""The real TubeMQ and RocketMQ classes beside ours; see README.md."""
-
-import pytest
-
-pytest.register_assert_rewrite("tests.interop.rocket_book")

@@ -1,0 +1,356 @@
+"""Damaged stores: checked, mended, opened by ours and by the real classes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rocketcompat
+from rocketcompat.check.whole import check_store
+from rocketcompat.files.quarantine import Quarantine
+from rocketcompat.formats import CQ_UNIT, MESSAGE_HEAD
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.dump import dump_log
+from rocketcompat.record.verify import walk
+from rocketcompat.repair.apply import repair
+from rocketcompat.repair.log import (
+    FILLER_LEAST,
+    FILLER_TOPIC,
+    PROPERTY_DAMAGED,
+    LostMessage,
+    Neighbour,
+    mend,
+)
+from rocketcompat.repair.plan import plan_repair
+from tests.rocketcompat.repair.test_rebuild import OPTIONS, ROOT, SMALL, messages, write
+from tests.support.command import Command
+from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory, golden_fixture  # noqa: F401
+from tests.support.rocket.cli import command_fixture, digest  # noqa: F401
+from tests.support.rocket.golden import open_golden, units_of
+from tubestore.clock import ManualClock
+from tubestore.testing import Distinct, MemoryVfs, crash_states
+
+DAMAGED = (
+    "torn-zeroed", "torn-half", "torn-gone", "flip-body-last", "flip-body-middle",
+    "flip-body-first-file", "flip-topic-last", "bad-magic-last-file", "bad-size-middle",
+    "cq-deleted", "cq-one-queue-deleted", "cq-tail-zeroed", "cq-all-tails-zeroed", "cq-hole",
+    "cq-empty-last-file", "index-deleted", "cq-index-deleted", "cl-last-file-missing",
+    "cl-first-files-missing", "cl-middle-file-missing",
+)  # fmt: skip
+OTHERS = (
+    "cl-wrong-length", "cl-zero-length-last", "cq-wrong-length", "stray-dir-in-commitlog",
+    "index-short", "index-broken-chain", "stale-units", "topic-overflow", "crash-cq-unflushed",
+    "crash", "record-larger-than-file",
+)  # fmt: skip
+#: What cannot be seen, or is what a broker leaves every day.
+NOTHING_WRONG = {"cl-first-files-missing", "cl-zero-length-last", "crash", "flip-topic-last",
+                 "record-larger-than-file", "cq-empty-last-file"}  # fmt: skip
+
+
+def options_of(real: Golden) -> dict[str, Any]:
+    config = real.meta["config"]
+    names = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+    return {name: config[name] for name in names if name in config}
+
+
+def mended(real: Golden, **more: Any) -> list[dict[str, Any]]:
+    directory = StoreDirectory(real.store, options_of(real))
+    kept = Quarantine(directory.vfs, directory.root)
+    return list(repair(directory, clock=ManualClock(), quarantine=kept, **more))
+
+
+@pytest.mark.parametrize("version", ROCKET_VERSIONS)
+@pytest.mark.parametrize("scenario", [*DAMAGED, *(f"{s}-abort" for s in DAMAGED), *OTHERS])
+def test_a_damaged_store_is_found_mended_and_whole(
+    golden: GoldenFactory, version: str, scenario: str
+) -> None:
+    real = golden("rocketmq", version, scenario)
+    options = options_of(real)
+    plain = scenario.removesuffix("-abort")
+    before = digest(real.store)
+    findings = list(check_store(StoreDirectory(real.store, options)))
+    assert findings or plain in NOTHING_WRONG
+    plan = plan_repair(StoreDirectory(real.store, options))
+    assert digest(real.store) == before
+    sound = {
+        row["physical_offset"]: row
+        for row in dump_log(StoreDirectory(real.store, options))
+        if row["state"] == "ok"
+    }
+    rows = mended(real)
+    key = lambda row: (row["path"], row["action"], row["position"])  # noqa: E731
+    planned = [action.as_row() for action in plan.actions]
+    assert sorted(map(key, rows)) == sorted(map(key, planned))
+    # Nothing sound was lost, nothing is left to do, and nothing is wrong that can be mended.
+    left = list(dump_log(StoreDirectory(real.store, options)))
+    after = {row["physical_offset"]: row for row in left if row["state"] == "ok"}
+    assert sound.items() <= after.items()
+    again = plan_repair(StoreDirectory(real.store, options))
+    assert again.is_empty
+    remaining = {row["reason"] for row in check_store(StoreDirectory(real.store, options))}
+    lost = {"file_missing", "unit_damaged"} if plain == "cl-middle-file-missing" else set()
+    assert remaining == lost
+    with open_golden(real) as opened:
+        assert [p for p in opened.problems if "missing" not in str(p)] == []
+        units = list(units_of(opened))
+        for unit in units:
+            record = unit["record"]
+            if record is None:
+                assert plain == "cl-middle-file-missing"
+                continue
+            assert unit["index"] == record["queueOffset"]
+            assert unit["queue"] == f"{record['topic']}/{record['queueId']}"
+
+
+#: One of each kind, for the real classes: a virtual machine each.
+WITNESSED = (
+    "flip-body-middle-abort", "bad-size-middle", "bad-magic-last-file-abort", "torn-half-abort",
+    "cq-hole", "cq-empty-last-file", "cq-tail-zeroed", "stale-units", "cl-wrong-length",
+    "cq-wrong-length", "stray-dir-in-commitlog", "index-broken-chain", "topic-overflow",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.interop
+@pytest.mark.parametrize("version", ROCKET_VERSIONS)
+@pytest.mark.parametrize("scenario", WITNESSED)
+def test_the_real_classes_open_what_was_mended_and_lose_nothing(
+    golden: GoldenFactory, version: str, scenario: str
+) -> None:
+    from bench.real.drivers import DriverUnavailable, RocketDriver, of_kind
+
+    real = golden("rocketmq", version, scenario)
+    mended(real)
+    names = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum",
+             "maxIndexNum")  # fmt: skip
+    settings = {name: real.meta["config"][name] for name in names}
+    try:
+        rows = RocketDriver(version).dump(real.store, settings=settings)
+    except DriverUnavailable as error:
+        pytest.skip(str(error))
+    (load,) = of_kind(rows, "load")
+    assert load["result"]
+    records = [row for row in dump_log(StoreDirectory(real.store)) if row["state"] == "ok"]
+    queued = {row["physical_offset"] for row in records if row["sys_flag"] & 0xC in (0, 8)}
+    end = max(row["physical_offset"] + row["store_size"] for row in records)
+    assert load["maxPhyOffset"] >= end
+    seen = [row["physicalOffset"] for row in of_kind(rows, "message")]
+    assert sorted(seen) == sorted(queued)
+
+
+def test_a_stand_in_keeps_number_properties_and_time(golden: GoldenFactory) -> None:
+    real = golden("rocketmq", "4.9.8", "flip-body-middle")
+    (region,) = [p for p in StoreDirectory(real.store).scan_log() if isinstance(p, Region)]
+    rows = mended(real)
+    assert [row["action"] for row in rows if row["path"].startswith(str(real.store / "commitlog"))]
+    found = {row["physical_offset"]: row for row in dump_log(StoreDirectory(real.store))}
+    stand_in = found[region.start]
+    # The queue of the message still has its unit; the record says the same number.
+    assert stand_in["properties"].pop(PROPERTY_DAMAGED) == "1"
+    assert stand_in["properties"]
+    assert (stand_in["body"], stand_in["state"]) == (b"", "ok")
+    unit = next(
+        (row for row in real.expected(type="message") if row["cqPhysicalOffset"] == region.start),
+        None,
+    )
+    if unit is not None:
+        assert stand_in["queue_offset"] == unit["index"]
+        assert stand_in["store_timestamp"] == unit["storeTimestamp"]
+
+
+def test_a_body_may_be_accepted_as_it_is(golden: GoldenFactory, command: Command) -> None:
+    real = golden("rocketmq", "5.3.3", "flip-body-middle")
+    (region,) = [p for p in StoreDirectory(real.store).scan_log() if isinstance(p, Region)]
+    raw = (real.store / "commitlog").joinpath(Path(region.path).name).read_bytes()
+    done = command("repair", real.store, "--apply", "--keep-bodies", "-f", "jsonl")
+    assert done.code == 0
+    found = {row["physical_offset"]: row for row in dump_log(StoreDirectory(real.store))}
+    kept = found[region.start]
+    assert kept["store_size"] == region.end - region.start
+    at = region.position + MESSAGE_HEAD.size
+    assert kept["body"] == raw[at : at + len(kept["body"])]
+    assert PROPERTY_DAMAGED not in kept["properties"]
+
+
+def test_a_dry_run_changes_nothing_and_leaves_with_one(
+    golden: GoldenFactory, command: Command
+) -> None:
+    real = golden("rocketmq", "4.9.8", "cq-hole")
+    before = digest(real.store)
+    done = command("repair", real.store, "-f", "jsonl")
+    assert (done.code, digest(real.store)) == (1, before)
+    assert {row["action"] for row in done.rows} == {"write"}
+    assert set(done.rows[0]) == {"path", "action", "position", "bytes", "message"}
+    applied = command("repair", real.store, "--apply", "-f", "jsonl")
+    assert (applied.code, applied.rows) == (0, done.rows)
+    assert "quarantine/1" in applied.err
+    done = command("repair", real.store, "-f", "jsonl")
+    assert (done.code, done.rows) == (0, [])
+
+
+def test_what_was_replaced_is_in_quarantine_byte_for_byte(
+    golden: GoldenFactory, command: Command, tmp_path: Path
+) -> None:
+    real = golden("rocketmq", "4.9.8", "flip-body-middle-abort")
+    before = {
+        p.relative_to(real.store): p.read_bytes() for p in real.store.rglob("*") if p.is_file()
+    }
+    ages = {p: (real.store / p).stat().st_mtime_ns for p in before}
+    place = tmp_path / "kept"
+    done = command("repair", real.store, "--apply", "--quarantine", place, "-f", "jsonl")
+    kept = {p.relative_to(place): p.read_bytes() for p in place.rglob("*") if p.is_file()}
+    assert kept
+    assert kept.items() <= before.items()
+    for row in done.rows:
+        path = Path(row["path"]).relative_to(real.store)
+        if row["action"] == "write":
+            assert path in kept
+            # A broker deletes files by their age.
+            assert (real.store / path).stat().st_mtime_ns == ages[path]
+    assert Path("abort") in kept
+
+
+def test_a_store_that_is_open_is_refused(tmp_path: Path, command: Command) -> None:
+    with rocketcompat.open(tmp_path, "w", SMALL, background=False) as store:
+        store.put_message(rocketcompat.Message("T", b"x"))
+        done = command("repair", tmp_path, "--apply")
+        assert (done.code, done.err.count("\n")) == (3, 1)
+    clean = [command("check", tmp_path), command("repair", tmp_path)]
+    assert [(done.code, done.out) for done in clean] == [(0, "")] * 2
+    assert [done.err for done in clean] == ["nothing found\n", "nothing to repair\n"]
+
+
+def test_a_broken_configuration_comes_back_from_its_backup(
+    tmp_path: Path, command: Command
+) -> None:
+    """apache/rocketmq#3401."""
+    with rocketcompat.open(tmp_path, "w", SMALL, background=False) as store:
+        store.put_message(rocketcompat.Message("T", b"x"))
+    folder = tmp_path / "config"
+    folder.mkdir(exist_ok=True)
+    (folder / "consumerOffset.json").write_bytes(bytes(30))
+    (folder / "consumerOffset.json.bak").write_text('{"offsetTable":{"T@g":{0:1}}}')
+    (folder / "topics.json").write_text("{")
+    findings = command("check", tmp_path, "-f", "jsonl").rows
+    assert [(row["reason"], row["severity"]) for row in findings] == [
+        ("config", "warning"), ("config", "error")]  # fmt: skip
+    rows = command("repair", tmp_path, "--apply", "-f", "jsonl").rows
+    assert sorted(row["action"] for row in rows) == ["leave", "write"]
+    text = (folder / "consumerOffset.json").read_text()
+    assert text == '{"offsetTable":{"T@g":{0:1}}}'
+
+
+def damage(vfs: MemoryVfs, places: list[int]) -> None:
+    """Flip a body, destroy a head, tear the end, zero a unit, break a chain; leave `abort`."""
+    log = f"{ROOT}/commitlog"
+
+    def patch(path: str, position: int, data: bytes) -> None:
+        vfs.open(path).pwrite(data, position)
+
+    for place, at, data in ((places[3], MESSAGE_HEAD.size, b"\xff"), (places[9], 0, bytes(60)),
+                            (places[-1], 20, b"\xff" * 30)):  # fmt: skip
+        start = place - place % 4096
+        patch(f"{log}/{start:020d}", place - start + at, data)
+    patch(f"{ROOT}/consumequeue/topic1/1/{0:020d}", CQ_UNIT.size, bytes(20))
+    name = vfs.entries(f"{ROOT}/index")[0][0]
+    patch(f"{ROOT}/index/{name}", 40 + 4 * 7 + 20 * 5 + 16, b"\x00\x00\x00\x09")
+    vfs.open(f"{ROOT}/abort", create=True).close()
+
+
+def mend_store(vfs: MemoryVfs, clock: ManualClock) -> None:
+    directory = StoreDirectory(ROOT, OPTIONS, vfs)
+    list(repair(directory, clock=clock, quarantine=Quarantine(vfs, ROOT)))
+
+
+def log_of(vfs: MemoryVfs) -> list[tuple[int, str, int, bytes]]:
+    rows = dump_log(StoreDirectory(ROOT, OPTIONS, vfs))
+    return [(r["physical_offset"], r["topic"], r["queue_offset"], r["body"]) for r in rows]
+
+
+@pytest.mark.crash
+def test_a_crash_at_any_moment_of_a_repair_is_mended_by_another(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    places = write(memory_vfs, clock, 40)
+    damage(memory_vfs, places)
+    journal = memory_vfs.record()
+    mend_store(memory_vfs, clock)
+    expected = log_of(memory_vfs)
+    bodies = {place: m.body for place, m in zip(places, messages(40), strict=True)}
+    assert sum(bodies.get(place) == body for place, _, _, body in expected) >= 37
+    seen = Distinct()
+    for state in crash_states(journal, seed=20261121, variants=4):
+        if not seen.is_new(state):
+            continue
+        vfs = state.vfs(clock)
+        mend_store(vfs, clock)
+        assert log_of(vfs) == expected, str(state)
+        directory = StoreDirectory(ROOT, OPTIONS, vfs)
+        findings = [row for row in check_store(directory) if "/tube" not in row["path"]]
+        assert findings == [], str(state)
+        assert not vfs.exists(f"{ROOT}/abort"), str(state)
+    assert len(seen) > 30
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_any_region_is_filled_by_a_chain_of_sound_records(seed: int) -> None:
+    source = random.Random(seed)
+    file_end = 8192
+    start = source.randrange(0, 4000)
+    end = file_end if source.random() < 0.3 else start + source.randrange(FILLER_LEAST, 3000)
+    lost = []
+    position = start + source.randrange(0, 200)
+    while position < end and source.random() < 0.8:
+        lost.append(
+            LostMessage("t" * source.randrange(1, 60), 1, len(lost), position,
+                        properties={"KEYS": "k" * source.randrange(0, 200)})
+        )  # fmt: skip
+        position += source.randrange(40, 900)
+    lost += [LostMessage("T", 2, n) for n in range(source.randrange(0, 3))]
+    before = Neighbour(1_700_000_000_000, bytes((10, 0, 0, 1, 0, 0, 42, 159)))
+    found = mend(start, end, file_end, lost, before)
+    assert found is not None
+    raw = bytearray(end - start)
+    for at, data in found.patches:
+        raw[at - start : at - start + len(data)] = data
+    chain = walk(bytes(raw), 0, start, file_end - start)
+    assert chain.reason is None
+    assert chain.blank or start + chain.end == end
+    told = [*found.stand_ins, *found.without_room]
+    key = lambda message: (message.topic, message.queue_id, message.queue_offset)  # noqa: E731
+    assert sorted(map(key, told)) == sorted(map(key, lost))
+
+
+def test_fillers_stand_in_no_queue_and_no_index(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
+    places = write(memory_vfs, clock, 40)
+    # A rolled back record stood in no queue either, so nothing but a filler can stand there.
+    rolled_back = next(i for i, m in enumerate(messages(40)) if m.sys_flag == 0xC)
+    place = places[rolled_back]
+    memory_vfs.open(f"{ROOT}/commitlog/{0:020d}").pwrite(bytes(60), place)
+    mend_store(memory_vfs, clock)
+    rows = {
+        row["physical_offset"]: row for row in dump_log(StoreDirectory(ROOT, OPTIONS, memory_vfs))
+    }
+    assert rows[place]["topic"] == FILLER_TOPIC
+    with rocketcompat.open(
+        ROOT, "w", SMALL, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        assert store.problems == []
+        assert all(queue.topic != FILLER_TOPIC for queue in store.queues or ())
+        assert len(list(units_of(store))) == sum(m.sys_flag in (0, 8) for m in messages(40))
+
+
+def test_what_cannot_be_mended_right_is_refused_before_anything_is_changed(
+    golden: GoldenFactory, command: Command
+) -> None:
+    real, said = golden("rocketmq", "4.9.8", "multipath"), "several paths"
+    before = {p: p.read_bytes() for p in real.store.rglob("*") if p.is_file()}
+    for arguments in (["repair"], ["repair", "--apply"], ["rebuild", "consumequeue"]):
+        name, *rest = arguments
+        done = command(name, real.store, *rest)
+        assert (done.code, done.err.count("\n")) == (3, 1)
+        assert said in done.err
+    assert {p: p.read_bytes() for p in real.store.rglob("*") if p.is_file()} == before

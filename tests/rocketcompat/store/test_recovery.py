@@ -1,0 +1,912 @@
+"""Opening after a crash: the log's end, what is believed, damage, and what is built again (D2, D7).
+
+Every history is looked at again after a second, clean opening: recovery leaves nothing to do.
+The crash proof of the whole stack is in ``tests/proof/crash``.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.check.whole import check_store
+from rocketcompat.commitlog import ending as log_end
+from rocketcompat.files.progress import ProgressFile
+from rocketcompat.inspect import directory
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.messages import has_queue_unit
+from rocketcompat.record.codec import decode_one
+from rocketcompat.store.default_message_store import DefaultMessageStore
+from rocketcompat.store.recovery import sound_pieces
+from tubestore.clock import ManualClock
+from tubestore.errors import CorruptRecord, NotAStore
+from tubestore.testing import Distinct, FaultyVfs, MemoryVfs, crash_states
+
+ROOT = "/store"
+LOG = f"{ROOT}/commitlog"
+PROGRESS = f"{ROOT}/.tubestore/progress.json"
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=1000,
+    mapped_file_size_consume_queue=100,
+    max_hash_slot_num=7,
+    max_index_num=20,
+    layouts=frozenset({"consume_queue", "index"}),
+)
+
+
+class Bench:
+    """A disk in memory with a store on it that can be killed."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.vfs = MemoryVfs(clock)
+        self.store: DefaultMessageStore | None = None
+
+    def open(self, config: MessageStoreConfig = CONFIG, mode: Any = "w") -> DefaultMessageStore:
+        self.store = rocketcompat.open(
+            ROOT, mode, config, vfs=self.vfs, clock=self.clock, background=False
+        )
+        return self.store
+
+    def put(self, count: int, *, first: int = 0) -> list[int]:
+        assert self.store is not None
+        places = []
+        for i in range(first, first + count):
+            message = Message(f"T{i % 2}", b"%03d" % i + b"x" * 57, "abc"[i % 3], f"k{i}")
+            places.append(self.store.put_message(message).physical_offset)
+        return places
+
+    def kill(self) -> None:
+        """End the process: nothing more is written, the locks are gone."""
+        assert self.store is not None
+        self.store._closed = True
+        if self.store.tube is not None:
+            self.store.tube.store.abandon("killed")
+        self.vfs.release_locks()
+
+    def overwrite(self, path: str, position: int, data: bytes) -> None:
+        file = self.vfs.open(path)
+        file.pwrite(data, position)
+        file.close()
+
+
+@pytest.fixture
+def bench(clock: ManualClock) -> Bench:
+    return Bench(clock)
+
+
+def log_file(number: int) -> str:
+    return f"{LOG}/{number * 1000:020d}"
+
+
+def bodies_of(store: DefaultMessageStore) -> list[int]:
+    """Numbers of the messages in the log, having checked that queues and index agree with it."""
+    assert store.queues is not None
+    assert store.index is not None
+    wanted, numbers = {}, []
+    for piece in sound_pieces(store.commit_log, 0, 1 << 62):
+        for start in piece.starts.tolist():
+            record = decode_one(piece.data, start)
+            numbers.append(int(record.body[:3]))
+            if has_queue_unit(record.sys_flag):
+                place = (record.topic, record.queue_id, record.queue_offset)
+                assert place not in wanted
+                wanted[place] = record.physical_offset
+            found = store.index.select(record.topic, f"k{numbers[-1]}", 9, 0, 1 << 60)[0]
+            assert found == [record.physical_offset]
+    for queue in store.queues:
+        for offset in range(queue.max_offset):
+            place = wanted.pop((queue.topic, queue.queue_id, offset), None)
+            unit = queue.unit(offset)
+            if place is None:
+                assert store.commit_log.is_damaged(unit.physical_offset)
+            else:
+                assert unit.physical_offset == place
+    assert wanted == {}
+    return numbers
+
+
+def reopened(bench: Bench, config: MessageStoreConfig = CONFIG) -> list[int]:
+    """Open, look, close; again; what is there both times."""
+    with bench.open(config) as store:
+        first = bodies_of(store)
+    with bench.open(config) as store:
+        assert store.recovered.clean
+        assert bodies_of(store) == first
+    assert not bench.vfs.exists(f"{ROOT}/abort")
+    return first
+
+
+def test_what_was_put_before_a_kill_is_there(bench: Bench) -> None:
+    bench.open()
+    bench.put(25)
+    bench.kill()
+    assert reopened(bench) == list(range(25))
+
+
+def test_queue_offsets_go_on_after_a_kill(bench: Bench) -> None:
+    bench.open()
+    bench.put(25)
+    bench.kill()
+    with bench.open() as store:
+        assert store.put_message(Message("T0", b"999")).queue_offset == 13
+        assert store.put_message(Message("T1", b"998")).queue_offset == 12
+
+
+def test_a_clean_opening_reads_no_record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench.open():
+        bench.put(30)
+    read: list[str] = []
+    file_type = type(bench.vfs.open(log_file(0), writable=False))
+    pread = file_type.pread
+
+    def counted(self: Any, size: int, position: int) -> bytes:
+        read.append(f"{self.path} {size}")
+        return pread(self, size, position)
+
+    monkeypatch.setattr(file_type, "pread", counted)
+    with bench.open() as store:
+        assert store.recovered.clean
+    assert [what for what in read if "commitlog" in what] == [f"{log_file(5)} 8"]
+    assert [what for what in read if "consumequeue" in what] == []
+
+
+def test_only_what_came_after_the_mark_is_verified_after_a_kill(bench: Bench) -> None:
+    with bench.open():
+        places = bench.put(30)
+    store = bench.open()
+    bench.put(3, first=30)
+    bench.kill()
+    store = bench.open()
+    assert store.recovered.verified_from > places[-1]
+    assert bodies_of(store) == list(range(33))
+    store.close()
+
+
+def test_a_torn_record_is_cut_and_zeroed(bench: Bench) -> None:
+    bench.open()
+    places = bench.put(3)
+    bench.kill()
+    bench.overwrite(log_file(0), places[2] + 100, b"\xff" * 20)
+    store = bench.open()
+    assert (store.recovered.log_end, store.recovered.damages) == (places[2], ())
+    assert "checksum" in str(store.recovered.reason)
+    assert not any(bench.vfs.tree()[log_file(0)][places[2] :])
+    store.close()
+    assert reopened(bench) == [0, 1]
+
+
+def test_damage_with_sound_records_behind_it_stays_and_is_reported(bench: Bench) -> None:
+    bench.open()
+    places = bench.put(9)
+    bench.kill()
+    bench.overwrite(log_file(0), places[3] + 100, b"\xff" * 20)
+    kept = bench.vfs.tree()[log_file(0)]
+    store = bench.open()
+    assert bench.vfs.tree()[log_file(0)] == kept
+    problem = store.problems[0]
+    assert isinstance(problem, CorruptRecord)
+    assert (problem.path, problem.position) == (log_file(0), places[3])
+    assert bodies_of(store) == [0, 1, 2, 4, 5, 6, 7, 8]
+    with pytest.raises(CorruptRecord):
+        store.look_message(places[3])
+    store.close()
+    with bench.open() as store:
+        assert store.recovered.clean
+        assert str(store.problems[0]) == str(problem)
+
+
+def test_the_number_of_a_damaged_last_message_is_not_given_out_again(bench: Bench) -> None:
+    bench.open()
+    assert bench.store is not None
+    bench.put(2)
+    last = bench.store.put_message(Message("X", b"500"))
+    bench.put(2, first=2)
+    bench.store.close()
+    bench.overwrite(log_file(0), last.physical_offset + 4, b"\xff" * 4)
+    bench.vfs.remove(PROGRESS)  # nobody vouches for the log
+    with bench.open() as store:
+        assert store.put_message(Message("X", b"501")).queue_offset == 1
+
+
+def test_upstream_recovery_cuts_at_the_first_bad_record(bench: Bench) -> None:
+    config = CONFIG.changed(recovery="upstream")
+    bench.open(config)
+    places = bench.put(9)
+    bench.kill()
+    bench.overwrite(log_file(0), places[3] + 100, b"\xff" * 20)
+    assert reopened(bench, config) == [0, 1, 2]
+    assert [name for name, _, _ in bench.vfs.entries(LOG)] == [f"{0:020d}"]
+
+
+def lose_progress(bench: Bench) -> None:
+    bench.vfs.remove(PROGRESS)
+
+
+def garble_progress(bench: Bench) -> None:
+    bench.overwrite(PROGRESS, 0, b"]]]")
+
+
+def lower_log(bench: Bench) -> None:
+    content = json.loads(bench.vfs.read_file(PROGRESS))
+    content["log"] = [1 << 40, 1 << 40]
+    bench.vfs.replace_file(PROGRESS, json.dumps(content).encode())
+
+
+def impossible_marks(bench: Bench) -> None:
+    content = json.loads(bench.vfs.read_file(PROGRESS))
+    content["followers"]["index"] = [5, "x"]
+    bench.vfs.replace_file(PROGRESS, json.dumps(content).encode())
+
+
+def open_by_another(bench: Bench) -> None:
+    bench.clock.advance(1000)
+    bench.overwrite(f"{ROOT}/lock", 0, b"lock")
+
+
+@pytest.mark.parametrize(
+    "change", [lose_progress, garble_progress, lower_log, impossible_marks, open_by_another]
+)
+@pytest.mark.parametrize("clean", [True, False])
+def test_marks_that_cannot_be_believed_count_as_none(
+    bench: Bench, change: Callable[[Bench], None], clean: bool
+) -> None:
+    store = bench.open()
+    bench.put(25)
+    if clean:
+        store.close()
+    else:
+        bench.kill()
+    change(bench)
+    store = bench.open()
+    # After a clean stop as a real broker begins: at the third-last of the log's five files.
+    assert (store.recovered.clean, store.recovered.verified_from) == (False, 2000 * clean)
+    assert bodies_of(store) == list(range(25))
+    store.close()
+    assert reopened(bench) == list(range(25))
+
+
+@pytest.mark.parametrize("left", [b"", bytes(4)])
+def test_a_lock_that_lost_its_content_in_a_power_cut_does_not_let_a_torn_record_pass(
+    bench: Bench, left: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bench.open()
+    bench.put(3)
+    store.flush()
+    (torn,) = bench.put(1, first=3)
+    end = store.max_physical_offset
+    bench.kill()
+    bench.overwrite(log_file(0), end - 4, bytes(4))
+    bench.clock.advance(1000)
+    lock = bench.vfs.open(f"{ROOT}/lock")
+    lock.truncate(0)
+    lock.pwrite(left, 0)
+    monkeypatch.setattr(bench.vfs, "boot_id", lambda: "another")
+    with bench.open(mode="r") as reader:
+        assert reader.max_physical_offset == torn
+    assert reopened(bench) == [0, 1, 2]
+
+
+def test_the_lock_is_on_stable_storage_before_a_mark_names_its_time(bench: Bench) -> None:
+    journal = bench.vfs.record()
+    bench.open().close()
+    for state in crash_states(journal, seed=1, kinds=("power",)):
+        vfs = state.vfs()
+        if vfs.exists(PROGRESS):
+            assert vfs.read_file(f"{ROOT}/lock") == b"lock", state
+
+
+def test_progress_of_a_newer_version_is_refused(bench: Bench) -> None:
+    bench.open().close()
+    content = json.loads(bench.vfs.read_file(PROGRESS))
+    for change in ({"format": 2}, {"features": ["time travel"]}):
+        bench.vfs.replace_file(PROGRESS, json.dumps({**content, **change}).encode())
+        with pytest.raises(NotAStore, match="newer version"):
+            bench.open()
+        with pytest.raises(NotAStore, match="newer version"):
+            bench.open(mode="r")
+
+
+def test_records_that_a_real_broker_appended_are_taken_in(bench: Bench) -> None:
+    with bench.open() as store:
+        bench.put(4)
+        end = store.max_physical_offset
+    other = Bench(bench.clock)
+    with other.open():
+        other.put(5)
+    # As a broker leaves it: a longer log, its lock touched, no progress of ours.
+    bench.overwrite(log_file(0), end, other.vfs.tree()[log_file(0)][end:])
+    open_by_another(bench)
+    assert reopened(bench) == list(range(5))
+
+
+@pytest.mark.parametrize("layout", ["consume_queue", "index"])
+def test_a_structure_that_is_switched_on_later_is_built_from_the_log(
+    bench: Bench, layout: str
+) -> None:
+    one = {"consume_queue": "index", "index": "consume_queue"}[layout]
+    with bench.open(CONFIG.changed(layouts=frozenset({one}))):
+        bench.put(25)
+    with bench.open() as store:
+        assert bodies_of(store) == list(range(25))
+
+
+def test_the_windows_see_the_damage_that_a_recovery_sees(bench: Bench) -> None:
+    """A record of ours has no zeros in its properties: one of which a sector was lost is damaged.
+
+    Of a store that somebody else may have written to nobody can say that, so it matters whether
+    the marks are believed; and after the recovery, that they list the damage.
+    """
+    bench.open()
+    bench.put(3)
+    assert bench.store is not None
+    bench.store.flush()
+    places = bench.put(5, first=3)
+    bench.kill()
+    assert places[0] // 1000 == places[1] // 1000
+    bench.overwrite(log_file(places[0] // 1000), places[1] % 1000 - 4, bytes(4))
+
+    def damage_in_windows() -> list[tuple[str, int]]:
+        findings = check_store(StoreDirectory(ROOT, vfs=bench.vfs))
+        return [(f["path"], f["position"]) for f in findings if f["reason"] == "damaged"]
+
+    before = damage_in_windows()
+    with bench.open(mode="r") as reader:
+        seen = [damage.start for damage in reader.commit_log.damages]
+    with bench.open() as store:
+        (damage,) = store.commit_log.damages
+        assert damage.start == places[0]
+        assert before == damage_in_windows() == [(damage.path, damage.position)]
+        assert seen == [damage.start]
+    assert damage_in_windows() == before
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_an_index_file_that_lost_its_end_is_built_again(
+    bench: Bench, clean: bool, place: int
+) -> None:
+    store = bench.open()
+    bench.put(50)
+    store.flush()
+    store.close() if clean else bench.kill()
+    names = [name for name, _, _ in bench.vfs.entries(f"{ROOT}/index")]
+    assert len(names) >= 3
+    path = f"{ROOT}/index/{names[place]}"
+    bench.vfs.open(path).truncate(40 + 4 * 7 + 20 * 5 + 3)
+    with bench.open() as store:
+        for i in range(50):
+            assert len(store.query_message(f"T{i % 2}", f"k{i}").messages) == 1, i
+    options = {"maxHashSlotNum": 7, "maxIndexNum": 20}
+    assert list(check_store(StoreDirectory(ROOT, options, bench.vfs))) == []
+
+
+@pytest.mark.parametrize("slots", [8, 1000])
+def test_an_index_that_cannot_be_used_keeps_no_store_from_being_opened(
+    bench: Bench, slots: int
+) -> None:
+    """It is built again, and what was there is kept; a reader leaves it out."""
+    with bench.open():
+        bench.put(50)
+    before = {path: data for path, data in bench.vfs.tree().items() if "/index/" in path}
+    config = CONFIG.changed(max_hash_slot_num=slots)
+    with bench.open(config, mode="r") as reader:
+        assert reader.index is None
+        assert "index" in str(reader.problems[0])
+        assert reader.look_message(0).body.startswith(b"000")
+    assert before.items() <= bench.vfs.tree().items()
+    with bench.open(config) as store:
+        (problem,) = store.problems
+        assert isinstance(problem, CorruptRecord)
+        assert bodies_of(store) == list(range(50))
+    kept = f"{ROOT}/.tubestore/quarantine/1"
+    after = bench.vfs.tree()
+    assert {f"{kept}{path.removeprefix(ROOT)}": data for path, data in before.items()}.items() <= (
+        after.items()
+    )
+    assert reopened(bench, config) == list(range(50))
+
+
+def test_an_index_file_that_lost_only_unused_bytes_keeps_no_store_from_being_opened(
+    bench: Bench,
+) -> None:
+    with bench.open():
+        bench.put(5)
+    ((name, _, _),) = bench.vfs.entries(f"{ROOT}/index")
+    bench.vfs.open(f"{ROOT}/index/{name}").truncate(40 + 4 * 7 + 20 * 10)
+    with bench.open(mode="r") as reader:
+        assert [type(problem) for problem in reader.problems] == [CorruptRecord]
+        assert reader.look_message(0).body.startswith(b"000")
+    assert reopened(bench) == list(range(5))
+
+
+def test_a_cut_takes_back_what_the_checkpoint_says_of_more(bench: Bench) -> None:
+    with bench.open():
+        for number in range(3):
+            bench.clock.advance(1000)
+            (last,) = bench.put(1, first=number)
+    bench.vfs.remove(PROGRESS)
+    torn = bench.vfs.read_file(log_file(0))[last : last + 300].rstrip(b"\0")
+    bench.overwrite(log_file(0), last + 100, b"\xff" * 20)
+    with bench.open() as store:
+        assert store.recovered.log_end == last
+        kept = store.recovered.quarantine
+    copy = bench.vfs.read_file(f"{kept}/commitlog/{0:020d}@{last}")
+    assert copy[last : last + 100] == torn[:100]
+    assert not any(copy[:last])
+    assert list(check_store(StoreDirectory(ROOT, vfs=bench.vfs))) == []
+
+
+def test_a_torn_end_behind_a_mark_of_ours_is_cut_without_a_copy(bench: Bench) -> None:
+    bench.open()
+    places = bench.put(3)
+    bench.kill()
+    bench.overwrite(log_file(0), places[2] + 100, b"\xff" * 20)
+    with bench.open() as store:
+        assert (store.recovered.cut_bytes > 0, store.recovered.quarantine) == (True, None)
+
+
+def test_files_behind_the_end_of_a_log_that_no_mark_covers_are_kept(bench: Bench) -> None:
+    with bench.open():
+        places = bench.put(60)
+    bench.vfs.remove(PROGRESS)
+    first = places[40] // 1000
+    for place in (place for place in places if place // 1000 >= first):
+        bench.overwrite(log_file(place // 1000), place % 1000 + 4, b"\xff" * 4)
+    bench.vfs.open(f"{ROOT}/abort", create=True).close()
+    before = bench.vfs.tree()
+    with bench.open() as store:
+        kept = store.recovered.quarantine
+        assert kept is not None
+        assert store.max_physical_offset <= first * 1000
+        assert bodies_of(store) == [n for n, place in enumerate(places) if place // 1000 < first]
+    after = bench.vfs.tree()
+    assert after[f"{kept}/commitlog/{(first + 1) * 1000:020d}"] == before[log_file(first + 1)]
+    queue = "consumequeue/T0/0"
+    last = bench.vfs.entries(f"{kept}/{queue}")[-1][0]
+    assert after[f"{kept}/{queue}/{last}"] == before[f"{ROOT}/{queue}/{last}"]
+
+
+def test_what_is_cut_after_a_clean_close_is_kept(bench: Bench) -> None:
+    with bench.open() as store:
+        while store.max_physical_offset < 3000 or store.max_physical_offset % 1000 > 300:
+            bench.put(1)
+        end = store.max_physical_offset
+    other, last = log_file(1), log_file(end // 1000)
+    whole, short = bench.vfs.read_file(other), bench.vfs.read_file(last)
+    bench.overwrite(other, 0, short)
+    bench.overwrite(last, 0, whole)
+    with bench.open() as store:
+        assert store.recovered.quarantine is not None
+        kept = f"{store.recovered.quarantine}/commitlog/{last[-20:]}@{end % 1000}"
+    assert bench.vfs.read_file(kept)[end % 1000 :] == whole[end % 1000 :]
+
+
+def test_without_room_for_what_is_dropped_opening_refuses_and_drops_nothing(bench: Bench) -> None:
+    with bench.open():
+        places = bench.put(3)
+    bench.vfs.remove(PROGRESS)
+    bench.overwrite(log_file(0), places[2] + 100, b"\xff" * 20)
+    before = bench.vfs.read_file(log_file(0))
+    plain, full = bench.vfs, FaultyVfs(bench.vfs)
+    full.fail("pwrite", path="quarantine", error=errno.ENOSPC)
+    bench.vfs = full  # type: ignore[assignment]
+    with pytest.raises(OSError, match="No space"):
+        bench.open()
+    assert plain.read_file(log_file(0)) == before
+    plain.release_locks()
+    bench.vfs = plain
+    assert reopened(bench) == [0, 1]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_queue_file_that_is_gone_since_a_clean_close_is_noticed_and_built_again(
+    bench: Bench, number: int
+) -> None:
+    with bench.open():
+        bench.put(25)
+    path = f"{ROOT}/consumequeue/T0/0/{100 * number:020d}"
+    bench.vfs.remove(path)
+    with bench.open(mode="r") as reader:
+        assert [getattr(problem, "path", None) for problem in reader.problems] == [path]
+    with bench.open() as store:
+        assert [getattr(problem, "path", None) for problem in store.problems] == [path]
+        assert bodies_of(store) == list(range(25))
+    with bench.open() as store:
+        assert store.problems == []
+        assert store.recovered.clean
+
+
+def test_first_files_that_retention_deleted_are_not_missed(bench: Bench) -> None:
+    with bench.open() as store:
+        bench.put(40)
+        assert store.queues is not None
+        store.dispatcher.dispatch_pending()
+        for _ in range(4):
+            store.commit_log.queue.delete_oldest()
+        assert store.queues.delete_expired(store.min_physical_offset) > 0
+    for _ in range(2):
+        with bench.open() as store:
+            assert (store.problems, store.recovered.clean) == ([], True)
+
+
+# -- a log that is not there -------------------------------------------------------------------
+
+
+def structures(bench: Bench) -> dict[str, bytes]:
+    names = ("/consumequeue/", "/index/", "/tube/")
+    return {p: d for p, d in bench.vfs.tree().items() if any(name in p for name in names)}
+
+
+def move_log_away(bench: Bench) -> None:
+    bench.vfs.rename(LOG, "/elsewhere")
+
+
+def empty_the_log(bench: Bench) -> None:
+    bench.vfs.make_directories("/elsewhere")
+    for name, _, _ in bench.vfs.entries(LOG):
+        bench.vfs.rename(f"{LOG}/{name}", f"/elsewhere/{name}")
+
+
+@pytest.mark.parametrize("marks", [True, False])
+@pytest.mark.parametrize("lose", [move_log_away, empty_the_log])
+def test_a_store_whose_log_is_not_there_is_refused_and_left_as_it_is(
+    bench: Bench, lose: Callable[[Bench], None], marks: bool
+) -> None:
+    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"})
+    with bench.open(config):
+        bench.put(12)
+    lose(bench)
+    if not marks:
+        bench.vfs.remove(PROGRESS)
+    before = bench.vfs.tree()
+    for mode in ("w", "r"):
+        with pytest.raises(NotAStore, match=r"(?s)commitlog"):
+            bench.open(config, mode=mode)
+    with pytest.raises(NotAStore, match=r"consumequeue, index, tube.*accept_lost_log"):
+        bench.open(config)
+    assert bench.vfs.tree() == before
+    elsewhere = config.changed(store_path_commit_log="/elsewhere")
+    for mode in ("r", "w"):
+        with bench.open(elsewhere, mode=mode) as store:
+            assert store.max_offset_in_queue("T0", 0) == 6
+
+
+def test_a_new_log_begins_when_the_old_one_is_said_to_be_lost(bench: Bench) -> None:
+    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"}, accept_lost_log=True)
+    with bench.open(config):
+        bench.put(12)
+    before = structures(bench)
+    move_log_away(bench)
+    with bench.open(config) as store:
+        bench.put(2, first=40)
+        store.dispatcher.dispatch_pending()
+        assert bodies_of(store) == [40, 41]
+    kept = f"{ROOT}/.tubestore/quarantine/1"
+    after = bench.vfs.tree()
+    assert all(after[f"{kept}{p.removeprefix(ROOT)}"] == data for p, data in before.items())
+    assert reopened(bench, config) == [40, 41]
+
+
+def test_a_log_that_a_power_cut_took_before_its_first_sync_is_no_lost_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bench.open()
+    bench.put(3)
+    store.dispatcher.dispatch_pending()
+    bench.kill()
+    bench.vfs.remove(log_file(0))
+    with pytest.raises(NotAStore, match="log is not there"):
+        bench.open()  # on the same boot no file goes by itself
+    bench.vfs.release_locks()
+    monkeypatch.setattr(bench.vfs, "boot_id", lambda: "another")
+    assert reopened(bench) == []
+
+
+def test_a_store_of_dledger_is_refused_by_name(bench: Bench) -> None:
+    with bench.open():
+        bench.put(3)
+    bench.vfs.make_directories(f"{ROOT}/dledger-n0/data")
+    for mode in ("r", "w"):
+        with pytest.raises(NotAStore, match=r"DLedger \(dledger-n0\)"):
+            bench.open(mode=mode)
+    with pytest.raises(NotAStore, match="DLedger"):
+        StoreDirectory(ROOT, vfs=bench.vfs)
+
+
+def test_a_log_of_dledgers_entries_is_refused_by_name(bench: Bench) -> None:
+    with bench.open():
+        bench.put(1)
+    record = bench.vfs.read_file(log_file(0))[:200]
+    bench.vfs.remove(PROGRESS)
+    entry = b"\0\0\0\1" + bytes(44) + record[:28] + (48).to_bytes(8, "big") + record[36:]
+    bench.overwrite(log_file(0), 0, entry)
+    before = bench.vfs.tree()
+    for mode in ("r", "w"):
+        with pytest.raises(NotAStore, match="DLedger"):
+            bench.open(mode=mode)
+    with pytest.raises(NotAStore, match="DLedger"):
+        StoreDirectory(ROOT, vfs=bench.vfs)
+    assert bench.vfs.tree() == before
+
+
+# -- stores without marks of ours: where a broker's recovery begins (spec §8.2) -----------------
+
+
+def log_files_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Return the bytes that are read of each file of the log from now on, by its number."""
+    read: dict[int, int] = {}
+    file_type = type(bench.vfs.open(log_file(0), writable=False))
+    pread = file_type.pread
+
+    def counted(self: Any, size: int, position: int) -> bytes:
+        data = pread(self, size, position)
+        if "/commitlog/" in self.path:
+            number = int(self.path.rpartition("/")[2]) // 1000
+            read[number] = read.get(number, 0) + len(data)
+        return data
+
+    monkeypatch.setattr(file_type, "pread", counted)
+    return read
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_of_a_clean_store_of_a_broker_the_last_three_files_are_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    with bench.open():
+        bench.put(60)
+    open_by_another(bench)
+    files = len(bench.vfs.entries(LOG))
+    assert files > 6
+    read = log_files_read(bench, monkeypatch)
+    store = bench.open(mode=mode)
+    # Of the file before only the records of the queues' last units are looked at.
+    looked_at = {number for number, size in read.items() if size >= 800}
+    assert looked_at == set(range(files - 3, files))
+    monkeypatch.undo()
+    if mode == "w":
+        assert bodies_of(store) == list(range(60))
+        assert store.recovered.verified_from == (files - 3) * 1000
+    store.close()
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_after_a_crash_of_a_broker_its_checkpoint_says_where_to_begin(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    bench.open()
+    for number in range(60):
+        bench.clock.advance(1000)
+        bench.put(1, first=number)
+        if number == 40:
+            assert bench.store is not None
+            bench.store.flush()
+    bench.store.dispatcher.dispatch_pending()  # type: ignore[union-attr]
+    bench.kill()
+    bench.vfs.remove(PROGRESS)
+    read = log_files_read(bench, monkeypatch)
+    store = bench.open(mode=mode)
+    # Of the file before only the records of the queues' last units are looked at.
+    looked_at = {number for number, size in read.items() if size >= 800}
+    assert 0 < min(looked_at) <= 40 // 5
+    assert looked_at == set(range(min(looked_at), len(bench.vfs.entries(LOG))))
+    monkeypatch.undo()
+    if mode == "w":
+        assert bodies_of(store) == list(range(60))
+    store.close()
+
+
+def test_a_crashed_store_with_an_empty_checkpoint_is_read_whole(bench: Bench) -> None:
+    bench.open()
+    bench.put(30)
+    bench.kill()
+    bench.vfs.remove(PROGRESS)
+    with bench.open() as store:
+        assert store.recovered.verified_from == 0
+        assert bodies_of(store) == list(range(30))
+
+
+def lose_units(bench: Bench, name: str) -> None:
+    """Zero the units of a queue's last two files, as a broker leaves them that did not sync."""
+    queue = f"{ROOT}/consumequeue/{name}/0"
+    for file, _, _ in bench.vfs.entries(queue)[-4:]:
+        bench.overwrite(f"{queue}/{file}", 0, bytes(100))
+
+
+def lose_first_file(bench: Bench, name: str) -> None:
+    bench.vfs.remove(f"{ROOT}/consumequeue/{name}/0/{0:020d}")
+
+
+def lose_a_middle_file(bench: Bench, name: str) -> None:
+    bench.vfs.remove(f"{ROOT}/consumequeue/{name}/0/{200:020d}")
+
+
+@pytest.mark.parametrize("lose", [lose_units, lose_first_file, lose_a_middle_file])
+def test_queues_that_do_not_join_the_last_files_of_a_log_are_built_from_its_beginning(
+    bench: Bench, lose: Callable[[Bench, str], None]
+) -> None:
+    with bench.open():
+        bench.put(60)
+    open_by_another(bench)
+    lose(bench, "T0")
+    assert reopened(bench) == list(range(60))
+
+
+def test_records_that_come_between_two_looks_of_a_reader_are_no_damage(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bench.open() as writer:
+        bench.put(3)
+        search, coming = log_end.find_record, [3, 5]
+
+        def late(*args: Any) -> int | None:
+            if coming:
+                bench.store = writer
+                bench.put(2, first=coming.pop(0))
+            return search(*args)
+
+        for module in (log_end, directory):
+            monkeypatch.setattr(module, "find_record", late)
+        with rocketcompat.open(ROOT, "r", CONFIG, vfs=bench.vfs, clock=bench.clock) as reader:
+            assert reader.problems == []
+            pieces = sound_pieces(reader.commit_log, 0, 1 << 62)
+            assert sum(len(piece.starts) for piece in pieces) == 5
+        findings = check_store(StoreDirectory(ROOT, vfs=bench.vfs))
+        assert not any(finding["reason"] == "damaged" for finding in findings)
+
+
+def test_forgotten_marks_stay_forgotten_if_the_process_was_killed_over_it(bench: Bench) -> None:
+    with bench.open():
+        bench.put(3)
+    journal = bench.vfs.record()
+    bench.vfs.remove(PROGRESS)  # so far the one that was killed came
+    ProgressFile(bench.vfs, ROOT).forget()
+    end = len(journal)
+    for state in crash_states(journal, seed=1, kinds=("power",), steps=lambda step: step == end):
+        assert not state.vfs().exists(PROGRESS), state
+
+
+def test_without_queues_the_log_tells_the_next_queue_offsets(bench: Bench) -> None:
+    config = CONFIG.changed(layouts=frozenset())
+    for clean in (True, False):
+        store = bench.open(config)
+        bench.put(5)
+        store.close() if clean else bench.kill()
+    with bench.open(config) as store:
+        assert store.put_message(Message("T0")).queue_offset == 6
+
+
+def test_files_beyond_the_end_are_removed(bench: Bench) -> None:
+    bench.open()
+    bench.put(3)
+    bench.kill()
+    for number in (1, 2):  # as a broker allocates them ahead
+        bench.vfs.open(log_file(number), create=True).truncate(1000)
+    assert reopened(bench) == [0, 1, 2]
+    assert [name for name, _, _ in bench.vfs.entries(LOG)] == [f"{0:020d}"]
+
+
+def test_a_missing_file_in_the_middle_is_damage_and_no_end(bench: Bench) -> None:
+    with bench.open():
+        bench.put(25)
+    bench.vfs.remove(log_file(1))
+    bench.vfs.remove(PROGRESS)
+    with bench.open() as store:
+        damage = store.commit_log.damages[0]
+        assert (damage.start, damage.end) == (1000, 2000)
+        assert len(bodies_of(store)) > 15
+
+
+def test_units_behind_a_cut_do_not_come_back(bench: Bench) -> None:
+    """Oracle 2.1: the real one leaves them in the file, and finds them again after a crash."""
+    bench.open()
+    places = bench.put(12)
+    assert bench.store is not None
+    bench.store.dispatcher.dispatch_pending()
+    bench.kill()
+    for number in range(3):
+        tail = max(places[4] - 1000 * number, 0)
+        bench.overwrite(log_file(number), tail, bytes(1000 - tail))
+    bench.open()
+    bench.put(2, first=40)
+    bench.kill()
+    assert reopened(bench) == [0, 1, 2, 3, 40, 41]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_queue_that_lost_its_first_file_is_built_again_and_stops_no_other(
+    bench: Bench, clean: bool
+) -> None:
+    # With shards batches are not gathered: a queue gets its units in several writes.
+    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"})
+    store = bench.open(config)
+    bench.put(25)
+    store.wait_dispatched(store.max_physical_offset - 1)
+    store.close() if clean else bench.kill()
+    bench.vfs.remove(f"{ROOT}/consumequeue/T0/0/{0:020d}")
+    bench.vfs.remove(PROGRESS)
+    store = bench.open(config)
+    assert store.problems == []
+    bench.put(3, first=25)
+    assert store.wait_dispatched(store.max_physical_offset - 1)
+    assert bodies_of(store) == list(range(28))
+    store.close()
+    assert reopened(bench, config) == list(range(28))
+
+
+def test_a_recovery_leaves_no_empty_last_file_of_a_queue(bench: Bench) -> None:
+    """A real broker makes a unit of it (spec §8.3, R2)."""
+    store = bench.open()
+    bench.put(10)
+    store.flush()
+    bench.kill()
+    path = f"{ROOT}/consumequeue/T0/0/{100:020d}"
+    bench.vfs.open(path, create=True).truncate(100)
+    with bench.open() as store:
+        assert store.max_offset_in_queue("T0", 0) == 5
+    assert not bench.vfs.exists(path)
+
+
+@pytest.mark.parametrize(("seconds", "stays"), [(5, False), (-5, True)])
+def test_a_record_behind_damage_is_left_over_if_it_is_older_than_the_last_one_before(
+    bench: Bench, seconds: int, stays: bool
+) -> None:
+    """What a broker's recovery has cut off it leaves in the file (oracle-rocketmq 2.1)."""
+    bench.clock.advance(10_000)
+    with bench.open():
+        first, cut, _ = bench.put(3)
+        assert bench.store is not None
+        last = bench.store.put_message(Message("OTHER", b"040", keys="k40")).physical_offset
+    old = bench.vfs.read_file(log_file(0))
+    bench.overwrite(log_file(0), cut, bytes(1000 - cut))
+    bench.vfs.remove(PROGRESS)
+    bench.clock.advance(1000 * seconds)
+    with bench.open() as store:
+        store.put_message(Message("T1", b"050" + b"y" * 20, keys="k50"))
+        end = store.max_physical_offset
+    bench.overwrite(log_file(0), end, old[end:])
+    bench.vfs.remove(PROGRESS)
+    findings = check_store(StoreDirectory(ROOT, vfs=bench.vfs))
+    assert any(f["reason"] == "damaged" for f in findings) == stays
+    with bench.open() as store:
+        assert bool(store.problems) == stays
+        assert bodies_of(store) == ([0, 50, 2, 40] if stays else [0, 50])
+        assert (store.max_physical_offset > last) == stays
+    assert first < cut
+
+
+def test_recovery_may_be_interrupted_at_every_write(bench: Bench) -> None:
+    bench.open()
+    bench.put(12)
+    assert bench.store is not None
+    bench.store.flush()
+    places = bench.put(3, first=12)
+    bench.store.dispatcher.dispatch_pending()
+    bench.kill()
+    bench.overwrite(log_file(places[1] // 1000), places[1] % 1000 + 100, b"\xff" * 9)
+    journal = bench.vfs.record()
+    expected = reopened(bench)
+    distinct = Distinct()
+    for state in crash_states(journal, seed=1, kinds=("kill",)):
+        if distinct.is_new(state):
+            again = Bench(bench.clock)
+            again.vfs = state.vfs(bench.clock)
+            assert reopened(again) == expected
+
+
+def test_a_reader_of_a_crashed_store_changes_nothing(bench: Bench) -> None:
+    bench.open()
+    bench.put(12)
+    bench.kill()
+    before = bench.vfs.tree()
+    with bench.open(mode="r") as store:
+        assert store.look_message(0).body.startswith(b"000")
+        assert len([s for p in sound_pieces(store.commit_log, 0, 1 << 62) for s in p.starts]) == 12
+    assert bench.vfs.tree() == before

@@ -1,0 +1,394 @@
+"""Batches of a stream: together every message once, in order, whatever limits cut them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tubestore
+from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, write_store
+from tests.tubestore.journal.test_journalled import TOPICS, killed, mixed, open_store
+from tubestore.clock import ManualClock
+from tubestore.core.vfs import OsVfs
+from tubestore.errors import DataLoss, NotAStore, OffsetOutOfRange
+from tubestore.spark.holding import TTL_MS, StreamLease
+from tubestore.spark.kit.options import ReadOptions
+from tubestore.spark.lag import lag_behind, position_of
+from tubestore.spark.micro_batches import MicroBatches, Position
+from tubestore.store.leases import read_leases
+from tubestore.testing import MemoryVfs
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_store(tmp_path, {"logs": 1000, "orders": 100})
+    return tmp_path
+
+
+def stream(root: Any, vfs: MemoryVfs | None = None, **given: str) -> MicroBatches:
+    options = ReadOptions.parse({"path": str(root), **given}, stream=True)
+    return MicroBatches(options, vfs)
+
+
+def through_json(position: Position, root: Any) -> Position:
+    return Position.of_json(json.loads(json.dumps(position.as_json())), str(root))
+
+
+def drain(
+    batches: MicroBatches,
+    at: Position,
+    vfs: MemoryVfs | None = None,
+    *,
+    rows: int | None = None,
+    size: int | None = None,
+    most: int = 10_000,
+) -> tuple[Position, list[Rows]]:
+    """Run batches until nothing is left, as Spark does: (where it stands, each batch's rows)."""
+    found: list[Rows] = []
+    for _ in range(most):
+        end = through_json(batches.latest(at, rows, size), batches.options.path)
+        if end.shards == at.shards:
+            return end, found
+        found.append(read_plan(batches.plan(at, end), vfs))
+        at = end
+    return at, found
+
+
+def by_shard(rows: Rows) -> dict[str, Rows]:
+    found: dict[str, Rows] = {}
+    for row in rows:
+        found.setdefault(f"{row['topic']}-{row['store_id']}", []).append(row)
+    return found
+
+
+@settings(max_examples=20)
+@given(
+    counts=st.lists(st.integers(0, 300), min_size=1, max_size=4),
+    rows=st.none() | st.integers(1, 200),
+    size=st.none() | st.integers(60, 20_000),
+    seed=st.integers(0, 99),
+)
+def test_all_batches_together_are_all_messages_in_the_order_of_their_shards(
+    counts: list[int], rows: int | None, size: int | None, seed: int
+) -> None:
+    vfs = MemoryVfs()
+    write_store("/s", {f"t{n}": c for n, c in enumerate(counts)}, vfs=vfs, seed=seed)
+    batches = stream("/s", vfs)
+    _, found = drain(batches, batches.initial(), vfs, rows=rows, size=size)
+    assert by_shard([row for batch in found for row in batch]) == by_shard(scanned_rows("/s", vfs))
+    if rows is not None:
+        assert max(map(len, found), default=0) <= rows
+    if size is not None:
+        for batch in found:
+            assert len(batch) == 1 or sum(len(row["body"]) for row in batch) <= size
+
+
+def test_without_a_limit_there_is_one_batch(root: Path) -> None:
+    batches = stream(root)
+    _, found = drain(batches, batches.initial())
+    assert [len(batch) for batch in found] == [1100]
+
+
+def test_a_limit_is_shared_fairly(root: Path) -> None:
+    batches = stream(root)
+    end = batches.latest(batches.initial(), 300)
+    read = {key: offset // 28 for key, offset in end.shards.items()}
+    assert read == {"logs-0": 200, "orders-0": 100}
+    end = batches.latest(batches.initial(), 100)
+    assert {key: offset // 28 for key, offset in end.shards.items()} == {
+        "logs-0": 50,
+        "orders-0": 50,
+    }
+
+
+def test_with_a_limit_below_the_number_of_shards_nobody_waits_for_ever(tmp_path: Path) -> None:
+    write_store(tmp_path, {f"t{n}": 3 for n in range(5)})
+    batches = stream(tmp_path)
+    _, found = drain(batches, batches.initial(), rows=2)
+    assert [len(batch) for batch in found] == [2] * 7 + [1]
+
+
+def test_a_message_above_the_limit_of_bytes_is_a_batch_of_its_own(tmp_path: Path) -> None:
+    write_store(tmp_path, {"t": 10})
+    batches = stream(tmp_path)
+    _, found = drain(batches, batches.initial(), size=1)
+    assert [len(batch) for batch in found] == [1] * 10
+
+
+def test_rows_of_a_limit_are_those_of_the_wanted_partitions(root: Path) -> None:
+    batches = stream(root, subscribe="logs", partitions="3")
+    _, found = drain(batches, batches.initial(), rows=20)
+    assert [row for batch in found for row in batch] == [
+        r for r in scanned_rows(root) if (r["topic"], r["partition_id"]) == ("logs", 3)
+    ]
+    assert {len(batch) for batch in found[:-1]} == {20}
+
+
+# -- where a stream starts ------------------------------------------------------------------------
+
+
+def test_a_stream_may_start_at_the_end(root: Path) -> None:
+    batches = stream(root, startingOffsets="latest")
+    at = batches.initial()
+    assert drain(batches, at)[1] == []
+    write_store(root, {"logs": 5, "new": 3})
+    _, found = drain(batches, at)
+    assert sorted(r["topic"] for r in found[0]) == ["logs"] * 5 + ["new"] * 3
+
+
+def test_partitions_may_start_at_their_own_offsets_also_after_a_restart(root: Path) -> None:
+    rows = [r for r in scanned_rows(root) if r["topic"] == "logs"]
+    ones = [r["offset"] for r in rows if r["partition_id"] == 1]
+    given = {"subscribe": "logs", "startingOffsets": f'{{"logs":{{"1":{ones[50]}}}}}'}
+    batches = stream(root, **given)
+    at, first = drain(batches, through_json(batches.initial(), root), rows=100, most=2)
+    _, rest = drain(stream(root, subscribe="logs"), at)  # the checkpoint knows, not the options
+    assert [r for batch in first + rest for r in batch] == [
+        r for r in rows if r["partition_id"] != 1 or r["offset"] >= ones[50]
+    ]
+
+
+def test_a_stream_may_start_at_a_time(root: Path) -> None:
+    batches = stream(root, startingTimestamp=str(T0 + 90))
+    at, end = batches.initial(), batches.end()
+    made = batches.plan(at, end)
+    found = read_plan(made, filter=batches.options.filter)
+    assert found == [r for r in scanned_rows(root) if r["received_time_ms"] >= T0 + 90]
+
+
+def test_an_offset_that_is_not_there_is_refused(root: Path) -> None:
+    with pytest.raises(OffsetOutOfRange):
+        stream(root, startingOffsets='{"logs":{"0":99999999}}').initial()
+
+
+# -- a store that changes -------------------------------------------------------------------------
+
+
+def test_topics_and_files_appear_while_a_query_runs(root: Path) -> None:
+    batches = stream(root)
+    at, first = drain(batches, batches.initial())
+    write_store(root, {"logs": 900, "fresh": 40})
+    _, more = drain(batches, at, rows=333)
+    assert by_shard([r for b in first + more for r in b]) == by_shard(scanned_rows(root))
+
+
+def test_a_stream_follows_the_journal_of_a_writer_through_a_kill_and_its_recovery(
+    memory_vfs: MemoryVfs,
+) -> None:
+    store = open_store(memory_vfs)
+    store.append_batch(mixed(0))
+    batches = stream("/s", memory_vfs)
+    at, found = drain(batches, batches.initial(), memory_vfs)
+    for number, first in enumerate(range(24, 240, 24)):
+        store.append_batch(mixed(first))
+        if number % 3 == 1:
+            store.journal.settle()  # the next frame is written over the first one
+        at, more = drain(batches, at, memory_vfs, rows=7)
+        found += more
+    killed(store, memory_vfs)
+    lag = lag_behind("/s", Position(at.store, {}), memory_vfs)
+    assert lag == {name: {0: 10, 1: 10} for name in TOPICS}
+    again = stream("/s", memory_vfs)
+    assert drain(again, through_json(at, "/s"), memory_vfs)[1] == []
+    with open_store(memory_vfs) as store:
+        store.append_batch(mixed(240))
+    found += drain(again, at, memory_vfs)[1]
+    rows = [row for batch in found for row in batch]
+    assert sorted(int(row["body"]) for row in rows) == list(range(264))
+    assert by_shard(rows) == by_shard(scanned_rows("/s", memory_vfs))
+
+
+def test_a_frozen_stream_goes_to_what_was_there_and_no_further(root: Path) -> None:
+    before = scanned_rows(root)
+    batches = stream(root)
+    at = batches.initial()
+    batches.freeze()
+    write_store(root, {"logs": 500, "fresh": 40})
+    _, found = drain(batches, at, rows=200)
+    assert by_shard([r for b in found for r in b]) == by_shard(before)
+    assert len(found) >= 6
+
+
+def test_a_batch_is_read_again_with_the_same_messages(root: Path) -> None:
+    batches = stream(root)
+    at = batches.initial()
+    end = batches.latest(at, 150)
+    first = read_plan(batches.plan(at, end))
+    write_store(root, {"logs": 50})
+    again = stream(root)
+    assert read_plan(again.plan(through_json(at, root), through_json(end, root))) == first
+
+
+def test_small_portions_share_a_task_and_large_ones_are_cut(root: Path) -> None:
+    batches = stream(root)
+    assert len(batches.plan(batches.initial(), batches.end()).splits) == 1
+    batches = stream(root, maxSplitBytes="20000")
+    assert len(batches.plan(batches.initial(), batches.end()).splits) > 5
+
+
+def test_a_checkpoint_of_another_store_is_refused(root: Path, tmp_path_factory: Any) -> None:
+    other = tmp_path_factory.mktemp("other")
+    write_store(other, {"logs": 10})
+    at = stream(root).initial()
+    for ask in (lambda b: b.latest(at), lambda b: b.plan(at, at)):
+        with pytest.raises(NotAStore, match="the checkpoint was made with store"):
+            ask(stream(other))
+
+
+@pytest.mark.parametrize("found", [{}, {"v": 2, "store": None, "shards": {}}, {"v": 1, "store": 1}])
+def test_a_checkpoint_of_something_else_is_refused(found: dict[str, Any]) -> None:
+    with pytest.raises(NotAStore, match="no position of a stream over a store"):
+        Position.of_json(found, "/s")
+
+
+def remove_oldest(root: Path, topic: str) -> None:
+    """Do what retention does: remove the oldest data and index files."""
+    data = sorted((root / f"{topic}-0").glob("*.tube"))
+    for file in data[: len(data) // 2]:
+        file.unlink()
+
+
+def test_messages_that_were_removed_fail_the_stream_with_their_offsets_and_the_time(
+    root: Path,
+) -> None:
+    batches = stream(root)
+    at = batches.initial()
+    remove_oldest(root, "logs")
+    with pytest.raises(DataLoss, match=r"logs-0: offsets 0 to \d+, \d+ messages, .*2023-11-14 22:"):
+        batches.plan(at, batches.latest(at))
+
+
+def test_messages_that_were_removed_are_skipped_and_counted_if_asked_for(root: Path) -> None:
+    said: list[str] = []
+    options = ReadOptions.parse({"path": str(root), "failOnDataLoss": "false"}, stream=True)
+    batches = MicroBatches(options, say=said.append)
+    at = batches.initial()
+    remove_oldest(root, "logs")
+    found = read_plan(batches.plan(at, batches.latest(at)))
+    assert found == read_plan(planned(root))
+    assert batches.skipped == 1100 - len(found)
+    assert f"skipped, {batches.skipped} in all" in said[0]
+
+
+def cut(root: Path) -> None:
+    index = sorted((root / "orders-0" / "index").glob("*.index"))[-1]
+    index.write_bytes(index.read_bytes()[: 28 * 40])
+
+
+def gone(root: Path) -> None:
+    for file in sorted((root / "orders-0").rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    (root / "orders-0").rmdir()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"), [(cut, "stands at 2800, but the shard ends at 1120"), (gone, "is gone")]
+)
+def test_a_store_that_is_shorter_than_the_checkpoint_fails_the_stream(
+    root: Path, change: Callable[[Path], None], says: str
+) -> None:
+    at = stream(root).end()
+    change(root)
+    with pytest.raises(DataLoss, match=says):
+        stream(root).latest(at)
+    lenient = stream(root, failOnDataLoss="false").latest(at)
+    assert lenient.shards.get("orders-0") in (1120, None)
+
+
+def test_a_stream_that_has_caught_up_goes_on_when_retention_empties_its_topic(root: Path) -> None:
+    at = stream(root).end()
+    clock = ManualClock(T0 + 7_200_000)
+    with tubestore.open(root, clock=clock, background=False, **SMALL) as store:
+        assert store.retain(max_age="1h")
+        ends = {f"{name}-0": store.topic(name).next_offset(0) for name in ("logs", "orders")}
+        for name in ("logs", "orders"):
+            assert store.topic(name).first_offset(0) == store.topic(name).next_offset(0)
+    assert at.shards == ends
+    batches = stream(root)
+    assert batches.latest(at).shards == at.shards
+    assert batches.initial().shards == at.shards
+    assert batches.plan(at, batches.latest(at)).splits == ()
+    write_store(root, {"logs": 1})
+    found = read_plan(batches.plan(at, batches.latest(at)))
+    assert [row["offset"] for row in found] == [ends["logs-0"]]
+
+
+def test_entries_whose_data_were_all_removed_are_not_kept(root: Path) -> None:
+    end = stream(root).end().shards["orders-0"]
+    for path in (root / "orders-0").glob("*.tube"):
+        (path.parent / f"{path.stat().st_size:020d}.tube").touch()
+        path.unlink()
+    assert stream(root).initial().shards["orders-0"] == end
+    assert stream(root).end().shards["orders-0"] == end
+
+
+# -- lag ------------------------------------------------------------------------------------------
+
+
+def test_the_lag_counts_what_was_not_read_by_partition(root: Path) -> None:
+    batches = stream(root)
+    end = batches.latest(batches.initial(), 700)
+    unread = [
+        (r["topic"], r["partition_id"])
+        for r in scanned_rows(root)
+        if r["offset"] >= end.shards[f"{r['topic']}-0"]
+    ]
+    found = lag_behind(str(root), end)
+    assert {(t, p): n for t, counts in found.items() for p, n in counts.items()} == {
+        pair: unread.count(pair) for pair in set(unread)
+    }
+    assert lag_behind(str(root), batches.end()) == {}
+
+
+def test_the_position_of_a_query_is_in_its_progress(root: Path) -> None:
+    end = stream(root).end()
+    progress = {"sources": [{"endOffset": "5"}, {"endOffset": json.dumps(end.as_json())}]}
+    assert position_of(progress, str(root)).shards == end.shards
+    assert position_of({"sources": []}, str(root)).shards == {}
+
+
+# -- lease ----------------------------------------------------------------------------------------
+
+
+def test_a_stream_holds_what_it_has_not_read_until_it_ends(root: Path) -> None:
+    batches = stream(root)
+    at = batches.initial()
+    end = batches.latest(at, 100)
+    (lease,) = read_leases(OsVfs(), str(root))
+    assert lease.offsets == at.shards
+    batches.latest(end, 100)
+    batches._lease.renew()  # type: ignore[union-attr]  # not due yet: nothing is written
+    batches.close()
+    assert read_leases(OsVfs(), str(root)) == []
+
+
+def test_a_lease_is_renewed_with_where_the_stream_stands(root: Path) -> None:
+    clock = ManualClock()
+    lease = StreamLease(OsVfs(), str(root), print, clock)
+    lease.hold({"logs-0": 28})
+    lease.hold({"logs-0": 56})
+    clock.advance(TTL_MS // 2)
+    lease.renew()
+    (found,) = read_leases(OsVfs(), str(root))
+    assert found.offsets == {"logs-0": 56}
+    assert found.expires_ms == clock.now_ms() + TTL_MS
+    lease.release()
+    assert read_leases(OsVfs(), str(root)) == []
+
+
+def test_where_nothing_can_be_written_a_stream_goes_on_without_a_lease(tmp_path: Path) -> None:
+    (tmp_path / ".tubestore").write_text("in the way")
+    said: list[str] = []
+    lease = StreamLease(OsVfs(), str(tmp_path), said.append)
+    lease.hold({"logs-0": 28})
+    lease.hold({"logs-0": 56})
+    assert len(said) == 1
+    assert "no lease can be held" in said[0]

@@ -1,0 +1,127 @@
+"""Options are read by the names that people know, and refused with a sentence that helps."""
+
+from __future__ import annotations
+
+import pytest
+
+from tubestore.errors import InvalidOption
+from tubestore.record.layouts import key_code_of
+from tubestore.spark.kit.options import LATEST, TABLE, ReadOptions, markdown
+
+
+def parse(stream: bool = False, **given: str) -> ReadOptions:
+    return ReadOptions.parse({"path": "/s", **given}, stream=stream)
+
+
+def refused(stream: bool = False, **given: str) -> str:
+    with pytest.raises(InvalidOption) as caught:
+        parse(stream, **given)
+    return str(caught.value)
+
+
+def test_without_options_everything_is_read_in_splits_of_128_mib() -> None:
+    options = parse()
+    assert options.wants_topic("anything")
+    assert options.partitions_of("anything") is None
+    assert options.filter.is_empty
+    assert options.max_split_bytes == 128 << 20
+    assert (options.fail_on_corrupt, options.verify_crc, options.shape) == (
+        True,
+        False,
+        "tubestore",
+    )
+
+
+def test_the_case_of_a_name_does_not_matter() -> None:
+    assert parse(SUBSCRIBEPATTERN="o.*").wants_topic("orders")
+    assert parse(subscribepattern="o").wants_topic("o")
+
+
+def test_a_pattern_matches_a_whole_name() -> None:
+    assert not parse(subscribePattern="o").wants_topic("orders")
+
+
+def test_partitions_are_numbers_and_ranges() -> None:
+    assert parse(partitions="0, 3,10-12").partitions_of("t") == {0, 3, 10, 11, 12}
+
+
+def test_assign_is_read_as_kafka_writes_it() -> None:
+    options = parse(assign='{"orders":[0,2]}')
+    assert options.wants_topic("orders")
+    assert not options.wants_topic("logs")
+    assert options.partitions_of("orders") == {0, 2}
+
+
+def test_offsets_are_read_as_kafka_writes_them() -> None:
+    options = parse(startingOffsets='{"t":{"0":28,"1":-2}}', endingOffsets='{"t":{"0":-1}}')
+    assert options.starting == {"t": {0: 28, 1: -2}}
+    assert options.ending == {"t": {0: LATEST}}
+
+
+def test_filter_items_become_their_codes() -> None:
+    codes = {key_code_of("paid"), key_code_of("sent")}
+    assert parse(filterItems="paid, sent").filter.key_codes == codes
+    assert parse(keyCodes="-5,7").filter.key_codes == {-5, 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1704067200000", 1704067200000), ("2024-01-01T01:00:00+01:00", 1704067200000)],
+)
+def test_a_time_is_ms_or_iso_with_a_zone(text: str, value: int) -> None:
+    assert parse(startingTimestamp=text).filter.start_ms == value
+
+
+@pytest.mark.parametrize("path", ["file:/s", "file:///s", "/s"])
+def test_a_path_may_be_a_file_url(path: str) -> None:
+    assert parse(path=path).path == "/s"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingOfsets": "earliest"}, "option startingOfsets: not known; did you mean starting"),
+        ({"nonsense": "1"}, "option nonsense: not known; there are path, schema"),
+        ({"paths": '["a","b"]'}, "one path, not several"),
+        ({"path": "s3a://bucket/s"}, "only a directory that every node can see"),
+        ({"subscribe": "a", "subscribePattern": "b"}, "not together with subscribe"),
+        ({"assign": '{"a":[0]}', "partitions": "0"}, "option partitions: not together with assign"),
+        ({"keyCodes": "1", "filterItems": "a"}, "option keyCodes: not together with filterItems"),
+        ({"subscribePattern": "("}, "a regular expression"),
+        ({"subscribe": " , "}, "names separated by commas"),
+        ({"partitions": "a-b"}, "numbers separated by commas"),
+        ({"partitions": "5-3"}, "5-3 is no range"),
+        ({"assign": "orders"}, 'JSON such as {"orders":[0,1]}'),
+        ({"assign": '{"orders":["x"]}'}, 'JSON such as {"orders":[0,1]}'),
+        ({"startingOffsets": '{"t":5}'}, "JSON such as"),
+        ({"startingOffsets": '{"t":{"0":-3}}'}, "JSON such as"),
+        ({"startingOffsets": "latest"}, "a batch starts at earliest or offsets"),
+        ({"endingOffsets": "earliest"}, "latest, or offsets as JSON"),
+        ({"endingOffsets": '{"t":{"0":-2}}'}, "-2 (earliest) is no end"),
+        ({"startingTimestamp": "2024-01-01T00:00:00"}, "has no zone"),
+        ({"startingTimestamp": "yesterday"}, "is no time"),
+        ({"maxSplitBytes": "12 parsecs"}, "a number of bytes, such as 128m"),
+        ({"minPartitions": "0"}, "a whole number above 0"),
+        ({"failOnCorrupt": "yes"}, "true or false"),
+        ({"schema": "avro"}, "tubestore or kafka"),
+        ({"maxOffsetsPerTrigger": "10"}, "only a stream has it"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(given: dict[str, str], says: str) -> None:
+    assert says in refused(**given)
+
+
+def test_a_path_is_needed() -> None:
+    with pytest.raises(InvalidOption, match="option path: missing"):
+        ReadOptions.parse({})
+
+
+def test_a_stream_has_limits_and_no_end() -> None:
+    assert parse(True, maxOffsetsPerTrigger="10").max_rows_per_trigger == 10
+    assert parse(True, startingOffsets="latest").starting == LATEST
+    assert "a stream has no end" in refused(True, endingOffsets="latest")
+
+
+def test_the_documentation_has_every_option() -> None:
+    table = markdown(TABLE)
+    assert all(f"`{option.name}`" in table for option in TABLE)

@@ -1,0 +1,161 @@
+"""A split is read as the engine reads the store; damage is a row or an error, as asked for."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tubestore
+from tests.spark.stores import planned, read_plan, scanned_rows, write_store
+from tests.support.golden import TUBE_VERSION, GoldenFactory, tube_scenarios
+from tubestore.core.vfs import OsVfs
+from tubestore.errors import CorruptRecord, InvalidOption, TubeStoreError
+from tubestore.messages import MESSAGE_SCHEMA
+from tubestore.segments.listing import find_shards
+from tubestore.segments.shard_bytes import ShardBytes
+from tubestore.spark.kit.shapes import KAFKA, TUBESTORE
+from tubestore.spark.reading import Reading
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_store(tmp_path, {"logs": 1000})
+    return tmp_path
+
+
+def test_the_columns_are_the_documented_ones() -> None:
+    assert TUBESTORE.schema.names == [
+        "topic", "store_id", "partition_id", "offset", "received_time", "received_time_ms",
+        "filter_item", "key_code", "attributes", "body", "msg_id", "state",
+    ]  # fmt: skip
+    assert KAFKA.schema.names == [
+        "key", "value", "topic", "partition", "offset", "timestamp", "headers",
+    ]  # fmt: skip
+    assert set(TUBESTORE.schema.names) < set(MESSAGE_SCHEMA.names)
+
+
+def test_any_store_is_read_as_the_engine_reads_it_whatever_its_sizes(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    for number in range(6):
+        root = tmp_path / str(number)
+        topics = {name: rng.randrange(1, 700) for name in ("a", "b", "c")[: rng.randrange(1, 4)]}
+        sizes = {"segment_size_bytes": rng.choice([1 << 16, 1 << 17, 1 << 20])}
+        write_store(root, topics, partitions=rng.randrange(1, 12), seed=number, **sizes)
+        torn = max((root / "a-0").glob("*.tube"))
+        with torn.open("ab") as file:  # a record that a crash has cut
+            file.write(torn.read_bytes()[: rng.randrange(60)])
+        options = {"maxSplitBytes": str(rng.choice([3000, 50_000, 1 << 24])),
+                   "minPartitions": str(rng.randrange(1, 5))}  # fmt: skip
+        made = planned(root, **options)
+        ours = sorted(read_plan(made), key=lambda row: (row["topic"], row["offset"]))
+        expected = sorted(scanned_rows(root), key=lambda row: (row["topic"], row["offset"]))
+        assert ours == expected, f"seed {seed}, store {number}"
+        assert sum(split.rows for split in made.splits) == sum(topics.values())
+
+
+def test_columns_come_in_the_order_that_was_asked_for(root: Path) -> None:
+    rows = read_plan(planned(root), columns=["body", "offset"])
+    assert list(rows[0]) == ["body", "offset"]
+    assert rows == scanned_rows(root, columns=["body", "offset"])
+
+
+def test_without_a_column_of_the_data_no_data_file_is_opened(root: Path) -> None:
+    columns = ["topic", "store_id", "partition_id", "offset", "received_time", "key_code"]
+    expected = scanned_rows(root, columns=columns)
+    made = planned(root)
+    for file in (root / "logs-0").glob("*.tube"):
+        file.unlink()
+    assert read_plan(made, columns=columns) == expected
+
+
+def test_batches_are_some_mib_whatever_the_size_of_a_split(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path) as store:
+        topic = store.create_topic("large")
+        for _ in range(40):
+            topic.append(bytes(1_000_000))
+    made = planned(tmp_path)
+    reading = Reading(TUBESTORE, TUBESTORE.schema)
+    sizes = [b.nbytes for s in made.splits for b in reading.batches(s)]
+    assert len(made.splits) == 1
+    assert max(sizes) < 10 << 20
+
+
+def test_kafkas_columns_hold_the_same_messages(root: Path) -> None:
+    rows = read_plan(planned(root), shape=KAFKA)
+    for ours, kafkas in zip(scanned_rows(root), rows, strict=True):
+        assert kafkas["key"] is None
+        assert kafkas["value"] == ours["body"]
+        assert (kafkas["topic"], kafkas["partition"]) == (ours["topic"], ours["partition_id"])
+        assert (kafkas["offset"], kafkas["timestamp"]) == (ours["offset"], ours["received_time"])
+        headers = kafkas["headers"] and [(h["key"], h["value"].decode()) for h in kafkas["headers"]]
+        assert headers == ours["attributes"]
+
+
+def test_a_schema_may_only_name_columns_that_are_there() -> None:
+    with pytest.raises(InvalidOption, match="no column bodies; there are topic, store_id"):
+        TUBESTORE.chosen(pa.schema([("bodies", pa.binary())]))
+    with pytest.raises(InvalidOption, match="column offset is int64, not int32"):
+        TUBESTORE.chosen(pa.schema([("offset", pa.int32())]))
+
+
+def flip(root: Path, topic: str, row: int) -> None:
+    """Change a bit of one message's body."""
+    shard = find_shards(str(root), topic=topic)[0]
+    entry = next(ShardBytes(OsVfs(), shard).entries())[1][row]
+    position = int(entry["data_offset"]) + int(entry["data_size"]) - 1
+    file = next(f for f in shard.data if f.start <= position < f.end)
+    data = bytearray(Path(file.path).read_bytes())
+    data[position - file.start] ^= 1
+    Path(file.path).write_bytes(data)
+
+
+def test_a_flipped_bit_is_found_when_checksums_are_compared(root: Path) -> None:
+    expected = scanned_rows(root)
+    flip(root, "logs", 57)
+    made = planned(root)
+    assert len(read_plan(made)) == 1000  # nobody looked
+    where = f"logs partition {expected[57]['partition_id']} offset {57 * 28}"
+    with pytest.raises(CorruptRecord, match=where):
+        read_plan(made, verify=True)
+    rows = read_plan(made, verify=True, fail_on_corrupt=False)
+    assert [n for n, row in enumerate(rows) if row["state"] != "ok"] == [57]
+    assert rows[57]["state"] == "bad_checksum"
+
+
+def test_damage_fails_a_job_also_if_nobody_asked_for_the_state(root: Path) -> None:
+    flip(root, "logs", 3)
+    with pytest.raises(CorruptRecord, match="bad_checksum"):
+        read_plan(planned(root), columns=["body"], verify=True)
+
+
+def test_a_reading_and_its_splits_survive_the_way_to_another_process(root: Path) -> None:
+    made = planned(root)
+    reading = Reading(TUBESTORE, TUBESTORE.schema)
+    again = pickle.loads(pickle.dumps((reading, made)))
+    rows = [row for s in again[1].splits for b in again[0].batches(s) for row in b.to_pylist()]
+    assert rows == scanned_rows(root)
+
+
+@pytest.mark.parametrize("scenario", tube_scenarios())
+def test_a_golden_store_is_read_as_the_engine_reads_it(
+    golden: GoldenFactory, scenario: str
+) -> None:
+    root = golden("tubemq", TUBE_VERSION, scenario).store
+    with tubestore.open(root, mode="r") as store:
+        for name in store.topics():
+            try:
+                expected = store.topic(name).scan().read_all()
+            except TubeStoreError as refusal:
+                with pytest.raises(type(refusal)):
+                    planned(root, subscribe=name)
+                continue
+            rows = read_plan(planned(root, subscribe=name), fail_on_corrupt=False)
+            wanted = expected.select(TUBESTORE.schema.names).to_pylist()
+            expired = len(wanted) - len(rows)
+            assert all(row["state"] == "missing" for row in wanted[:expired])
+            assert rows == wanted[expired:]

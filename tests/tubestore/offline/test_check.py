@@ -1,0 +1,273 @@
+"""`tubestore.offline.check` finds every damage in the golden stores, and none elsewhere."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tubestore
+from tests.support.golden import GoldenFactory
+from tests.support.tube import make_rows, open_shard, tree_digest
+from tests.tubestore.offline.test_dump import CLEAN
+from tubestore.cli.inspect import has_writer
+from tubestore.core.vfs import OsVfs
+from tubestore.offline.check import REASONS, Finding, Reason, check
+from tubestore.testing.memory_vfs import MemoryVfs
+
+#: What is found in each damaged shard: reasons, and the place of the first (file, byte).
+TORN = {
+    "bothtorn": {"partial_entry", "unindexed", "torn"},
+    "datacut7": {"missing", "torn"},
+    "datacuthead": {"missing", "torn"},
+    "datagone": {"missing"},
+    "datajunk": {"torn"},
+    "datashort": {"missing"},
+    "datazeros": {"torn"},
+    "digitsname": {"name_form"},
+    "entryhuge": {"bad_entry"},
+    "entrypartition": {"entry_differs"},
+    "entrypos": {"bad_entry"},
+    "entrysize": {"bad_entry"},
+    "entrysmall": {"bad_entry"},
+    "entryzero": {"bad_entry"},
+    "headerother": {"entry_differs"},
+    "index13": {"partial_entry", "unindexed"},
+    "indexbeyond": {"missing"},
+    "indexcut5": {"partial_entry", "unindexed"},
+    "indexdirgone": {"unindexed"},
+    "indexgone": {"unindexed"},
+    "indexnegative": {"bad_entry"},
+    "indexshort": {"unindexed"},
+    "indexzeros": {"bad_entry"},
+    "innercut": {"gap", "partial_entry", "unindexed"},
+    "innergone": {"missing"},
+    "innerindexgone": {"gap", "unindexed"},
+    "innerindexzero": {"bad_entry"},
+    "innerzero": {"bad_record"},
+    "lastdatagone": {"missing"},
+    "lengthbad": {"bad_record"},
+    "lengthsmall": {"bad_record"},
+    "overlap": {"overlap"},
+    "payloadbit": {"bad_checksum"},
+    "shortname": {"name_form"},
+    "strayindex": {"foreign_name"},
+    "straytube": {"foreign_name"},
+    "tokenbad": {"bad_record"},
+    # Without its oldest file a shard looks as it does after retention; sidecars are allowed.
+    "firstdatagone": set(),
+    "firstindexgone": set(),
+    "sidecars": set(),
+}
+CRASH = {
+    "crashatroll": set(),
+    "crashcaches": set(),
+    "crashfirst": set(),
+    "crashdataonly": {"unindexed"},
+    "crashhalfdata": {"unindexed", "torn"},
+    "crashindexonly": {"missing"},
+    "crashpoison": {"unreferenced", "bad_entry"},
+}
+OLD = {
+    "oldboth": set(),
+    "oldindex": set(),
+    "olddata": set(),
+    "young": set(),
+    "oldrolled": set(),
+    "oldtornindex": {"partial_entry", "unindexed"},
+    "oldtorndata": {"missing", "torn"},
+}
+
+
+def reasons_by_shard(findings: list[Finding], root: Path, known: Iterator[str]) -> dict[str, set]:  # type: ignore[type-arg]
+    found: dict[str, set[str]] = {name: set() for name in known}
+    for finding in findings:
+        shard = Path(finding.path).relative_to(root).parts[0]
+        found[shard.rpartition("-")[0]].add(str(finding.reason))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scenario", "wanted"), [("torn", TORN), ("crash", CRASH), ("timeroll", OLD)]
+)
+def test_every_damage_is_found_for_its_reason_and_nothing_else(
+    golden: GoldenFactory, scenario: str, wanted: dict[str, set[str]]
+) -> None:
+    root = golden("tubemq", "1.2.0", scenario).store
+    before = tree_digest(root)
+    assert reasons_by_shard(list(check(root)), root, iter(wanted)) == wanted
+    assert tree_digest(root) == before
+
+
+@pytest.mark.parametrize("scenario", [s for s in CLEAN if s != "attributes"])
+def test_nothing_is_found_where_nothing_is_damaged(golden: GoldenFactory, scenario: str) -> None:
+    assert list(check(golden("tubemq", "1.2.0", scenario).store)) == []
+
+
+def test_attributes_that_were_sent_broken_are_warnings(golden: GoldenFactory) -> None:
+    findings = list(check(golden("tubemq", "1.2.0", "attributes").store))
+    assert {(f.reason, f.severity) for f in findings} == {(Reason.BAD_ATTRIBUTES, "warning")}
+
+
+def test_a_finding_names_the_file_and_the_byte(golden: GoldenFactory) -> None:
+    root = golden("tubemq", "1.2.0", "torn").store
+    (token,) = check(root, topic="tokenbad")
+    assert Path(token.path) == root / "tokenbad-0" / "00000000000000000000.tube"
+    with open(token.path, "rb") as file:
+        file.seek(token.position + 4)
+        assert file.read(4) == (0x02C99B5E).to_bytes(4, "big")
+    (zeroed,) = check(root, topic="innerindexzero")
+    assert Path(zeroed.path).name == "00000000000000000560.index"
+    assert zeroed.position == 140
+    assert zeroed.message.startswith("3 in a row")
+
+
+def test_reasons_are_documented() -> None:
+    assert set(REASONS) == set(Reason)
+    assert {severity for severity, _ in REASONS.values()} == {"error", "warning"}
+
+
+def test_a_state_file_that_cannot_be_read_is_found(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path) as store:
+        store.create_topic("t")
+    own = tmp_path / ".tubestore"
+    assert list(check(tmp_path)) == []
+    (own / "topics.json").write_text("{")
+    state = json.loads((own / "store.json").read_text())
+    (own / "store.json").write_text(json.dumps({**state, "version": 99}))
+    assert [Path(f.path).name for f in check(tmp_path)] == ["store.json", "topics.json"]
+
+
+def test_every_flipped_bit_of_a_shard_is_found_except_what_only_a_digest_shows(
+    memory_vfs: MemoryVfs,
+) -> None:
+    shard = open_shard(memory_vfs, "/store/t-0")
+    for row in make_rows(40):
+        shard.append(row, "page_cache")
+    shard.close()
+    assert list(check("/store", vfs=memory_vfs, wait=lambda _: None)) == []
+    draw = random.Random(7)
+    for path, unseen in [
+        # report_address, msg_id and the flag's upper bits stand nowhere else.
+        ("/store/t-0/00000000000000000000.tube", {*range(32, 36), *range(40, 52)}),
+        ("/store/t-0/index/00000000000000000000.index", set()),
+    ]:
+        file = memory_vfs.open(path)
+        starts = _record_starts(memory_vfs, path)
+        for _ in range(150):
+            at, bit = draw.randrange(file.size()), draw.randrange(8)
+            start = max(s for s in starts if s <= at)
+            old = file.pread(1, at)
+            file.pwrite(bytes([old[0] ^ 1 << bit]), at)
+            found = list(check("/store", vfs=memory_vfs, wait=lambda _: None))
+            file.pwrite(old, at)
+            assert found or at - start in unseen, (path, at, bit)
+
+
+def _record_starts(vfs: MemoryVfs, path: str) -> list[int]:
+    data, starts, at = vfs.read_file(path), [], 0
+    if path.endswith(".index"):
+        return list(range(0, len(data), 28))
+    while at < len(data):
+        starts.append(at)
+        at += int.from_bytes(data[at : at + 4], "big") + 4
+    return starts
+
+
+def test_a_store_that_is_being_written_is_not_damaged(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        with tubestore.open(tmp_path, segment_size_bytes=40_000) as store:
+            topic = store.create_topic("t", partitions=3, exist_ok=True)
+            while not stop.is_set():
+                topic.append_batch([{"body": b"x" * 200} for _ in range(20)])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(15):
+            if (tmp_path / "t-0").exists():
+                assert list(check(tmp_path)) == []
+    finally:
+        stop.set()
+        writer.join()
+    assert list(check(tmp_path)) == []
+
+
+class SlowWriter:
+    """Appends to a shard's files piece by piece, as somebody who looks can see it."""
+
+    def __init__(self, tmp_path: Path, step: int) -> None:
+        source = tmp_path / "source"
+        with tubestore.open(source, background=False) as store:
+            store.create_topic("t").append_batch([{"body": b"%d" % n * 9} for n in range(9)])
+        self.root = tmp_path / "copy"
+        (self.root / "t-0" / "index").mkdir(parents=True)
+        self.files = []
+        for name in ("00000000000000000000.tube", "index/00000000000000000000.index"):
+            whole = (source / "t-0" / name).read_bytes()
+            target = self.root / "t-0" / name
+            target.write_bytes(whole[: len(whole) * 2 // 5])
+            self.files.append((target, whole, len(whole) * 2 // 5))
+        self.step = step
+
+    def wait(self, _: float) -> None:
+        for place, (target, whole, size) in enumerate(self.files):
+            if size < len(whole):
+                with target.open("ab") as file:
+                    file.write(whole[size : size + self.step])
+                self.files[place] = (target, whole, size + self.step)
+                return
+
+
+def test_bytes_in_flight_are_told_from_torn_ones_by_looking_again(tmp_path: Path) -> None:
+    writer = SlowWriter(tmp_path, step=170)
+    assert list(check(writer.root, wait=writer.wait)) == []
+
+
+def test_the_same_bytes_are_torn_when_nobody_writes(tmp_path: Path) -> None:
+    writer = SlowWriter(tmp_path, step=0)
+    reasons = {f.reason for f in check(writer.root, wait=lambda _: None)}
+    assert Reason.PARTIAL_ENTRY in reasons or Reason.TORN in reasons
+    assert list(check(writer.root, wait=lambda _: None, is_written=lambda: True)) == []
+
+
+def test_a_file_that_cannot_be_read_is_a_finding_and_not_the_end(
+    golden: GoldenFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = golden("tubemq", "1.2.0", "multistore").store
+    vfs = OsVfs()
+    opened = vfs.open
+
+    def refuse(path: str, **options: bool) -> object:
+        if "logs-1/0000" in path:
+            raise PermissionError(13, "Permission denied", path)
+        return opened(path, **options)
+
+    monkeypatch.setattr(vfs, "open", refuse)
+    (finding,) = check(root, vfs=vfs)
+    assert finding.reason is Reason.UNREADABLE
+    assert "logs-1" in finding.path
+
+
+def test_a_lost_index_is_one_finding_a_data_file_however_many_records(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path, background=False) as store:
+        store.create_topic("t").append_batch([{"body": b"x"}] * 10_000)
+    shutil.rmtree(tmp_path / "t-0" / "index")
+    found = check(tmp_path, wait=lambda _: None)
+    (finding,) = (f for f in found if f.reason is not Reason.STALE_CACHE)
+    assert finding.message == "10000 intact records without index entries"
+
+
+def test_an_open_writer_is_seen_without_touching_its_lock(tmp_path: Path) -> None:
+    with tubestore.open(tmp_path):
+        if not Path("/proc/locks").exists():
+            pytest.skip("this system does not list its locks")
+        assert has_writer(str(tmp_path))
+    assert not has_writer(str(tmp_path))

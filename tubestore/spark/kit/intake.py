@@ -1,0 +1,188 @@
+"""A DataFrame's columns become those that a store takes: ours, or Kafka's.
+
+| column | also | type | |
+| --- | --- | --- | --- |
+| `body` | `value` | binary, string | needed, not null, not empty |
+| `topic` | | string | or the option `topic` |
+| `partition_id` | `partition` | int | else by `key`, else in turns |
+| `key` | | binary, string | chooses the partition |
+| `filter_item` | | string | else the attribute `$msgType$` |
+| `attributes` | `headers` | map<string,string>, Kafka's array | |
+| `received_time_ms` | | bigint | else `received_time` |
+| `received_time` | `timestamp` | timestamp | else now |
+| `msg_id` | | bigint | else the store gives one |
+
+`store_id`, `offset`, `key_code` and `state`, which a DataFrame over a store has, are given out
+anew; a row whose state is not ok has no body and is refused.
+
+Nothing here imports Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tubestore.errors import InvalidMessage
+from tubestore.record.layouts import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
+from tubestore.spark.kit.shapes import HEADERS
+
+_T = pa.types
+
+
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type holds text."""
+    return bool(_T.is_string(kind) or _T.is_large_string(kind))
+
+
+def is_bytes(kind: Any) -> bool:
+    """Whether an Arrow type holds bytes, or text."""
+    return bool(_T.is_binary(kind) or _T.is_large_binary(kind) or is_text(kind))
+
+
+def is_attributes(kind: Any) -> bool:
+    """Whether an Arrow type holds maps of texts."""
+    return bool(_T.is_map(kind) and is_text(kind.key_type) and is_text(kind.item_type))
+
+
+class Taken(NamedTuple):
+    """A column that is taken: the store's name for it, and what its type has to be."""
+
+    name: str
+    fits: Callable[[Any], bool]
+    wanted: str
+
+
+_TAKEN = {
+    "topic": Taken("topic", is_text, "string"),
+    "body": Taken("body", is_bytes, "binary or string"),
+    "value": Taken("body", is_bytes, "binary or string"),
+    "partition_id": Taken("partition", _T.is_integer, "int"),
+    "partition": Taken("partition", _T.is_integer, "int"),
+    "key": Taken("key", is_bytes, "binary or string"),
+    "filter_item": Taken("filter_item", is_text, "string"),
+    "attributes": Taken("attributes", is_attributes, "map<string,string>"),
+    "headers": Taken("attributes", HEADERS.equals, "array<struct<key:string,value:binary>>"),
+    "received_time_ms": Taken("received_time_ms", _T.is_integer, "bigint"),
+    "received_time": Taken("received_time", _T.is_timestamp, "timestamp"),
+    "timestamp": Taken("received_time", _T.is_timestamp, "timestamp"),
+    "msg_id": Taken("msg_id", _T.is_integer, "bigint"),
+}
+
+
+class TakenColumns:
+    """Which columns of a DataFrame are taken, under which name, by one kind of store. Picklable."""
+
+    #: By the name in a DataFrame; and what such a DataFrame has that is given out anew.
+    taken: ClassVar[Mapping[str, Taken]]
+    given_anew: ClassVar[frozenset[str]]
+
+    def __init__(self, schema: pa.Schema, topic: str | None) -> None:
+        """Check the columns; InvalidMessage names what cannot be taken."""
+        self.topic = topic
+        #: Name in the DataFrame, by the store's name.
+        self.columns: dict[str, str] = {}
+        for field in schema:
+            if field.name not in self.given_anew:
+                self._take(field)
+        if "body" not in self.columns:
+            raise InvalidMessage("a column body (or value) is needed")
+        if "topic" not in self.columns and topic is None:
+            raise InvalidMessage("a column topic is needed, or the option topic")
+        if topic is not None:
+            self.columns.pop("topic", None)
+
+    def _take(self, field: Any) -> None:
+        taken = self.taken.get(field.name)
+        if taken is None:
+            known = ", ".join([*self.taken, *sorted(self.given_anew)])
+            raise InvalidMessage(f"column {field.name}: not known; known are {known}")
+        if not taken.fits(field.type):
+            raise InvalidMessage(f"column {field.name}: {taken.wanted} is needed, not {field.type}")
+        if taken.name in self.columns:
+            both = f"{self.columns[taken.name]} and {field.name}"
+            raise InvalidMessage(f"columns {both}: one of them")
+        self.columns[taken.name] = field.name
+
+    def columns_of(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Return what is taken of a batch, by the store's names, with its topic."""
+        found = {name: batch.column(given) for name, given in self.columns.items()}
+        if self.topic is not None:
+            found["topic"] = pa.repeat(pa.scalar(self.topic), batch.num_rows)
+        return found
+
+
+class Intake(TakenColumns):
+    """Turns batches of one schema into tables that `StagedWriter.write` takes. Picklable."""
+
+    taken = _TAKEN
+    given_anew = frozenset({"store_id", "offset", "key_code", "state"})
+
+    def __init__(self, schema: pa.Schema, topic: str | None) -> None:
+        super().__init__(schema, topic)
+        if "partition" in self.columns:
+            self.columns.pop("key", None)
+        if "received_time_ms" in self.columns:
+            self.columns.pop("received_time", None)
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether the rows say their partition themselves."""
+        return "partition" in self.columns
+
+    def table(self, batch: pa.RecordBatch) -> pa.Table:
+        """Return the rows as a table of the store's columns."""
+        found = self.columns_of(batch)
+        attributes = found.pop("attributes", None)
+        if attributes is not None:
+            own, items = split_system(as_maps(attributes))
+            found["attributes"] = own
+            found.setdefault("filter_item", items)
+        return pa.table(found)
+
+
+def as_maps(column: Any) -> pa.MapArray:
+    """Return attributes as maps, of maps or of Kafka's headers (their values as UTF-8)."""
+    if _T.is_map(column.type):
+        return column
+    pairs = column.values
+    try:
+        values = pc.struct_field(pairs, [1]).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise InvalidMessage(f"column headers: a value is no UTF-8: {error}") from error
+    keys = pc.struct_field(pairs, [0])
+    if keys.null_count:
+        raise InvalidMessage("column headers: a key is null")
+    return pa.MapArray.from_arrays(_offsets_with_nulls(column), keys, values)
+
+
+def _offsets_with_nulls(column: Any) -> pa.Array:
+    """Return boundaries in which a null marks a row that is null."""
+    offsets = np.asarray(column.offsets.to_numpy())
+    nulls = np.append(pc.is_null(column).to_numpy(zero_copy_only=False), False)
+    return pa.array(offsets, pa.int32(), mask=nulls)
+
+
+def split_system(maps: pa.MapArray) -> tuple[pa.MapArray, pa.StringArray]:
+    """Take TubeMQ's own two items out: (the others, the filter items)."""
+    items = pc.map_lookup(maps, pa.scalar(ATTRIBUTE_TYPE), "first")
+    return without(maps, [ATTRIBUTE_TYPE, ATTRIBUTE_TIME]), items
+
+
+def without(maps: pa.MapArray, names: Sequence[str]) -> pa.MapArray:
+    """Return maps without some keys."""
+    keys, values = maps.keys, maps.items
+    unwanted = pc.is_in(keys, pa.array(names, keys.type))
+    if not pc.any(unwanted).as_py():
+        return maps
+    keep = pc.invert(unwanted)
+    kept = np.concatenate(([0], np.cumsum(keep.to_numpy(zero_copy_only=False))))
+    # The keys are those of the whole array, also of a slice, and so are the offsets.
+    bounds = kept[np.asarray(maps.offsets.to_numpy())]
+    nulls = np.append(pc.is_null(maps).to_numpy(zero_copy_only=False), False)
+    marked = pa.array(bounds, pa.int32(), mask=nulls)
+    return pa.MapArray.from_arrays(marked, keys.filter(keep), values.filter(keep))

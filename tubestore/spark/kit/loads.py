@@ -1,0 +1,175 @@
+"""A load: rows staged by tasks, and published by one process in one step.
+
+    task        Load.stage(batches)   files below .tubestore/staging, invisible
+    driver      Load.publish(staged)  waits for the writer's lock, publishes: all of it or nothing
+
+A job of a name that was published before does nothing, for ever; so a job whose end nobody saw is
+simply run again. A micro-batch is staged again, and compared with what the store has: the same rows
+do nothing, others are an error, and so are those of another query. What an attempt of a task leaves
+that lost against another one is removed with the job's directory, or by the janitor a day later.
+
+Nothing here imports Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+import tubestore
+from tubestore.core.vfs import OsVfs
+from tubestore.errors import StoreFailed, StoreLocked
+from tubestore.options import StoreOptions, TopicOptions
+from tubestore.record import ingest
+from tubestore.segments.listing import check_root
+from tubestore.spark.kit.intake import Intake
+from tubestore.spark.kit.write_options import WriteOptions
+from tubestore.staging.commit_records import CommitRecords
+from tubestore.staging.job_files import StagedFile
+from tubestore.staging.writer import StagedWriter
+from tubestore.store import publish as publishing
+from tubestore.store.directory import StoreDirectory
+from tubestore.store.manager import MessageStoreManager
+from tubestore.store.publish import PublishResult
+from tubestore.store.topic_settings import load_topics
+
+S = TypeVar("S")
+#: Between two looks whether the lock is free, in seconds: from this to ten times this.
+_PAUSE = 0.02
+
+
+@dataclass(frozen=True)
+class Load:
+    """Where rows go, and how; the same in all tasks and on the driver. Picklable."""
+
+    options: WriteOptions
+    intake: Intake
+    #: Settings of the topics that are there, by which keys are routed.
+    topics: Mapping[str, TopicOptions]
+    #: Settings that topics get with the job: those of a store that it copies.
+    settings: Mapping[str, TopicOptions] = field(default_factory=dict)
+
+    @classmethod
+    def prepare(cls, options: WriteOptions, schema: pa.Schema) -> Load:
+        """Check columns and the store's directory, before anything is written."""
+        intake = Intake(schema, options.topic)
+        vfs, topics = OsVfs(), {}
+        if vfs.exists(options.path):
+            check_root(options.path, vfs)
+            topics = load_topics(StoreDirectory(vfs, options.path, "r"), StoreOptions()).settings
+        return cls(options, intake, topics)
+
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+        return self.options.path
+
+    def described(self, given: Mapping[str, Any]) -> StagedFile:
+        """Return what a task staged, from its JSON object."""
+        return StagedFile.from_json(given)
+
+    def is_published(self, job_id: str) -> bool:
+        """Whether a job of this name is in the store already."""
+        return job_id in CommitRecords(OsVfs(), self.options.path).ids()
+
+    def stage(
+        self,
+        job_id: str,
+        attempt: str,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        sync: bool = False,
+        content: bool = False,
+    ) -> list[StagedFile]:
+        """Write rows to files that nobody sees.
+
+        With `sync` they are on stable storage when this returns: for a job that goes on with
+        them after a crash. Else publishing does it, which writes all of them once more anyway.
+        `content`: for the batch of a query, which is compared with what the store has.
+        """
+        options = self.options
+        with StagedWriter(
+            options.path,
+            job_id,
+            attempt,
+            topics=self.topics,
+            new_topics=options.new_topics if options.create_topics else None,
+            options=options.store,
+            sync=sync,
+            content=content,
+        ) as writer:
+            for batch in batches:
+                if batch.num_rows:
+                    writer.write(self.intake.table(batch))
+            return writer.finish()
+
+    def with_partitions(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Add the partition that each row's key gives it, as column `partition` (int32)."""
+        turn = random.randrange(1 << 62)
+        for batch in batches:
+            table = self.intake.table(batch)
+            names, codes = ingest.split_topics(table)
+            options = [self.topics.get(name, self.options.new_topics) for name in names]
+            turns = np.arange(turn, turn + len(codes), dtype=np.uint64)
+            turn += len(codes)
+            places = ingest.route(table, codes, options, lambda _, turns=turns: turns)
+            column = pa.array(places.astype(np.int32))
+            yield batch.append_column("partition", column)
+
+    def publish(
+        self, job_id: str, staged: list[StagedFile], query: str | None = None
+    ) -> PublishResult:
+        """Make the files part of the store, in this order; StoreLocked after the timeout.
+
+        `query`: whose batch it is; JobTaken if the store has another one under this id.
+        """
+        with opened(self.options) as store:
+            store.ensure_topics(self.settings)
+            if self.options.create_topics:
+                # As large as keys were routed by, even if those that came need less.
+                missing = {f.topic for f in staged}.difference(store.topics())
+                store.ensure_topics(dict.fromkeys(sorted(missing), self.options.new_topics))
+            create = self.options.create_topics
+            result = store.publish(job_id, staged, create_topics=create, query=query)
+            store.clean_staging()  # what others left that gave up days ago
+            return result
+
+    def abort(self, job_id: str) -> None:
+        """Remove what a job staged, unless it may be published already."""
+        vfs = OsVfs()
+        # Spark also aborts a job whose commit failed, maybe behind the point of no return: then
+        # the next opening of the store brings it to its end.
+        with contextlib.suppress(StoreFailed):
+            publishing.abort(vfs, self.options.path, job_id)
+
+
+@contextlib.contextmanager
+def opened(options: WriteOptions) -> Iterator[MessageStoreManager]:
+    """Open the store for writing, waiting for whoever has it open now."""
+    size = options.store.segment_size_bytes
+    with waited_for(
+        lambda: tubestore.open(options.path, background=False, segment_size_bytes=size),
+        options.path,
+        options.lock_timeout_ms,
+    ) as store:
+        yield store
+
+
+def waited_for(open_store: Callable[[], S], path: str, timeout_ms: int) -> S:
+    """Open a store when its lock is free; StoreLocked after the timeout."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    while True:
+        try:
+            return open_store()
+        except StoreLocked as locked:
+            if time.monotonic() >= deadline:
+                holder = f"somebody else for {timeout_ms} ms (option lockTimeoutMs)"
+                raise StoreLocked(path, holder) from locked
+            time.sleep(_PAUSE * random.uniform(1, 10))

@@ -1,0 +1,97 @@
+"""Jobs whose tasks stage files, and whose end is one publish: import, copies, conversions.
+
+What is done of a job stands beside what it staged, in `<root>/.tubestore/staging/<job>/`: a job
+that was killed and is run again with its id stages only what is missing there, from whatever
+machine it is submitted. With the publish both are gone, and the id is taken for ever.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tubestore.spark.kit.running import Done, Job, Journal, Row, Told, digest_of, run, silent
+from tubestore.staging.job_files import staging_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_JOURNAL = "done.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of a job: `rows` messages; `replayed` if it had been published before.
+
+    `done` has a row a split; none if nothing was left to do.
+    """
+
+    job_id: str
+    rows: int
+    replayed: bool
+    done: Done
+
+
+class StagesFiles(Protocol):
+    """What tasks stage for, and what their files are published by."""
+
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+
+    def is_published(self, job_id: str) -> bool:
+        """Whether a job of this name is in the store already."""
+
+    def described(self, given: Mapping[str, Any]) -> Any:
+        """Return what a task staged, from its JSON object; it has `files`: names and bytes."""
+
+    def publish(self, job_id: str, staged: list[Any]) -> Any:
+        """Make files part of the store; the result has `rows` and `replayed`."""
+
+
+def load_arguments(job: Any) -> dict[str, Any]:
+    """Return what tells a job from another: its id, and what its options read and write."""
+    told = {"read": job.options} if hasattr(job, "options") else {}
+    digests = {
+        name: digest_of(value) for name, value in (told | {"write": job.load.options}).items()
+    }
+    return {"job_id": job.job_id, "options": digests}
+
+
+def staged_row(number: int, staged: Sequence[Any], left_out: int = 0, **more: Any) -> Row:
+    """Return the row of a split: what was staged, and how many messages could not be taken."""
+    rows, files = sum(one.rows for one in staged), [one.as_json() for one in staged]
+    return {"split": number, **more, "rows": rows, "left_out": left_out, "files": files}
+
+
+def stage_and_publish(
+    spark: SparkSession, job: Job, splits: Sequence[Any], load: StagesFiles, job_id: str,
+    told: Told = silent,
+) -> Published:  # fmt: skip
+    """Stage splits in tasks and publish what they staged, in the order of the splits."""
+    if load.is_published(job_id):
+        known = load.publish(job_id, [])
+        return Published(job_id, known.rows, known.replayed, Done([], 0, 0.0))
+    directory = staging_directory(os.path.abspath(load.path), job_id)
+    journal = Journal(
+        Path(directory, _JOURNAL), job, anew=True, holds=lambda row: _is_there(load, directory, row)
+    )
+    done = run(spark, job, splits, journal=journal, told=told)
+    files = [load.described(file) for row in done.rows for file in row["files"]]
+    result = load.publish(job_id, files)
+    return Published(job_id, result.rows, result.replayed, done)
+
+
+def _is_there(load: StagesFiles, directory: str, row: Row) -> bool:
+    """Whether the files that a row describes are whole."""
+    for staged in map(load.described, row["files"]):
+        for name, size in staged.files:
+            try:
+                if os.path.getsize(os.path.join(directory, name)) != size:
+                    return False
+            except OSError:
+                return False
+    return True

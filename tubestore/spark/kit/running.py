@@ -1,0 +1,273 @@
+"""Run a job: waves of tasks, each task a few splits, and a journal of what is done.
+
+Two waves are under way at a time, so that no core waits for the slowest task of one; the driver
+gets the rows of a wave when it ends, writes them to the journal, and says how far the job is.
+A wave costs 0.1 s and a task 15 ms, in which an audit looks at 60 MB: so waves are of some GiB,
+and their tasks take several splits, one after the other. The first tasks of a wave take most of
+them and the last ones a split each: nobody waits long for whoever is last, in few tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from tubestore.errors import InvalidOption, TubeStoreError
+from tubestore.spark.kit.worker_process import settle
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Row = dict[str, Any]
+#: Told (splits done, splits in all).
+Told = Callable[[int, int], None]
+
+
+def silent(_done: int, _all: int) -> None:
+    """Tell nobody how far a job is."""
+
+
+_ROW_SCHEMA = "split bigint, row string"
+_AT_ONCE = 2
+#: Splits of a wave, a core; about: a few more take no wave of their own.
+_SPLITS_A_CORE = 16
+_VERSION = 1
+
+
+class Job(Protocol):
+    """What is done with every split, and with the rows that come of it. Picklable."""
+
+    @property
+    def name(self) -> str:
+        """Return what is done: one word."""
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return what tells this job from another one of its name; JSON."""
+
+    def work(self, number: int, split: Any) -> Row:
+        """Work on one split, in a task; returns a small row that JSON can hold.
+
+        May be done twice: a task that failed is tried again.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A job that has ended: a row a split, in their order; how many were there before."""
+
+    rows: list[Row]
+    resumed: int
+    seconds: float
+
+
+def split_key(split: Any) -> str:
+    """Name a split by what it reads: the same for the same offsets of the same files."""
+    identity = getattr(split, "identity", None)
+    text = repr(split) if identity is None else identity()
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def digest_of(value: Any) -> str:
+    """Return a digest of the fields of a dataclass, the same in every process."""
+
+    def plain_value(found: Any) -> Any:
+        return sorted(found, key=str) if isinstance(found, set | frozenset) else str(found)
+
+    text = json.dumps(asdict(value), sort_keys=True, default=plain_value)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def journal_path(job_id: str, environment: Mapping[str, str] | None = None) -> Path:
+    """Return where the journal of a job is kept: with this user's state."""
+    if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,100}", job_id):
+        raise InvalidOption("job id", f"{job_id!r}: letters, digits, _ . : and -")
+    known = os.environ if environment is None else environment
+    home = known.get("XDG_STATE_HOME") or os.path.join(
+        known.get("HOME") or os.path.expanduser("~"), ".local", "state"
+    )
+    return Path(home) / "tubestore" / "jobs" / f"{job_id}.jsonl"
+
+
+class Journal:
+    """The rows of the splits that are done, a JSON line each; a torn last line counts as none.
+
+    With `anew` the journal of another job is begun again, else it is refused (InvalidOption).
+    A row counts if it still `holds`. Without a path nothing is kept.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        job: Job,
+        *,
+        anew: bool = False,
+        holds: Callable[[Row], bool] = lambda _row: True,
+    ) -> None:
+        self.path = path
+        self.rows: dict[str, Row] = {}
+        head = {"v": _VERSION, "job": job.name, "arguments": dict(job.arguments())}
+        if path is None:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [value for line in lines if (value := _parsed(line)) is not None]
+        if found and found[0] != head:
+            if not anew:
+                text = f"{path} belongs to job {found[0].get('job')} of {found[0].get('arguments')}"
+                raise InvalidOption("job id", text)
+            found = []
+        kept = [value for value in found[1:] if holds(value["row"])]
+        self.rows = {value["split"]: value["row"] for value in kept}
+        draft = path.with_name(f"{path.name}.new")
+        draft.write_text("".join(json.dumps(value) + "\n" for value in (head, *kept)))
+        os.replace(draft, path)
+
+    def add(self, key: str, row: Row) -> None:
+        """Note that a split is done."""
+        self.rows[key] = row
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps({"split": key, "row": row}) + "\n")
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def run(
+    spark: SparkSession,
+    job: Job,
+    splits: Sequence[Any],
+    *,
+    job_id: str | None = None,
+    journal: Journal | None = None,
+    told: Told = silent,
+) -> Done:
+    """Work on all splits that are not in the journal (by default that of `job_id`), in tasks.
+
+    A failure of a split ends the job with its error; what is done stays in the journal.
+    """
+    began = time.monotonic()
+    if journal is None:
+        journal = Journal(None if job_id is None else journal_path(job_id), job)
+    keys = [split_key(split) for split in splits]
+    left = [number for number, key in enumerate(keys) if key not in journal.rows]
+    resumed = len(splits) - len(left)
+    told(resumed, len(splits))
+    if left:
+        cores = parallelism(spark)
+        count = max(1, round(len(left) / (_SPLITS_A_CORE * cores)))
+        waves = [left[len(left) * n // count : len(left) * (n + 1) // count] for n in range(count)]
+        done = resumed
+        for rows in _waves(spark, job, splits, waves, cores):
+            for number, row in rows:
+                journal.add(keys[number], row)
+            done += len(rows)
+            told(done, len(splits))
+    return Done([journal.rows[key] for key in keys], resumed, time.monotonic() - began)
+
+
+def _waves(
+    spark: SparkSession, job: Job, splits: Sequence[Any], waves: list[list[int]], cores: int
+) -> Iterator[list[tuple[int, Row]]]:
+    """Run waves, some at a time; yields the rows of each when it is done."""
+    with ThreadPoolExecutor(_AT_ONCE, "tubestore-jobs") as pool:
+        running: set[Future[list[tuple[int, Row]]]] = set()
+        waiting = iter(waves)
+        failed: BaseException | None = None
+        while True:
+            while failed is None and len(running) < _AT_ONCE and (wave := next(waiting, None)):
+                chosen = [(number, splits[number]) for number in wave]
+                running.add(pool.submit(_wave, spark, job, chosen, cores))
+            if not running:
+                break
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                if (error := future.exception()) is not None:
+                    failed = failed or error
+                else:
+                    yield future.result()
+        if failed is not None:
+            raise failed
+
+
+def _wave(
+    spark: SparkSession, job: Job, chosen: list[tuple[int, Any]], cores: int
+) -> list[tuple[int, Row]]:
+    """Run one wave."""
+    shares = _shares(chosen, cores)
+    frame = spark.range(0, len(shares), numPartitions=len(shares))
+    try:
+        found = frame.mapInArrow(_Task(job, shares), _ROW_SCHEMA).collect()
+    except Exception as error:
+        raise plain(error) from None
+    return [(int(row[0]), json.loads(row[1])) for row in found]
+
+
+def _shares(chosen: list[tuple[int, Any]], cores: int) -> list[list[tuple[int, Any]]]:
+    """Share splits out to tasks: each round of tasks gets two thirds of what is left, at least 1.
+
+    >>> [len(share) for share in _shares([(n, None) for n in range(36)], 2)]
+    [12, 12, 4, 4, 1, 1, 1, 1]
+    """
+    shares = []
+    left = list(chosen)
+    while left:
+        size = max(1, 2 * len(left) // (3 * cores))
+        for _ in range(cores):
+            shares.append(left[:size])
+            left = left[size:]
+    return [share for share in shares if share]
+
+
+class _Task:
+    """What runs in a worker: works on the splits of its share."""
+
+    def __init__(self, job: Job, shares: list[list[tuple[int, Any]]]) -> None:
+        self._job, self._shares = job, shares
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        for batch in batches:
+            for place in batch.column(0).to_pylist():
+                for number, split in self._shares[place]:
+                    try:
+                        row = self._job.work(number, split)
+                    except TubeStoreError:
+                        os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # the sentence is enough
+                        raise
+                    yield pa.RecordBatch.from_pydict(
+                        {"split": pa.array([number], pa.int64()), "row": [json.dumps(row)]}
+                    )
+
+
+def plain(error: Exception) -> Exception:
+    """Return an error of ours that a task raised as one of ours again; others as they are."""
+    found = re.search(r"(?:tubestore|rocketcompat)[\w.]*\.(\w+): (.*)", str(error))
+    if found is None:
+        return error
+    return TubeStoreError(f"{found[1]}: {found[2].strip()}")
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks run at once: as many parts as Spark makes of something by itself."""
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        return max(1, int(spark.sparkContext.defaultParallelism))
+    from pyspark.sql.functions import spark_partition_id
+
+    parts = spark.range(0, 1 << 20).select(spark_partition_id()).distinct().count()
+    return max(1, int(parts))

@@ -1,0 +1,169 @@
+"""The sinks: what Spark calls to write a DataFrame or a stream into a store, of either kind.
+
+| method | process |
+| --- | --- |
+| `__init__` | once a job on the driver's machine; the object goes to the tasks and to `commit` |
+| `write` | a task: stages files that nobody sees |
+| `commit` | the driver's machine, when all tasks are done: publishes all of them, in one step |
+| `abort` | the driver's machine, when a task failed, or `commit` did |
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tubestore.errors import InvalidOption
+from tubestore.spark.kit.tasks import plain_errors, say
+
+
+class Replayable(Protocol):
+    """What became of a publish."""
+
+    @property
+    def replayed(self) -> bool:
+        """It had been published before: nothing was done now."""
+
+
+class AnyLoad(Protocol):
+    """How rows come into a store: staged by tasks, published once. Picklable."""
+
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+
+    def is_published(self, job_id: str) -> bool:
+        """Whether a job of this name is in the store already."""
+
+    def stage(
+        self,
+        job_id: str,
+        attempt: str,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        content: bool = False,
+    ) -> list[Any]:
+        """Write rows to files that nobody sees; returns their descriptions.
+
+        `content`: with what tells their rows from others.
+        """
+
+    def publish(self, job_id: str, staged: list[Any], query: str | None = None) -> Replayable:
+        """Make them part of the store, in this order; `query`: whose batch they are."""
+
+    def abort(self, job_id: str) -> None:
+        """Remove what a job staged, unless it may be published already."""
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has staged."""
+
+    job_id: str
+    files: list[Any]
+    #: Whose batch it is, as Spark names the query: by its checkpoint.
+    query: str | None = None
+
+
+def appended_schema(schema: StructType, overwrite: bool) -> pa.Schema:
+    """Return the Arrow schema of what is written; InvalidOption unless it is appended."""
+    if overwrite:
+        reason = "overwrite (or complete): a log is only appended to; use append"
+        raise InvalidOption("mode", reason)
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "outside of a task"
+    return context
+
+
+def _stage(
+    load: AnyLoad, job_id: str, batches: Iterator[pa.RecordBatch], *, content: bool = False
+) -> list[Any]:
+    context = _context()
+    attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
+    return load.stage(job_id, attempt, batches, content=content)
+
+
+def _publish(
+    load: AnyLoad,
+    job_id: str,
+    messages: list[WriterCommitMessage | None],
+    query: str | None = None,
+) -> None:
+    """Publish what tasks staged, in the order of the DataFrame's partitions."""
+    files = [file for message in messages if isinstance(message, Staged) for file in message.files]
+    with plain_errors():
+        result = load.publish(job_id, files, query)
+    if result.replayed:
+        say(f"{load.path}: job {job_id} was there already; nothing was written")
+
+
+class StoreWriter(DataSourceArrowWriter):
+    """Appends a DataFrame, all of it or nothing."""
+
+    def __init__(self, load: AnyLoad, job_id: str | None) -> None:
+        self.load = load
+        self.job_id = job_id or f"spark-{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage one partition's rows, unless the job is in the store."""
+        with plain_errors():
+            if self.load.is_published(self.job_id):
+                return Staged(self.job_id, [])
+            return Staged(self.job_id, _stage(self.load, self.job_id, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish."""
+        _publish(self.load, self.job_id, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what was staged."""
+        self.load.abort(self.job_id)
+
+
+class StoreStreamWriter(DataSourceStreamArrowWriter):
+    """Appends micro-batches, each once for ever: a batch is named by its query and its number.
+
+    A batch that was published before is staged all the same: only so it shows whether it has
+    the same rows. That happens after a crash, once.
+    """
+
+    def __init__(self, load: AnyLoad, application: str | None) -> None:
+        self.load, self.application = load, application
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage one partition's rows of a batch."""
+        context = _context()
+        number = context.getLocalProperty("streaming.sql.batchId")
+        query = context.getLocalProperty("sql.streaming.queryId")
+        job_id = f"{self.application or query}:{number}"
+        with plain_errors():
+            return Staged(job_id, _stage(self.load, job_id, iterator, content=True), query)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish a batch; one without tasks has no rows."""
+        for job_id, query in {(m.job_id, m.query) for m in messages if isinstance(m, Staged)}:
+            _publish(self.load, job_id, messages, query)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what a batch staged; its name is known from the tasks, or as an option."""
+        named = {m.job_id for m in messages if isinstance(m, Staged)}
+        if self.application:
+            named.add(f"{self.application}:{batchId}")
+        for job_id in named:
+            self.load.abort(job_id)

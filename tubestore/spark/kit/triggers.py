@@ -1,0 +1,113 @@
+"""The stream sources' common part: what Spark asks once a trigger, of a log of any format.
+
+One process on the driver's machine has a reader for the life of a query. Offsets are exact, so
+a batch that is read again after a failure has the same messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tubestore.spark.kit.options import SharedOptions
+from tubestore.spark.kit.tasks import ReadsSplits, plain_errors, read_partition
+
+Json = dict[str, Any]
+
+
+class Batches(Protocol):
+    """What the next batches of a stream have; positions as they stand in a checkpoint."""
+
+    def initial(self) -> Json:
+        """Return where a new query starts."""
+
+    def latest(self, start: Json, rows: int | None, size: int | None) -> Json:
+        """Return the end of the batch that begins at `start`, with at most so much in it."""
+
+    def freeze(self) -> None:
+        """Go no further than what is there now."""
+
+    def end(self) -> Json:
+        """Return the end of everything."""
+
+    def plan(self, start: Json, end: Json) -> Any:
+        """Plan a batch: what is returned has `splits`."""
+
+    def close(self) -> None:
+        """Give up what is held for the query."""
+
+
+class TriggeredReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a log as a stream; `make` gives its `Batches`, once, on the driver's machine."""
+
+    def __init__(
+        self, options: SharedOptions, reading: ReadsSplits, make: Callable[[], Batches]
+    ) -> None:
+        self.options, self.reading, self._make = options, reading, make
+        self._made: Batches | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The tasks get a copy: they only read.
+        return {"options": self.options, "reading": self.reading, "_make": None, "_made": None}
+
+    @property
+    def _batches(self) -> Batches:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def initialOffset(self) -> Json:
+        """Return where a new query starts."""
+        with plain_errors():
+            return self._batches.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return what the options allow a batch to have."""
+        if self.options.max_rows_per_trigger is not None:
+            return ReadMaxRows(self.options.max_rows_per_trigger)
+        if self.options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self.options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        """Return the end of the batch that begins at `start`."""
+        rows = size = None
+        if not isinstance(limit, ReadAllAvailable):
+            # Spark knows one limit; both of ours hold.
+            rows, size = self.options.max_rows_per_trigger, self.options.max_bytes_per_trigger
+        with plain_errors():
+            return self._batches.latest(start, rows, size)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Go no further than what is there now."""
+        with plain_errors():
+            self._batches.freeze()
+
+    def reportLatestOffset(self) -> Json:
+        """Return the end of everything: the progress shows how far behind the query is."""
+        with plain_errors():
+            return self._batches.end()
+
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        """Plan a batch."""
+        with plain_errors():
+            return [InputPartition(split) for split in self._batches.plan(start, end).splits]
+
+    def stop(self) -> None:
+        """The query has ended: give up what is held for it."""
+        if self._made is not None:
+            self._made.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one split, in a task."""
+        return read_partition(self.reading, partition)

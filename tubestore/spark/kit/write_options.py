@@ -1,0 +1,113 @@
+"""Options of what is written into a store; read as those of `options.py`.
+
+Nothing here imports Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tubestore.errors import InvalidName, InvalidOption
+from tubestore.options import StoreOptions, TopicOptions
+from tubestore.record.names import check_topic_name
+from tubestore.spark.kit.options import Option, boolean, count, local_path, parse, size, text
+from tubestore.staging.job_files import check_job_id
+
+
+def _job(value: str) -> str:
+    try:
+        return check_job_id(value)
+    except InvalidName as error:
+        raise ValueError(error.reason) from None
+
+
+def _application(value: str) -> str:
+    # A batch's number and its digits are added.
+    if re.search(r":\d+$", value):
+        raise ValueError("it must not end in a colon and a number")
+    return _job(value)
+
+
+def _topic(value: str) -> str:
+    try:
+        return check_topic_name(value)
+    except InvalidName as error:
+        raise ValueError(error.reason) from None
+
+
+#: What every sink knows.
+SHARED = (
+    Option("path", text, None, "Directory of the store, the same on every node."),
+    Option("jobId", _job, None, "Names a batch's job: one that is there already does nothing."),
+    Option(
+        "txnAppId",
+        _application,
+        None,
+        "A name that only one query, with one checkpoint, can have; another is refused.",
+        "stream",
+    ),
+    Option("lockTimeoutMs", count, 60_000, "How long a commit waits for another writer."),
+)
+WRITE_TABLE = (
+    *SHARED,
+    Option("topic", _topic, None, "Topic of all rows; else the column `topic` says it."),
+    Option("createTopics", boolean, True, "Make topics that are missing."),
+    Option("numPartitions", count, 1, "Partitions (a shard) of a topic that is made, at least."),
+    Option("numStores", count, 1, "Shards of a topic that is made, at least."),
+    Option("segmentBytes", size, 1 << 30, "A data file is full at this size."),
+    Option("maxMessageBytes", size, 1_058_816, "Largest message, its attributes included."),
+)
+
+
+#: Options of a query itself, which Spark hands on.
+_OF_STREAMS = ("checkpointlocation", "queryname")
+
+
+def parse_write(
+    given: Mapping[str, str], table: Sequence[Option], *, stream: bool
+) -> dict[str, Any]:
+    """Read the options of a DataFrame's or a stream's writer; InvalidOption."""
+    texts = {k: v for k, v in given.items() if k.lower() not in _OF_STREAMS}
+    found = parse(texts, table, stream=stream)
+    if stream and found["jobId"] is not None:
+        raise InvalidOption("jobId", "a stream has txnAppId")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How rows become messages of a store, checked."""
+
+    path: str
+    topic: str | None
+    job_id: str | None
+    application: str | None
+    create_topics: bool
+    new_topics: TopicOptions
+    lock_timeout_ms: int
+    store: StoreOptions
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
+        """Read the options of a DataFrame's or a stream's writer; InvalidOption."""
+        found = parse_write(given, WRITE_TABLE, stream=stream)
+        try:
+            new_topics = TopicOptions(found["numPartitions"], found["numStores"])
+        except ValueError as error:
+            raise InvalidOption("numPartitions", str(error)) from None
+        settings = StoreOptions(
+            segment_size_bytes=found["segmentBytes"], payload_size_max=found["maxMessageBytes"]
+        )
+        return cls(
+            local_path(found["path"]),
+            found["topic"],
+            found["jobId"],
+            found["txnAppId"],
+            found["createTopics"],
+            new_topics,
+            found["lockTimeoutMs"],
+            settings,
+        )
