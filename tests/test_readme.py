@@ -47,7 +47,7 @@ def test_each_room_lists_its_files_in_reading_order() -> None:
 
 
 def test_the_map_names_every_room() -> None:
-    design = (ROOT / "tubestore" / "DESIGN.md").read_text()
+    design = (ROOT / "tubestore" / "docs" / "map.md").read_text()
     for room in ROOMS:
         assert f"`{room.relative_to(ROOT)}/`" in design, f"{room.name} is not on the map"
 
@@ -62,3 +62,20 @@ def test_nothing_in_the_repository_names_the_machine_it_was_made_on() -> None:
         if path.suffix not in {".xz", ".png"} and path != Path(__file__) and path.is_file():
             found = words.search(path.read_bytes())
             assert found is None, f"{path.name}: {found.group() if found else ''}"
+
+
+def test_every_decision_that_the_code_names_is_on_the_page() -> None:
+    page = (ROOT / "tubestore" / "docs" / "decisions.md").read_text()
+    numbered = re.findall(r"^## (D\d+)\. ", page, re.MULTILINE)
+    assert numbered == [f"D{number}" for number in range(1, len(numbered) + 1)]
+    for folder in ("tubestore", "rocketcompat", "tests", "bench"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for names in re.findall(r"decisions\.md ((?:D\d+(?:, )?)+)", path.read_text()):
+                assert set(names.split(", ")) <= {*numbered}, path
+
+
+@pytest.mark.parametrize("page", ["README.md", "tubestore/docs/map.md", "tests/README.md"])
+def test_every_path_that_a_page_names_is_there(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for named in re.findall(r"`((?:tubestore|rocketcompat|tests|bench)/[\w/.]*)`", text):
+        assert (ROOT / named).exists(), named

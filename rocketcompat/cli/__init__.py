@@ -1,4 +1,4 @@
-"""`rocketcompat`: look into a RocketMQ store with no broker running. The contract: DESIGN.md §6.
+"""`rocketcompat`: look into a RocketMQ store whose broker is down (contract: decisions.md D16).
 
 A command reads a directory as it lies, whether it was closed, has crashed or is being written,
 and changes no byte unless its name says so: `recover`, `rebuild` and `import`, and `repair` and

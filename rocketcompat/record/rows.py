@@ -1,4 +1,4 @@
-"""A record as a row: the names that the command line, Arrow and Spark share (DESIGN.md §6)."""
+"""A record as a row: the names that the command line, Arrow and Spark share (decisions.md D16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tube shards of a RocketMQ root: the dispatcher's third follower (DESIGN.md D2).
+"""The tube shards of a RocketMQ root: the dispatcher's third follower (decisions.md D2).
 
 They live in `<root>/tube/`, a tubestore root of its own. A shard's record carries the
 physical offset of its log record as message id, and ids ascend within a shard: that is all
@@ -344,7 +344,7 @@ class TubeLayout:
         return self._written, self._synced
 
     def delete_expired(self, log_minimum: int) -> int:
-        """Let go of segments that only hold messages below a physical offset (DESIGN.md D14).
+        """Let go of segments that only hold messages below a physical offset (decisions.md D14).
 
         Never of a shard's last data segment. Returns how many went to the shards' trash, durably.
         """

@@ -1,4 +1,4 @@
-"""A RocketMQ message as a tube record, and back (DESIGN.md D2).
+"""A RocketMQ message as a tube record, and back (decisions.md D2).
 
 What both formats know stands where TubeMQ puts it: partition = queue id, key code = hash of
 the tag, `$msgType$` the tag, `$msgTime$` the store time in UTC, received time = store time,

@@ -14,7 +14,7 @@ from tests.support import REPOSITORY
 from tubestore.core.layout import Layout
 
 ROOT = REPOSITORY
-PAGES = ("tubestore/FORMAT.md", "rocketcompat/FORMAT.md")
+PAGES = ("tubestore/docs/FORMAT.md", "rocketcompat/docs/FORMAT.md")
 _TABLE = re.compile(
     r"(<!-- table: (?P<module>[\w.]+)\.(?P<name>\w+)(?:\[(?P<place>\d)\])? -->\n)"
     r".*?(?=<!-- end -->)",

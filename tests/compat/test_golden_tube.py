@@ -1,6 +1,6 @@
 """Golden TubeMQ stores: read, recovered, and written again byte for byte.
 
-What ours does otherwise than the real classes is named where it is tested (DESIGN.md D1, D7).
+What ours does otherwise than the real classes is named where it is tested (decisions.md D1, D7).
 """
 
 from __future__ import annotations

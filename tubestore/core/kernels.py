@@ -1,7 +1,7 @@
 """Work on whole columns of variable-length records, at the speed of memory.
 
 Three tricks carry all encoders and decoders of both formats; each was measured
-against its alternatives before it was kept (DESIGN.md, "Kernels"):
+against its alternatives before it was kept (performance.md):
 
 - `interleave` writes header, body, header, body … with one Arrow call;
 - `gather` reads fixed fields at arbitrary positions through a stride-1 view;

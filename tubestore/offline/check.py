@@ -9,7 +9,7 @@ entry and its record say the same, checksums, that every byte of data has an ent
 sender's address, say) is found in sealed files that this package has written.
 
 A store that is being written has bytes in flight at its ends. They are told from damage by
-looking again: what has moved or gone after a while is none (DESIGN.md D9).
+looking again: what has moved or gone after a while is none (decisions.md D9).
 """
 
 from __future__ import annotations

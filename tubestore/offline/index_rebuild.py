@@ -2,7 +2,7 @@
 
 Rows come in order, from the first to the last that is kept; the files keep their starts. A file
 in which nothing differs is not touched; one that does is written anew beside the old one
-(`<name>.repair`) and takes its place at the end (DESIGN.md D10).
+(`<name>.repair`) and takes its place at the end (decisions.md D10).
 """
 
 from __future__ import annotations

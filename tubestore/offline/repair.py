@@ -4,7 +4,7 @@
         print(action.path, action.action, action.position, action.bytes, action.message)
     for action in repair("data", apply=True): ...
 
-The rules are those of recovery (DESIGN.md D7); it goes further where recovery refuses: gaps and
+The rules are those of recovery (decisions.md D7); it goes further where recovery refuses: gaps and
 overlaps, foreign names, state files. Always true:
 
 - good data is never cut; what is cut, replaced or taken out is first copied to

@@ -286,7 +286,7 @@ def entries_in(data: Buffer) -> Array:
 def whole_entries(entries: Array, data_end: int) -> int:
     """Return how many of a shard's last entries are whole: their data lies below `data_end`.
 
-    What stands behind them is a write in flight, and none of a reader's business (DESIGN.md D9).
+    What stands behind them is a write in flight, and none of a reader's business (decisions.md D9).
     """
     sizes = entries["data_size"].astype(np.int64)
     good = (sizes > 0) & (sizes <= RECORD_SIZE_MAX) & (entries["data_offset"] + sizes <= data_end)

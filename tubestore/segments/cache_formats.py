@@ -1,4 +1,4 @@
-"""The caches in a shard's `.tubestore/`: what stands in them (DESIGN.md D1).
+"""The caches in a shard's `.tubestore/`: what stands in them (decisions.md D1).
 
 Each names what it describes, by length and digest; on a mismatch, for example after a real
 broker has worked on the directory, it is ignored. Deleting one costs time, never data.

@@ -1,6 +1,6 @@
 """A shard's checkpoint: how far its files are known to be whole and on stable storage.
 
-A cache (DESIGN.md D1): deleting it costs the time of a verification, never data. It names
+A cache (decisions.md D1): deleting it costs the time of a verification, never data. It names
 what it describes (both ends, and a digest of the bytes before them); on a mismatch, for
 example after a real broker has worked on the directory, it is ignored. The damage that opening
 found and kept stands in it, so that later openings and readers know of it without looking.

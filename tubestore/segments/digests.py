@@ -1,4 +1,4 @@
-"""Digests of sealed segments: they show a flipped bit that nothing else shows (DESIGN.md D7).
+"""Digests of sealed segments: they show a flipped bit that nothing else shows (decisions.md D7).
 
     <shard>/.tubestore/<20 digits>.tube.digests      of a data segment
     <shard>/.tubestore/<20 digits>.index.digests     of an index segment

@@ -264,7 +264,7 @@ class MsgFileStore:
     def sync_data(self) -> int:
         """Sync the data stream; returns the offset below which data is on stable storage.
 
-        Enough for the `fsync` level: the index is rebuilt from the data (DESIGN.md D6).
+        Enough for the `fsync` level: the index is rebuilt from the data (decisions.md D6).
         Directories are synced when a file appeared in them since the last time: a segment
         that is missing after a power cut would let offsets start again (weakness 5).
         """

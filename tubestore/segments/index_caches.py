@@ -3,7 +3,7 @@
     <shard>/.tubestore/<20 digits>.<field>.postings     the posting lists by a field
     <shard>/.tubestore/<20 digits>.times                the extremes of the times, block by block
 
-Caches (DESIGN.md D1): a file names the length and digest of the index segment that it
+Caches (decisions.md D1): a file names the length and digest of the index segment that it
 describes; when that does not fit, or its own digest does not, it is ignored and replaced.
 Behind the headers stand little-endian integers.
 """

@@ -1,6 +1,6 @@
 """Walk through a shard's index and data together and say of every byte what it is.
 
-The rules are those of recovery (DESIGN.md D7), applied to files as they lie and without changing
+The rules are those of recovery (decisions.md D7), applied to files as they lie and without changing
 them; the verdicts stand in `verdicts.py`.
 """
 
@@ -318,7 +318,7 @@ class _Walker:
             return None
         if own % ENTRY_SIZE == 0 and self.running <= own < before:
             return int(own)
-        # At the end of a shard its order alone says where it belongs (DESIGN.md, recovery).
+        # At the end of a shard its order alone says where it belongs (decisions.md D7).
         return self.running if before == _ENDLESS or not self._is_possible(own) else None
 
     def _skip(self, at: int, high: int) -> int:

@@ -1,7 +1,7 @@
 """Posting lists: which entries of one index segment belong to which partition (or key code).
 
 TubeMQ reads a partition by walking past the entries of all others: 104 times slower with
-10,000 partitions than with 10. Here a read costs its own messages (DESIGN.md D3).
+10,000 partitions than with 10. Here a read costs its own messages (decisions.md D3).
 
 A list is a handful of *runs*; a run is a stable sort of a stretch of entries:
 

@@ -1,7 +1,7 @@
 """The walk through data and index of a shard that brings them to say the same.
 
 What TubeMQ does not do (tubemq-store.md 12, weaknesses 4, 6, 7): verify the data, re-index
-records whose entries were lost, cut entries whose records were lost. Rules (DESIGN.md D7):
+records whose entries were lost, cut entries whose records were lost. Rules (decisions.md D7):
 
 | found at the expected place                   | done                                        |
 | --------------------------------------------- | ------------------------------------------- |

@@ -81,7 +81,7 @@ class FileSegment:
         return end
 
     def cut(self, end: int) -> None:
-        """Forget everything from `end` on: bytes that no reader was ever shown (DESIGN.md D10)."""
+        """Cut the file at `end`: no reader was ever shown what is behind it (decisions.md D10)."""
         self.file.truncate(end - self.start)
         self.end = end
         self.shortened = True

@@ -280,7 +280,7 @@ class FileSegmentList:
         """Forget everything from `end` on, though readers may have been shown it.
 
         What is kept of a segment goes into a new file that replaces the old one: truncating a
-        file that another process has mapped would kill that process (DESIGN.md D10).
+        file that another process has mapped would kill that process (decisions.md D10).
         """
         self._remove_behind(end)
         segment = self.find(end)

@@ -1,7 +1,7 @@
 """Read the entries and records of a shard's files as they lie, some at a time.
 
 Reads with `pread` and maps nothing, so a writer that cuts a torn tail cannot pull the ground
-away (DESIGN.md D10); holds some MiB, whatever the size of the store.
+away (decisions.md D10); holds some MiB, whatever the size of the store.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ class MessageStore(JournalledShard):
             self.sync_files()
 
     def cut(self, index_offset: int) -> None:
-        """Forget every message from `index_offset` on (DESIGN.md D2: what the log does not have).
+        """Remove every message from `index_offset` on: the log does not have it (decisions.md D2).
 
         Loses data; for the layers that can bring it back. The buffers must be empty.
         """

@@ -2,7 +2,7 @@
 
 Only names, lengths and some index entries are looked at, never data: a plan of a terabyte takes
 about as long as listing its files. The plan is a snapshot: what a live writer adds later, or has
-half written now, is not in it (DESIGN.md D9), and a job that is being published is in it with all
+half written now, is not in it (decisions.md D9). A job that is being published is in it with all
 its files or with none. What only the root's journal has travels with the plan: its bytes stand
 behind a shard's files as files of their own, since the writer may begin the journal anew at any
 time.

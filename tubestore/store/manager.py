@@ -1,6 +1,6 @@
 """All topics of a store as one thing: what `tubestore.open` returns.
 
-Lock order: the topics' lock before any of a shard's (DESIGN.md D11).
+Lock order: the topics' lock before any of a shard's (decisions.md D11).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What retention removes of shards, and why: by the age of messages, and by size (DESIGN.md D14).
+"""Plan what retention removes of shards, by age and by size, with reasons (decisions.md D14).
 
 | rule | why |
 | --- | --- |

@@ -1,4 +1,4 @@
-"""The real RocketMQ stores open what ours wrote, and ours what they wrote (DESIGN.md D1, D2).
+"""The real RocketMQ stores open what ours wrote, and ours what they wrote (decisions.md D1, D2).
 
 Ours and theirs write to one directory in turns, cleanly, after kill -9 on either side, and over
 each other's offsets. Whoever opens next must show every acknowledged message, field by field,

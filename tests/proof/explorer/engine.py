@@ -216,7 +216,7 @@ class EngineRun(RandomRun):
         return message.topic, message.partition // 10_000
 
     def _promise(self, promises: list[Promise]) -> None:
-        """Mark promises; a level covers everything earlier in its shard (DESIGN.md D6)."""
+        """Mark promises; a level covers everything earlier in its shard (decisions.md D6)."""
         level = promises[0].level
         shards = {self._shard(p.id) for p in promises}
         earlier = [p for p in self.promises.values() if self._shard(p.id) in shards]

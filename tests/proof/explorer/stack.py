@@ -1,7 +1,7 @@
 """The full stack as a subject of the crash proof: log, queues, index and shards of one store.
 
 What was put is promised by the log alone; queues, index and shards must agree with it after
-every recovery: each message exactly once in each (DESIGN.md D2).
+every recovery: each message exactly once in each (decisions.md D2).
 """
 
 from __future__ import annotations

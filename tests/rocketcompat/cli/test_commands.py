@@ -1,4 +1,4 @@
-"""The `rocketcompat` command line against golden stores, and its contract (DESIGN.md §6)."""
+"""The `rocketcompat` command line against golden stores, and its contract (decisions.md D16)."""
 
 from __future__ import annotations
 

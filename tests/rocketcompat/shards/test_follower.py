@@ -1,4 +1,4 @@
-"""The shards of a RocketMQ root say what the log says, whoever wrote it (DESIGN.md D2)."""
+"""The shards of a RocketMQ root say what the log says, whoever wrote it (decisions.md D2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log record becomes a tube record and comes back equal (DESIGN.md D2)."""
+"""A log record becomes a tube record and comes back equal (decisions.md D2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tubestore`, as scripts and people use it: what it prints, how it ends (DESIGN.md 6)."""
+"""`tubestore`, as scripts and people use it: what it prints, how it ends (decisions.md D16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command of `tubestore` ends: exit codes, mistakes, pipes, interrupts (DESIGN.md 6)."""
+"""How a command of `tubestore` ends: exit codes, mistakes, pipes, interrupts (decisions.md D16)."""
 
 from __future__ import annotations
 

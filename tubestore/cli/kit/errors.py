@@ -1,6 +1,6 @@
 """How a command ends: one exit code, at most one line, never a traceback for a user's mistake.
 
-Shared by `tubestore` and `rocketcompat`. The codes are a contract (DESIGN.md §6):
+Shared by `tubestore` and `rocketcompat`. The codes are a contract (decisions.md D16):
 
 | code | meaning |
 | ---: | --- |

@@ -1,6 +1,6 @@
 """What a command prints: rows or one object, in the format that was asked for, and a summary.
 
-Shared by `tubestore` and `rocketcompat`; the contract is DESIGN.md §6:
+Shared by `tubestore` and `rocketcompat`; the contract is decisions.md D16:
 
 - data on stdout and nothing else there; text unless another format is asked for, never guessed;
 - jsonl is one JSON object a line: integers exact, bytes as base64, times in ms;
