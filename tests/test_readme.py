@@ -79,3 +79,7 @@ def test_every_path_that_a_page_names_is_there(page: str) -> None:
     text = (ROOT / page).read_text()
     for named in re.findall(r"`((?:tubestore|rocketcompat|tests|bench)/[\w/.]*)`", text):
         assert (ROOT / named).exists(), named
+
+
+def test_the_engine_has_at_most_eight_files_beside_its_rooms() -> None:
+    assert len(list((ROOT / "tubestore").glob("*.py"))) <= 8

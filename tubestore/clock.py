@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from tubestore.arguments import whole_number
+from tubestore.values import whole_number
 
 Time = int | datetime
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

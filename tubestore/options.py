@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from tubestore.arguments import whole_number
 from tubestore.errors import InvalidMessage
+from tubestore.values import whole_number
 
 #: Partition ids of one store; store id = partition id // this.
 PARTITIONS_PER_STORE = 10_000

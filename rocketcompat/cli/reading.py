@@ -19,8 +19,8 @@ from rocketcompat.cli.options import (
 from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave
 from tubestore.cli.kit.output import emit_object
-from tubestore.cli.kit.times import parse_time
 from tubestore.clock import SystemClock
+from tubestore.values import parse_time
 
 GET_COLUMNS = (
     Column("status"),

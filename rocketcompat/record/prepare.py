@@ -45,10 +45,10 @@ from rocketcompat.record.properties import (
     PROPERTY_MULTI_OFFSET,
     PROPERTY_WAIT,
 )
-from tubestore.arguments import whole_number
 from tubestore.core.kernels import crc32
 from tubestore.core.layout import Buffer
 from tubestore.errors import InvalidMessage, InvalidName, MessageTooLarge
+from tubestore.values import whole_number
 
 _HOST_FLAGS = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 _HEAD_SIZES = tuple(head.size for head in MESSAGE_HEADS)

@@ -17,9 +17,9 @@ from rocketcompat.commitlog.reads import store_timestamp_at
 from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.times import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
 from rocketcompat.store.stats import StoreStats
-from tubestore.arguments import whole_number
 from tubestore.clock import Time, time_ms
 from tubestore.errors import InvalidMessage, documented, documented_rows
+from tubestore.values import whole_number
 
 if TYPE_CHECKING:
     from rocketcompat.commitlog.commit_log import CommitLog

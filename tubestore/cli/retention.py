@@ -12,9 +12,9 @@ from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
 from tubestore.cli.opening import is_empty, open_existing
 from tubestore.core.vfs import OsVfs
-from tubestore.quantities import age_text, moment_text, parse_age, parse_size, size_text
 from tubestore.segments.listing import check_root
 from tubestore.store.retention import SegmentRow
+from tubestore.values import age_text, moment_text, parse_age, parse_size, size_text
 
 COLUMNS = (
     Column("topic"),

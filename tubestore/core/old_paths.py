@@ -14,11 +14,13 @@ from types import ModuleType
 ENGINE = """
 accepted offline.accepted
 adoption shard.adoption
+arguments values
 attributes record.attributes
 bulk_loads store.bulk_loads
 cache_formats segments.cache_formats
 check offline.check
 checkpoint segments.checkpoint
+cli.kit.times values
 chosen_shards journal.chosen_shards
 columns record.columns
 commit_records staging.commit_records
@@ -67,6 +69,7 @@ pending_batches journal.pending_batches
 placing staging.placing
 positions reading.positions
 publish store.publish
+quantities values
 quarantine core.quarantine
 read_path reading.view
 reconcile segments.reconcile

@@ -10,10 +10,10 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tubestore.arguments import whole_number
 from tubestore.errors import TubeStoreError
 from tubestore.options import TopicOptions
 from tubestore.record.names import PUBLISHED_FILE, STORE_FILE, TOPICS_FILE, check_topic_name
+from tubestore.values import whole_number
 
 #: Version of the state files that this version reads and writes.
 STATE_VERSION = 1

@@ -12,14 +12,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
-from tubestore.arguments import whole_number
 from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage, ReadOnlyStore, StoreClosed, StoreFailed, documented
 from tubestore.journal.journalled import JournalledAppends
 from tubestore.options import StoreOptions, TopicOptions
-from tubestore.quantities import Age, age_ms
 from tubestore.record.names import JOURNAL_FILE
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.staging.commit_records import CommitRecords
@@ -28,6 +26,7 @@ from tubestore.store.leases import Lease
 from tubestore.store.retention import Bounds, SegmentRow
 from tubestore.store.topic import Topic
 from tubestore.store.topics import TopicRegistry
+from tubestore.values import Age, age_ms, whole_number
 
 
 class Keep(enum.Enum):

@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore.core.vfs import Vfs
-from tubestore.quantities import age_text, moment_text, size_text
 from tubestore.record.names import store_key
 from tubestore.record.records import ENTRY_SIZE, entries_in
 from tubestore.segments.file_store import FileSnapshot
 from tubestore.segments.segment import FileSegment
 from tubestore.store.leases import LeaseRecord
+from tubestore.values import age_text, moment_text, size_text
 
 Array = np.ndarray[Any, Any]
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tubestore.arguments import whole_number
 from tubestore.clock import Time, time_ms
 from tubestore.errors import (
     BatchError,
@@ -37,7 +36,6 @@ from tubestore.options import (
     TopicOptions,
     check_durability,
 )
-from tubestore.quantities import Age
 from tubestore.record import ingest
 from tubestore.record.attributes import encode_prefix
 from tubestore.record.columns import integers
@@ -47,6 +45,7 @@ from tubestore.shard.message_store import MessageStore
 from tubestore.store.retention import SegmentRow
 from tubestore.store.topic_reads import TopicReader
 from tubestore.store.topic_shards import ReadHost, Shard
+from tubestore.values import Age, whole_number
 
 Array = np.ndarray[Any, Any]
 # As `Ack(...)`, at a third of the time: one append makes one.

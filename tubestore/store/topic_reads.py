@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tubestore.arguments import whole_number
 from tubestore.clock import Time, time_ms
 from tubestore.errors import documented, documented_rows
 from tubestore.messages import ALL_COLUMNS, Message, Page, PageSet
@@ -25,6 +24,7 @@ from tubestore.reading.view import ShardView
 from tubestore.record.columns import Columns, columns_for
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.store.topic_shards import Offset, TopicShards
+from tubestore.values import whole_number
 
 DEFAULT_PAGE_BYTES = 8 << 20
 #: What a read of many partitions returns at most, unless it is asked for more.

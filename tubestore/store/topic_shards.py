@@ -10,7 +10,6 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tubestore.arguments import whole_number
 from tubestore.clock import Clock, Time, time_ms
 from tubestore.errors import InvalidMessage, OffsetOutOfRange, StoreClosed, again, documented
 from tubestore.options import PARTITIONS_PER_STORE, StoreOptions, TopicOptions
@@ -18,6 +17,7 @@ from tubestore.reading import positions
 from tubestore.reading.view import ShardView
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
+from tubestore.values import whole_number
 
 Shard = MessageStore | ShardReader
 Offset = int | Literal["earliest", "latest"]

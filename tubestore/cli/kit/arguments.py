@@ -16,11 +16,11 @@ import typer
 from tubestore.cli.kit.columns import Column, Row
 from tubestore.cli.kit.errors import NotThere, UsageMistake, printable
 from tubestore.cli.kit.output import Format, Int64, Output, Summary, emit_rows, report
-from tubestore.cli.kit.times import parse_time
 from tubestore.clock import SystemClock
 from tubestore.core.paths import OWN_DIRECTORY
 from tubestore.record.names import TOPICS_FILE, parse_store_key
 from tubestore.record.state_files import parse_topics
+from tubestore.values import parse_time
 
 RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's directory.")]
 

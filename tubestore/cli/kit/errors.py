@@ -33,6 +33,7 @@ from tubestore.errors import (
     TubeStoreError,
     UnknownTopic,
 )
+from tubestore.values import UsageMistake as UsageMistake
 
 EXIT_DONE = 0
 EXIT_FINDINGS = 1
@@ -46,10 +47,6 @@ EXIT_INTERRUPTED = 130
 _USAGE = (InvalidMessage, InvalidName, InvalidOption, MessageTooLarge)
 #: How many names a sentence lists.
 _NAMES_SHOWN = 8
-
-
-class UsageMistake(Exception):
-    """An argument or option that cannot be used as given; its text is the line the user reads."""
 
 
 class NotThere(Exception):

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tubestore.cli.kit.errors import UsageMistake
-from tubestore.cli.kit.times import parse_time
 from tubestore.clock import SystemClock
 from tubestore.errors import InvalidOption
 from tubestore.reading.entry_sources import EVERYTHING, Filter, item_filter
+from tubestore.values import UsageMistake, parse_time
 
 EARLIEST, LATEST = -2, -1
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tubestore.errors import InvalidMessage
-from tubestore.quantities import age_ms, age_text, moment_text, parse_age, parse_size, size_text
+from tubestore.values import age_ms, age_text, moment_text, parse_age, parse_size, size_text
 
 HOUR = 3_600_000
 

@@ -11,12 +11,12 @@ import pytest
 import rocketcompat
 import tubestore
 from rocketcompat.messages import Message
-from tubestore.arguments import whole_number
 from tubestore.clock import ManualClock, time_ms
 from tubestore.errors import InvalidMessage
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.store.topic import Topic
 from tubestore.testing import MemoryVfs
+from tubestore.values import whole_number
 
 
 @pytest.mark.parametrize("value", [0, -3, 1 << 70, np.int16(7), np.uint64(7)])

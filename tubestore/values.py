@@ -1,4 +1,4 @@
-"""Ages and sizes as users give them and as people read them.
+"""Numbers, ages, sizes and times as users give them, and as people read them.
 
 >>> parse_age("7d"), parse_age("delete,168h"), parse_size("10GiB")
 (604800000, 604800000, 10737418240)
@@ -6,20 +6,40 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from tubestore.arguments import whole_number
 from tubestore.errors import InvalidMessage
 
 #: A time span: ms, a timedelta, or a text such as "36h" or TubeMQ's "delete,168h".
 Age = int | timedelta | str
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGE = re.compile(r"(\d+)(ms|s|m|h|d)")
+_BEFORE_NOW = re.compile(r"-(\d+)(ms|s|m|h|d)")
 #: TubeMQ's delete policy (tubemq-store.md 5.1): without a unit it means hours.
 _POLICY = re.compile(r"delete\s*,\s*(\d+)([smh]?)")
 _SIZE = re.compile(r"(\d+)\s*([KMGTP]i?)?B?")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+class UsageMistake(Exception):
+    """An argument or option that cannot be used as given; its text is the line the user reads."""
+
+
+def whole_number(value: Any) -> int | None:
+    """Return an integer of any kind as an int; None for anything else, `True` and 1.0 too.
+
+    >>> whole_number(7), whole_number(True), whole_number("7"), whole_number(7.0)
+    (7, None, None, None)
+    """
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def parse_age(text: str) -> int:
@@ -62,6 +82,26 @@ def age_ms(value: Age | None, name: str = "max_age") -> int | None:
     if found < 0:
         raise InvalidMessage(f"{name} = {value}: not negative")
     return found
+
+
+def parse_time(text: str, now_ms: int) -> int:
+    """Return ms since the epoch; UsageMistake if it is no time, or has no zone.
+
+    >>> parse_time("-2h", 10_000_000), parse_time("1970-01-01T01:00:00+01:00", 0)
+    (2800000, 0)
+    """
+    if re.fullmatch(r"\d+", text):
+        return int(text)
+    relative = _BEFORE_NOW.fullmatch(text)
+    if relative:
+        return now_ms - int(relative[1]) * UNITS_MS[relative[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageMistake(f"{text!r} is no time: ms, ISO-8601 with a zone, or -2h") from None
+    if moment.tzinfo is None:
+        raise UsageMistake(f"{text!r} has no zone: end it with Z or +01:00")
+    return round(moment.timestamp() * 1000)
 
 
 def age_text(ms: int) -> str:
