@@ -48,17 +48,15 @@ from tubestore.core.layout import Buffer
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import CorruptRecord
-from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.layouts import (
     INDEX_ENTRY,
     JOURNAL_FRAME,
     JOURNAL_MAGIC,
     JOURNAL_MARK,
     JOURNAL_PART,
-    NO_KEY_CODE,
-    RECORD_SIZE_MAX,
 )
 from tubestore.record.names import JOURNAL_FILE, parse_store_key
+from tubestore.record.records import lost_entry
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
@@ -463,13 +461,7 @@ def lost_part(
 ) -> JournalPart:
     """Return a part that keeps the places of messages whose content is lost."""
     key = parse_store_key(shard)
-    entry = INDEX_ENTRY.pack(
-        partition_id=(key[1] if key is not None else 0) * PARTITIONS_PER_STORE,
-        data_offset=data_start,
-        data_size=min(data_size, RECORD_SIZE_MAX),
-        key_code=NO_KEY_CODE,
-        received_time=0,
-    )
+    entry = lost_entry(key[1] if key is not None else 0, data_start, data_size)
     entries = np.frombuffer(entry * count, INDEX_ENTRY.dtype)
     return JournalPart(shard, index_start, data_start, entries, bytes(data_size), lost=True)
 

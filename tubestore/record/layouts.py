@@ -86,6 +86,8 @@ CHECKSUM_MASK = 0x7FFFFFFF
 LENGTH_BEFORE_PAYLOAD = DATA_HEADER.size - 4
 FLAG_HAS_ATTRIBUTES = 1
 NO_KEY_CODE = -1
+#: `received_time` of the entry of a lost message. Not 0: a torn entry can end in zeros.
+LOST_TIME = 1
 
 #: TubeMQ's largest payload that its recovery accepts, and the record that carries it.
 PAYLOAD_SIZE_MAX = 29_360_128

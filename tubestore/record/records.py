@@ -19,12 +19,15 @@ import pyarrow as pa
 
 from tubestore.core import kernels
 from tubestore.core.layout import Buffer
+from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.layouts import (
     CHECKSUM_MASK,
     DATA_HEADER,
     FLAG_HAS_ATTRIBUTES,
     INDEX_ENTRY,
     LENGTH_BEFORE_PAYLOAD,
+    LOST_TIME,
+    NO_KEY_CODE,
     RECORD_SIZE_MAX,
     TOKEN_MESSAGE,
 )
@@ -301,6 +304,20 @@ def entry_of(header: Any, data_offset: int) -> bytes:
         data_size=header.length + 4,
         key_code=header.key_code,
         received_time=header.received_time,
+    )
+
+
+def lost_entry(store_id: int, data_offset: int, data_size: int) -> bytes:
+    """Return the index entry that keeps the offset of a message whose record is lost.
+
+    `data_offset`, `data_size`: the bytes that keep the record's place; they may be larger than any.
+    """
+    return INDEX_ENTRY.pack(
+        partition_id=store_id * PARTITIONS_PER_STORE,
+        data_offset=data_offset,
+        data_size=min(data_size, RECORD_SIZE_MAX),
+        key_code=NO_KEY_CODE,
+        received_time=LOST_TIME,
     )
 
 

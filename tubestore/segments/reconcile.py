@@ -32,12 +32,10 @@ import numpy as np
 
 from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord
-from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.evidence import is_lost, judge
 from tubestore.record.layouts import (
     DATA_HEADER,
     INDEX_ENTRY,
-    NO_KEY_CODE,
     RECORD_SIZE_MAX,
     TOKEN_MESSAGE,
 )
@@ -47,6 +45,7 @@ from tubestore.record.records import (
     entries_in,
     entry_of,
     inspect,
+    lost_entry,
     verify_entries,
 )
 from tubestore.record.search import RecordSearch
@@ -307,14 +306,15 @@ class Reconciler:
         text = f"{text}; {size} bytes are kept as they are"
         note_damage(self.files, self.report, self.data_offset, data_offset, text)
         while self.index_offset < index_offset:
-            self._keep_or_write_placeholder(min(size, RECORD_SIZE_MAX))
+            self._keep_or_write_placeholder(size)
         self.data_offset = data_offset
         return True
 
     def _keep_placeholders(self, segment: FileSegment) -> bool:
         """Keep entries at the end whose messages were lost: their offsets were given out.
 
-        They point to zeros here (`redo.py`). Behind a torn record there are none.
+        They point to zeros here (`redo.py`). Behind a torn record there are none. The entry of an
+        unsynced message that a power cut tore differs from them in its time (`LOST_TIME`).
         """
         row, position = self._row(), self.data_offset - segment.start
         if row >= len(self._entries):
@@ -335,13 +335,7 @@ class Reconciler:
 
     def _placeholder(self, size: int) -> bytes:
         """Return the entry of a damaged message at this place."""
-        return INDEX_ENTRY.pack(
-            partition_id=self.files.store_id * PARTITIONS_PER_STORE,
-            data_offset=self.data_offset,
-            data_size=size,
-            key_code=NO_KEY_CODE,
-            received_time=0,
-        )
+        return lost_entry(self.files.store_id, self.data_offset, size)
 
     def _next_intact(self, segment: FileSegment) -> tuple[int, int] | None:
         """Return (data offset, index offset) of the next intact message after this place."""

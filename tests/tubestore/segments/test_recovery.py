@@ -418,6 +418,28 @@ def test_a_hole_above_what_was_synced_is_told_from_damage_after_a_restart(
     assert found == {("never_synced", "warning"), ("bad_checksum", "error")}
 
 
+@pytest.mark.parametrize("arrived", range(ENTRY_SIZE + 1))
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_an_unsynced_tail_of_which_only_part_of_an_entry_arrived_is_cut_without_a_finding(
+    memory_vfs: MemoryVfs, arrived: int, with_checkpoint: bool
+) -> None:
+    write_rows(memory_vfs, ROWS[:5], HOME)
+    saved = memory_vfs.read_file(CHECKPOINT)
+    write_rows(memory_vfs, [make_row(b"no filter item", key_code=-1)], HOME)
+    start = starts_of(memory_vfs)[5]
+    patch(memory_vfs, DATA, start, bytes(len(memory_vfs.read_file(DATA)) - start))
+    patch(memory_vfs, INDEX, 5 * ENTRY_SIZE + arrived, bytes(ENTRY_SIZE - arrived))
+    if with_checkpoint:
+        memory_vfs.replace_file(CHECKPOINT, saved)
+    else:
+        memory_vfs.remove(CHECKPOINT)
+    memory_vfs.reboot()
+    shard = open_shard(memory_vfs, HOME)
+    assert shard.recovered.problems == []
+    append_and_read_back(memory_vfs, shard, list(BODIES[:5]))
+    assert checked(memory_vfs) == []
+
+
 @pytest.mark.parametrize("where", ["on the same boot", "below the checkpoint"])
 def test_damage_that_no_power_cut_can_have_left_is_an_error(
     memory_vfs: MemoryVfs, where: str
