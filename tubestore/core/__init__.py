@@ -1,4 +1,4 @@
-"""What both stores stand on: files, kernels, syncs; knows no message format.
+"""What both stores are built on: files, kernels, syncs. It has no message format.
 
 Reading order: layout, java_hash, kernels, paths, vfs, local_files, group_commit, memory_pool,
 statistics, quarantine, old_paths.

@@ -82,7 +82,7 @@ def grouped(values: np.ndarray[Any, Any]) -> tuple[Int64s, Int64s, Int64s]:
 
 
 def stable_order(values: np.ndarray[Any, Any], below: int) -> Int64s:
-    """Return where integers of [0, below) go when they are sorted, equal ones as they stand.
+    """Return the stable order that sorts integers of [0, below).
 
     NumPy sorts 16 bits by counting, and more by comparing, which takes three to five times as long.
 
@@ -228,7 +228,7 @@ def joined(
 ) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Int64s]:
     """Return slices, one at least, one behind the other, and their boundaries from 0 on.
 
-    Where they stand so in `data` it is a part of that, else a copy, which may be written to.
+    A view if the pieces are adjacent in `data`, otherwise a copy that may be written to.
 
     >>> joined(b"abcd", np.array([1, 2]), np.array([1, 2]))[0].tobytes()
     b'bcd'
@@ -296,8 +296,8 @@ def views(
 ) -> pa.Array:
     """Present pieces of `data` as a `binary_view` column: nothing but 16 bytes a row is made.
 
-    The column holds `data`. Pieces of up to 12 bytes stand in the column itself, as the type wants
-    it. `prefixes`: the first four bytes of each, as they lie, of somebody who has seen them.
+    The column holds `data`. Pieces of up to 12 bytes are in the column itself, as the type
+    requires. `prefixes`: the first four bytes of each piece, if the caller has them.
     OverflowError if the pieces are spread over 2 GiB or more.
     """
     count = len(starts)
@@ -323,7 +323,7 @@ def views(
 def _fill_inline(
     table: np.ndarray[Any, Any], bytes_: np.ndarray[Any, Any], places: Int64s, sizes: Int64s
 ) -> None:
-    """Fill the rows of a view table some of which are short enough to stand in it."""
+    """Fill the rows of a view table of which some are short enough to be inline."""
     long = np.flatnonzero(sizes > _INLINE_MAX)
     if len(long):
         table[long, 1] = windows(bytes_, 4)[places[long]].view("<i4")

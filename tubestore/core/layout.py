@@ -80,7 +80,7 @@ class Layout:
         return int(self.dtype.fields[field][1])  # type: ignore[index]
 
     def slice(self, field: str) -> slice:
-        """Return where the bytes of `field` stand in the record."""
+        """Return the slice of the record that holds `field`."""
         start = self.position(field)
         return slice(start, start + next(f.size for f in self.fields if f.name == field))
 
@@ -92,7 +92,7 @@ class Layout:
         return np.dtype([(f.name, f.numpy_code) for f in self.fields])
 
     def markdown(self) -> str:
-        """Return the table that stands in FORMAT.md."""
+        """Return the table for FORMAT.md."""
         rows, byte = ["| byte | size | field | meaning |", "| ---: | ---: | --- | --- |"], 0
         for field in self.fields:
             rows.append(f"| {byte} | {field.size} | `{field.name}` | {field.doc} |")

@@ -41,7 +41,7 @@ _DESCRIPTOR_PATH = "/dev/fd/{}" if _DARWIN else "/proc/self/fd/{}"
 
 
 class _Descriptor:
-    """An open descriptor that closes itself when nobody holds it any more."""
+    """An open descriptor that closes itself with its last reference."""
 
     __slots__ = ("__weakref__", "dirty", "fd", "used")
 
@@ -73,7 +73,7 @@ class OsMap:
     def write(self, data: Buffer, position: int) -> None:
         """Write at `position`."""
         end = position + len(data)
-        if end > len(self._map):  # Python would say IndexError, of a slice that is too short
+        if end > len(self._map):  # Python would raise IndexError for a slice that is too short
             raise ValueError(f"{end - len(self._map)} bytes behind the end of the map")
         self._map[position:end] = data
 
@@ -101,7 +101,7 @@ class OsFile:
             flags = os.O_RDWR if self._writable else os.O_RDONLY
             held = _Descriptor(os.open(self.path, flags | os.O_CLOEXEC))
             if self._identity not in (None, _identity_of(held.fd)):
-                # Whoever mapped it by the old length would die of a shorter one (SIGBUS).
+                # A process that mapped the old length would die of a shorter file (SIGBUS).
                 raise FileNotFoundError(errno.ENOENT, "replaced by another file", self.path)
             self._descriptor = held
             self._vfs._admit(self)
@@ -126,7 +126,7 @@ class OsFile:
         return b"".join(parts)
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        """Fill a buffer with what stands at `position`; returns how many bytes."""
+        """Read into a buffer from `position`; return how many bytes."""
         held, got = self._hold(), 0
         while got < len(buffer) and (more := os.preadv(held.fd, [buffer[got:]], position + got)):
             got += more
@@ -171,7 +171,7 @@ class OsFile:
         """Map the first `size` bytes."""
         if size == 0:
             return memoryview(b"")
-        import pyarrow as pa  # here, since it is slow to import and not everybody maps
+        import pyarrow as pa  # here, since it is slow to import and not every process maps
 
         # Not `mmap`, which keeps a duplicate of the descriptor as long as the map lives. Arrow's
         # buffers hold the map alone. Through the descriptor: the file may have lost its name.
@@ -332,7 +332,7 @@ def _locked_directory(path: str) -> int:
 
 
 def _write_note(path: str) -> None:
-    """Note which process holds a lock, for the message to those who are refused; not synced."""
+    """Write which process holds a lock, for the error of the next one; not synced."""
     note = {"pid": os.getpid(), "host": platform.node(), "since_ms": time.time_ns() // 1_000_000}
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -382,7 +382,7 @@ class OsFileSystem:
     """The file system that holds a directory; made by `OsVfs.file_system`.
 
     The descriptor is held because `syncfs` reports what the system failed to write since it was
-    opened; earlier failures only if no other process was told of them. Where there is no such call
+    opened; earlier failures only if no other process had them reported. Where there is no such call
     each file below the directory is synced instead.
     """
 
@@ -436,8 +436,8 @@ class OsVfs:
     def _admit(self, file: OsFile) -> None:
         """Count a newly opened file; close one that has been idle if there are too many.
 
-        A second chance for those that were used since the last look, or have writes that no
-        sync has confirmed; looks at a few only, so that it costs the same with any number.
+        Files that were used since the last call, or have unsynced writes, get a second chance. Only
+        a few files are examined, so the cost does not grow with their number.
         """
         with self._lock:
             pool = self._pool
@@ -490,7 +490,7 @@ class OsVfs:
 
     def make_directories(self, path: str) -> None:
         """Create a directory and its parents."""
-        # Not os.makedirs, which looks at every parent before it makes anything.
+        # Not os.makedirs, which checks every parent before it makes anything.
         try:
             os.mkdir(path)
         except FileNotFoundError:
@@ -548,7 +548,7 @@ class OsVfs:
             self.sync_directory(os.path.dirname(path))
 
     def lock(self, path: str, *, kind: str, note: str = "") -> OsLock:
-        """Take the lock of a file; BlockingIOError if somebody has it."""
+        """Lock a file; BlockingIOError if another process has it."""
         return OsLock(path, kind, note)
 
     def lock_holder(self, note: str) -> str:

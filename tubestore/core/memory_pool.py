@@ -32,7 +32,7 @@ class MemoryPool:
             return True
 
     def add(self, size: int) -> None:
-        """Count bytes that are there already, whatever the bound says."""
+        """Count bytes that are already held, even above the bound."""
         with self._lock:
             self.used += size
 

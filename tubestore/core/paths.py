@@ -1,4 +1,4 @@
-"""Paths, and the directories that hold what is ours in a root of either format."""
+"""Paths, and the names of the directories that tubestore adds to a root of either format."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def join(directory: str, *names: str) -> str:
     >>> join("/", "a"), join("/a", "b", "c"), join("a/", "b")
     ('/a', '/a/b/c', 'a/b')
     """
-    # Not posixpath.join, which looks at each part: opening a shard joins a dozen paths.
+    # Not posixpath.join, which examines each part: opening a shard joins a dozen paths.
     return "/".join((directory.removesuffix("/"), *names))

@@ -1,6 +1,6 @@
-"""What a store has done since it was opened, and how it stands: counts, times, what waits (D11).
+"""Count what a store has done since it was opened: writes, syncs, times, what waits (D11).
 
-Counted where something slow happens anyway; what is appended is told by the offsets.
+Counted where something slow happens anyway; the number of appended messages comes from the offsets.
 """
 
 from __future__ import annotations

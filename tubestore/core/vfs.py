@@ -1,11 +1,11 @@
-"""The only door to the disk. Everything above asks here, so that a test can stand in the doorway.
+"""The only door to the disk: all file calls go through it, so that a test can replace the disk.
 
 Always true:
 - a write is positional and whole: all bytes are there or an `OSError` was raised;
 - descriptors come from one bounded pool a vfs: a file that has not been used for a
   while is closed behind its back and opened again when it is needed, so ten thousand
   shards do not need ten thousand descriptors (D8);
-- a view stays valid after close and unlink: the map belongs to whoever holds it and
+- a view stays valid after close and unlink: the map lives as long as its references and
   is never closed by hand (D10).
 """
 
@@ -57,7 +57,7 @@ class VfsFile(Protocol):
         """Read up to `size` bytes at `position`; fewer only at the end of the file."""
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        """Fill a buffer with what stands at `position`; fewer bytes only at the end of the file."""
+        """Read into a buffer from `position`; fewer bytes only at the end of the file."""
 
     def pwrite(self, data: Buffer, position: int) -> None:
         """Write all of `data` at `position`, or raise OSError."""
@@ -69,7 +69,7 @@ class VfsFile(Protocol):
         """Bring data and length to stable storage (fdatasync)."""
 
     def let_go(self, size: int, position: int) -> None:
-        """Say that these bytes are not needed soon. A hint: nothing is promised, nothing fails.
+        """Hint that these bytes are not needed soon. Nothing is promised, nothing fails.
 
         What has not been written to the disk is begun to be, so that a later `sync` need not wait
         for all of it; what has been may leave the machine's memory, which is free for others then.

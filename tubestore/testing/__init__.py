@@ -1,8 +1,8 @@
-"""Test doubles for what stands on tubestore: a disk in memory, its crashes and its faults.
+"""Test doubles for code that uses tubestore: a disk in memory, its crashes and its faults.
 
 - `MemoryVfs`: the file system of a test; give it to `tubestore.open(..., vfs=...)`;
 - `MemoryVfs.record` and `crash_states`: every state that a kill or a power cut could leave;
-- `FaultyVfs`: fails the n-th call of a kind; `LyingVfs`: does not sync what it says it did.
+- `FaultyVfs`: fails the n-th call of a kind; `LyingVfs`: reports syncs that it did not make.
 
 `ManualClock` is in `tubestore.clock`.
 """

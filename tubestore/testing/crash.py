@@ -9,7 +9,7 @@
 Two kinds of death at each moment between two calls:
 - `kill`: the process ends, the machine goes on. All calls are done, the last write perhaps
   in part; nothing is lost, and what was not synced is still not synced.
-- `power`: the machine ends; `power_cut.py` says what may survive. The boot id changes.
+- `power`: the machine ends; `power_cut.py` defines what may survive. The boot id changes.
 
 A state may be opened with `record=True`, and the journal of its recovery explored in turn:
 a crash during recovery, or a crash after a recovery after a crash.
@@ -51,7 +51,7 @@ class CrashState:
 
     @cached_property
     def key(self) -> bytes:
-        """Equal for states that a program cannot tell apart: same tree, same kind of boot."""
+        """Equal for states that a program cannot distinguish: same tree, same kind of boot."""
         return self.kind[:1].encode() + self.disk.digest()
 
     def vfs(self, clock: Clock | None = None) -> MemoryVfs:
@@ -79,9 +79,9 @@ def crash_states(
     """Yield the states at every step (or at those chosen): the kill, and `variants` power cuts.
 
     Variants 0 to 3 of a power cut are extremes, all others are drawn (see `power_cut`): a number
-    means the first so many, else it says which. The same journal, seed and numbers give the
+    means the first so many, a sequence names them. The same journal, seed and numbers give the
     same states. States may repeat: `Distinct`
-    tells which are new.
+    filters the new ones.
     """
     kinds = tuple(kinds)
     chosen = tuple(range(variants) if isinstance(variants, int) else variants)
@@ -129,10 +129,10 @@ def _power_cuts(
 
 
 class Distinct:
-    """Counts states, and tells which need to be looked at.
+    """Count states, and select those that need to be checked.
 
-    A state that was seen is looked at again when more had been promised by then, and once for
-    each `context`: runs whose promises differ. It is counted once all the same.
+    A known state is checked again when more had been promised by then, and once for
+    each `context`: runs with other promises. It is counted once all the same.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class Distinct:
         return len(self.keys)
 
     def is_new(self, state: CrashState, context: Hashable = None) -> bool:
-        """Whether to look at the state."""
+        """Return True if the state needs to be checked."""
         self.drawn += 1
         promised = state.journal.count_marks_until(state.step)
         known = self._promised.get((state.key, context), -1)

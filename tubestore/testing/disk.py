@@ -1,8 +1,8 @@
-"""A simulated disk: what it holds for sure, and what it was told since.
+"""A simulated disk: its synced state, and the changes since.
 
-`Disk` is driven by the calls of a journal and knows, of every file and every directory,
-the state as of its last sync and each change after it; `power_cut.py` chooses which of
-those changes survive, and says what is assumed. Contents are immutable, so a fork is a
+`Disk` is driven by the calls of a journal. Of every file and every directory it has
+the state as of the last sync and each change after it; `power_cut.py` chooses which of
+those changes survive, and lists what is assumed. Contents are immutable, so a fork is a
 copy of a few dictionaries.
 """
 
@@ -17,7 +17,7 @@ import xxhash
 from tubestore.testing.calls import Call
 
 SECTOR = 512
-DIRECTORY = 0  #: stands in `names` where a file has its number
+DIRECTORY = 0  #: in `names`, where a file has its number
 
 
 class Content:
@@ -89,7 +89,7 @@ class DiskFile(NamedTuple):
 
 
 class NameChange(NamedTuple):
-    """An unsynced creation, renaming or removal, and the directories it stands in."""
+    """An unsynced creation, renaming or removal, and the directories that it changes."""
 
     call: Call
     directories: tuple[str, ...]
@@ -217,7 +217,7 @@ class Disk:
 
 
 def apply_name(names: dict[str, int], call: Call) -> None:
-    """Do to a name table what a call does; one whose own past did not survive does nothing."""
+    """Apply a call to a name table; a call that needs a lost change does nothing."""
     if call.kind == "create":
         names[call.path] = call.file
     elif call.kind == "make":
@@ -236,7 +236,7 @@ def apply_name(names: dict[str, int], call: Call) -> None:
 
 
 def reachable(names: dict[str, int]) -> dict[str, int]:
-    """Return the names whose directories are there too (7)."""
+    """Return the names that lie in surviving directories (7)."""
     found: dict[str, int] = {}
     for path, number in sorted(names.items()):
         parent = dirname(path)

@@ -87,7 +87,7 @@ class FaultyVfs:
         path: str = "",
         written: int | None = None,
     ) -> Fault:
-        """Plan a failure of the n-th such call from now on whose path contains `path`.
+        """Plan a failure of the n-th such call from now on with `path` in its path.
 
         With `forever` all after it fail too. A failing pwrite leaves its first `written`
         bytes in the file (half of them when error is ENOSPC, else none).
@@ -316,9 +316,9 @@ class FaultyFileSystem:
 
 
 class LyingVfs(FaultyVfs):
-    """A disk that says it synced and did not: every durable promise on it is a bug to be found.
+    """A disk that reports a sync and makes none: every durable promise on it is a bug to be found.
 
-    `path` limits the lie to files whose path contains it; the sync of the file system lies as well
+    `path` limits the lie to files with it in their path; the sync of the file system lies as well
     if there is no such limit.
     """
 

@@ -1,7 +1,7 @@
 """What was asked of a disk, in order, and what had been promised by then.
 
 `MemoryVfs.record()` returns a `Journal`; `crash.py` replays it up to every moment.
-Compound calls stand in it as their parts (a `replace_file` is a create, a pwrite, a sync,
+Compound calls are recorded as their parts (a `replace_file` is a create, a pwrite, a sync,
 a rename and a sync of the directory), since the power may fail between any two of them.
 """
 

@@ -149,7 +149,7 @@ class MemoryFile:
         return self._hold().read(size, position)
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        """Fill a buffer with what stands at `position`."""
+        """Read into a buffer from `position`."""
         found = self.pread(len(buffer), position)
         buffer[: len(found)] = found
         return len(found)
@@ -173,7 +173,7 @@ class MemoryFile:
         self._vfs.cut(inode, self.path, size)
 
     def sync(self) -> None:
-        """Bring data and length to stable storage: here, tell the journal."""
+        """Bring data and length to stable storage: here, record it in the journal."""
         self._vfs.sync(self._hold(), self.path)
 
     def let_go(self, size: int, position: int) -> None:

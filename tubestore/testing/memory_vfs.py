@@ -255,7 +255,7 @@ class MemoryVfs:
             self._note(Call("link", here, target=there))
 
     def remove(self, path: str) -> None:
-        """Unlink a file; who has it open keeps it."""
+        """Unlink a file; open handles keep it."""
         key = _key(path)
         with self._lock:
             self.inode_at(path)
@@ -309,7 +309,7 @@ class MemoryVfs:
             self.sync_directory(dirname(path))
 
     def lock(self, path: str, *, kind: str, note: str = "") -> MemoryLock:
-        """Take the lock of a file, created if missing; BlockingIOError if somebody has it.
+        """Lock a file, created if missing; BlockingIOError if it is locked.
 
         The directory is locked with it. Nothing is noted: every holder is this process.
         """
@@ -345,7 +345,7 @@ class MemoryVfs:
     def _note(self, call: Call) -> None:
         if self.journal is not None:
             self.journal.calls.append(call._replace(ms=self.clock.now_ms()))
-        self._disk = None  # it no longer says what is here
+        self._disk = None  # it no longer describes this tree
 
     def inode_at(self, path: str) -> Inode:
         """Return the file at a path, or raise what the system would."""

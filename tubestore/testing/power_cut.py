@@ -2,7 +2,7 @@
 
 What we assume of disk and system (ext4, XFS and their like, on a drive that honours a flush):
 
-1. What `sync` was told to keep is kept: data and length of that file.
+1. What a returned `sync` covers is kept: data and length of that file.
 2. Data and length are independent until then: any subset of the unsynced writes may have
    reached the disk in any order, under any length that the file had meanwhile; bytes that
    the length covers and no write reached are as they were, or zeros where there were none.
@@ -10,7 +10,7 @@ What we assume of disk and system (ext4, XFS and their like, on a drive that hon
    of a file: a store with checksums has no need of this assumption.
 4. Changes to one directory become durable in the order in which they were made, all at
    the latest when that directory is synced. Different directories are independent.
-5. A rename is atomic: a name shows the old file or the new one. It says nothing about the
+5. A rename is atomic: a name shows the old file or the new one. It does not cover the
    new file's data, which must have been synced before.
 6. Syncing a file does not make its name durable: it may be gone after a power cut.
 7. A file whose directory did not survive is gone, synced or not.
