@@ -32,8 +32,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import BatchError, DiskFull, InvalidName, TubeStoreError, failed_write
 from tubestore.messages import STATE_OK
 from tubestore.options import PARTITIONS_PER_STORE, StoreOptions, TopicOptions
-from tubestore.reading.entry_rows import Rows
-from tubestore.reading.entry_sources import Source
+from tubestore.reading.sources import Rows, Source
 from tubestore.record.columns import columns_for
 from tubestore.record.layouts import DATA_HEADER, PAYLOAD_SIZE_MAX
 from tubestore.record.names import check_topic_name

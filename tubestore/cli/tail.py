@@ -21,8 +21,7 @@ from tubestore.core.kernels import rows_at
 from tubestore.core.vfs import OsVfs
 from tubestore.messages import ALL_COLUMNS
 from tubestore.options import PARTITIONS_PER_STORE
-from tubestore.reading.entry_rows import Rows
-from tubestore.reading.entry_sources import Filter
+from tubestore.reading.sources import Filter, Rows
 from tubestore.reading.view import ShardView
 from tubestore.record.columns import columns_for
 from tubestore.record.records import ENTRY_SIZE

@@ -28,8 +28,8 @@ decode record.decode
 digest_check offline.digest_check
 double_buffer shard.double_buffer
 dump offline.dump
-entry_rows reading.entry_rows
-entry_sources reading.entry_sources
+entry_rows reading.sources
+entry_sources reading.sources
 evidence record.evidence
 file_store segments.file_store
 filenames record.names
@@ -85,7 +85,7 @@ segment segments.segment
 segment_digests segments.digests
 segment_list segments.segment_list
 selection reading.selection
-selection_many reading.selection_many
+selection_many reading.selection
 shard_bytes segments.shard_bytes
 shard_files segments.listing
 shard_reader shard.reader

@@ -1,4 +1,4 @@
 """Which entries a read wants, and their messages.
 
-Reading order: entry_rows, entry_sources, selection, selection_many, positions, view, tubemq_reads.
+Reading order: sources, selection, positions, view, tubemq_reads.
 """

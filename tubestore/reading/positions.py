@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore.options import PARTITIONS_PER_STORE
-from tubestore.reading.entry_sources import Source
+from tubestore.reading.sources import Source
 from tubestore.segments.partition_totals import NOTHING, Totals
 
 Array = np.ndarray[Any, Any]

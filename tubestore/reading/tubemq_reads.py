@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tubestore.messages import ALL_COLUMNS, STATE_BAD_CHECKSUM, STATE_ENTRY_DIFFERS, STATE_OK
-from tubestore.reading.entry_rows import Rows
-from tubestore.reading.entry_sources import Filter
+from tubestore.reading.sources import Filter, Rows
 from tubestore.reading.view import ShardView
 from tubestore.record.columns import columns_for
 from tubestore.record.records import ENTRY_SIZE

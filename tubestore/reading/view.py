@@ -19,10 +19,8 @@ import pyarrow as pa
 from tubestore.core import kernels
 from tubestore.core.kernels import rows_at
 from tubestore.errors import CorruptRecord
-from tubestore.reading.entry_rows import Rows
-from tubestore.reading.entry_sources import EVERYTHING, Filter, Source
-from tubestore.reading.selection import Found, find, portions
-from tubestore.reading.selection_many import FoundMany, find_many
+from tubestore.reading.selection import Found, FoundMany, find, find_many, portions
+from tubestore.reading.sources import EVERYTHING, Filter, Rows, Source
 from tubestore.record.attributes import LENGTH_SIZE
 from tubestore.record.columns import Columns, columns_for
 from tubestore.record.decode import decode

@@ -21,7 +21,7 @@ from tubestore.core.kernels import rows_at
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import CorruptRecord, DataLoss
 from tubestore.options import PARTITIONS_PER_STORE
-from tubestore.reading.entry_sources import EVERYTHING, Filter
+from tubestore.reading.sources import EVERYTHING, Filter
 from tubestore.record.columns import FROM_DATA, Columns, columns_for
 from tubestore.record.decode import decode
 from tubestore.record.locate import Data

@@ -12,7 +12,7 @@ from tubestore.clock import Time, time_ms
 from tubestore.errors import documented, documented_rows
 from tubestore.messages import ALL_COLUMNS, Message, Page, PageSet
 from tubestore.options import PARTITIONS_PER_STORE
-from tubestore.reading.entry_sources import EVERYTHING, Filter, item_filter
+from tubestore.reading.sources import EVERYTHING, Filter, item_filter
 from tubestore.reading.tubemq_reads import (
     DEFAULT_MAX_BYTES,
     DEFAULT_SWITCH,

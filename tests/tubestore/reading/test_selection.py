@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tube import open_shard
-from tubestore.reading.entry_sources import EVERYTHING, Filter
 from tubestore.reading.selection import Found, portions
+from tubestore.reading.sources import EVERYTHING, Filter
 from tubestore.reading.view import ShardView
 from tubestore.record.records import ENTRY_SIZE, Row
 from tubestore.shard.message_store import MessageStore

@@ -24,7 +24,7 @@ from tubestore.core import kernels
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import CorruptRecord, InvalidOption
 from tubestore.options import StoreOptions
-from tubestore.reading.entry_sources import Filter
+from tubestore.reading.sources import Filter
 from tubestore.record.layouts import DATA_HEADER
 from tubestore.record.names import store_key
 from tubestore.record.records import (

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tubestore.clock import SystemClock
 from tubestore.errors import InvalidOption
-from tubestore.reading.entry_sources import EVERYTHING, Filter, item_filter
+from tubestore.reading.sources import EVERYTHING, Filter, item_filter
 from tubestore.values import UsageMistake, parse_time
 
 EARLIEST, LATEST = -2, -1
