@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: The producer's address of messages that name none.
 BORN_HOST = "127.0.0.1:0"
+#: A `delay_level`: the message is stored as it is, even with a DELAY among its properties.
+NOT_DELAYED = -1
 
 
 @dataclass(slots=True)
@@ -56,7 +58,8 @@ class Message:
     store_host: str | None = None
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
-    #: Above 0 the message is delivered later, by `messageDelayLevel` (see `schedule.py`).
+    #: Above 0 the message is delivered later, by `messageDelayLevel` (see `schedule.py`). Below 0
+    #: (`NOT_DELAYED`) it is stored as it is, also with a DELAY among its properties.
     delay_level: int = 0
 
 

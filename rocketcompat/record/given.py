@@ -27,13 +27,15 @@ from rocketcompat.formats import (
     encode_host,
     property_crc_text,
 )
-from rocketcompat.messages import Message
+from rocketcompat.messages import NOT_DELAYED, Message
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.prepare import encode_topic
 from rocketcompat.record.properties import (
     PROPERTY_DELAY,
     PROPERTY_MULTI_DISPATCH,
     PROPERTY_MULTI_OFFSET,
+    PROPERTY_REAL_TOPIC,
+    SCHEDULE_TOPIC,
 )
 from tubestore.core.kernels import Int64s, bytes_of, even_binary, widened
 from tubestore.errors import InvalidMessage, MessageTooLarge
@@ -255,11 +257,22 @@ def may_be_delayed(table: Given) -> Int64s:
     """Return the rows that have a delay level, or may have one in their properties."""
     found = _has_in_properties(table, PROPERTY_DELAY)
     if "delay_level" in table.columns:
-        found |= numbers_of(table, "delay_level", 0, INT32_MAX) > 0
+        found |= numbers_of(table, "delay_level", NOT_DELAYED, INT32_MAX) > 0
     return np.flatnonzero(found)
 
 
-def _has_in_properties(table: Given, name: str) -> Any:
+def levels_of_stored(table: Given) -> Int64s:
+    """Return the `delay_level` with which each row comes to what it says, if a store held it.
+
+    `NOT_DELAYED` for messages that wait for their delivery, or have their topic in a property.
+    """
+    waits = pc.fill_null(pc.equal(_texts(table, "topic"), SCHEDULE_TOPIC), False)
+    found = waits.to_numpy(zero_copy_only=False)
+    found |= _has_in_properties(table, f"(^|\x02){PROPERTY_REAL_TOPIC}([\x01\x02]|$)", regex=True)
+    return np.where(found, NOT_DELAYED, 0)
+
+
+def _has_in_properties(table: Given, name: str, *, regex: bool = False) -> Any:
     """Mask of the rows whose properties have a name, or have it somewhere in their text."""
     given = table.columns.get("properties")
     if given is None:
@@ -267,7 +280,8 @@ def _has_in_properties(table: Given, name: str) -> Any:
     if pa.types.is_map(given.type):
         given = pa.ListArray.from_arrays(given.offsets, given.keys.cast(pa.large_string()))
         given = pc.binary_join(given, _text(PROPERTY_SEPARATOR))
-    has = pc.match_substring(given.cast(pa.large_string()), name)
+    match = pc.match_substring_regex if regex else pc.match_substring
+    has = match(given.cast(pa.large_string()), name)
     return has.fill_null(False).to_numpy(zero_copy_only=False)
 
 

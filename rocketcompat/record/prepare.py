@@ -177,7 +177,10 @@ def _prepare_copies(prepared: Prepared, text: str, config: MessageStoreConfig) -
     """Find out which further queues get a unit of a message (spec §1.13)."""
     pairs = parse_properties(text)
     if PROPERTY_MULTI_OFFSET in pairs and not config.enable_multi_dispatch:
-        raise InvalidMessage(f"{PROPERTY_MULTI_OFFSET}: the store gives these offsets")
+        raise InvalidMessage(
+            f"{PROPERTY_MULTI_OFFSET}: the store gives these offsets, with the option"
+            " enableMultiDispatch (enable_multi_dispatch)"
+        )
     named = pairs.get(PROPERTY_MULTI_DISPATCH)
     if named is None or not config.enable_multi_dispatch:
         return

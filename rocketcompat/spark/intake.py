@@ -13,7 +13,8 @@
 | `flag`, `sys_flag`, `reconsume_times`, `prepared_transaction_offset` | | int, bigint | |
 
 Offsets, sizes and times of the store, which a DataFrame over a store has, are given out anew; a row
-whose `state` is not ok is refused.
+whose `state` is not ok is refused. A message that a store has put aside or delivered (it has
+REAL_TOPIC among its properties) is not delayed once more.
 
 Nothing here imports Spark.
 """
@@ -27,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketcompat.formats import PROPERTY_KEYS, PROPERTY_TAGS
+from rocketcompat.record.given import given_in, levels_of_stored
 from rocketcompat.record.rows import STATE_OK
 from tubestore.errors import InvalidMessage
 from tubestore.spark.kit.intake import (
@@ -101,7 +103,11 @@ class RocketIntake(TakenColumns):
             )
         if "born_timestamp" in found and found["born_timestamp"].null_count:
             raise InvalidMessage("column born_timestamp (or timestamp): a row has none")
-        return pa.table(found)
+        table = pa.table(found)
+        if "properties" not in found:
+            return table
+        levels = pa.array(levels_of_stored(given_in(table)))
+        return table.append_column("delay_level", levels)
 
 
 def _refuse_unreadable(states: Any) -> None:

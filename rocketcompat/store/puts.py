@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 from rocketcompat.commitlog.commit_log import CommitLog, PartPlaced
 from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.formats import BLANK, INT32_MAX, encode_host
-from rocketcompat.messages import Message, MessageBatch, PutBatchResult, PutResult, PutStatus
+from rocketcompat.messages import (
+    NOT_DELAYED,
+    Message,
+    MessageBatch,
+    PutBatchResult,
+    PutResult,
+    PutStatus,
+)
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.batches import columns_of_batch, inner_batch
 from rocketcompat.record.encode import EncodedColumns, encode_columns
@@ -270,7 +277,7 @@ def put_aside(messages: Any, config: MessageStoreConfig) -> Given:
     topics = table.columns["topic"].to_pylist() if "topic" in table.columns else [None] * table.rows
     queue_ids = numbers_of(table, "queue_id", 0, INT32_MAX).tolist()
     sys_flags = numbers_of(table, "sys_flag", *range_of("sys_flag")).tolist()
-    levels = numbers_of(table, "delay_level", 0, INT32_MAX).tolist()
+    levels = numbers_of(table, "delay_level", NOT_DELAYED, INT32_MAX).tolist()
     for row in rows.tolist():
         message = delayed(
             Message(topics[row], properties=texts[row], queue_id=queue_ids[row],

@@ -70,11 +70,17 @@ def delay_level_of(message: Message, pairs: dict[str, str], config: MessageStore
 def delayed(message: Message, config: MessageStoreConfig) -> Message:
     """Return a message as it is put aside until it is due; itself if it is not delayed.
 
+    A `delay_level` below 0 is that of a message which was put aside, or delivered, before.
+
     4.9.8's store does so with every message that has a DELAY; that of 5.3.3 leaves it to the
     broker, so with `compat="5.3.3"` only a message's `delay_level` counts.
     """
     text = property_text(message, trailing_separator=config.trailing_property_separator)
     pairs = parse_properties(text)
+    if message.delay_level < 0:
+        if message.topic == SCHEDULE_TOPIC:
+            delay_level_of(replace(message, delay_level=0), pairs, config)  # it is a number
+        return message
     level = delay_level_of(message, pairs, config)
     unasked = config.compat == "5.3.3" and not message.delay_level
     if level == 0 or unasked or not has_queue_unit(message.sys_flag):

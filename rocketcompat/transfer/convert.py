@@ -1,8 +1,9 @@
 """A store copied into another form: other file sizes, BoltMQ to RocketMQ, log to shards and back.
 
-A copy keeps records as they are, byte for byte but for their place (`copy.py`); queues
-and index are built from the new log. A copy that was interrupted goes on where it was: what is
-done stands in `<destination>/.tubestore/convert.json`.
+A copy keeps records as they are, byte for byte but for their place (`copy.py`); queues and index
+are built from the new log. Queue offsets stay, so the files in `config/` hold for the copy, too:
+without `delayOffset.json` every delayed message would be delivered once more. A copy that was
+interrupted goes on where it was: what is done stands in `<destination>/.tubestore/convert.json`.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import numpy as np
 import rocketcompat
 import tubestore
 from rocketcompat.commitlog.copy import LogWriter
-from rocketcompat.files.quarantine import Quarantine
+from rocketcompat.files.quarantine import Quarantine, copy_file
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BLANK,
     BODY_CRC_MASK,
     BOLTMQ_MAGIC,
     BOLTMQ_MAGIC_BLANK,
+    CONFIG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
     MAGIC_V1,
@@ -33,7 +35,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
-from rocketcompat.messages import Message
+from rocketcompat.messages import NOT_DELAYED, Message
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.repair.rebuild import Told, build, put_in_place
@@ -91,8 +93,23 @@ def copy_store(
     writer.close()
     state.write(writer.end)
     build_structures(target, config, vfs, clock)
+    _copy_config_files(vfs, source.root, target)
     state.forget()
     return {"records": state.records, "bytes": writer.end, "left_out": state.left_out}
+
+
+def _copy_config_files(vfs: Vfs, source: str, target: str) -> None:
+    """Copy the broker's files, whose offsets are those of the copy."""
+    old, new = (os.path.join(root, CONFIG_DIRECTORY) for root in (source, target))
+    names = [name for name, is_directory, _ in vfs.entries(old) if not is_directory]
+    if not names:
+        return
+    vfs.make_directories(new)
+    for name in names:
+        copy = copy_file(vfs, os.path.join(old, name), os.path.join(new, name))
+        copy.sync()
+        copy.close()
+    vfs.sync_directory(new)
 
 
 def to_tubestore(
@@ -255,6 +272,9 @@ def build_structures(target: str, config: MessageStoreConfig, vfs: Vfs, clock: C
         "maxIndexNum": config.max_index_num,
         "batchTopics": config.batch_topics,
         "mapperFileSizeBatchConsumeQueue": config.mapper_file_size_batch_consume_queue,
+        "enableConsumeQueueExt": config.enable_consume_queue_ext,
+        "mappedFileSizeConsumeQueueExt": config.mapped_file_size_consume_queue_ext,
+        "messageDelayLevel": config.message_delay_level,
     }
     directory = StoreDirectory(target, options, vfs)
     names = [CONSUME_QUEUE_DIRECTORY, *([INDEX_DIRECTORY] if config.message_index_enable else [])]
@@ -277,7 +297,7 @@ def _message_of(topic: str, row: Mapping[str, Any]) -> Message:
             topic, record.body, properties=record.properties_text, queue_id=record.queue_id,
             flag=record.flag, sys_flag=record.sys_flag, born_timestamp=record.born_timestamp,
             born_host=record.born_host, store_host=record.store_host,
-            reconsume_times=record.reconsume_times,
+            reconsume_times=record.reconsume_times, delay_level=NOT_DELAYED,
             prepared_transaction_offset=record.prepared_transaction_offset,
         )  # fmt: skip
     attributes = dict(row.get("attributes") or {})
@@ -286,6 +306,7 @@ def _message_of(topic: str, row: Mapping[str, Any]) -> Message:
     return Message(
         topic, row["body"] or b"", tags=tags, properties=properties or None,
         queue_id=row["partition_id"], born_timestamp=row["received_time_ms"],
+        delay_level=NOT_DELAYED,
     )  # fmt: skip
 
 

@@ -4,9 +4,17 @@ What is exported is `message_rows.MESSAGE_SCHEMA` and the property string as it 
 `properties_text`; of the two the map counts when somebody has edited it. What is imported needs
 a `topic`; everything else has a default, so a file may also be written by hand.
 
-- `renumber`: the messages are put, like any others; offsets and store times are given anew.
+- `renumber`: the messages are put, like any others; offsets and store times are given anew, those
+  in properties (inner batches, several queues) too. A transaction's op message has the queue offset
+  of its half message as its body: only `keep` keeps that true.
 - `keep`: queue offsets, store times and hosts stay; for a new store only. What was not edited is
   stored as it was, byte for byte, but for its place in the log.
+
+Both store each row as what it was. A row with a `physical_offset`, one of SCHEDULE_TOPIC_XXXX, and
+one that has its topic in REAL_TOPIC (delivered, timer wheel, half message) is not put aside once
+more because of its DELAY. The new store has delivered nothing yet: it delivers what waits in it
+when that is due, whatever the old store had delivered. `--topics` leaves such messages out of an
+export.
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ import base64
 import codecs
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, BinaryIO, Literal
@@ -26,16 +35,26 @@ import rocketcompat
 from rocketcompat.commitlog.copy import LogWriter
 from rocketcompat.formats import (
     NAME_VALUE_SEPARATOR,
+    PROPERTY_CRC,
+    PROPERTY_CRC_DIGITS,
     PROPERTY_SEPARATOR,
     encode_properties,
     parse_properties,
 )
 from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.selection import Selection
+from rocketcompat.messages import NOT_DELAYED
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.record.encode import encode_columns
-from rocketcompat.record.given import Given, given_in, inner_rows, message_of
+from rocketcompat.record.given import (
+    Given,
+    given_in,
+    inner_rows,
+    levels_of_stored,
+    message_of,
+    rows_alone,
+)
 from rocketcompat.record.message_table import table_of
 from rocketcompat.record.prepare import prepare
 from rocketcompat.record.properties import PROPERTY_INNER_BASE
@@ -51,6 +70,8 @@ FileFormat = Literal["jsonl", "csv", "parquet", "arrow"]
 TEXT_COLUMN = "properties_text"
 SCHEMA = MESSAGE_SCHEMA.append(pa.field(TEXT_COLUMN, pa.string()))
 _ROWS = 10_000
+#: What a property string ends with if it has its record's checksum.
+_CHECKSUM = re.compile(rf"{PROPERTY_CRC}\x01[0-9]{{{PROPERTY_CRC_DIGITS}}}\x02$")
 #: What a put takes, of what is exported.
 _PUT_COLUMNS = (
     "topic", "queue_id", "body", "properties", "flag", "sys_flag", "born_timestamp", "born_host",
@@ -318,8 +339,8 @@ def check_of(config: MessageStoreConfig, *, keep: bool) -> Check:
             _check_numbered(chosen)
         if not chosen.num_rows:
             return
-        messages = put_aside(_puttable(chosen), config) if not keep else given_in(_puttable(chosen))
-        for row in inner_rows(messages, config):
+        messages = put_aside(_puttable(chosen, config, keep=keep), config)
+        for row in inner_rows(messages, config) if keep else rows_alone(messages, config):
             prepare(message_of(messages.part(row, row + 1), config), config)
         encode_columns(messages, config, have_offsets=True)
         if keep:
@@ -357,7 +378,7 @@ def _renumber(
             chosen, refused = _sound(table)
             left_out += refused
             if chosen.num_rows:
-                store.put_columns(_puttable(chosen))
+                store.put_columns(_puttable(chosen, config, keep=False))
                 messages += chosen.num_rows
     return {"messages": messages, "left_out": left_out}
 
@@ -373,7 +394,7 @@ def _keep(
         _check_numbered(chosen)
         if not chosen.num_rows:
             continue
-        puttable = given_in(_puttable(chosen))
+        puttable = given_in(_puttable(chosen, config, keep=True))
         _check_bases(puttable, chosen["queue_offset"], config)
         encoded = encode_columns(puttable, config, have_offsets=True)
         offsets, times = (
@@ -413,12 +434,17 @@ def _sound(table: pa.Table) -> tuple[pa.Table, int]:
     return table.filter(pa.array(good)), int((~good).sum())
 
 
-def _puttable(table: pa.Table) -> pa.Table:
-    """Return the columns that a put takes, with their defaults where a row has none."""
+def _puttable(table: pa.Table, config: MessageStoreConfig, *, keep: bool) -> pa.Table:
+    """Return the columns that a put takes, with their defaults where a row has none.
+
+    A record's checksum is not among its properties: the store writes one if that is its option.
+    What is kept keeps its own, which is computed anew, unless the store writes one.
+    """
     columns: dict[str, Any] = {}
     for name in _PUT_COLUMNS:
         if name == "properties":
-            columns[name] = _property_texts(table)
+            has_crc = keep and not config.enabled_append_prop_crc
+            columns[name] = _property_texts(table, without_crc=not has_crc)
         elif name in table.column_names:
             column = table[name].combine_chunks()
             if name in _DEFAULTS and column.null_count:
@@ -426,10 +452,17 @@ def _puttable(table: pa.Table) -> pa.Table:
             columns[name] = column
     if "born_timestamp" in columns and columns["born_timestamp"].null_count:
         del columns["born_timestamp"]
-    return pa.table(columns)
+    if keep:
+        levels = np.full(table.num_rows, NOT_DELAYED)
+    else:
+        levels = levels_of_stored(given_in(pa.table(columns)))
+        if "physical_offset" in table.column_names:
+            exported = table["physical_offset"].is_valid().to_numpy()
+            levels = np.where(exported, NOT_DELAYED, levels)
+    return pa.table({**columns, "delay_level": levels})
 
 
-def _property_texts(table: pa.Table) -> pa.Array:
+def _property_texts(table: pa.Table, *, without_crc: bool) -> pa.Array:
     """Return the property strings: as they were, unless the map was edited."""
     count = table.num_rows
     maps = table["properties"].to_pylist() if "properties" in table.column_names else [None] * count
@@ -439,9 +472,10 @@ def _property_texts(table: pa.Table) -> pa.Array:
         edited = None if pairs is None else dict(pairs)
         _check_properties(edited or {})
         if text is not None and edited in (None, parse_properties(text)):
-            found.append(text)
-        else:
-            found.append(encode_properties(edited or {}, trailing_separator=False))
+            found.append(_CHECKSUM.sub("", text) if without_crc else text)
+        else:  # its checksum, if it had one, was that of another record
+            pairs = {name: v for name, v in (edited or {}).items() if name != PROPERTY_CRC}
+            found.append(encode_properties(pairs, trailing_separator=False))
     return pa.array(found, pa.string())
 
 

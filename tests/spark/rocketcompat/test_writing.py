@@ -218,3 +218,11 @@ def test_options_that_cannot_be_used_are_named(given: dict[str, str], reason: st
     stream = given.pop("stream", None) is not None
     with pytest.raises(InvalidOption, match=reason):
         RocketWriteOptions.parse({"path": "/x", **given}, stream=stream)
+
+
+def test_a_message_that_a_store_has_delivered_is_not_delayed_once_more(tmp_path: Path) -> None:
+    delivered = [("DELAY", "3"), ("REAL_TOPIC", "orders"), ("REAL_QID", "0")]
+    new = [("DELAY", "3")]
+    kind = pa.map_(pa.string(), pa.string())
+    run(tmp_path, [batch(0, 2, properties=pa.array([delivered, new], kind))])
+    assert [row["topic"] for row in dumped(tmp_path)] == ["orders", "SCHEDULE_TOPIC_XXXX"]
