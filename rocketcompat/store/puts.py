@@ -175,11 +175,13 @@ class PutPath:
         physical, offsets, timestamps = map(np.concatenate, zip(*every, strict=True))
         self._dispatcher.wake()
         status = PutStatus.PUT_OK
-        if self._waits(durability):
-            try:
+        try:
+            if self._waits(durability):
                 status = self._synced(self._log.max_offset)
-            except TubeStoreError:
-                status = PutStatus.FLUSH_DISK_TIMEOUT
+            elif durability == "page_cache":
+                self._log.commit()  # what the transient pool has of them
+        except TubeStoreError:
+            status = PutStatus.FLUSH_DISK_TIMEOUT
         columns = (physical.tolist(), offsets.tolist(), timestamps.tolist())
         names = ("physical_offset", "queue_offset", "store_timestamp")
         acks: list[Any] = [

@@ -171,6 +171,23 @@ def test_a_message_that_only_the_pool_has_is_taken_and_named(
         assert numbers_in(store) == [0, 1]
 
 
+def test_rows_of_the_pool_that_are_acknowledged_at_page_cache_survive_a_kill(
+    clock: ManualClock,
+) -> None:
+    vfs = FaultyVfs(MemoryVfs(clock))
+    with opened(vfs, clock, transient_store_pool_enable=True) as store:
+        store.put_message(message(0), durability="page_cache")
+        vfs.fail("create", path="commitlog", error=errno.ENOSPC)
+        bodies = [message(number).body for number in range(1, 101)]  # more than a file takes
+        with pytest.raises(BatchError) as raised:
+            store.put_columns({"topic": ["T"] * 100, "body": bodies}, durability="page_cache")
+        acks = [ack for ack in raised.value.acks if ack is not None]
+        assert acks
+        assert {ack["status"] for ack in acks} == {PutStatus.PUT_OK.value}
+        with opened(vfs, clock, "r") as reader:  # has what a kill would leave
+            assert numbers_in(reader) == list(range(len(acks) + 1))
+
+
 def test_after_a_failed_sync_it_is_unknown_whether_the_message_is_there(
     clock: ManualClock,
 ) -> None:

@@ -17,8 +17,14 @@ import pytest
 from tests.proof.explorer.explore import seed_from_environment
 from tests.proof.explorer.ledger import Ledger
 from tests.proof.explorer.setting import quick_and_quiet
-from tests.proof.explorer.workloads import EngineWorkload, RocketWorkload, Workload
-from tubestore.errors import BatchError, DiskFull, TubeStoreError
+from tests.proof.explorer.workloads import (
+    EngineWorkload,
+    MappedRocketWorkload,
+    PooledRocketWorkload,
+    RocketWorkload,
+    Workload,
+)
+from tubestore.errors import BatchError, DiskFull
 from tubestore.options import Durability
 from tubestore.testing import MemoryVfs
 from tubestore.testing.memory_file import BLOCK
@@ -73,13 +79,8 @@ class Filling:
         """Put something; False if there was no room for it."""
         try:
             self.draw()()
-        except DiskFull as error:
-            self.work.raised.append(repr(error))
-            return False
-        except TubeStoreError as error:
-            if not isinstance(error, BatchError):
-                raise
-            self.work.raised.append(repr(error))
+        except (DiskFull, BatchError) as error:
+            self.work.raised.append(error)
             return False
         return True
 
@@ -95,10 +96,11 @@ class Filling:
                 lambda: work.over_all(level, padding),
             ))  # fmt: skip
         assert isinstance(work, RocketWorkload)
-        level = random.choice(LEVELS[1:])
+        level = random.choice((work.least, *LEVELS[1:]))
         return random.choice((
             lambda: work.one(random.randrange(4), level, padding),
-            lambda: work.columns(random.randint(1, 9), level, padding),
+            lambda: work.columns(random.randint(1, 9), level, min(padding, 400)),
+            lambda: work.batch(random.randrange(4), level, padding),
         ))  # fmt: skip
 
     def look(self) -> None:
@@ -106,10 +108,15 @@ class Filling:
         work = self.work
         if isinstance(work, EngineWorkload):
             work.ledger.check(work.rows(), least="memory")
+        else:
+            work.look()  # queues that had no room show less
 
     def end(self, *, killed: bool) -> None:
         """Close or die, open again, and compare."""
         work = self.work
+        if isinstance(work, RocketWorkload):
+            work.dispatch()  # queues, index and shards go on, too
+            work.ledger.check(work.rows(), least="page_cache")
         if killed:
             work.abandon()
             self.vfs.release_locks()
@@ -124,6 +131,14 @@ class Filling:
 def test_shards_go_on_after_a_full_disk_and_have_what_was_taken(killed: bool, journal: int) -> None:
     settings = {**EngineWorkload.settings, "journal_size_bytes": journal}
     run(EngineWorkload, killed=killed, settings=settings)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("kind", [RocketWorkload, MappedRocketWorkload, PooledRocketWorkload])
+def test_a_log_and_what_follows_it_go_on_after_a_full_disk(
+    kind: type[Workload], killed: bool
+) -> None:
+    run(kind, killed=killed)
 
 
 def run(kind: type[Workload], *, killed: bool, **settings: Any) -> None:

@@ -3,7 +3,8 @@
 - acknowledged at a level: it is there, at its offset, if the level survives what happened;
 - refused with `taken` "no": it is not there;
 - refused with `taken` "yes": it has its offset, and its level is "memory";
-- anything else: it may be there, once, in its place in the order.
+- anything else: it may be there, once, in its place in the order;
+- of a job that was published: all of it is there or nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from rocketcompat.store.put_status import PutStatus
 from tests.proof.explorer.book import RANK
 from tubestore.errors import BatchError, TubeStoreError
 from tubestore.options import Durability
@@ -29,6 +31,10 @@ class Entry:
     taken: str = "unknown"
     offset: int | None = None
     level: Durability = "memory"
+    #: Whether a reader has seen it.
+    seen: bool = False
+    #: The job that it is published with, all of it or nothing; "": none.
+    job: str = ""
     #: What was raised for it, for people who read a failure.
     error: str = ""
 
@@ -48,27 +54,26 @@ class Ledger:
 
     entries: list[Entry] = field(default_factory=list)
 
-    def send(self, topic: str, partition: int, padding: int = 0) -> Entry:
+    def send(self, topic: str, partition: int, padding: int = 0, job: str = "") -> Entry:
         """Note a message before it is handed in; no other has its body."""
         number = len(self.entries)
         body = b"%07d:" % number + b"x" * padding
-        self.entries.append(Entry(number, topic, partition, body))
+        self.entries.append(Entry(number, topic, partition, body, job=job))
         return self.entries[-1]
 
     def acknowledged(self, entry: Entry, offset: int, level: Durability) -> None:
         """Note an acknowledgement."""
         entry.taken, entry.offset, entry.level = "yes", offset, level
 
-    def refused(self, entries: list[Entry], error: TubeStoreError) -> None:
-        """Note what an exception says of the messages of one call."""
-        placed = getattr(error, "placed", None)  # of columns: so many rows are in the log
+    def refused(self, entries: list[Entry], error: TubeStoreError, level: Durability) -> None:
+        """Note what an exception says of the messages of one call, which asked for a level."""
         for number, entry in enumerate(entries):
             entry.error = repr(error)
-            if placed is not None and number < placed:
-                entry.taken, entry.level = "yes", "page_cache"
-                continue
             ack = error.acks[number] if isinstance(error, BatchError) else None
-            if ack is not None:
+            if isinstance(ack, dict):  # a row of a RocketMQ store
+                reached = PutStatus(ack["status"]) is PutStatus.PUT_OK
+                self.acknowledged(entry, ack["physical_offset"], level if reached else "memory")
+            elif ack is not None:
                 self.acknowledged(entry, ack.offset, ack.durability)
             elif error.taken == "yes" and not isinstance(error, BatchError):
                 assert error.offset is not None, f"{error!r} has no offset"
@@ -77,10 +82,17 @@ class Ledger:
             else:
                 entry.taken = error.taken if error.taken != "yes" else "unknown"
 
-    def check(self, rows: Iterable[Row], *, least: Durability) -> int:
+    def look(self, rows: Iterable[Row]) -> None:
+        """Note what readers of the open store see."""
+        by_body = {entry.body: entry for entry in self.entries}
+        for row in rows:
+            by_body[row.body].seen = True
+
+    def check(self, rows: Iterable[Row], *, least: Durability, first_kept: int = 0) -> int:
         """Raise AssertionError for the first thing that does not hold; returns how many are there.
 
-        `least`: the lowest level that survives what happened.
+        `least`: the lowest level that survives what happened. Below the offset `first_kept`
+        messages were removed because of their age.
         """
         by_body = {entry.body: entry for entry in self.entries}
         found: dict[int, Row] = {}
@@ -90,16 +102,25 @@ class Ledger:
             assert entry is not None, f"invented: {row}"
             assert (entry.topic, entry.partition) == (row.topic, row.partition), (entry, row)
             assert entry.number not in found, f"twice: {row} and {found[entry.number]}"
-            assert last.get(row[:2], -1) < entry.number, f"out of order: {row}"
-            last[row[:2]] = entry.number
             found[entry.number] = row
+            if not entry.job:  # a job may be published again later
+                assert last.get(row[:2], -1) < entry.number, f"out of order: {row}"
+                last[row[:2]] = entry.number
         for entry in self.entries:
             there = found.get(entry.number)
-            assert entry.taken != "no" or there is None, f"refused, and there: {entry}"
-            if entry.taken == "yes" and RANK[entry.level] >= RANK[least]:
+            if entry.taken == "no":
+                assert there is None, f"refused, and there: {entry}"
+                assert not entry.seen, f"refused, and readers saw it: {entry}"
+            removed = first_kept and (entry.offset is None or entry.offset < first_kept)
+            if entry.taken == "yes" and RANK[entry.level] >= RANK[least] and not removed:
                 assert there is not None, f"lost: {entry}"
             if there is not None and entry.offset is not None:
                 assert there.offset == entry.offset, f"moved: {entry}, {there}"
+        jobs: dict[str, set[bool]] = {}
+        for entry in self.entries:
+            jobs.setdefault(entry.job, set()).add(entry.number in found)
+        parts = [job for job, there in jobs.items() if job and len(there) > 1]
+        assert first_kept or not parts, f"published in part: {parts}"
         return len(found)
 
 
@@ -116,7 +137,7 @@ def engine_rows(store: Any) -> Iterable[Row]:
 def rocket_rows(store: Any, queues: Iterable[tuple[str, int]]) -> Iterable[Row]:
     """Go through everything that the queues of a RocketMQ store give; offsets are physical."""
     for topic, queue in queues:
-        at = 0
+        at = store.min_offset_in_queue(topic, queue)
         while messages := list(store.get_message(topic, queue, at, max_count=1000)):
             for message in messages:
                 yield Row(topic, queue, message.physical_offset, message.body)
