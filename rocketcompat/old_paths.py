@@ -42,7 +42,7 @@ index_items index.items
 index_service index.index_service
 index_slots index.slots
 info inspect.info
-inner_batches record.inner_batches
+inner_batches record.batches
 inside inspect.derived
 key_reads reading.keys
 key_search inspect.key_scan
@@ -88,7 +88,7 @@ record_check record.verify
 recovery store.recovery
 repair_actions repair.actions
 repair_plan repair.plan
-retry store.retry
+retry record.delays
 scanned_end inspect.scan
 schedule store.schedule
 selection inspect.selection

@@ -96,7 +96,7 @@ class MessageStoreConfig:
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: int = CONSUME_QUEUE_EXT_FILE_SIZE
     #: Ours: topics whose queues are of inner batches, besides those of which the store tells so
-    #: (`inner_batches.py`); and RocketMQ's size of such a queue's files.
+    #: (`record/batches.py`); and RocketMQ's size of such a queue's files.
     batch_topics: frozenset[str] = frozenset()
     mapper_file_size_batch_consume_queue: int = BATCH_CONSUME_QUEUE_FILE_SIZE
     max_hash_slot_num: int = HASH_SLOTS

@@ -17,9 +17,9 @@ from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.files.progress import Progress, QueueKey
 from rocketcompat.formats import BLANK, MAGIC_BLANK, MESSAGE_HEADS, MESSAGE_PREFIX, hosts_of
 from rocketcompat.messages import DispatchBatch, has_queue_unit
+from rocketcompat.record.batches import message_counts
 from rocketcompat.record.columns import RecordColumns, decode_columns, queue_columns
 from rocketcompat.record.copies import copies_of
-from rocketcompat.record.inner_batches import message_counts
 from rocketcompat.record.verify import UNFINISHED
 
 #: After a clean stop the last files of a log are looked at, as a real broker does.

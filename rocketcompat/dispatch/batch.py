@@ -9,9 +9,9 @@ import numpy as np
 
 from rocketcompat.commitlog.walk import Piece
 from rocketcompat.messages import DispatchBatch, has_index_items
+from rocketcompat.record.batches import message_counts
 from rocketcompat.record.columns import RecordColumns, decode_columns, queue_columns
 from rocketcompat.record.copies import QueueKey, copies_of
-from rocketcompat.record.inner_batches import message_counts
 from rocketcompat.record.properties import PROPERTY_DELAY, SCHEDULE_TOPIC
 from tubestore.core.kernels import Int64s, offsets_of
 

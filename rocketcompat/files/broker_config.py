@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from rocketcompat.formats import CONFIG_DIRECTORY
+from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, CONFIG_DIRECTORY
+from rocketcompat.options import MessageStoreConfig
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord
 
@@ -27,6 +28,8 @@ CONSUMER_OFFSET_FILE = "consumerOffset.json"
 DELAY_OFFSET_FILE = "delayOffset.json"
 SUBSCRIPTION_GROUP_FILE = "subscriptionGroup.json"
 _BACKUP = ".bak"
+#: The attribute of a topic of batches.
+_QUEUE_TYPE, _BATCH_TYPE = "queue.type", "BatchCQ"
 #: A text, which is left as it is, or a number as a key.
 _TEXT_OR_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?\d+)(\s*:)')
 
@@ -258,3 +261,19 @@ def _of_bean(kind: Any, bean: Mapping[str, Any]) -> Any:
     names = _names(kind)
     known = {names[key]: value for key, value in bean.items() if key in names}
     return kind(**known, others={k: v for k, v in bean.items() if k not in names})
+
+
+def with_batch_topics(config: MessageStoreConfig, vfs: Vfs, root: str) -> MessageStoreConfig:
+    """Return the options with the topics of batches that are found in the directory added."""
+    found = set(config.batch_topics)
+    base = os.path.join(root, BATCH_CONSUME_QUEUE_DIRECTORY)
+    found |= {name for name, is_directory, _ in vfs.entries(base) if is_directory}
+    try:
+        topics = BrokerConfig(vfs, root).topics()
+    except (CorruptRecord, TypeError):  # `check` reports it
+        topics = {}
+    found |= {name for name, topic in topics.items()
+              if (topic.attributes or {}).get(_QUEUE_TYPE) == _BATCH_TYPE}  # fmt: skip
+    if found == config.batch_topics:
+        return config
+    return config.changed(batch_topics=frozenset(found))

@@ -17,6 +17,7 @@ from typing import Any
 from rocketcompat.commitlog.ending import first_time, goes_on, is_left_over, known_damages
 from rocketcompat.commitlog.reads import read_record
 from rocketcompat.commitlog.walk import Damage, Piece, find_record, scan
+from rocketcompat.files.broker_config import with_batch_topics
 from rocketcompat.files.progress import ProgressFile
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -32,7 +33,6 @@ from rocketcompat.formats import (
 from rocketcompat.inspect.log_files import LogFiles, refuse_dledger
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.columns import RecordColumns
-from rocketcompat.record.inner_batches import with_batch_topics
 from rocketcompat.staging.pieces import LogRecords
 from tubestore.core.paths import OWN_DIRECTORY
 from tubestore.core.vfs import OsVfs, Vfs

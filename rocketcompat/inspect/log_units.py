@@ -15,9 +15,9 @@ from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.queues.batch_consume_queue import batch_units
 from rocketcompat.queues.units import Units, units_of
+from rocketcompat.record.batches import message_counts
 from rocketcompat.record.columns import RecordColumns, queue_columns
 from rocketcompat.record.copies import copies_of
-from rocketcompat.record.inner_batches import message_counts
 from tubestore.core.kernels import Int64s
 
 QueueKey = tuple[str, int]

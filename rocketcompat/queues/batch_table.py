@@ -1,6 +1,6 @@
 """All queues of inner batches of a store; a follower of the dispatcher beside the ordinary queues.
 
-Only topics of batches (`inner_batches.py`) have any; without such topics there is no table.
+Only topics of batches (`record/batches.py`) have any; without such topics there is no table.
 
 Guards: none; the table is only added to, by the one thread that puts.
 """

@@ -1,6 +1,10 @@
 """Batches: several messages as columns, and as the one body that a producer sends (spec §1.11).
 
-A store makes an ordinary record of each item; an *inner batch* stays one record with this body.
+A store makes an ordinary record of each item; an *inner batch* stays one record with this body
+(5.x). Inner batches are for topics of batches, which have the attribute `queue.type` = BatchCQ in
+`config/topics.json`, are named in the option `batch_topics`, or have batch queues on the disk
+already. Such a record has sysFlag 0x80; INNER_NUM is the number of its messages, INNER_BASE the
+queue offset of the first, and the next record's offset is that much further on.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from rocketcompat.formats import (
@@ -24,8 +29,14 @@ from rocketcompat.formats import (
 )
 from rocketcompat.messages import BatchItem, Message, MessageBatch
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.record.prepare import property_text
-from rocketcompat.record.properties import PROPERTY_DELAY, PROPERTY_INNER_COUNT
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.record.prepare import INNER_COUNT_MAX, property_text
+from rocketcompat.record.properties import (
+    PROPERTY_DELAY,
+    PROPERTY_INNER_BASE,
+    PROPERTY_INNER_COUNT,
+)
+from tubestore.core.kernels import Int64s
 from tubestore.core.layout import Buffer
 from tubestore.errors import CorruptRecord, InvalidMessage, MessageTooLarge
 
@@ -134,3 +145,28 @@ def _joined(own: str, common: str) -> str:
     """Put the batch's properties behind an item's own (since 4.9.1 with a separator between)."""
     between = own and common and not own.endswith(PROPERTY_SEPARATOR)
     return own + (PROPERTY_SEPARATOR if between else "") + common
+
+
+def message_counts(records: RecordColumns) -> Int64s | None:
+    """Return how many messages each record holds; None if all are plain ones.
+
+    Meant for topics of batches: elsewhere a record is one message, whatever its properties.
+    """
+    if not (records.column("sys_flag") & SYS_FLAG_INNER_BATCH).any():
+        return None
+    counts = np.ones(len(records), np.int64)
+    # As RocketMQ's dispatcher: only where both properties are there.
+    based = {row for row, _ in _numbers(records, PROPERTY_INNER_BASE)}
+    for row, number in _numbers(records, PROPERTY_INNER_COUNT):
+        if row in based and 0 < number <= INNER_COUNT_MAX:
+            counts[row] = number
+    return counts
+
+
+def _numbers(records: RecordColumns, name: str) -> list[tuple[int, int]]:
+    """Return row and value of a numeric property; rows with other values are left out."""
+    rows, starts, ends = records.property_values(name)
+    raw = records.property_bytes
+    places = zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    texts = [(row, raw[start:end].tobytes()) for row, start, end in places]
+    return [(row, int(text)) for row, text in texts if text.isdigit()]

@@ -35,6 +35,7 @@ from rocketcompat.messages import has_queue_unit
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.columns import RecordColumns, queue_columns
 from rocketcompat.record.encode import encode_columns
+from rocketcompat.record.given import put_aside
 from rocketcompat.record.properties import SCHEDULE_TOPIC
 from rocketcompat.staging.pieces import (
     BLOCK_BYTES,
@@ -45,7 +46,6 @@ from rocketcompat.staging.pieces import (
     StagedPiece,
     digest_of,
 )
-from rocketcompat.store.puts import put_aside
 from tubestore.core.kernels import Int64s, joined
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs, VfsFile

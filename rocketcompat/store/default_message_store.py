@@ -29,12 +29,12 @@ import pyarrow as pa
 from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY
 from rocketcompat.messages import Message, MessageBatch, MessageRecord, PutBatchResult, PutResult
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.record.delays import RETRY_TIMES_MAX, sent_back
 from rocketcompat.store.cleaning import disk_used_percent, least_used
 from rocketcompat.store.opening import Writer
 from rocketcompat.store.opening_to_read import Reader
 from rocketcompat.store.puts import Durability, check_durability
 from rocketcompat.store.reader import StoreReads
-from rocketcompat.store.retry import RETRY_TIMES_MAX, sent_back
 from rocketcompat.store.stats import StoreStats
 from rocketcompat.store.structures import Parts
 from tubestore.clock import Clock, SystemClock
@@ -146,7 +146,7 @@ class DefaultMessageStore(StoreReads):
     def put_inner_batch(
         self, batch: MessageBatch, *, durability: Durability | None = None
     ) -> PutResult:
-        """Append a batch as one record, in a topic of batches (`inner_batches.py`, 5.x).
+        """Append a batch as one record, in a topic of batches (`record/batches.py`, 5.x).
 
         The result's queue offset is the first message's; the topic's next is so many further on.
         Raises as `put_message` does.
@@ -160,7 +160,7 @@ class DefaultMessageStore(StoreReads):
         self, record: MessageRecord, group: str, *, delay_level: int = 0,
         times_max: int = RETRY_TIMES_MAX,
     ) -> PutResult:  # fmt: skip
-        """Put a message that a group could not consume where it is tried again (`retry.py`)."""
+        """Put a message that a group could not consume again, as `record/delays.py` describes."""
         self._check_put()
         message = sent_back(
             record, group, self.config, delay_level=delay_level, times_max=times_max

@@ -16,31 +16,25 @@ import pyarrow.compute as pc
 
 from rocketcompat.commitlog.commit_log import CommitLog, PartPlaced
 from rocketcompat.dispatch.dispatcher import ReputMessageService
-from rocketcompat.formats import BLANK, INT32_MAX, encode_host
+from rocketcompat.formats import BLANK, encode_host
 from rocketcompat.messages import (
-    NOT_DELAYED,
     Message,
     MessageBatch,
     PutBatchResult,
     PutResult,
     PutStatus,
 )
-from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.batches import columns_of_batch, inner_batch
+from rocketcompat.record.delays import delayed
 from rocketcompat.record.encode import EncodedColumns, encode_columns
 from rocketcompat.record.given import (
     Given,
-    given_in,
-    may_be_delayed,
     message_of,
-    numbers_of,
-    property_texts,
-    range_of,
+    put_aside,
     rows_alone,
 )
 from rocketcompat.record.prepare import Prepared, prepare
 from rocketcompat.record.properties import PROPERTY_DELAY
-from rocketcompat.store.schedule import delayed
 from tubestore.core.kernels import Int64s
 from tubestore.errors import (
     BatchError,
@@ -267,33 +261,3 @@ def _placed(
             "status": pa.DictionaryArray.from_arrays(codes, [status.value]),
         }
     )
-
-
-def put_aside(messages: Any, config: MessageStoreConfig) -> Given:
-    """Return messages given as columns with those that are delayed as they are put aside."""
-    table = given_in(messages)
-    rows = may_be_delayed(table)
-    if not len(rows):
-        return table
-    texts = property_texts(table, config).to_pylist()
-    topics = table.columns["topic"].to_pylist() if "topic" in table.columns else [None] * table.rows
-    queue_ids = numbers_of(table, "queue_id", 0, INT32_MAX).tolist()
-    sys_flags = numbers_of(table, "sys_flag", *range_of("sys_flag")).tolist()
-    levels = numbers_of(table, "delay_level", NOT_DELAYED, INT32_MAX).tolist()
-    for row in rows.tolist():
-        message = delayed(
-            Message(topics[row], properties=texts[row], queue_id=queue_ids[row],
-                    sys_flag=sys_flags[row], delay_level=levels[row]),
-            config,
-        )  # fmt: skip
-        topics[row], texts[row], queue_ids[row] = (
-            message.topic, message.properties, message.queue_id,
-        )  # fmt: skip
-    changed = {
-        "topic": pa.array(topics, pa.large_string()),
-        "properties": pa.array(texts, pa.large_string()),
-        "queue_id": pa.array(queue_ids, pa.int64()),
-    }
-    replaced = {*changed, "tags", "keys", "delay_level"}
-    kept = {name: column for name, column in table.columns.items() if name not in replaced}
-    return Given(table.rows, {**kept, **changed})

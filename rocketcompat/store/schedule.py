@@ -22,27 +22,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.commitlog.reads import read_unit
 from rocketcompat.files.broker_config import BrokerConfig
-from rocketcompat.formats import (
-    PROPERTY_SEPARATOR,
-    SYS_FLAG_TRANSACTION_MASK,
-    encode_properties,
-    parse_properties,
-)
-from rocketcompat.messages import Message, MessageRecord, has_queue_unit
-from rocketcompat.options import MessageStoreConfig
+from rocketcompat.messages import Message, MessageRecord
 from rocketcompat.queues.consume_queue import ConsumeQueue
 from rocketcompat.queues.table import ConsumeQueueTable
-from rocketcompat.record.prepare import property_text
+from rocketcompat.record.delays import delivered
 from rocketcompat.record.properties import (
-    PROPERTY_DELAY,
-    PROPERTY_REAL_QUEUE_ID,
-    PROPERTY_REAL_TOPIC,
     SCHEDULE_TOPIC,
 )
 from rocketcompat.store.service_thread import ServiceThread
@@ -54,66 +43,6 @@ _log = logging.getLogger(__name__)
 _INTERVAL_SECONDS = 0.1
 FIRST_SECONDS = 1.0
 _UNITS_AT_ONCE = 64
-
-
-def delay_level_of(message: Message, pairs: dict[str, str], config: MessageStoreConfig) -> int:
-    """Return the delay level of a message with these properties, 0 if it is not delayed."""
-    given = str(message.delay_level or pairs.get(PROPERTY_DELAY, "0"))
-    try:
-        level = int(given)
-    except ValueError:
-        # A real store would take the record for damaged (spec §1.8).
-        raise InvalidMessage(f"DELAY: {given!r} is no level") from None
-    return min(max(level, 0), len(config.delay_levels_ms))
-
-
-def delayed(message: Message, config: MessageStoreConfig) -> Message:
-    """Return a message as it is put aside until it is due; itself if it is not delayed.
-
-    A `delay_level` below 0 is that of a message which was put aside, or delivered, before.
-
-    4.9.8's store does so with every message that has a DELAY; that of 5.3.3 leaves it to the
-    broker, so with `compat="5.3.3"` only a message's `delay_level` counts.
-    """
-    text = property_text(message, trailing_separator=config.trailing_property_separator)
-    pairs = parse_properties(text)
-    if message.delay_level < 0:
-        if message.topic == SCHEDULE_TOPIC:
-            delay_level_of(replace(message, delay_level=0), pairs, config)  # it is a number
-        return message
-    level = delay_level_of(message, pairs, config)
-    unasked = config.compat == "5.3.3" and not message.delay_level
-    if level == 0 or unasked or not has_queue_unit(message.sys_flag):
-        return message
-    pairs[PROPERTY_DELAY] = str(level)
-    pairs[PROPERTY_REAL_TOPIC] = message.topic
-    pairs[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
-    return replace(
-        message, topic=SCHEDULE_TOPIC, queue_id=level - 1, tags=None, keys=None, delay_level=0,
-        properties=encode_properties(
-            pairs, trailing_separator=config.trailing_property_separator
-        ),
-    )  # fmt: skip
-
-
-def delivered(record: MessageRecord, *, trailing_separator: bool) -> Message:
-    """Return the message that was put aside; InvalidMessage if the record does not say whose.
-
-    Its property string still says that it was delayed: it must not be put aside again.
-    """
-    pairs = record.properties
-    topic, queue_id = pairs.get(PROPERTY_REAL_TOPIC), pairs.get(PROPERTY_REAL_QUEUE_ID, "0")
-    if topic is None or not queue_id.isdecimal():
-        raise InvalidMessage("a delayed message that does not say its topic and queue")
-    text = record.properties_text
-    if trailing_separator and not text.endswith(PROPERTY_SEPARATOR):
-        text += PROPERTY_SEPARATOR
-    return Message(
-        topic, record.body, properties=text, queue_id=int(queue_id), flag=record.flag,
-        sys_flag=record.sys_flag & ~SYS_FLAG_TRANSACTION_MASK, born_timestamp=record.born_timestamp,
-        born_host=record.born_host, store_host=record.store_host,
-        reconsume_times=record.reconsume_times,
-    )  # fmt: skip
 
 
 class ScheduleMessageService(ServiceThread):

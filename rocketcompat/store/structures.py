@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch.follower import Follower
-from rocketcompat.files.broker_config import BrokerConfig
+from rocketcompat.files.broker_config import BrokerConfig, with_batch_topics
 from rocketcompat.files.progress import Progress, ProgressFile
 from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
@@ -27,7 +27,6 @@ from rocketcompat.inspect.log_files import refuse_dledger
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.queues.batch_table import BatchQueueTable
 from rocketcompat.queues.table import ConsumeQueueTable
-from rocketcompat.record.inner_batches import with_batch_topics
 from rocketcompat.shards.follower import TubeLayout
 from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY

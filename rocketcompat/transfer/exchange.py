@@ -53,13 +53,13 @@ from rocketcompat.record.given import (
     inner_rows,
     levels_of_stored,
     message_of,
+    put_aside,
     rows_alone,
 )
 from rocketcompat.record.message_table import table_of
 from rocketcompat.record.prepare import prepare
 from rocketcompat.record.properties import PROPERTY_INNER_BASE
 from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK
-from rocketcompat.store.puts import put_aside
 from rocketcompat.transfer.convert import build_structures
 from tubestore.clock import Clock
 from tubestore.core.kernels import offsets_of
