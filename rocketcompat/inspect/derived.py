@@ -14,14 +14,12 @@ from rocketcompat.formats import (
     CHECKPOINT,
     CHECKPOINT_FILE,
     CHECKPOINT_FILE_SIZE,
-    KEY_SEPARATOR,
-    PROPERTY_KEYS,
-    PROPERTY_UNIQ_KEY,
 )
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import key_hash, link_chains
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
+from rocketcompat.record.properties import keys_of
 from tubestore.errors import CorruptRecord
 
 Row = dict[str, Any]
@@ -103,10 +101,8 @@ def _key_of(directory: StoreDirectory, row: Row, rank: int) -> Row:
     record = read_record(directory.log, row["physical_offset"])
     if record is None:
         return {"topic": None, "key": None, "state": "no-record"}
-    properties = record.properties
-    found = [properties.get(PROPERTY_UNIQ_KEY, "")]
-    found += properties.get(PROPERTY_KEYS, "").split(KEY_SEPARATOR)
-    fitting = [k for k in found if k and key_hash(record.topic, k) == row["key_hash"]]
+    found = keys_of(record.properties)
+    fitting = [key for key in found if key_hash(record.topic, key) == row["key_hash"]]
     if not fitting:
         return {"topic": record.topic, "key": None, "state": "other-key"}
     key = fitting[rank % len(fitting)]  # an item may be there twice, after a broker's recovery

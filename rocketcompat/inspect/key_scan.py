@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.commitlog.reads import read_record
-from rocketcompat.formats import KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import key_hash
 from rocketcompat.inspect.directory import Region, StoreDirectory
@@ -20,6 +19,7 @@ from rocketcompat.inspect.dump import rows_of
 from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.messages import has_index_items
 from rocketcompat.record.columns import RecordColumns
+from rocketcompat.record.properties import keys_of
 from rocketcompat.record.rows import row_of
 
 Rows = list[dict[str, Any]]
@@ -85,7 +85,5 @@ class _Log:
 
 
 def _has_key(row: dict[str, Any], topic: str, key: str) -> bool:
-    """Whether a message of the topic has the key, as unique key or among its keys."""
-    properties = row["properties"]
-    keys = properties.get(PROPERTY_KEYS, "").split(KEY_SEPARATOR)
-    return row["topic"] == topic and bool(key) and key in (properties.get(PROPERTY_UNIQ_KEY), *keys)
+    """Return whether a row is of the topic and has the key."""
+    return row["topic"] == topic and key in keys_of(row["properties"])

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketcompat.formats import KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from rocketcompat.index.items import key_hash
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.record.compression import unpack_bodies
@@ -92,14 +91,10 @@ class Selection:
         rows, hashes = records.index_keys()
         names, codes = records.topic_names, records.topic_codes
         wanted = np.array([key_hash(name, self.key) for name in names], np.int64)
-        hits = np.unique(rows[hashes == wanted[codes[rows]]])
-        text = self.key.encode()
-        for name, separator in ((PROPERTY_UNIQ_KEY, None), (PROPERTY_KEYS, KEY_SEPARATOR)):
-            owners, starts, ends = records.property_values(name)
-            for place in np.flatnonzero(np.isin(owners, hits)).tolist():
-                value = records.property_bytes[starts[place] : ends[place]].tobytes()
-                parts = value.split(separator.encode()) if separator else [value]
-                mask[owners[place]] |= text in parts
+        _, starts, ends = records.key_places
+        raw, text = records.property_bytes, self.key.encode()
+        for place in np.flatnonzero(hashes == wanted[codes[rows]]).tolist():
+            mask[rows[place]] |= raw[starts[place] : ends[place]].tobytes() == text
         return mask
 
     def _body(self, records: RecordColumns) -> Any:

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from rocketcompat.commitlog.walk import Damage
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
-from rocketcompat.formats import CQ_PRE_FILL_SIZE, KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from rocketcompat.formats import CQ_PRE_FILL_SIZE
 from rocketcompat.index.items import key_hashes
 from rocketcompat.reading.parts import QueuePart
 from rocketcompat.record.arrow import batch_of_plain, batch_of_records, empty_batch
-from rocketcompat.record.columns import RecordColumns, decode_columns, split
+from rocketcompat.record.columns import RecordColumns, decode_columns
 from rocketcompat.record.verify import follow
 from tubestore.core.kernels import Int64s, ranks, slices
 from tubestore.core.layout import Buffer
@@ -284,13 +284,7 @@ def _has_key(found: pa.RecordBatch, topic: str, at: Int64s, keys: pa.Array) -> A
     records = RecordColumns(b"", np.arange(found.num_rows), 0)
     records.know({}, [], np.empty(0, np.int64), found["properties"])
     raw = records.property_bytes
-    unique = records.property_values(PROPERTY_UNIQ_KEY)
-    owners, starts, ends = records.property_values(PROPERTY_KEYS)
-    parts, starts, ends = split(raw, starts, ends, ord(KEY_SEPARATOR))
-    owners = np.concatenate((unique[0], owners[parts]))
-    starts, ends = np.concatenate((unique[1], starts)), np.concatenate((unique[2], ends))
-    order = np.argsort(owners, kind="stable")
-    owners, starts, ends = owners[order], starts[order], ends[order]
+    owners, starts, ends = records.key_places
     counts = np.bincount(owners, minlength=found.num_rows)
     first = np.concatenate(([0], np.cumsum(counts)))
     # Each pair is compared with all keys of its record.

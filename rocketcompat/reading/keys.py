@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rocketcompat.commitlog.reads import LogPart, read_record
-from rocketcompat.formats import KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from rocketcompat.index.items import key_hash
 from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.parts import Found, IndexPart, StoreParts
+from rocketcompat.record.properties import keys_of
 
 #: Rounds of `query_message`, each with a window that ends at the oldest message found so far.
 QUERY_ROUNDS = 3
@@ -56,7 +56,7 @@ def query_message(
         record = look_message_by_offset(store, offset)
         if record is None or not begin <= record.store_timestamp <= end:
             continue
-        if record.topic == topic and key in keys_of(record):
+        if record.topic == topic and key in keys_of(record.properties):
             found[offset] = record
             if len(found) >= count_max:
                 break
@@ -86,14 +86,6 @@ def _query_by_hash(
     return QueryMessageResult(
         tuple(record for _, record in entries), [offset for offset, _ in entries], time, last
     )
-
-
-def keys_of(record: MessageRecord) -> list[str]:
-    """Return what is indexed of a record: UNIQ_KEY, then the parts of KEYS (spec §3.3)."""
-    properties = record.properties
-    parts = [key for key in properties.get(PROPERTY_KEYS, "").split(KEY_SEPARATOR) if key]
-    unique = properties.get(PROPERTY_UNIQ_KEY)
-    return parts if unique is None else [unique, *parts]
 
 
 def look_message_by_offset(store: StoreParts, physical_offset: int) -> MessageRecord | None:

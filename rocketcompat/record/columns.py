@@ -175,24 +175,36 @@ class RecordColumns:
         codes[rows] = hash_slices(self.property_bytes, starts, ends).view(np.int32)
         return codes
 
-    def index_keys(self) -> tuple[Int64s, Any]:
-        """Return row and hash of each key to be indexed: UNIQ_KEY, then KEYS at blanks (§3.3)."""
-        raw = self.property_bytes
-        if not len(raw):
-            return _NONE, _NONE.astype(np.int32)
+    @cached_property
+    def key_places(self) -> tuple[Int64s, Int64s, Int64s]:
+        """Row of each key of `properties.keys_of`, and its start and end in `property_bytes`.
+
+        Rows ascend; the keys of a row have the order of `keys_of`.
+        """
+        if not len(self.property_bytes):
+            return _NONE, _NONE, _NONE
         unique = self.property_values(PROPERTY_UNIQ_KEY)
         rows, starts, ends = self.property_values(PROPERTY_KEYS)
-        parts, starts, ends = split(raw, starts, ends, ord(KEY_SEPARATOR))
-        rows = np.concatenate((unique[0], rows[parts]))
-        starts = np.concatenate((unique[1], starts))
-        ends = np.concatenate((unique[2], ends))
+        parts, starts, ends = split(self.property_bytes, starts, ends, ord(KEY_SEPARATOR))
+        rows = rows[parts]
+        if not len(rows):
+            return unique
+        if not len(unique[0]):
+            return rows, starts, ends
+        rows = np.concatenate((unique[0], rows))
+        order = np.argsort(rows, kind="stable")
+        starts, ends = np.concatenate((unique[1], starts)), np.concatenate((unique[2], ends))
+        return rows[order], starts[order], ends[order]
+
+    def index_keys(self) -> tuple[Int64s, Any]:
+        """Return row and hash of each key of `key_places`, as the index has it (spec §3.2)."""
+        rows, starts, ends = self.key_places
         if not len(rows):
             return _NONE, _NONE.astype(np.int32)
+        raw, sizes = self.property_bytes, ends - starts
+        if raw.max() >= 0x80:
+            return rows, self._key_hashes_of_texts(rows, starts, ends)
         hashes = hash_slices(raw, starts, ends)
-        order = np.argsort(rows, kind="stable")
-        rows, hashes, sizes = rows[order], hashes[order], (ends - starts)[order]
-        if len(raw) and raw.max() >= 0x80:
-            return rows, self._key_hashes_of_texts(rows, starts[order], ends[order])
         prefixes = [java_hash(f"{topic}#") & 0xFFFFFFFF for topic in self.topic_names]
         topics = np.array(prefixes, np.uint32)[self.topic_codes[rows]]
         return rows, _absolute(topics * _powers_of_31(sizes) + hashes)

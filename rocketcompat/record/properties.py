@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from rocketcompat.formats import KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+
 #: Messages that wait for their delivery, queue id = level - 1 (spec §14).
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 PROPERTY_DELAY = "DELAY"
@@ -26,6 +30,18 @@ PROPERTY_INNER_BASE = "INNER_BASE"
 
 #: "false": nobody waits for the sync of this message (spec §6).
 PROPERTY_WAIT = "WAIT"
+
+
+def keys_of(properties: Mapping[str, str]) -> list[str]:
+    """Return the keys under which a message is indexed: UNIQ_KEY, then the parts of KEYS (§3.3).
+
+    `RecordColumns.key_places` has the same keys of many records.
+
+    >>> keys_of({"KEYS": "o-1  o-2", "UNIQ_KEY": "7F"})
+    ['7F', 'o-1', 'o-2']
+    """
+    unique = properties.get(PROPERTY_UNIQ_KEY, "")
+    return [key for key in (unique, *properties.get(PROPERTY_KEYS, "").split(KEY_SEPARATOR)) if key]
 
 
 def retry_topic(group: str) -> str:

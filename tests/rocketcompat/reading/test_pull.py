@@ -15,11 +15,12 @@ from rocketcompat.index.items import IndexGeometry, key_hash
 from rocketcompat.messages import GetMessageStatus, Message, MessageRecord
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.queues.table import ConsumeQueueTable
-from rocketcompat.reading.keys import keys_of, look_message_by_offset, query_message
+from rocketcompat.reading.keys import look_message_by_offset, query_message
 from rocketcompat.reading.parts import Found
 from rocketcompat.reading.pull import get_message, tag_codes
 from rocketcompat.record.codec import encode_one
 from rocketcompat.record.prepare import prepare
+from rocketcompat.record.properties import keys_of
 from tests.support.golden import Golden, GoldenFactory, golden_fixture  # noqa: F401
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import OsVfs
@@ -99,7 +100,7 @@ def small_store(*messages: Message, **options: Any) -> Any:
         queue.put_units(np.array([number]), [offset], [prepared.size], [tag])
         record = look_message_by_offset(SimpleNamespace(commit_log=log), offset)  # type: ignore[arg-type]
         assert record is not None
-        keys = keys_of(record)
+        keys = keys_of(record.properties)
         batch = SimpleNamespace(
             start=offset,
             end=len(log.data),
