@@ -33,15 +33,12 @@ from rocketcompat.inspect.batch_queues import BatchQueueViews
 from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.log_units import LogUnits
 from rocketcompat.inspect.scan import ScannedEnd
-from rocketcompat.messages import has_queue_unit
 from rocketcompat.record.columns import RecordColumns
+from rocketcompat.shards.record import fits
 from rocketcompat.staging.pieces import LogRecords, places_of
 from tubestore.core.kernels import Int64s
-from tubestore.errors import InvalidName, TubeStoreError
+from tubestore.errors import TubeStoreError
 from tubestore.offline.check import check as check_shards
-from tubestore.options import PARTITIONS_PER_STORE
-from tubestore.record.layouts import PAYLOAD_SIZE_MAX
-from tubestore.record.names import check_topic_name
 
 Piece = RecordColumns | Region
 
@@ -188,26 +185,14 @@ class ShardIds:
         if isinstance(piece, Region) or not self._are_there:
             return
         offsets = piece.starts + piece.base
-        queue_ids = piece.column("queue_id")
-        wanted = has_queue_unit(piece.column("sys_flag")) & (queue_ids >= 0)
-        wanted &= queue_ids < PARTITIONS_PER_STORE * PARTITIONS_PER_STORE
-        wanted &= piece.column("body_length") <= PAYLOAD_SIZE_MAX - (1 << 16)
+        wanted = fits(piece)
         for code, name in enumerate(piece.topic_names):
             self._parts.setdefault(name, []).append(offsets[wanted & (piece.topic_codes == code)])
 
     def by_topic(self) -> dict[str, Int64s]:
         """Return the offsets, ascending, of each topic that has some."""
         found = {name: np.concatenate(arrays) for name, arrays in self._parts.items()}
-        return {name: ids for name, ids in found.items() if len(ids) and _is_topic(name)}
-
-
-def _is_topic(name: str) -> bool:
-    """Whether a shard's directory can have the name."""
-    try:
-        check_topic_name(name)
-    except InvalidName:
-        return False
-    return True
+        return {name: ids for name, ids in found.items() if len(ids)}
 
 
 def check_config(directory: StoreDirectory) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from rocketcompat.formats import (
     BODY_CRC_MASK,
     MAGIC_BLANK,
     MAGIC_V1,
+    MAGIC_V2,
     MESSAGE_HEAD,
     MESSAGE_HEADS,
     MESSAGE_PREFIX,
@@ -74,6 +75,28 @@ def encode_one(
         covered = record[:-PROPERTY_CRC_SIZE]
         record = covered + property_crc_text(crc32(covered) & BODY_CRC_MASK)
     return record
+
+
+def pack(record: MessageRecord) -> bytes:
+    """Return the bytes of a record; its size and checksum are those that it names."""
+    magic = MAGIC_V1 if record.version == 1 else MAGIC_V2
+    properties = record.properties_text.encode(errors="surrogateescape")
+    topic = record.topic.encode()
+    head = MESSAGE_HEADS[hosts_of(record.sys_flag)].pack(
+        total_size=record.size, magic_code=magic, body_crc=record.body_crc,
+        queue_id=record.queue_id, flag=record.flag, queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset, sys_flag=record.sys_flag,
+        born_timestamp=record.born_timestamp, born_host=record.born_host_bytes,
+        store_timestamp=record.store_timestamp, store_host=record.store_host_bytes,
+        reconsume_times=record.reconsume_times,
+        prepared_transaction_offset=record.prepared_transaction_offset,
+        body_length=len(record.body),
+    )  # fmt: skip
+    width = TOPIC_LENGTH_SIZE[magic]
+    return b"".join(
+        (head, record.body, len(topic).to_bytes(width, "big"), topic,
+         len(properties).to_bytes(PROPERTIES_LENGTH_SIZE, "big"), properties)
+    )  # fmt: skip
 
 
 def encode_blank(size: int) -> bytes:

@@ -213,12 +213,20 @@ def encode_columns(
         "queue_id": queue_ids, "sys_flag": sys_flags, "magic_code": magics, "total_size": sizes,
         "body_length": body_sizes, "body_crc": _crcs(bodies, body_bounds),
     }  # fmt: skip
-    lengths = fixed_binary(property_sizes.astype(">i2"))
-    buffer = interleave(_heads(fields, hosts), bodies, topics, lengths, properties)
+    buffer = joined_parts(_heads(fields, hosts), bodies, topics, properties)
     return EncodedColumns(
         bytes_of(buffer) if count else bytes_of(b""), sizes, names, codes, queue_ids, sys_flags,
         properties, born_missing=born_missing, has_crc=config.enabled_append_prop_crc,
     )  # fmt: skip
+
+
+def joined_parts(heads: Any, bodies: Any, topics: Any, properties: Any) -> Any:
+    """Return the buffer of records whose parts are columns of bytes that start at 0.
+
+    `topics` have their lengths in front; `properties` get theirs here.
+    """
+    lengths = fixed_binary(given.sizes_of(properties).astype(">i2"))
+    return interleave(heads, bodies, topics, lengths, properties)
 
 
 def _heads(

@@ -15,7 +15,6 @@ Pure. Next to read: `apply.py`.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -33,6 +32,9 @@ from rocketcompat.formats import (
     TRANSACTION_ROLLBACK,
     encode_properties,
 )
+from rocketcompat.messages import MessageRecord
+from rocketcompat.record.codec import pack
+from tubestore.core.kernels import crc32
 
 PROPERTY_DAMAGED = "TUBESTORE_DAMAGED"
 #: The topic of fillers; they are rolled back, so none is ever in a queue.
@@ -137,6 +139,8 @@ def _stand_in(
     message: LostMessage, physical_offset: int, room: int, before: Neighbour
 ) -> bytes | None:
     """Return a record that fits into `room` bytes and leaves none, or room for a filler."""
+    if len(message.topic.encode()) > TOPIC_SIZE_MAX:
+        return None
     for properties in ({**message.properties, PROPERTY_DAMAGED: "1"}, {PROPERTY_DAMAGED: "1"}, {}):
         text = encode_properties(properties, trailing_separator=False)
         size = _OVERHEAD + len(message.topic.encode()) + len(text.encode())
@@ -147,37 +151,37 @@ def _stand_in(
             if not properties:
                 return None
             text += "1" * left  # the value of the last property is longer then
-        raw = _record(message, physical_offset, text.encode(), before)
-        return raw if len(message.topic.encode()) <= TOPIC_SIZE_MAX else None
+        return _record(message, physical_offset, text, before)
     return None
 
 
 def _record(
-    message: LostMessage, physical_offset: int, properties: bytes, before: Neighbour,
+    message: LostMessage, physical_offset: int, properties: str, before: Neighbour,
     *, sys_flag: int = 0, body: bytes = b"",
 ) -> bytes:  # fmt: skip
-    topic = message.topic.encode()
     stored = message.store_timestamp
     stored = before.store_timestamp if stored is None else stored
-    head = MESSAGE_HEAD.pack(
-        total_size=_OVERHEAD + len(body) + len(topic) + len(properties),
-        magic_code=MAGIC_V1,
-        body_crc=zlib.crc32(body) & BODY_CRC_MASK if body else 0,
-        queue_id=message.queue_id,
-        flag=message.flag,
-        queue_offset=message.queue_offset,
-        physical_offset=physical_offset,
-        sys_flag=sys_flag,
-        born_timestamp=stored if message.born_timestamp is None else message.born_timestamp,
-        born_host=before.store_host,
-        store_timestamp=stored,
-        store_host=before.store_host,
-        reconsume_times=message.reconsume_times,
-        prepared_transaction_offset=0,
-        body_length=len(body),
-    )
-    return b"".join(
-        (head, body, bytes((len(topic),)), topic, len(properties).to_bytes(2, "big"), properties)
+    size = _OVERHEAD + len(body) + len(message.topic.encode()) + len(properties.encode())
+    return pack(
+        MessageRecord(
+            physical_offset=physical_offset,
+            size=size,
+            version=1,
+            topic=message.topic,
+            queue_id=message.queue_id,
+            queue_offset=message.queue_offset,
+            flag=message.flag,
+            sys_flag=sys_flag,
+            born_timestamp=stored if message.born_timestamp is None else message.born_timestamp,
+            store_timestamp=stored,
+            born_host_bytes=before.store_host,
+            store_host_bytes=before.store_host,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=0,
+            body_crc=crc32(body) & BODY_CRC_MASK if body else 0,
+            properties_text=properties,
+            body=body,
+        )
     )
 
 
@@ -190,5 +194,5 @@ def _fillers(low: int, high: int, before: Neighbour) -> Iterator[tuple[int, byte
         if 0 < left - size < FILLER_LEAST:
             size -= FILLER_LEAST
         body = bytes(size - FILLER_LEAST)
-        yield low, _record(nothing, low, b"", before, sys_flag=TRANSACTION_ROLLBACK, body=body)
+        yield low, _record(nothing, low, "", before, sys_flag=TRANSACTION_ROLLBACK, body=body)
         low += size

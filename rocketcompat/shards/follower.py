@@ -25,7 +25,7 @@ from rocketcompat.files.mapped_file import has_no_room
 from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.record.columns import RecordColumns as LogColumns
-from rocketcompat.shards.record import to_tube
+from rocketcompat.shards.record import fits, to_tube
 from tubestore.clock import Clock
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
@@ -35,7 +35,6 @@ from tubestore.options import PARTITIONS_PER_STORE, StoreOptions, TopicOptions
 from tubestore.reading.sources import Rows, Source
 from tubestore.record.columns import columns_for
 from tubestore.record.layouts import DATA_HEADER, PAYLOAD_SIZE_MAX
-from tubestore.record.names import check_topic_name
 from tubestore.shard.message_store import MessageStore
 from tubestore.store.manager import MessageStoreManager
 from tubestore.store.topic import append_columns
@@ -237,7 +236,7 @@ class TubeLayout:
         self._half_put = True
 
     def _put(self, batch: DispatchBatch, records: LogColumns) -> None:
-        rows = np.flatnonzero(self._wanted(batch, records))
+        rows = np.flatnonzero(fits(records, self._refuse))
         if self._claims:
             rows = self._not_there_yet(batch, records, rows)
         if len(rows):
@@ -248,20 +247,11 @@ class TubeLayout:
             self._half_put = False
             self._claims.clear()
 
-    def _wanted(self, batch: DispatchBatch, records: LogColumns) -> Array:
-        """Return which rows get a record: those with a queue unit that a shard can hold."""
-        wanted = np.asarray(batch.queue_rows) & (records.column("queue_id") >= 0)
-        wanted &= records.column("queue_id") < PARTITIONS_PER_STORE * PARTITIONS_PER_STORE
-        wanted &= records.column("body_length") <= PAYLOAD_SIZE_MAX - (1 << 16)
-        for code, name in enumerate(records.topic_names):
-            try:
-                check_topic_name(name)
-            except InvalidName as error:
-                wanted &= records.topic_codes != code
-                if name not in self._refused:
-                    self._refused.add(name)
-                    self.problems.append(error)
-        return np.asarray(wanted)
+    def _refuse(self, error: InvalidName) -> None:
+        """Report a topic that no shard can have, once."""
+        if str(error) not in self._refused:
+            self._refused.add(str(error))
+            self.problems.append(error)
 
     def _not_there_yet(self, batch: DispatchBatch, records: LogColumns, rows: Array) -> Array:
         """Leave out rows that their shards have already (while the log is replayed, or half put).

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,15 +33,21 @@ from rocketcompat.formats import (
     parse_properties,
     record_size,
 )
-from rocketcompat.messages import MessageRecord
+from rocketcompat.messages import MessageRecord, has_queue_unit
 from rocketcompat.record.columns import RecordColumns as LogColumns
 from tubestore.core import kernels
 from tubestore.core.layout import Field, Layout
+from tubestore.errors import InvalidName
+from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.attributes import encode_prefix, parse_text
-from tubestore.record.layouts import FLAG_HAS_ATTRIBUTES, NO_KEY_CODE
+from tubestore.record.layouts import FLAG_HAS_ATTRIBUTES, NO_KEY_CODE, PAYLOAD_SIZE_MAX
+from tubestore.record.names import check_topic_name
 from tubestore.record.records import RecordColumns, binary_sizes
 
 Array = np.ndarray[Any, Any]
+
+#: The payload has 64 KiB for the attributes.
+_BODY_SIZE_MAX = PAYLOAD_SIZE_MAX - (1 << 16)
 
 RESERVED_KEY = "$rmq$"
 
@@ -84,6 +91,26 @@ _STRANGE = re.compile(r"[,=$\x01\x02\s]")
 _TO_ATTRIBUTES = np.arange(256, dtype=np.uint8)
 _TO_ATTRIBUTES[ord(NAME_VALUE_SEPARATOR)] = ord("=")
 _TO_ATTRIBUTES[ord(PROPERTY_SEPARATOR)] = ord(",")
+
+
+def fits(log: LogColumns, on_refused: Callable[[InvalidName], None] | None = None) -> Any:
+    """Return the mask of the records of the log that get a record in a shard.
+
+    Those are the records with a queue unit whose queue, body and topic a tubestore root can hold.
+    `on_refused` is called with each topic of them that cannot be the name of a directory.
+    """
+    queue_ids = log.column("queue_id")
+    found = np.asarray(has_queue_unit(log.column("sys_flag"))) & (queue_ids >= 0)
+    found &= queue_ids < PARTITIONS_PER_STORE * PARTITIONS_PER_STORE
+    found &= log.column("body_length") <= _BODY_SIZE_MAX
+    for code, name in enumerate(log.topic_names):
+        try:
+            check_topic_name(name)
+        except InvalidName as error:
+            found &= log.topic_codes != code
+            if on_refused is not None:
+                on_refused(error)
+    return found
 
 
 def to_tube(log: LogColumns, rows: Array) -> RecordColumns:

@@ -24,11 +24,10 @@ from rocketcompat.formats import (
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
     TOPIC_LENGTH_SIZE,
-    hosts_of,
 )
-from rocketcompat.messages import MessageRecord
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.record.encode import encode_columns
+from rocketcompat.record.codec import pack
+from rocketcompat.record.encode import encode_columns, joined_parts
 from rocketcompat.shards.record import (
     ALPHABET,
     BIT_RAW_PROPERTIES,
@@ -173,8 +172,7 @@ def _records(
     heads["body_length"] = np.diff(body_bounds)
     for field in _FIELDS:
         heads[field] = blobs[field]
-    lengths = kernels.fixed_binary(property_sizes.astype(">i2").view("V2"))
-    data = kernels.interleave(kernels.fixed_binary(heads), bodies, topics, lengths, properties)
+    data = joined_parts(kernels.fixed_binary(heads), bodies, topics, properties)
     return kernels.binary_from(offsets_of(sizes), data)
 
 
@@ -184,29 +182,7 @@ def _special(topic: str, tube: RecordColumns, row: int, text: bytes, body: bytes
         topic, int(tube.partition_ids[row]), int(tube.received_times[row]), 0, text, body
     )
     assert made is not None
-    return record_bytes(made)
-
-
-def record_bytes(record: MessageRecord) -> bytes:
-    """Return the bytes of a decoded record."""
-    magic = MAGIC_V1 if record.version == 1 else MAGIC_V2
-    properties = record.properties_text.encode(errors="surrogateescape")
-    topic = record.topic.encode()
-    head = MESSAGE_HEADS[hosts_of(record.sys_flag)].pack(
-        total_size=record.size, magic_code=magic, body_crc=record.body_crc,
-        queue_id=record.queue_id, flag=record.flag, queue_offset=record.queue_offset,
-        physical_offset=record.physical_offset, sys_flag=record.sys_flag,
-        born_timestamp=record.born_timestamp, born_host=record.born_host_bytes,
-        store_timestamp=record.store_timestamp, store_host=record.store_host_bytes,
-        reconsume_times=record.reconsume_times,
-        prepared_transaction_offset=record.prepared_transaction_offset,
-        body_length=len(record.body),
-    )  # fmt: skip
-    width = TOPIC_LENGTH_SIZE[magic]
-    return b"".join(
-        (head, record.body, len(topic).to_bytes(width, "big"), topic,
-         len(properties).to_bytes(PROPERTIES_LENGTH_SIZE, "big"), properties)
-    )  # fmt: skip
+    return pack(made)
 
 
 def _foreign(

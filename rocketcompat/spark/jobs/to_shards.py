@@ -15,16 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.messages import has_queue_unit
 from rocketcompat.record.columns import RecordColumns
-from rocketcompat.shards.record import to_tube
+from rocketcompat.shards.record import fits, to_tube
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, LogSplit, plan
 from rocketcompat.spark.reading import pieces, wanted
-from tubestore.errors import CorruptRecord, InvalidName
-from tubestore.options import PARTITIONS_PER_STORE
-from tubestore.record.layouts import PAYLOAD_SIZE_MAX
-from tubestore.record.names import check_topic_name
+from tubestore.errors import CorruptRecord
 from tubestore.spark.kit.loads import Load
 from tubestore.spark.kit.publishing import (
     Published,
@@ -40,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SCHEMA = pa.schema([("topic", pa.string()), ("body", pa.binary()), ("partition", pa.int32())])
-#: What a body may have: attributes come in front of it.
-_BODY_MAX = PAYLOAD_SIZE_MAX - (1 << 16)
 
 
 @dataclass(frozen=True)
@@ -78,25 +72,13 @@ class ConvertJob:
 
 def _stage(writer: StagedWriter, records: RecordColumns) -> int:
     """Stage what a consumer would get of some records; returns how many."""
-    queues = records.column("queue_id")
-    fits = has_queue_unit(records.column("sys_flag")) & (queues >= 0)
-    fits &= queues < PARTITIONS_PER_STORE * PARTITIONS_PER_STORE
-    fits &= records.column("body_length") <= _BODY_MAX
-    count = 0
+    mask, count = fits(records), 0
     for code, topic in enumerate(records.topic_names):
-        rows = np.flatnonzero(fits & (records.topic_codes == code))
-        if len(rows) and _is_name(topic):
+        rows = np.flatnonzero(mask & (records.topic_codes == code))
+        if len(rows):
             writer.write_columns(topic, to_tube(records, rows))
             count += len(rows)
     return count
-
-
-def _is_name(topic: str) -> bool:
-    try:
-        check_topic_name(topic)
-    except InvalidName:
-        return False
-    return True
 
 
 def plan_convert(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.record import codec, columns
-from rocketcompat.record.codec import decode_one, encode_blank, encode_one
+from rocketcompat.record.codec import decode_one, encode_blank, encode_one, pack
 from rocketcompat.record.columns import decode_columns, hash_slices
 from rocketcompat.record.encode import encode_columns
 from rocketcompat.record.prepare import prepare
@@ -217,6 +217,12 @@ def test_columns_are_what_one_by_one_reads() -> None:
         for key in [one.properties.get("UNIQ_KEY"), *one.properties.get("KEYS", "").split(" ")]
         if key
     ]
+
+
+@pytest.mark.parametrize("raw", [V4, V6, record(Message("t" * 200, b"b"), config=MessageStoreConfig(
+    compat="5.3.3", max_topic_length=255))])  # fmt: skip
+def test_a_decoded_record_is_packed_into_the_bytes_that_it_had(raw: bytes) -> None:
+    assert pack(decode_one(raw)) == raw
 
 
 def test_a_key_whose_hash_has_no_absolute_value_hashes_to_zero() -> None:

@@ -7,15 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rocketcompat.formats import TRANSACTION_NOT
-from rocketcompat.record.codec import decode_one
-from rocketcompat.record.columns import RecordColumns
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.formats import TRANSACTION_NOT, TRANSACTION_PREPARED
+from rocketcompat.record.codec import decode_one, encode_one
+from rocketcompat.record.columns import RecordColumns, decode_columns
+from rocketcompat.record.prepare import prepare
 from rocketcompat.record.verify import walk
-from rocketcompat.shards.record import RESERVED, from_tube, to_tube
+from rocketcompat.shards.record import RESERVED, fits, from_tube, to_tube
 from tests.support.golden import ROCKET_VERSIONS, unpack
 from tubestore.core.java_hash import java_hash
+from tubestore.errors import InvalidName
+from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.attributes import parse_text, split_payload
-from tubestore.record.layouts import DATA_HEADER
+from tubestore.record.layouts import DATA_HEADER, PAYLOAD_SIZE_MAX
 from tubestore.record.records import encode_columns
 
 SCENARIOS = ["basic", "keys-tags", "odd", "ipv6", "transactions", "lmq", "compressed"]
@@ -85,3 +89,29 @@ def test_a_tube_reader_sees_body_tag_key_code_and_plain_properties(tmp_path: Pat
 
 def test_the_reserved_records_need_no_base64_padding() -> None:
     assert [layout.size % 3 for layout in RESERVED] == [0, 0, 0, 0]
+
+
+def test_only_what_a_shard_can_hold_fits() -> None:
+    queues = PARTITIONS_PER_STORE**2
+    largest = PAYLOAD_SIZE_MAX - (1 << 16)
+    config = MessageStoreConfig(
+        mapped_file_size_commit_log=4 * PAYLOAD_SIZE_MAX, max_message_size=2 * PAYLOAD_SIZE_MAX
+    )
+    cases = [
+        (Message("T", b"x"), True),
+        (Message("T", b"x", sys_flag=TRANSACTION_PREPARED), False),
+        (Message("T", b"x", queue_id=queues - 1), True),
+        (Message("T", b"x", queue_id=queues), False),
+        (Message("T", bytes(largest)), True),
+        (Message("T", bytes(largest + 1)), False),
+        (Message("%RETRY%g", b"x"), True),
+        (Message("a\x01b", b"x"), False),
+    ]
+    data, starts = b"", []
+    for message, _ in cases:
+        starts.append(len(data))
+        data += encode_one(prepare(message, config), 0, len(data), 1)
+    refused: list[InvalidName] = []
+    found = fits(decode_columns(data, np.array(starts), 0), refused.append)
+    assert found.tolist() == [wanted for _, wanted in cases]
+    assert len(refused) == 1
