@@ -1,7 +1,7 @@
 """The dispatcher: follows the CommitLog and builds everything else from it (D2).
 
-RocketMQ's `ReputMessageService`, in batches: a piece of the log is decoded once into columns,
-and every structure that is switched on (`Follower`) gets the same `DispatchBatch`.
+RocketMQ's `ReputMessageService`, in batches: `LogFeed` makes them, `Gatherer` puts small ones
+together, and every structure that is switched on (`Follower`) gets the same `DispatchBatch`.
 
 Always true:
 - batches are handed over in log order, without gaps but for damaged regions; a follower that
@@ -22,28 +22,20 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rocketcompat.commitlog.commit_log import CommitLog
-from rocketcompat.commitlog.walk import Piece
-from rocketcompat.dispatch.batch import batch_of, batch_of_records, merged
 from rocketcompat.dispatch.feed import LogFeed
 from rocketcompat.dispatch.follower import Follower
+from rocketcompat.dispatch.gatherer import QUIET_SECONDS, Gatherer
 from rocketcompat.files.mapped_file import has_no_room
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock
-from tubestore.errors import CorruptRecord, StoreFailed, TubeStoreError
+from tubestore.errors import StoreFailed, TubeStoreError
 
 _log = logging.getLogger(__name__)
 #: What could not be handed over for want of room on the disk, or of a sound read, is tried again.
 _RETRY_SECONDS = 1.0
-#: Batches over many queues are gathered as long as they come so soon, up to this long.
-_QUIET_SECONDS = 0.1
-_GATHER_SECONDS = 1.0
-#: Records a queue from which on a batch is handed over at once, and how much may be gathered.
-_DENSE_ROWS = 16
-_GATHERED_BYTES = 64 << 20
-_GATHERED_ROWS = 1 << 17
 _JOIN_SECONDS = 60.0
 
 
@@ -72,14 +64,11 @@ class ReputMessageService:
         self._dispatch_lock = threading.Lock()
         self._condition = threading.Condition()
         self._source = LogFeed(log, position, begin)
+        self._gatherer = Gatherer(begin, clock, passes_all=not log.told.keeps_columns)
         self._position = position
         self._inline_bytes = log.config.dispatch_inline_bytes or 1 << 63
         self._linger_seconds = log.config.dispatch_linger / 1000
-        self._delays = log.config.delay_levels_ms
-        #: Batches over many queues that wait for more, so that a queue is written once for them.
-        self._gathered: list[DispatchBatch] = []
-        self._gathered_since = 0.0
-        #: What is to be handed over next: batches, and ends of what holds no record.
+        #: What is to be handed over next: batches, and ends of stretches without records.
         self._ready: deque[DispatchBatch | int] = deque()
         #: Why the first of them is not, if it is for want of room on the disk.
         self.full: OSError | None = None
@@ -148,65 +137,33 @@ class ReputMessageService:
             return 0
 
     def _drained(self, *, everything: bool) -> int:
-        """Hand over what is in the log now, not what comes meanwhile.
+        """Hand over what is in the log now, not what is put meanwhile; returns the records.
 
-        Who followed somebody that puts one message after the other would be handing over a few at
-        a time, at the price of many. Batches that were gathered wait on, unless `everything` that
-        is there is wanted.
+        Draining while one thread puts single messages would dispatch tiny batches at full cost.
+        What is gathered goes on waiting, unless `everything` is wanted.
         """
         count, last = 0, self._log.max_offset
-        target = last if everything else 0
-        source, damaged = self._source, self._source.damaged
         self._feed_ready()
-        while source.position < last and self.full is None:
-            if (told := source.next_columns()) is not None:
-                if isinstance(told, DispatchBatch):
-                    batch = replace(told, damaged=damaged)
-                else:
-                    base, end = told.base, told.end
-                    batch = batch_of_records(told, base, end, self._delays, damaged)
-                count += self._take(batch)
-            elif (piece := source.next_piece()) is not None:
-                if source.damaged != damaged:  # a batch knows of one region before it
-                    count += self._hand_over_gathered()
-                    damaged = source.damaged
-                count += self._dispatch(piece)
-            else:
+        while self._source.position < last and self.full is None:
+            found = self._source.next_batch()
+            if found is None:
                 break
-        if self._gathered and self._position < target and self.full is None:
-            count += self._hand_over_gathered()
+            if isinstance(found, DispatchBatch):
+                count += self._hand_over(self._gatherer.take(found))
+            else:
+                count += self._hand_over(self._gatherer.release())
+                self._ready.append(found)
+                self._feed_ready()
+        if everything and self._position < last and self.full is None:
+            count += self._hand_over(self._gatherer.release())
         return count
 
-    def _take(self, batch: DispatchBatch) -> int:
-        """Hand a batch over, or let it wait for more; returns how many records were handed over."""
-        dense = len(batch) >= _DENSE_ROWS * len(batch.queue_keys)
-        if dense or not self._log.told.keeps_columns:
-            count = self._hand_over_gathered()
-            self._hand_over(batch)
-            return count + len(batch)
-        count = 0
-        if self._gathered and any(
-            self._gathered[0].start < feed.start <= batch.start for feed in self._feeds
-        ):
-            count = self._hand_over_gathered()
-        self._gathered.append(replace(batch, records=None))
-        return count + (self._hand_over_gathered() if self._has_enough() else 0)
-
-    def _has_enough(self) -> bool:
-        """Whether what was gathered is worth a write for each queue, or has waited long enough."""
-        first, now = self._gathered[0], self._clock.monotonic()
-        if len(self._gathered) == 1:
-            self._gathered_since = now
-        if self._gathered[-1].end - first.start >= _GATHERED_BYTES:
-            return True
-        rows = sum(map(len, self._gathered))
-        return rows >= _GATHERED_ROWS or now - self._gathered_since >= _GATHER_SECONDS
-
-    def _hand_over_gathered(self) -> int:
-        gathered, self._gathered = self._gathered, []
-        if gathered:
-            self._hand_over(merged(gathered))
-        return sum(map(len, gathered))
+    def _hand_over(self, batches: Sequence[DispatchBatch]) -> int:
+        """Hand batches over to every follower that is to have them; returns their records."""
+        if batches:
+            self._ready += batches
+            self._feed_ready()
+        return sum(map(len, batches))
 
     def refuse_stopped(self, root: str, offset: int) -> None:
         """Raise StoreFailed if a structure stopped before it got the record at `offset`."""
@@ -342,37 +299,17 @@ class ReputMessageService:
     def _linger(self, ended: float) -> None:
         """Let puts come together if they come soon after the round that `ended` then.
 
-        While batches are gathered, until no more of them come.
+        While batches are gathered, wait until no more of them come.
         """
         seconds = self._linger_seconds - (self._clock.monotonic() - ended)
         while True:
-            count = len(self._gathered)
-            seconds = _QUIET_SECONDS if count else seconds
+            count = len(self._gatherer)
+            seconds = QUIET_SECONDS if count else seconds
             if seconds > 0 and (self._urgent.wait(seconds) or self._stopping):
                 return
-            if count == len(self._gathered):
+            if count == len(self._gatherer):
                 return
             seconds = self._linger_seconds
-
-    def _dispatch(self, piece: Piece) -> int:
-        """Decode a piece and take it; returns the number of records that were handed over."""
-        if not len(piece.starts):
-            count = self._hand_over_gathered()
-            self._ready.append(piece.end)
-            self._feed_ready()
-            return count
-        try:
-            return self._take(batch_of(piece, self._delays, self._source.damaged))
-        except CorruptRecord as error:
-            # Told by a put, and not there any more: have the chain followed instead.
-            self._source.follow_from(piece.base)
-            self.problems.append(error)
-            return 0
-
-    def _hand_over(self, batch: DispatchBatch) -> None:
-        """Hand a batch over to every follower that is to have it, then move on."""
-        self._ready.append(batch)
-        self._feed_ready()
 
     def _feed_ready(self) -> None:
         """Hand over what is ready, in order, as far as there is room for it on the disk."""

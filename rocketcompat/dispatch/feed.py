@@ -1,10 +1,13 @@
-"""What of the log comes next, by the piece: the dispatcher's view of the CommitLog.
+"""The rest of the log as batches, whatever their source: the dispatcher's view of the CommitLog.
 
-The puts hand over where their records begin, or the records as columns, and a published job hands
-over its batches. Where nothing was handed over (after an open, or when too many are pending) the
-chain is followed record by record, over damage, which is taken down.
+A batch has one of three sources:
+- a job that was published left it ready made;
+- a put left its records as columns;
+- it is read from the log. Puts leave where their records begin; where they did not (after an
+  opening, or when too many were pending) the chain is followed record by record, over damage,
+  which is noted.
 
-Guards: none; whoever dispatches holds the dispatcher's lock.
+Guards: none; the caller holds the dispatcher's lock.
 """
 
 from __future__ import annotations
@@ -12,21 +15,23 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.commitlog.walk import Damage, Piece, find_record, scan
+from rocketcompat.dispatch.batch import batch_of, batch_of_records
 from rocketcompat.messages import DispatchBatch, ReadyBatches
 from rocketcompat.record.columns import RecordColumns
 from tubestore.core.kernels import Int64s
-from tubestore.errors import InvalidMessage, TubeStoreError
+from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError
 
 _log = logging.getLogger(__name__)
 
 
 class LogFeed:
-    """The rest of the log from `position` on; a piece never spans one of the `stops`."""
+    """The rest of the log from `position` on; a batch never spans one of the `stops`."""
 
     def __init__(self, log: CommitLog, position: int, stops: Sequence[int]) -> None:
         self._log, self._stops = log, tuple(stops)
@@ -34,25 +39,42 @@ class LogFeed:
         self.position = position
         #: (physical offset, bytes) of the last damaged region that was passed over.
         self.damaged: tuple[int, int] | None = None
-        #: What went wrong; the dispatcher adds to it.
+        #: What could not be read; the dispatcher adds to it.
         self.problems: list[TubeStoreError] = []
         self._bytes_max = log.config.dispatch_batch_bytes_max
+        self._delays = log.config.delay_levels_ms
         #: Record starts that were handed over and not dispatched, and where they end.
         self._starts: Int64s = np.empty(0, np.int64)
         self._starts_end = position
         #: Some of these records as columns, in log order.
         self._columns: deque[RecordColumns | ReadyBatches] = deque()
 
-    def follow_from(self, position: int) -> None:
-        """Have the chain followed again: what the puts told does not fit what is in the log."""
-        self.position = position
-        self._starts = np.empty(0, np.int64)
+    def next_batch(self) -> DispatchBatch | int | None:
+        """Return the next batch; an offset if no record stands before it; None at the log's end.
 
-    def next_columns(self) -> RecordColumns | DispatchBatch | None:
-        """Return the next records if a put left them as columns; None if they have to be read.
-
-        A job that was published has made a batch of them already.
+        OSError passes through; then the same batch can be asked for again.
         """
+        while True:
+            ready = self._next_columns()
+            if isinstance(ready, DispatchBatch):
+                return replace(ready, damaged=self.damaged)
+            if ready is not None:
+                return batch_of_records(ready, ready.base, ready.end, self._delays, self.damaged)
+            piece = self._next_piece()
+            if piece is None:
+                return None
+            self.position = piece.end
+            if not len(piece.starts):
+                return piece.end
+            try:
+                return batch_of(piece, self._delays, self.damaged)
+            except CorruptRecord as error:
+                # A put noted a record that is not in the log any more: follow the chain instead.
+                self.position, self._starts = piece.base, np.empty(0, np.int64)
+                self.problems.append(error)
+
+    def _next_columns(self) -> RecordColumns | DispatchBatch | None:
+        """Return the next records if a put or a job left them; None if they have to be read."""
         if not self._columns:
             self._take_told()
         while self._columns and self._columns[0].base < self.position:
@@ -82,7 +104,7 @@ class LogFeed:
         return batch
 
     def _take_told(self) -> None:
-        """Take over what the puts told since the last call."""
+        """Take over what the puts left since the last call."""
         taken, end, complete, columns = self._log.take_told()
         if not complete:  # some are missing between those that are held and these
             self._starts = np.empty(0, np.int64)
@@ -92,14 +114,8 @@ class LogFeed:
         self._starts_end = end
         self._columns += columns
 
-    def next_piece(self) -> Piece | None:
-        """Read the next piece of the log, over damage; None when nothing is left."""
-        piece = self._next_piece()
-        if piece is not None:
-            self.position = piece.end
-        return piece
-
     def _next_piece(self) -> Piece | None:
+        """Read the next piece of the log, over damage; None when nothing is left."""
         self._take_told()
         end = self._starts_end
         if self.position >= end:
