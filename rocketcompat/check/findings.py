@@ -18,6 +18,7 @@ REASONS = {
     "size": "A file of a wrong length: a real broker refuses to start.",
     "file_missing": "The log goes on behind a file that is not there.",
     "damaged": "No sound records here, though sound ones follow: a real broker cuts the log here.",
+    "misplaced": "A file behind the log's end holds the records of another place.",
     "torn": "The last record is not whole.",
     "stale": "Records that an earlier recovery cut off and left there; they may come back.",
     "unit_missing": UNIT_STATES["missing"],

@@ -61,6 +61,9 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     units = LogUnits(directory, ordinary=queues.take)
     log = LogKeys(directory, telling(directory.scan_log(), units.take, ids.take))
     yield from log.findings
+    for stray in directory.misplaced:
+        if stray.start >= units.log_end:
+            yield finding(stray.path, 0, "misplaced", f"{stray.reason}; behind the log", "error")
     yield from check_kinds(directory)
     queues.finish(units.regions, units.log_end)
     for key in queues.names():

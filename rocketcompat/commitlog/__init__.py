@@ -1,4 +1,5 @@
 """The one log that all messages are put into.
 
-Reading order: walk, ending, reads, readable_log, queue_offsets, appended, commit_log, copy.
+Reading order: walk, misplaced, ending, reads, readable_log, queue_offsets, appended, commit_log,
+copy.
 """

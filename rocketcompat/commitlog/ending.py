@@ -6,12 +6,13 @@ same end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from rocketcompat.commitlog.misplaced import over
 from rocketcompat.commitlog.walk import Damage, Piece, find_record, scan
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.files.progress import Progress, QueueKey
@@ -94,16 +95,21 @@ def find_log_end(
     keep_good: bool,
     own: bool = False,
     record_crc: bool = False,
+    misplaced: tuple[Damage, ...] = (),
+    limit: int | None = None,
 ) -> tuple[int, str | None, tuple[Damage, ...]]:
     """Follow the chain from `start`; returns the log's end, why it ended, and damage before it.
+
+    With `limit` nothing from there on is looked at.
 
     With `keep_good` damage is passed over if sound records follow it, else the log ends there.
     With `own` only stores of ours have written from `start` on (see `record_check.first_fault`):
     they zero what they cut, so nothing there is left over.
-    `record_crc` is explained there too. Reads only.
+    `record_crc` is explained there too. A file of `misplaced` that the chain reaches is passed
+    over whole, at the log's end too: its records can be put back only while it stays. Reads only.
     """
     damages: list[Damage] = []
-    limit = queue.max_offset
+    limit = queue.max_offset if limit is None else limit
     position, reason = start, None
     follow = partial(scan, queue, check_crc=check_crc, own=own, record_crc=record_crc)
     while position < limit:
@@ -112,6 +118,11 @@ def find_log_end(
             position, fault = piece.end, piece.fault
         if fault is None:
             break
+        whole = over(misplaced, position) if keep_good else None
+        if whole is not None:
+            damages.append(whole)
+            position = min(whole.end, limit)
+            continue
         last = queue.last
         if fault == UNFINISHED and last is not None and position >= last.file_from_offset:
             reason = fault  # what stands behind is of the same copy, and was not acknowledged
@@ -124,6 +135,7 @@ def find_log_end(
         if found is None:
             reason = fault
             break
+        found = min([found, *(d.start for d in misplaced if d.start > position)])
         damages.append(damage_of(queue, position, found, fault))
         position = found
     return position, reason, tuple(damages)
@@ -213,10 +225,48 @@ def damage_of(queue: MappedFileQueue, start: int, end: int, reason: str) -> Dama
     return Damage(start, end, path, start - (file.file_from_offset if file else 0), reason)
 
 
-def known_damages(queue: MappedFileQueue, progress: Progress) -> tuple[Damage, ...]:
-    """Return the damage that was found before and lies below the log's mark."""
-    kept = (row for row in progress.damages if row[0] >= queue.min_offset)
-    return tuple(damage_of(queue, start, end, reason) for start, end, reason in kept)
+def known_damages(
+    queue: MappedFileQueue, progress: Progress, *, record_crc: bool
+) -> tuple[Damage, ...]:
+    """Return the damage that was found before and lies below the log's mark.
+
+    Not what was mended since: see `mended_regions`.
+    """
+    return tuple(
+        damage_of(queue, start, end, reason)
+        for start, end, reason in progress.damages
+        if start >= queue.min_offset and not _is_mended(queue, start, end, record_crc=record_crc)
+    )
+
+
+def mended_regions(
+    queue: MappedFileQueue, progress: Progress, *, record_crc: bool
+) -> list[tuple[int, int]]:
+    """Return the regions that were damaged and at whose start a sound record stands by now.
+
+    A file was put back there since: what it holds has to be looked at again.
+    """
+    return [
+        (start, end)
+        for start, end, _ in progress.damages
+        if start >= queue.min_offset and _is_mended(queue, start, end, record_crc=record_crc)
+    ]
+
+
+def _is_mended(queue: MappedFileQueue, start: int, end: int, *, record_crc: bool) -> bool:
+    """Whether a region begins with a record that is sound by the strictest rules."""
+    least = MESSAGE_HEADS[-1].size
+    piece = next(scan(queue, start, end, own=True, record_crc=record_crc, bytes_max=least), None)
+    return piece is not None and len(piece.starts) > 0
+
+
+def merged(damages: Iterable[Damage]) -> tuple[Damage, ...]:
+    """Return damage in order, without what begins inside other damage."""
+    kept: list[Damage] = []
+    for damage in sorted(damages, key=lambda d: (d.start, -d.end, d.belongs is None)):
+        if not kept or damage.start >= kept[-1].end:
+            kept.append(damage)
+    return tuple(kept)
 
 
 def is_as_left(queue: MappedFileQueue, end: int) -> bool:

@@ -7,7 +7,7 @@ record has its magic code, its length, its own physical offset and its checksum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,8 @@ class Damage:
     path: str
     position: int
     reason: str
+    #: Of a whole file that holds records of another place: where they belong.
+    belongs: int | None = None
 
     @property
     def size(self) -> int:
@@ -136,7 +138,19 @@ def find_record(queue: MappedFileQueue, start: int, end: int) -> int | None:
 
 
 def _find_in_file(file: MappedFile, start: int, end: int) -> int | None:
-    """Return the position of the first sound record that starts in [start, end)."""
+    """Return the position of the first sound record of this place that starts in [start, end)."""
+    found = find_in_file(file, start, end, file.file_from_offset.__add__)
+    return found[0] if found is not None else None
+
+
+def find_in_file(
+    file: MappedFile, start: int, end: int, place_of: Callable[[int], int] | None = None
+) -> tuple[int, int] | None:
+    """Return position and physical offset of the first sound record that starts in [start, end).
+
+    `place_of` returns the physical offset that a record at a position has to have; without it
+    every one counts.
+    """
     position = start
     while position < end:
         # A magic code stands 4 bytes behind the record's start, which may still be a hole.
@@ -148,8 +162,11 @@ def _find_in_file(file: MappedFile, start: int, end: int) -> int | None:
         at = window.find(MAGIC_PREFIX)
         while at >= 0:
             candidate = position + at - _MAGIC_POSITION
-            if candidate >= start and _is_record(file, candidate):
-                return candidate
+            if candidate >= start:
+                wanted = place_of(candidate) if place_of is not None else None
+                place = _place_at(file, candidate, wanted)
+                if place is not None:
+                    return candidate, place
             at = window.find(MAGIC_PREFIX, at + 1)
         if len(window) <= MESSAGE_PREFIX.size:
             return None
@@ -159,19 +176,22 @@ def _find_in_file(file: MappedFile, start: int, end: int) -> int | None:
     return None
 
 
-def _is_record(file: MappedFile, position: int) -> bool:
-    """Whether a whole, sound record that stands where it says starts at `position`."""
+def _place_at(file: MappedFile, position: int, wanted: int | None) -> int | None:
+    """Return the physical offset of the sound record at `position`; None without one.
+
+    None too if `wanted` is another one.
+    """
     head = file.read(position, MESSAGE_PREFIX.size)
     if len(head) < MESSAGE_PREFIX.size:
-        return False
+        return None
     prefix = MESSAGE_PREFIX.unpack_from(head)
-    expected = file.file_from_offset + position
-    if prefix.physical_offset != expected or prefix.total_size > file.file_size - position:
-        return False
+    place = int(prefix.physical_offset)
+    if wanted not in (None, place) or prefix.total_size > file.file_size - position:
+        return None
     if prefix.total_size < MESSAGE_PREFIX.size:
-        return False
+        return None
     try:
-        decode_one(file.read(position, prefix.total_size), physical_offset=expected)
+        decode_one(file.read(position, prefix.total_size), physical_offset=place)
     except CorruptRecord:
-        return False
-    return True
+        return None
+    return place

@@ -154,7 +154,7 @@ class LogFeed:
         """Follow the chain for one batch; damage moves the position on."""
         while True:
             begin = self.position
-            damage = self._log.damage_at(begin)
+            damage = self._log.damage_over(begin)
             if damage is None:
                 piece = self._scanned(begin, min(limit, self._damage_after(begin)))
                 if piece.fault is None or len(piece.starts):

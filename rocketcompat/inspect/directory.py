@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from rocketcompat.commitlog.ending import first_time, goes_on, is_left_over, known_damages
+from rocketcompat.commitlog.ending import (
+    first_time,
+    goes_on,
+    is_left_over,
+    known_damages,
+    merged,
+)
+from rocketcompat.commitlog.misplaced import misplaced_files
 from rocketcompat.commitlog.reads import read_record
 from rocketcompat.commitlog.walk import Damage, Piece, find_record, scan
 from rocketcompat.files.broker_config import with_batch_topics
@@ -105,7 +112,10 @@ class StoreDirectory:
             self.config.mapped_file_size_commit_log,
             record_crc=self.config.force_verify_prop_crc,
         )
-        self._own_from, self.log.damages = self._what_recovery_knows()
+        #: Files of the log that hold records of another place.
+        self.misplaced = misplaced_files(self.log)
+        self._own_from, known = self._what_recovery_knows()
+        self.log.damages = merged((*self.misplaced, *known))
 
     def _what_it_is_instead(self) -> str:
         """Return a hint for a directory without a log; OSError for a file."""
@@ -132,7 +142,7 @@ class StoreDirectory:
             progress, same_boot = known
             mark = progress.trusted(progress.log, same_boot=same_boot)
             if log.min_offset <= mark <= log.max_offset:
-                return mark, known_damages(log, progress)
+                return mark, known_damages(log, progress, record_crc=log.record_crc)
         return _NOWHERE, ()
 
     def path(self, *names: str) -> str:

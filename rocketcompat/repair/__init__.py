@@ -1,6 +1,6 @@
 """What mends a damaged store: a plan, then a new file and a rename each.
 
-Reading order: actions, overlay, log, queues, plan, apply, rebuild.
+Reading order: actions, overlay, log, places, queues, plan, apply, rebuild.
 """
 
 from __future__ import annotations

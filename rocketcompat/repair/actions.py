@@ -13,9 +13,11 @@ from tubestore.core.quarantine import Action
 
 @dataclass(slots=True)
 class RepairPlan:
-    """Everything that a repair does, in its order: removals, changes, builds, `last`."""
+    """Everything that a repair does, in its order: moves, removals, changes, builds, `last`."""
 
     actions: list[Action] = field(default_factory=list)
+    #: Files of the log that get the bytes of other files, before all else: path, the other's path.
+    moves: dict[str, str] = field(default_factory=dict)
     changes: dict[str, FileChange] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     rebuilds: list[str] = field(default_factory=list)
@@ -25,7 +27,7 @@ class RepairPlan:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing that could be done."""
-        return not (self.changes or self.removed or self.rebuilds or self.last)
+        return not (self.moves or self.changes or self.removed or self.rebuilds or self.last)
 
     def change(self, action: Action, change: FileChange) -> None:
         """Add a change, over one of the same file."""
@@ -51,6 +53,7 @@ class RepairPlan:
         them is to be seen before.
         """
         hidden = set() if marks else {directory.path(OWN_DIRECTORY, PROGRESS_FILE)}
-        vfs: Any = OverlayVfs(directory.vfs, self.changes, hidden.union(self.removed))
+        hidden |= set(self.removed)
+        vfs: Any = OverlayVfs(directory.vfs, self.changes, hidden, self.moves)
         options = {**directory.inferred, **directory.options}
         return StoreDirectory(directory.root, options, vfs)

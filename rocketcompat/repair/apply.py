@@ -20,6 +20,7 @@ from rocketcompat.formats import parse_offset_name
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.repair.actions import RepairPlan
 from rocketcompat.repair.overlay import FileChange
+from rocketcompat.repair.places import HELD_SUFFIX
 from rocketcompat.repair.plan import plan_repair
 from rocketcompat.repair.rebuild import Told, rebuild
 from tubestore.clock import Clock
@@ -52,6 +53,8 @@ def _steps(
 ) -> Iterator[str]:
     """Do one step after the other, and say of which path it was."""
     vfs, logs = directory.vfs, directory.log.directories
+    if plan.moves:
+        yield from _put_back(vfs, plan.moves, quarantine)
     # The log first: our marks tell where a torn end may be, and have to go before the rest.
     for of_log in (True, False):
         if not of_log and not plan.is_empty:
@@ -74,6 +77,52 @@ def _steps(
         quarantine.move(path)
         quarantine.sync()
         yield path
+
+
+def _put_back(vfs: Vfs, moves: dict[str, str], quarantine: Quarantine) -> Iterator[str]:
+    """Give files of the log the names of their places, durably; yields each path that got one.
+
+    All of them get a second name before the first is replaced, so a crash loses none.
+    """
+    held: dict[str, str] = {}
+    for target, source in moves.items():
+        directory, name = os.path.split(target)
+        held[target] = os.path.join(directory + HELD_SUFFIX, name)
+        if source != held[target]:
+            _hold(vfs, source, held[target])
+    directories = sorted({os.path.dirname(path) for path in held.values()})
+    for directory in directories:
+        vfs.sync_directory(directory)
+        vfs.sync_directory(os.path.dirname(directory))
+    for target in moves:
+        if vfs.exists(target) and target not in moves.values():
+            quarantine.keep(target)
+            quarantine.sync()
+        vfs.rename(held[target], target)
+        vfs.sync_directory(os.path.dirname(target))
+        yield target
+    for source in set(moves.values()) - set(moves):
+        if vfs.exists(source):
+            vfs.remove(source)
+            vfs.sync_directory(os.path.dirname(source))
+    for directory in directories:
+        for name, _, _ in vfs.entries(directory):
+            vfs.remove(os.path.join(directory, name))
+        vfs.remove_directory(directory)
+        vfs.sync_directory(os.path.dirname(directory))
+
+
+def _hold(vfs: Vfs, path: str, place: str) -> None:
+    """Give a file a second name, or copy it where the file system has no links."""
+    make_directory(vfs, os.path.dirname(place))
+    if vfs.exists(place):
+        vfs.remove(place)
+    try:
+        vfs.link(path, place)
+    except OSError:
+        copy = copy_file(vfs, path, place)
+        copy.sync()
+        copy.close()
 
 
 def _put(vfs: Vfs, change: FileChange, quarantine: Quarantine) -> None:

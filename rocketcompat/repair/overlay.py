@@ -108,20 +108,30 @@ class OverlayFile:
 
 
 class OverlayVfs:
-    """What `inner` would be with `changes` made and `removed` gone. Only what reads is there."""
+    """What `inner` would be with `changes` made and `removed` gone. Only what reads is there.
 
-    def __init__(self, inner: Vfs, changes: dict[str, FileChange], removed: set[str]) -> None:
-        self._inner, self._changes, self._removed = inner, changes, removed
+    Before that each path of `moves` gets the file of the other path, which loses its name.
+    """
+
+    def __init__(
+        self, inner: Vfs, changes: dict[str, FileChange], removed: set[str],
+        moves: dict[str, str],
+    ) -> None:  # fmt: skip
+        self._inner, self._changes, self._moves = inner, changes, moves
+        self._removed = removed | (set(moves.values()) - set(moves))
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> VfsFile:
         """Open a file to read it."""
         if create or writable:
             raise OSError(f"{path}: a planned directory is read-only")
-        change = self._changes.get(path)
-        if change is None:
+        change, source = self._changes.get(path), self._moves.get(path, path)
+        if change is None and source == path:
             return self._inner.open(path, writable=False)
-        there = self._inner.exists(path)
-        return OverlayFile(change, self._inner.open(path, writable=False) if there else None)
+        there = self._inner.exists(source)
+        base = self._inner.open(source, writable=False) if there else None
+        if change is None:
+            change = FileChange(path, base.size() if base is not None else 0)
+        return OverlayFile(change, base)
 
     def entries(self, directory: str) -> list[tuple[str, bool, int]]:
         """List (name, is a directory, size), sorted."""
@@ -130,6 +140,11 @@ class OverlayVfs:
             for name, is_directory, size in self._inner.entries(directory)
             if os.path.join(directory, name) not in self._removed
         }
+        for path in self._moves:
+            if os.path.dirname(path) == directory:
+                file = self.open(path, writable=False)
+                found[os.path.basename(path)] = (os.path.basename(path), False, file.size())
+                file.close()
         for path, change in self._changes.items():
             if os.path.dirname(path) == directory:
                 name = os.path.basename(path)
@@ -138,7 +153,8 @@ class OverlayVfs:
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory would be there."""
-        return path in self._changes or (path not in self._removed and self._inner.exists(path))
+        planned = path in self._changes or path in self._moves
+        return planned or (path not in self._removed and self._inner.exists(path))
 
     def read_file(self, path: str) -> bytes:
         """Read a whole file."""

@@ -3,6 +3,7 @@
 The log comes first, everything else is computed from the log as it will be (`overlay.py`):
 
 - names that no store has, and files of a wrong length;
+- files of the log that hold the records of another place: put back (`places.py`);
 - damage with sound records behind it: stand-ins and fillers (`log.py`);
 - a torn end, what an earlier recovery cut off and left, and data behind the log's end: zeros;
 - ordinary queues of topics of batches (5.x refuses to start), and queues whose extension is lost;
@@ -26,6 +27,7 @@ import numpy as np
 
 from rocketcompat.check.index import LogKeys, check_index
 from rocketcompat.check.whole import ShardIds, check_checkpoint, check_tube, telling
+from rocketcompat.commitlog.misplaced import over
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.config_files import BACKUP_SUFFIX, config_names, read_config
 from rocketcompat.formats import (
@@ -48,6 +50,7 @@ from rocketcompat.inspect.queues import QueueViews
 from rocketcompat.repair.actions import RepairPlan
 from rocketcompat.repair.log import LostMessage, Mended, Neighbour, mend
 from rocketcompat.repair.overlay import FileChange
+from rocketcompat.repair.places import plan_places
 from rocketcompat.repair.queues import plan_queues
 from tubestore.core.quarantine import Action
 from tubestore.errors import InvalidMessage
@@ -65,7 +68,12 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
     plan = RepairPlan()
     for path in directory.log.directories:
         _plan_names(directory, plan, path, directory.log.file_size)
-    _plan_log(plan.overlay(directory, marks=True), plan, keep_bodies=keep_bodies)
+    places = plan_places(directory, {*plan.changes, *plan.removed})
+    plan.moves, plan.actions = places.moves, [*plan.actions, *places.actions]
+    for path in places.left:
+        plan.remove(path, 0, "left by a repair that was interrupted")
+    put_back = plan.overlay(directory, marks=True)
+    _plan_log(put_back, plan, keep_bodies=keep_bodies, unclear=places.unclear)
     mended = plan.overlay(directory)
     plan_queues(mended, plan)
     ids = ShardIds(mended)
@@ -102,8 +110,10 @@ def _plan_names(directory: StoreDirectory, plan: RepairPlan, path: str, file_siz
                         FileChange(full, file_size))  # fmt: skip
 
 
-def _plan_log(directory: StoreDirectory, plan: RepairPlan, *, keep_bodies: bool) -> None:
-    """Make the log one chain that ends where its sound records end."""
+def _plan_log(
+    directory: StoreDirectory, plan: RepairPlan, *, keep_bodies: bool, unclear: set[int]
+) -> None:
+    """Make the log one chain that ends where its sound records end; not in `unclear` files."""
     before = Neighbour()
     regions: list[tuple[Region, Neighbour]] = []
     log_end = directory.log.min_offset
@@ -121,7 +131,9 @@ def _plan_log(directory: StoreDirectory, plan: RepairPlan, *, keep_bodies: bool)
     views = QueueViews(directory) if damaged else None
     taken: set[tuple[str, int, int]] = set()
     for region, neighbour in regions:
-        if region.state in ("torn", "stale"):
+        if region.start in unclear:
+            log_end = max(log_end, region.end)
+        elif region.state in ("torn", "stale"):
             _zero_from(directory, plan, region.start, region.reason)
         elif region.state == "missing":
             what = f"offsets {region.start} to {region.end}: lost, brokers pass over it"
@@ -133,8 +145,12 @@ def _plan_log(directory: StoreDirectory, plan: RepairPlan, *, keep_bodies: bool)
     last = directory.log.find(max(log_end - 1, 0))
     for file in directory.log.files:
         behind = last is not None and file.file_from_offset > last.file_from_offset
-        if behind and file.next_data(0) is not None and any(file.read(0, file.file_size)):
-            plan.remove(file.path, file.file_size, "behind the log's end: no sound records")
+        if not behind or file.file_from_offset in unclear:
+            continue
+        if file.next_data(0) is not None and any(file.read(0, file.file_size)):
+            misplaced = over(directory.misplaced, file.file_from_offset)
+            why = f"{misplaced.reason}, which are there" if misplaced else "no sound records"
+            plan.remove(file.path, file.file_size, f"behind the log's end: {why}")
 
 
 def _zero_from(directory: StoreDirectory, plan: RepairPlan, offset: int, why: str) -> None:

@@ -95,6 +95,7 @@ class Writer:
         self.recovered = recover_log(
             log, known, quarantine, checkpoint, clean_exit=clean_exit and job is None
         )
+        parts.problems += self.recovered.dropped
         parts.make_followers()
         parts.load(known[0].queues if known and self.recovered.clean else None)
         if parts.find_missing_queues(known[0] if known else None):

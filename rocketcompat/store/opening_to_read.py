@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocketcompat.commitlog.ending import find_log_end, known_damages, unmarked_start
+from rocketcompat.commitlog.ending import (
+    find_log_end,
+    known_damages,
+    merged,
+    unmarked_start,
+)
+from rocketcompat.commitlog.misplaced import misplaced_files
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.progress import ProgressFile
 from rocketcompat.formats import ABORT_FILE, CHECKPOINT_FILE
@@ -59,6 +65,7 @@ class Reader:
         hidden = self._jobs.hidden_from(finished)
         if hidden is not None:
             log.queue.hide_from(hidden)
+        refreshes = start is not None
         if start is None:
             checkpoint = StoreCheckpoint(self._parts.vfs, self._parts.path(CHECKPOINT_FILE))
             start = unmarked_start(
@@ -71,12 +78,16 @@ class Reader:
             own = begin <= mark <= log.queue.max_offset
             if own:
                 begin = mark
-                log.damages = known_damages(log.queue, progress)
+                log.damages = known_damages(log.queue, progress, record_crc=log.record_crc)
+        misplaced = misplaced_files(log.queue, start if refreshes else 0)
         end, _, damages = find_log_end(
             log.queue, begin, check_crc=log.config.check_crc_on_recover,
             keep_good=log.config.recovery == "tubestore", own=own,
-            record_crc=log.config.force_verify_prop_crc,
+            record_crc=log.config.force_verify_prop_crc, misplaced=misplaced,
         )  # fmt: skip
         log.start_at(end, 0)
-        for damage in damages:
-            log.note_damage(damage)
+        kept = (damage for damage in misplaced if damage.start < end)
+        log.damages = merged((*log.damages, *kept, *damages))
+        strays = [damage.error() for damage in misplaced if damage.start >= end]
+        known_texts = set(map(str, self._parts.problems))
+        self._parts.problems += [error for error in strays if str(error) not in known_texts]

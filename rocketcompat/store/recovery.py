@@ -10,8 +10,12 @@ there on the log is followed record by record. The first record that is no recor
 - *damaged*, if one does: it stays, is listed in `problems`, and is passed over (D7). With
   `recovery="upstream"` it is cut like the real one cuts, and what follows is lost.
 
-What is cut behind a mark of ours was never synced. Everything else that goes is kept in quarantine:
-whole files by a rename, tails as copies; without room for them nothing is dropped.
+A file that holds the records of another place (two were swapped, or one is a copy) is damage as
+a whole and stays, at the log's end too: the log goes on in a new file behind it.
+
+What is cut behind a mark of ours was never synced, unless it is a sound record of another place.
+Everything else that goes is kept in quarantine: whole files by a rename, tails as copies; without
+room for them nothing is dropped.
 
 Then the structures are cut at their trusted mark, or the log's end if that is lower, and what
 lies behind it is handed over again. A follower's *written* mark is kept for the record, but
@@ -35,12 +39,16 @@ import numpy as np
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.commitlog.ending import (
     QueueOffsets,
+    damage_of,
     find_log_end,
     is_as_left,
     known_damages,
     last_time,
+    mended_regions,
+    merged,
     unmarked_start,
 )
+from rocketcompat.commitlog.misplaced import holds_foreign_record, misplaced_files
 from rocketcompat.commitlog.walk import Damage, Piece, scan
 from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.dispatch.follower import Follower
@@ -83,6 +91,8 @@ class RecoverResult:
     own: bool = False
     #: Before this offset a store without marks of ours had synced its index, by its checkpoint.
     index_verified_from: int = 0
+    #: What was cut although it is not provably torn, and where it is kept.
+    dropped: tuple[CorruptRecord, ...] = ()
 
 
 def recover_log(
@@ -93,15 +103,21 @@ def recover_log(
 
     What is cut behind a mark of ours after a crash was never synced. What is cut elsewhere, or
     after a clean close, may be a damaged record that was acknowledged: it goes to `quarantine`.
+    So do sound records of another place, whose file was swapped or copied.
     """
     queue = log.queue
     queue.load()
+    misplaced = misplaced_files(queue)
     minimum, limit = queue.min_offset, queue.max_offset
+    again: list[tuple[int, int]] = []
     if known is not None:
         progress, same_boot = known
         end = progress.log.written
-        old = known_damages(queue, progress)
-        if clean_exit and progress.clean and is_as_left(queue, end):
+        record_crc = log.config.force_verify_prop_crc
+        old = known_damages(queue, progress, record_crc=record_crc)
+        again = mended_regions(queue, progress, record_crc=record_crc)
+        as_left = clean_exit and progress.clean and is_as_left(queue, end)
+        if as_left and not misplaced and not again:
             log.start_at(end, end)
             log.damages = old
             return RecoverResult(True, end, end, damages=old, own=True)
@@ -115,27 +131,42 @@ def recover_log(
     if not own:
         least = checkpoint.min_timestamp
         trusted = unmarked_start(queue, clean_exit=clean_exit, least_time=least)
-        synced, old = minimum, ()
+        synced, old, again = minimum, (), []
     keep_good = log.config.recovery == "tubestore"
-    end, reason, damages = find_log_end(
+    find_end = partial(
+        find_log_end,
         queue,
-        trusted,
         check_crc=log.config.check_crc_on_recover,
         keep_good=keep_good,
         own=own,
         record_crc=log.config.force_verify_prop_crc,
+        misplaced=misplaced,
     )
-    damages = (*(damage for damage in old if damage.end <= trusted), *damages)
+    end, reason, damages = find_end(trusted)
+    damages = merged((
+        *(damage for damage in old if damage.end <= trusted),
+        *(damage for damage in misplaced if damage.start < end),
+        *_look_again(queue, again, find_end),
+        *damages,
+    ))  # fmt: skip
+    if known is not None and again:
+        _lower_marks(known[0], min(start for start, _ in again))
+    strays = [damage for damage in misplaced if damage.start >= end]
     # A store of ours that was closed cleanly has no torn end: what is there was changed since.
-    torn = own and not clean_exit
+    torn = own and not clean_exit and not strays and not _ends_in_foreign_record(queue, end)
     if not torn:
         _keep_tail(queue, end, quarantine)
     cut = queue.truncate_dirty_files(end, keeper=None if torn else quarantine)
+    dropped = []
     if cut:
         kept = f"; kept in {quarantine.path}" if quarantine.path else ""
         _log.warning("%s: cut at %d, %d bytes (%s)%s", queue.directory, end, cut, reason, kept)
         if checkpoint.lower(last_time(queue, end), end):
             checkpoint.flush()
+        dropped = [CorruptRecord(d.path, 0, f"{d.reason}{kept}") for d in strays]
+        if own and not torn and not dropped:
+            at = damage_of(queue, end, end, reason or "changed since it was closed")
+            dropped = [CorruptRecord(at.path, at.position, f"cut here: {at.reason}{kept}")]
     log.start_at(end, min(synced, end))
     log.damages = damages
     index_from = trusted
@@ -144,8 +175,32 @@ def recover_log(
         index_from = min(trusted, unmarked_start(queue, clean_exit=False, least_time=least))
     return RecoverResult(
         False, trusted, end, cut, reason if cut else None, damages, quarantine.path,
-        own=own, index_verified_from=index_from,
+        own=own, index_verified_from=index_from, dropped=tuple(dropped),
     )  # fmt: skip
+
+
+def _look_again(
+    queue: MappedFileQueue, regions: list[tuple[int, int]], find_end: Callable[..., Any]
+) -> Iterator[Damage]:
+    """Yield what is damaged of regions that hold sound records again."""
+    for start, end in regions:
+        reached, reason, damages = find_end(start, limit=end)
+        yield from damages
+        if reached < end:
+            yield damage_of(queue, reached, end, reason or "no record")
+
+
+def _lower_marks(progress: Progress, offset: int) -> None:
+    """Let the structures get everything from `offset` on again: they may lack some of it."""
+    for name, mark in progress.followers.items():
+        lower = Mark(min(mark.written, offset), min(mark.synced, offset))
+        progress.followers[name] = lower
+
+
+def _ends_in_foreign_record(queue: MappedFileQueue, end: int) -> bool:
+    """Whether a sound record of another place stands behind the log's end in its file."""
+    file = queue.find(end)
+    return file is not None and holds_foreign_record(file, end - file.file_from_offset)
 
 
 def _keep_tail(queue: MappedFileQueue, end: int, quarantine: Quarantine) -> None:

@@ -18,6 +18,7 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.whole import check_store
 from rocketcompat.commitlog import ending as log_end
 from rocketcompat.files.progress import ProgressFile
+from rocketcompat.formats import MESSAGE_PREFIX
 from rocketcompat.inspect import directory
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import has_queue_unit
@@ -139,7 +140,9 @@ def test_queue_offsets_go_on_after_a_kill(bench: Bench) -> None:
         assert store.put_message(Message("T1", b"998")).queue_offset == 12
 
 
-def test_a_clean_opening_reads_no_record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_opening_reads_no_record_but_the_first_bytes_of_each_file(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with bench.open():
         bench.put(30)
     read: list[str] = []
@@ -153,7 +156,8 @@ def test_a_clean_opening_reads_no_record(bench: Bench, monkeypatch: pytest.Monke
     monkeypatch.setattr(file_type, "pread", counted)
     with bench.open() as store:
         assert store.recovered.clean
-    assert [what for what in read if "commitlog" in what] == [f"{log_file(5)} 8"]
+    heads = [f"{log_file(n)} {MESSAGE_PREFIX.size}" for n in range(6)]
+    assert [what for what in read if "commitlog" in what] == [*heads, f"{log_file(5)} 8"]
     assert [what for what in read if "consumequeue" in what] == []
 
 
@@ -478,10 +482,8 @@ def test_what_is_cut_after_a_clean_close_is_kept(bench: Bench) -> None:
         while store.max_physical_offset < 3000 or store.max_physical_offset % 1000 > 300:
             bench.put(1)
         end = store.max_physical_offset
-    other, last = log_file(1), log_file(end // 1000)
-    whole, short = bench.vfs.read_file(other), bench.vfs.read_file(last)
-    bench.overwrite(other, 0, short)
-    bench.overwrite(last, 0, whole)
+    last, whole = log_file(end // 1000), bench.vfs.read_file(log_file(1))
+    bench.overwrite(last, end % 1000, whole[end % 1000 :])
     with bench.open() as store:
         assert store.recovered.quarantine is not None
         kept = f"{store.recovered.quarantine}/commitlog/{last[-20:]}@{end % 1000}"
