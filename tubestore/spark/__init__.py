@@ -7,8 +7,8 @@
 
 **A `where` is not pushed down.** Everything that the options do not exclude is read, and filtered
 afterwards: prune with `subscribe`, `partitions`, `startingOffsets`, `startingTimestamp`,
-`filterItems` and with `columns`; without a column of the data, no data is read. How many bytes
-are planned is said on stderr.
+`filterItems` and with `columns`; without a column of the data, no data is read. The number of
+planned bytes goes to stderr.
 
 | module | what |
 | --- | --- |
@@ -20,7 +20,7 @@ are planned is said on stderr.
 | `lag` | how far a stream is behind |
 | `write_options`, `intake`, `loads` | what a sink does |
 | `source`, `stream`, `triggers`, `sink`, `tasks` | what Spark calls |
-| `java`, `settings`, `laptop` | a session for a laptop; a look at somebody else's |
+| `java`, `settings`, `laptop` | a session for a laptop; checks of a session that exists |
 | `jobs/` | audit, statistics, Parquet, copies |
 | `frames` | DataFrames, their options checked where the caller is |
 

@@ -57,7 +57,7 @@ def _loaded(
 def loaded(
     reader: Any, path: str, known: Any, columns: Sequence[str] | None, texts: Mapping[str, str]
 ) -> DataFrame:
-    """Load from a reader whose format is chosen; `known` is the Arrow schema of that format."""
+    """Load from a reader with a chosen format; `known` is the Arrow schema of that format."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     reader = reader.options(**texts)
@@ -120,7 +120,7 @@ def write_frame(
 
 
 def append(df: DataFrame, format: str, path: str, texts: Mapping[str, str]) -> None:
-    """Append a DataFrame by a format whose options were checked."""
+    """Append a DataFrame by a format with checked options."""
     df.write.format(format).mode("append").options(**texts).save(path)
 
 
@@ -151,7 +151,7 @@ def start(
     checkpoint: str,
     trigger: Mapping[str, Any] | None,
 ) -> StreamingQuery:
-    """Start a query that appends by a format whose options were checked."""
+    """Start a query that appends by a format with checked options."""
     writer = df.writeStream.format(format).options(**texts)
     writer = writer.option("checkpointLocation", checkpoint)
     if trigger:

@@ -38,7 +38,7 @@ def lag_behind(root: str, position: Position, vfs: Vfs | None = None) -> dict[st
 
 
 def position_of(progress: Any, root: str) -> Position:
-    """Return where a query stands, from its `lastProgress` (an object or a dict)."""
+    """Return the position of a query, from its `lastProgress` (an object or a dict)."""
     for source in _get(progress, "sources"):
         offset = _get(source, "endOffset") or _get(source, "startOffset")
         found = json.loads(offset) if isinstance(offset, str) else offset

@@ -19,7 +19,7 @@ from tubestore.spark.source import register
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What `session` sets, unless it is told otherwise.
+#: What `session` sets, unless it is given other values.
 SETTINGS: dict[str, str] = {
     SOCKETS: "true",
     BATCH_BYTES: "1m",
@@ -44,8 +44,8 @@ def session(
 ) -> SparkSession:
     """Return a Spark session on this machine with the sources registered; NoJava without a Java.
 
-    If a session is there already, it is that one, with its settings. With `quiet` what Java and
-    the workers have to say, now and later, is not shown: errors come as exceptions all the same.
+    An existing session is returned with its settings. With `quiet` the output of Java and the
+    workers is not shown, now and later: errors come as exceptions all the same.
     """
     from pyspark.sql import SparkSession
 

@@ -53,7 +53,7 @@ _CHUNK = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a stream stands."""
+    """The position of a stream."""
 
     store: str | None
     #: The next index offset, by `<topic>-<store id>`.
@@ -105,7 +105,8 @@ class ShardNow:
 class MicroBatches:
     """The messages of a store as a stream's batches; lives as long as the query. Not thread-safe.
 
-    `say` is told what was skipped when `failOnDataLoss` is off; `skipped` counts the messages.
+    `say` is called with what was skipped when `failOnDataLoss` is off; `skipped` counts the
+    messages.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class MicroBatches:
         if self._lease is not None:
             self._lease.release()
 
-    # -- where the store stands ----------------------------------------------------------------
+    # -- the ends of the store -----------------------------------------------------------------
 
     def look(self) -> dict[str, ShardNow]:
         """List the shards as they are now."""
@@ -199,7 +200,7 @@ class MicroBatches:
             for backlog in backlogs.values():
                 backlog.index.close()
         ends = {key: backlog.end for key, backlog in backlogs.items()}
-        # A shard whose start is gone stays where it is: planning the batch says what was lost.
+        # A shard with a lost start stays where it is: planning the batch reports what was lost.
         return Position(start.store, {**start.shards, **ends}, start.starts)
 
     def _without_vanished(self, start: Position, there: Mapping[str, ShardNow]) -> Position:
@@ -374,7 +375,7 @@ def _share(
     measure: Callable[[_Backlog], int],
     cut: Callable[[_Backlog, int], None],
 ) -> None:
-    """Cut backlogs so that together they keep the limit; who has least is served first."""
+    """Cut backlogs so that together they keep the limit; the smallest is served first."""
     if not backlogs:
         return
     by_age = sorted(backlogs.values(), key=_Backlog.head_time)

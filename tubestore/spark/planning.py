@@ -1,15 +1,14 @@
 """What a job reads, fixed before it starts: which entries of which shards, cut into splits.
 
-Only names, lengths and some index entries are looked at, never data: a plan of a terabyte takes
-about as long as listing its files. The plan is a snapshot: what a live writer adds later, or has
-half written now, is not in it (decisions.md D9). A job that is being published is in it with all
-its files or with none. What only the root's journal has travels with the plan: its bytes stand
-behind a shard's files as files of their own, since the writer may begin the journal anew at any
-time.
+Only names, lengths and some index entries are read, never data: a plan of a terabyte takes about as
+long as listing its files. The plan is a snapshot: what a live writer adds later, or has half
+written now, is not in it (decisions.md D9). A job that is being published is in it with all its
+files or with none. What only the root's journal has travels with the plan: its bytes are appended
+to a shard's files as files of their own, since the writer may begin the journal anew at any time.
 
 A split is what one task reads, about `maxSplitBytes` of log: a part of a large shard, or many
-small ones, since a task costs some 30 ms however little it does. Each says itself which files
-hold its bytes, so that nobody lists a directory on another machine.
+small ones, since a task costs some 30 ms however little it does. Each names the files that
+hold its bytes, so that no task lists a directory on another machine.
 
 Nothing here imports Spark.
 """
@@ -51,9 +50,9 @@ from tubestore.store.topic_settings import saved_settings
 log = logging.getLogger(__name__)
 #: What opening the files of a portion costs, in bytes that could be read in that time.
 PORTION_COST = 128 << 10
-#: How many of the last entries are looked at for the end of what is whole.
+#: How many of the last entries are examined for the end of what is whole.
 _TAIL_ENTRIES = 8192
-#: How many entries at either end of a portion say which data files it needs: a damaged one
+#: How many entries at either end of a portion determine its data files: a damaged one
 #: among them points anywhere.
 _EDGE_ENTRIES = 16
 
@@ -92,7 +91,7 @@ class Split:
     portions: tuple[Portion, ...]
 
     def identity(self) -> str:
-        """Say which messages these are: the same however far the shards have grown since."""
+        """Describe these messages: the same text however far the shards have grown since."""
         return repr(
             [(p.shard.directory, p.start, p.end, p.limits, p.others) for p in self.portions]
         )
@@ -116,7 +115,7 @@ class Plan:
     splits: tuple[Split, ...]
 
     def describe(self) -> str:
-        """Say what is going to be read."""
+        """Describe what is going to be read."""
         rows, size = sum(s.rows for s in self.splits), sum(s.bytes for s in self.splits)
         return (
             f"{self.root}: planned {len(self.splits)} splits, at most {rows:,} messages and "
@@ -125,7 +124,7 @@ class Plan:
 
 
 def store_uuid(directory: StoreDirectory) -> str | None:
-    """Return what a store calls itself; a directory of TubeMQ's own says nothing."""
+    """Return a store's id; None for a directory of TubeMQ's own."""
     return directory.uuid if directory.read_state(STORE_FILE, parse_identity) else None
 
 
@@ -151,7 +150,7 @@ class ShardIndex:
         return entries_in(raw)
 
     def data_offset(self, file: StoredFile, row: int) -> int:
-        """Return where the record of one entry stands; what is gone counts as the end."""
+        """Return the place of one entry's record; the end if it is gone."""
         entries = self.read(file, row, 1)
         return int(entries["data_offset"][0]) if len(entries) else self.data_end
 
@@ -174,7 +173,7 @@ class ShardIndex:
         """Return the offset behind the last entry that has its data, and that entry if any."""
         # A file that was rolled just now is empty, and the entry in flight is in the one before.
         filled = [file for file in self.shard.index if file.size >= ENTRY_SIZE]
-        if not filled:  # retention leaves one empty file, whose name keeps the end
+        if not filled:  # retention leaves one empty file; its name keeps the end
             return (self.shard.index[-1].start if self.shard.index else 0), b""
         last = filled[-1]
         rows = last.size // ENTRY_SIZE
@@ -185,7 +184,7 @@ class ShardIndex:
         return last.start + ENTRY_SIZE * (rows - count + whole), last_entry
 
     def _first(self, end: int) -> int:
-        """Return the offset of the first entry whose data is still there; `end` without one."""
+        """Return the offset of the first entry with data; `end` without one."""
         for file in self.shard.index:
             rows = file.size // ENTRY_SIZE
             for row in range(0, rows, _TAIL_ENTRIES):
@@ -263,7 +262,7 @@ class ShardIndex:
 def journal_of(vfs: Vfs, root: str, say: Callable[[str], None] | None = None) -> JournalOverlay:
     """Return the journal of a store; DataLoss when it is read and damaged.
 
-    Given `say`, that is called with the sentence instead, and the messages that can be shown are.
+    Given `say`, it is called with the sentence instead, and the sound messages are shown.
     """
 
     def refuse(damage: CorruptRecord) -> None:
@@ -435,7 +434,7 @@ def _is_wanted(shard: ShardFiles, options: ReadOptions) -> bool:
 
 
 def check_files(shard: ShardFiles) -> None:
-    """Raise NotAStore for a shard whose files do not follow each other: rows would be missing."""
+    """Raise NotAStore for a shard with a hole between its files: rows would be missing."""
     for files in (shard.index, shard.data):
         for before, after in pairwise(files):
             if before.end != after.start:

@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Reading:
-    """How splits are read: goes to every task, and knows no split."""
+    """How splits are read; sent to every task, without a split."""
 
     shape: Shape
     #: The columns that come out, in this order.
@@ -46,13 +46,13 @@ class Reading:
 
     @cached_property
     def _known(self) -> Columns:
-        """What the index says of messages."""
+        """The columns that come from the index."""
         names = self.shape.sources_of(self.schema.names)
         return columns_for(tuple(name for name in names if name not in FROM_DATA))
 
     @cached_property
     def _found(self) -> Columns:
-        """What stands in the data."""
+        """The columns that come from the data."""
         names = self.shape.sources_of(self.schema.names)
         found = [name for name in names if name in FROM_DATA]
         if self.filter.items is not None and "filter_item" not in found:
@@ -84,7 +84,7 @@ class Reading:
                 offsets, entries = offsets[rows], rows_at(entries, rows)
             if not len(entries):
                 continue
-            # What the index knows is made for all at once: window by window it costs as much as
+            # The index's columns are made for all at once: window by window they cost as much as
             # the data.
             known, _ = decode(shard.topic, shard.store_id, offsets, entries, None, self._known)
             columns = self._arranged(known)
@@ -124,7 +124,7 @@ class Reading:
     def _joined(
         self, columns: Mapping[str, pa.Array], window: Window, found: pa.RecordBatch
     ) -> pa.RecordBatch:
-        """Put the columns of a window beside what the index says of it."""
+        """Join the data columns of a window with those of the index."""
         first, count = window.first, window.end - window.first
         arrays = []
         for field in self.schema:

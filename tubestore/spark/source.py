@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session; says, once, which of its settings cost something."""
+    """Register the format in a session; print once which of its settings cost something."""
     spark.dataSource.register(TubeStoreSource)
     check_settings(spark)
 
@@ -63,7 +63,7 @@ class TubeStoreSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns; at this point bad options and bad stores are refused."""
         with plain_errors():
-            options = ReadOptions.parse(self.options, stream=None)  # Spark does not say which
+            options = ReadOptions.parse(self.options, stream=None)  # Spark does not pass which
             choose_shards(OsVfs(), options)
             return from_arrow_schema(SHAPES[options.shape].schema)
 

@@ -1,4 +1,4 @@
-"""The stream source of a tube store: its positions as they stand in a checkpoint, and its lease."""
+"""The stream source of a tube store: its positions as a checkpoint has them, and its lease."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Jobs over whole stores: each is planned on the driver, worked on a split a task, and finished.
 
 Payload stays in the tasks: what comes back to the driver is a small row a split. So a job with
-an id can be taken up again: splits whose rows are in its journal are not worked on a second time.
+an id can be taken up again: splits with rows in its journal are not worked on a second time.
 
 | module | what |
 | --- | --- |

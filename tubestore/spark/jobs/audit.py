@@ -1,7 +1,7 @@
 """Audit: every entry against its record, every checksum, every byte of data accounted for.
 
-What `tubestore check` does in one process, in parallel, for a store of any size; and what it
-cannot see is the same: the sender's address, the message id and the flag stand in no other place.
+The checks of `tubestore check`, in parallel, for a store of any size, with the same limits: the
+sender's address, the message id and the flag are stored once and cannot be compared.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AuditJob:
     name: str = "audit"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
+        """Return the arguments that identify this job."""
         return {"root": self.root, "check_crc": self.check_crc}
 
     def work(self, number: int, split: Split) -> Row:
@@ -138,7 +138,7 @@ class _Findings:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """What an audit found: how much was looked at, and findings as rows."""
+    """The result of an audit: how much was examined, and findings as rows."""
 
     rows: int
     bytes: int
@@ -171,7 +171,7 @@ def audit(
 
 
 def _between(made: Plan, rows: list[Row]) -> Iterator[Row]:
-    """Look at the borders of portions, and at the end of each shard's data."""
+    """Check the borders of portions, and the end of each shard's data."""
     files = {
         (p.shard.topic, p.shard.store_id): p.shard.data for s in made.splits for p in s.portions
     }

@@ -4,9 +4,9 @@ Records are verified and copied as they lie: message ids, sender's addresses, fl
 offsets are new, since they count bytes of the index. Damaged messages end the job, unless they
 are left out on purpose; they are counted.
 
-Where a split's rows will stand in the other store follows from the index alone: behind what is
-there, and behind the splits before it. Tasks write the offsets of that place, so that nothing is
-left to do when the job is published. If it comes otherwise (somebody wrote there meanwhile, or
+The place of a split's rows in the other store follows from the index alone: behind the rows that
+are there, and behind the splits before it. Tasks write the offsets of that place, so that nothing
+is left to do when the job is published. If the place differs (another process wrote meanwhile, or
 messages were left out), the files concerned are rewritten then.
 """
 
@@ -67,7 +67,7 @@ _SCHEMA = pa.schema([("topic", pa.string()), ("body", pa.binary()), ("partition"
 
 @dataclass(frozen=True, slots=True)
 class PlacedSplit(Split):
-    """A split, and where its rows are expected to stand in the copy, by topic and store id."""
+    """A split, and the expected place of its rows in the copy, by topic and store id."""
 
     places: Mapping[tuple[str, int], Place]
 
@@ -82,7 +82,7 @@ class CompactJob:
     name: str = "compact"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
+        """Return the arguments that identify this job."""
         return load_arguments(self)
 
     def work(self, number: int, split: PlacedSplit) -> Row:
@@ -190,7 +190,7 @@ def plan_compact(
 def placed_splits(
     splits: Sequence[Split], ends: Mapping[tuple[str, int], Place], wanted: Filter
 ) -> tuple[PlacedSplit, ...]:
-    """Say of each split where its rows will stand, if they go behind `ends` in its order."""
+    """Return the place of each split's rows if all go behind `ends` in order."""
     placed, now = [], dict(ends)
     for split in splits:
         places: dict[tuple[str, int], Place] = {}

@@ -1,8 +1,8 @@
 """Doctor: does every executor see the same store, with the same programs, and may it write there?
 
-Tasks are spread over all executors; each says what it sees, and the driver compares. In a store
-of ours each also makes a file in the staging directory, links and renames it: what publishing
-asks of a shared file system.
+Tasks are spread over all executors; each returns what it sees, and the driver compares. In a
+tubestore each also makes a file in the staging directory, links and renames it: publishing
+needs this of a shared file system.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _SKEW_MAX_MS = 2000
 
 @dataclass(frozen=True)
 class DoctorJob:
-    """Looks at the store from wherever a task runs."""
+    """Describe the store as the machine of a task sees it."""
 
     root: str
     token: str
     name: str = "doctor"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
+        """Return the arguments that identify this job."""
         return {"root": self.root}
 
     def work(self, number: int, split: int) -> Row:
@@ -56,7 +56,7 @@ class DoctorJob:
 
 
 def look(root: str, token: str, name: str) -> Row:
-    """Say what this process sees of the store, and whether it may do what publishing needs."""
+    """Return what this process sees of the store, and whether it may publish there."""
     found: Row = {"host": socket.gethostname(), "process": os.getppid(), "clock_ms": _now_ms()}
     found["python"] = platform.python_version()
     for package in PACKAGES:

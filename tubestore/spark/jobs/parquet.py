@@ -2,10 +2,10 @@
 
     <out>/topic=<topic>/part-<split>-<number>.parquet
 
-The layout is what Hive, Spark and `CONVERT TO DELTA` take: the topic is in the directory's name
-(quoted as in a URL), not in the file. A file has its name when it is whole, and a name says which
-split it is of: a job that is run again writes the same files, and in the order of their names
-they have the messages in the order of their offsets.
+The layout is that of Hive, Spark and `CONVERT TO DELTA`: the topic is in the directory's name
+(quoted as in a URL), not in the file. A file gets its name when it is whole, and the name contains
+the number of its split: a job that is run again writes the same files, and in the order of their
+names they have the messages in the order of their offsets.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ExportJob:
     name: str = "export"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
+        """Return the arguments that identify this job."""
         columns = self.reading.schema.names
         return {"root": self.root, "out": self.out, "columns": columns}
 
@@ -180,12 +180,12 @@ class ImportJob:
 
     job_id: str
     load: Load
-    #: Whose topic is in the directory's name.
+    #: With the topic in the directory's name.
     hive: bool
     name: str = "import"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
+        """Return the arguments that identify this job."""
         return load_arguments(self)
 
     def work(self, number: int, split: ParquetSplit) -> Row:
@@ -228,7 +228,7 @@ def plan_import(
 
 
 def describe_import(source: str, root: str, job_id: str, given: Mapping[str, str]) -> str:
-    """Say what an import would read."""
+    """Describe what an import would read."""
     _, splits = plan_import(source, root, job_id, given)
     return f"{source}: {len({split.path for split in splits})} files in {len(splits)} splits"
 

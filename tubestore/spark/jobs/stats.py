@@ -33,7 +33,7 @@ class StatsJob:
     name: str = "stats"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
+        """Return the arguments that identify this job."""
         return {"root": self.root}
 
     def work(self, number: int, split: Split) -> Row:

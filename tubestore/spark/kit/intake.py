@@ -1,4 +1,4 @@
-"""A DataFrame's columns become those that a store takes: ours, or Kafka's.
+"""Convert a DataFrame's columns, tubestore's or Kafka's, to those that a store takes.
 
 | column | also | type | |
 | --- | --- | --- | --- |
@@ -12,8 +12,8 @@
 | `received_time` | `timestamp` | timestamp | else now |
 | `msg_id` | | bigint | else the store gives one |
 
-`store_id`, `offset`, `key_code` and `state`, which a DataFrame over a store has, are given out
-anew; a row whose state is not ok has no body and is refused.
+`store_id`, `offset`, `key_code` and `state`, which a DataFrame over a store has, are assigned
+anew; a row with a state other than ok has no body and is refused.
 
 Nothing here imports Spark.
 """
@@ -131,7 +131,7 @@ class Intake(TakenColumns):
 
     @property
     def has_partitions(self) -> bool:
-        """Whether the rows say their partition themselves."""
+        """True if the rows have a partition column."""
         return "partition" in self.columns
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:

@@ -98,7 +98,7 @@ def cache_directory(environment: MutableMapping[str, str]) -> Path:
 
 
 def bundled_home(real: Path, cache: Path) -> str:
-    """Return a home for the Java in `real` whose `bin/java` drops what that Java lacks."""
+    """Return a home for the Java in `real`; its `bin/java` drops options that this Java lacks."""
     return str(write_script(cache, "java", _SHIM % (real / "bin" / "java")).parent.parent)
 
 

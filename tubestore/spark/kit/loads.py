@@ -3,7 +3,7 @@
     task        Load.stage(batches)   files below .tubestore/staging, invisible
     driver      Load.publish(staged)  waits for the writer's lock, publishes: all of it or nothing
 
-A job of a name that was published before does nothing, for ever; so a job whose end nobody saw is
+A job with the name of a published one does nothing, for ever; so a job with an unknown end is
 simply run again. A micro-batch is staged again, and compared with what the store has: the same rows
 do nothing, others are an error, and so are those of another query. What an attempt of a task leaves
 that lost against another one is removed with the job's directory, or by the janitor a day later.
@@ -88,7 +88,7 @@ class Load:
         sync: bool = False,
         content: bool = False,
     ) -> list[StagedFile]:
-        """Write rows to files that nobody sees.
+        """Write rows to staged files, which readers do not see.
 
         With `sync` they are on stable storage when this returns: for a job that goes on with
         them after a crash. Else publishing does it, which writes all of them once more anyway.
@@ -128,7 +128,7 @@ class Load:
     ) -> PublishResult:
         """Make the files part of the store, in this order; StoreLocked after the timeout.
 
-        `query`: whose batch it is; JobTaken if the store has another one under this id.
+        `query`: the query of the batch; JobTaken if the store has another one under this id.
         """
         with opened(self.options) as store:
             store.ensure_topics(self.settings)
@@ -144,7 +144,7 @@ class Load:
     def abort(self, job_id: str) -> None:
         """Remove what a job staged, unless it may be published already."""
         vfs = OsVfs()
-        # Spark also aborts a job whose commit failed, maybe behind the point of no return: then
+        # Spark also aborts a job after a failed commit, maybe behind the point of no return: then
         # the next opening of the store brings it to its end.
         with contextlib.suppress(StoreFailed):
             publishing.abort(vfs, self.options.path, job_id)
@@ -152,7 +152,7 @@ class Load:
 
 @contextlib.contextmanager
 def opened(options: WriteOptions) -> Iterator[MessageStoreManager]:
-    """Open the store for writing, waiting for whoever has it open now."""
+    """Open the store for writing; wait while another process has it open."""
     size = options.store.segment_size_bytes
     with waited_for(
         lambda: tubestore.open(options.path, background=False, segment_size_bytes=size),

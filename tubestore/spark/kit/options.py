@@ -221,7 +221,7 @@ TABLE = (
     Option("endingOffsets", ending, LATEST, "`latest`, or offsets; the end is not included."),
 )
 
-#: At most one of each group says what is read.
+#: At most one of each group may be given.
 ALTERNATIVES = (
     ("subscribe", "subscribePattern", "assign"),
     ("assign", "partitions"),
@@ -368,7 +368,7 @@ class ReadOptions(SharedOptions):
 
 
 def markdown(table: Iterable[Option]) -> str:
-    """Return the table of options that stands in the documentation."""
+    """Return the table of options for the documentation."""
     rows = ["| option | default | meaning |", "| --- | --- | --- |"]
     for option in table:
         where = " (streams)" if option.use == "stream" else ""

@@ -1,7 +1,7 @@
-"""Jobs whose tasks stage files, and whose end is one publish: import, copies, conversions.
+"""Jobs of which the tasks stage files and the end is one publish: import, copies, conversions.
 
-What is done of a job stands beside what it staged, in `<root>/.tubestore/staging/<job>/`: a job
-that was killed and is run again with its id stages only what is missing there, from whatever
+The progress of a job is recorded beside its staged files, in `<root>/.tubestore/staging/<job>/`: a
+job that was killed and is run again with its id stages only what is missing there, from whatever
 machine it is submitted. With the publish both are gone, and the id is taken for ever.
 """
 
@@ -53,7 +53,7 @@ class StagesFiles(Protocol):
 
 
 def load_arguments(job: Any) -> dict[str, Any]:
-    """Return what tells a job from another: its id, and what its options read and write."""
+    """Return what identifies a job: its id, and what its options read and write."""
     told = {"read": job.options} if hasattr(job, "options") else {}
     digests = {
         name: digest_of(value) for name, value in (told | {"write": job.load.options}).items()

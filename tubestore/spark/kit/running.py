@@ -1,10 +1,10 @@
 """Run a job: waves of tasks, each task a few splits, and a journal of what is done.
 
 Two waves are under way at a time, so that no core waits for the slowest task of one; the driver
-gets the rows of a wave when it ends, writes them to the journal, and says how far the job is.
-A wave costs 0.1 s and a task 15 ms, in which an audit looks at 60 MB: so waves are of some GiB,
+gets the rows of a wave when it ends, writes them to the journal, and reports the progress.
+A wave costs 0.1 s and a task 15 ms, in which an audit reads 60 MB: so waves are of some GiB,
 and their tasks take several splits, one after the other. The first tasks of a wave take most of
-them and the last ones a split each: nobody waits long for whoever is last, in few tasks.
+them and the last ones a split each, so that the end of a wave is short.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Row = dict[str, Any]
-#: Told (splits done, splits in all).
+#: Called with (splits done, splits in all).
 Told = Callable[[int, int], None]
 
 
 def silent(_done: int, _all: int) -> None:
-    """Tell nobody how far a job is."""
+    """Report no progress."""
 
 
 _ROW_SCHEMA = "split bigint, row string"
@@ -52,7 +52,7 @@ class Job(Protocol):
         """Return what is done: one word."""
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another one of its name; JSON."""
+        """Return what identifies this job among those of its name; JSON."""
 
     def work(self, number: int, split: Any) -> Row:
         """Work on one split, in a task; returns a small row that JSON can hold.
@@ -256,7 +256,7 @@ class _Task:
 
 
 def plain(error: Exception) -> Exception:
-    """Return an error of ours that a task raised as one of ours again; others as they are."""
+    """Return a task's TubeStoreError as such again, any other error as it is."""
     found = re.search(r"(?:tubestore|rocketcompat)[\w.]*\.(\w+): (.*)", str(error))
     if found is None:
         return error

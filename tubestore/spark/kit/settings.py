@@ -1,4 +1,4 @@
-"""A look at a session that somebody else made: what could be better there, and what it costs.
+"""Check the settings of an existing session: what could be better there, and what it costs.
 
 Nothing here imports Spark.
 """

@@ -1,4 +1,4 @@
-"""The columns that a DataFrame has: ours, or Kafka's, and where each one comes from.
+"""The columns of a DataFrame, tubestore's or Kafka's, and the source of each.
 
 The types are Arrow's as Spark takes them: a body is `binary` (Spark refuses `large_binary`), a
 time is in µs. Everything is nullable, as it is in a schema that a user writes down.
@@ -38,7 +38,7 @@ class Shape:
         return [name for name in dict.fromkeys(found) if name is not None]
 
     def chosen(self, wanted: pa.Schema) -> pa.Schema:
-        """Check the schema that a user asked for: names and types of ours, in any order."""
+        """Check the schema that a user asked for: names and types of this shape, in any order."""
         for field in wanted:
             if field.name not in self.schema.names:
                 known = ", ".join(self.schema.names)

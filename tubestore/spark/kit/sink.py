@@ -3,7 +3,7 @@
 | method | process |
 | --- | --- |
 | `__init__` | once a job on the driver's machine; the object goes to the tasks and to `commit` |
-| `write` | a task: stages files that nobody sees |
+| `write` | a task: stages files, which readers do not see |
 | `commit` | the driver's machine, when all tasks are done: publishes all of them, in one step |
 | `abort` | the driver's machine, when a task failed, or `commit` did |
 """
@@ -55,13 +55,13 @@ class AnyLoad(Protocol):
         *,
         content: bool = False,
     ) -> list[Any]:
-        """Write rows to files that nobody sees; returns their descriptions.
+        """Write rows to staged files; return their descriptions.
 
-        `content`: with what tells their rows from others.
+        `content`: with a digest that identifies their rows.
         """
 
     def publish(self, job_id: str, staged: list[Any], query: str | None = None) -> Replayable:
-        """Make them part of the store, in this order; `query`: whose batch they are."""
+        """Make them part of the store, in this order; `query`: the query of the batch."""
 
     def abort(self, job_id: str) -> None:
         """Remove what a job staged, unless it may be published already."""
@@ -73,7 +73,7 @@ class Staged(WriterCommitMessage):
 
     job_id: str
     files: list[Any]
-    #: Whose batch it is, as Spark names the query: by its checkpoint.
+    #: The query of the batch, as Spark names it: by its checkpoint.
     query: str | None = None
 
 

@@ -52,10 +52,10 @@ class SplitReader(DataSourceReader):
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Let the user see the sentence of an error of ours, and not the way through Spark to it.
+    """Show the user the sentence of a TubeStoreError without its way through Spark.
 
-    This process ends with the error, so the variable that PySpark looks at stays set. Whatever
-    Spark asks comes through here first: the processes that plan are settled, too.
+    This process ends with the error, so the variable that PySpark looks at stays set. All calls
+    of Spark come through here first: the processes that plan are settled, too.
     """
     settle()
     try:
@@ -66,5 +66,5 @@ def plain_errors() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Tell something from a process that Spark runs: its stderr is the driver's."""
+    """Print a line from a process that Spark runs: its stderr is the driver's."""
     print(f"tubestore: {text}", file=sys.stderr)

@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 class Batches(Protocol):
-    """What the next batches of a stream have; positions as they stand in a checkpoint."""
+    """The next batches of a stream; positions as a checkpoint has them."""
 
     def initial(self) -> Json:
         """Return where a new query starts."""
@@ -83,7 +83,7 @@ class TriggeredReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the batch that begins at `start`."""
         rows = size = None
         if not isinstance(limit, ReadAllAvailable):
-            # Spark knows one limit; both of ours hold.
+            # Spark has one limit; both of this option's hold.
             rows, size = self.options.max_rows_per_trigger, self.options.max_bytes_per_trigger
         with plain_errors():
             return self._batches.latest(start, rows, size)

@@ -19,7 +19,7 @@ def settle() -> None:
 
     PySpark has it collect everything when a task or a question has ended, and the worker's next
     one waits for that: 40 to 120 ms with Arrow and NumPy in memory, more than many tasks take.
-    What is there at the first call is not looked at any more; what tasks leave is collected as
+    What exists at the first call is not examined any more; what tasks leave is collected as
     before.
     """
     global _settled

@@ -38,7 +38,7 @@ def _topic(value: str) -> str:
         raise ValueError(error.reason) from None
 
 
-#: What every sink knows.
+#: Options of every sink.
 SHARED = (
     Option("path", text, None, "Directory of the store, the same on every node."),
     Option("jobId", _job, None, "Names a batch's job: one that is there already does nothing."),
