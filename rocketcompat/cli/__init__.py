@@ -1,8 +1,9 @@
 """`rocketcompat`: look into a RocketMQ store whose broker is down (contract: decisions.md D16).
 
-A command reads a directory as it lies, whether it was closed, has crashed or is being written,
-and changes no byte unless its name says so: `recover`, `rebuild` and `import`, and `repair` and
-`clean` with `--apply`. numpy and pyarrow are loaded inside the commands, so that `--help` is quick.
+A command reads a directory as it lies, whether it was closed, has crashed or is being written, and
+changes no byte, except for those whose purpose it is: `recover`, `rebuild` and `import`, and
+`repair` and `clean` with `--apply`. numpy and pyarrow are loaded inside the commands, so that
+`--help` is quick.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def clean(
         bool, typer.Option("--manual", help="As if asked by hand: at any hour, expired files only.")
     ] = False,
 ) -> None:
-    """Say of each file of the log whether it may be deleted. When, and why not.
+    """List the files of the log: whether each may be deleted, when, and why not.
 
     The rules are the broker's: --option fileReservedTime=72, deleteWhen=04,
     diskMaxUsedSpaceRatio=75 and the others, or --conf. Queues and index follow the log.

@@ -93,7 +93,7 @@ def cq(
 ) -> None:
     """List the ConsumeQueue units. Missing ones from the log, surplus ones with a state.
 
-    A unit of a queue of inner batches says with `messages` how many its record holds.
+    `messages` of a unit of a queue of inner batches is how many its record holds.
     """
     directory = given.directory()
     from itertools import chain

@@ -120,7 +120,7 @@ def info(
         bool, typer.Option("--prometheus", help="In Prometheus' text format.")
     ] = False,
 ) -> None:
-    """Say what the store is: state, sizes, files, queues.
+    """Describe the store: state, sizes, files, queues.
 
     And what its queues span in offsets and time. With --topic, --queue and --offset: whether that
     message is still held; exit 1 if it is not.
@@ -195,7 +195,7 @@ def index(
     file: Annotated[str | None, typer.Option("--file", help="Only the file of this name.")] = None,
     start: Annotated[int, typer.Option("--from", min=1, help="First item of each file.")] = 1,
 ) -> None:
-    """List the index files, or their items. With the chains they stand in."""
+    """List the index files, or their items with their chains."""
     directory = given.directory()
     from rocketcompat.inspect.derived import index_rows, item_rows
 

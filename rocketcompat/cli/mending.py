@@ -111,7 +111,7 @@ def repair(
     ] = False,
     quarantine: QuarantineOption = None,
 ) -> None:
-    """Mend a store so that brokers open it without a loss. Without --apply only say how.
+    """Mend a store so that brokers open it without a loss. Without --apply only print how.
 
     What is replaced or removed goes into quarantine first. Refused while a broker holds the
     store. A dry run with something to do leaves with 1.

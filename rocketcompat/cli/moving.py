@@ -54,14 +54,14 @@ class TargetName(enum.StrEnum):
 
 
 def _format_of(path: str) -> Any:
-    """Return the format of a file: as its name says."""
+    """Return the format of a file, by its name."""
     found = _SUFFIXES.get(Path(path).suffix)
     if found is None:
         raise UsageMistake(f"{path}: its name ends in none of {', '.join(_SUFFIXES)}")
     return found
 
 
-#: Options that say where a source's log is.
+#: Options for the place of a source's log.
 _LOG_PATHS = ("storePathCommitLog", "readOnlyCommitLogStorePaths", "multiPathSplitter")
 
 

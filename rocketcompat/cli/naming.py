@@ -1,4 +1,4 @@
-"""Names that options give: what is not in the store is said, with what there is."""
+"""Check the names that options give: a missing one is an error that lists what there is."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ MESSAGE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the shared arguments of a command say."""
+    """The values of a command's shared arguments."""
 
     root: str
     output: Output
@@ -111,7 +111,7 @@ LongFormat = Annotated[Format, typer.Option("--format", help="How to print the d
 def store_command(
     *, limit: bool = True, format_option: Any = FormatOption
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function whose first parameter is `Given`.
+    """Make a command of a function with `Given` as its first parameter.
 
     Without `limit` there is no --limit; `format_option` may leave `-f` to the command.
     """

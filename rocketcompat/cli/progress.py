@@ -1,4 +1,4 @@
-"""A bar on stderr while something long runs; nothing where nobody looks."""
+"""A bar on stderr while something long runs, if stderr is a terminal."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Decompress = Annotated[
 
 
 def selection_of(*, begin: str | None, until: str | None, **conditions: Any) -> Selection:
-    """Return what the options say, with the times as they were given."""
+    """Return the values of the options, with the times as they were given."""
     from rocketcompat.inspect.selection import Selection
 
     return Selection(begin=parse_bound(begin), until=parse_bound(until), **conditions)

@@ -6,7 +6,7 @@
     df = read(session(), "store", subscribe="orders", tags="paid || sent")
     write(df, "another", job_id="load-7")
 
-As `tubestore.spark`, whose page says what is promised. **A `where` is not pushed down**: the log
+As `tubestore.spark`; its page has what is promised. **A `where` is not pushed down**: the log
 is one sequence, and reading one topic reads all of it, from `startingTimestamp` on if given.
 
 | module | what |

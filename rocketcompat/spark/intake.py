@@ -12,8 +12,8 @@
 | `born_host`, `store_host` | | string | `address:port` |
 | `flag`, `sys_flag`, `reconsume_times`, `prepared_transaction_offset` | | int, bigint | |
 
-Offsets, sizes and times of the store, which a DataFrame over a store has, are given out anew; a row
-whose `state` is not ok is refused. A message that a store has put aside or delivered (it has
+Offsets, sizes and times of the store, which a DataFrame over a store has, are assigned anew; a row
+with a `state` other than ok is refused. A message that a store has put aside or delivered (it has
 REAL_TOPIC among its properties) is not delayed once more.
 
 Nothing here imports Spark.

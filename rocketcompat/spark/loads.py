@@ -1,6 +1,6 @@
 """A load into a log: rows staged by tasks, and published by one process in one step.
 
-As `tubestore.spark.kit.loads`, whose promises hold.
+As `tubestore.spark.kit.loads`, with the same promises.
 
 Nothing here imports Spark.
 """
@@ -67,7 +67,7 @@ class RocketLoad:
         *,
         content: bool = False,
     ) -> list[StagedPiece]:
-        """Write rows to files that nobody sees; they are synced when this returns."""
+        """Write rows to staged files; they are synced when this returns."""
         assert self.intake is not None
         rows = 0
         with self.writer(job_id, attempt) as writer:
@@ -82,7 +82,7 @@ class RocketLoad:
     ) -> LogPublishResult:
         """Make the pieces part of the log, in this order; StoreLocked after the timeout.
 
-        `query`: whose batch it is; JobTaken if the store has another one under this id.
+        `query`: the query of the batch; JobTaken if the store has another one under this id.
         Queues and index have them, synced, when this returns: a real broker may open the store.
         """
         open_store = partial(rocketcompat.open, self.path, "w", self.config, background=False)

@@ -31,7 +31,7 @@ VERSION = 1
 class LogBatches:
     """The log of a store as a stream's batches; lives as long as the query. Not thread-safe.
 
-    `say` is told what was skipped when `failOnDataLoss` is off; `skipped` counts its bytes.
+    `say` is called with what was skipped when `failOnDataLoss` is off; `skipped` counts its bytes.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class LogBatches:
             lost += f"; what is kept begins at {kept}"
         if self.options.fail_on_data_loss:
             raise DataLoss(f"{lost} (failOnDataLoss=false goes on there)")
-        if begin > self._skipped_to:  # said once, though a batch is planned after it was cut
+        if begin > self._skipped_to:  # reported once, though a batch is planned after it was cut
             self.skipped += begin - max(offset, self._skipped_to)
             self._skipped_to = begin
             self._say(f"{lost}; skipped, {self.skipped} bytes in all")

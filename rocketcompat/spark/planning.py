@@ -2,7 +2,7 @@
 
 A split names physical offsets [start, end). Its start is the start of a file, or a record inside a
 large one that was searched for there. Only the last file is followed to its end, since its length
-says nothing (files are pre-sized): what a live broker adds later, or has half written now, is not
+is no evidence (files are pre-sized): what a live broker adds later, or has half written now, is not
 in a plan.
 
 Nothing here imports Spark.
@@ -45,7 +45,7 @@ class LogPlan:
     sizes: dict[str, int]
 
     def describe(self) -> str:
-        """Say what is going to be read."""
+        """Describe what is going to be read."""
         size = sum(split.bytes for split in self.splits)
         return f"{self.root}: planned {len(self.splits)} splits, {size:,} bytes of CommitLog"
 
@@ -62,7 +62,7 @@ def plan(options: RocketOptions, vfs: Vfs | None = None) -> LogPlan:
 
 
 def check_topics(directory: StoreDirectory, options: RocketOptions) -> None:
-    """Raise UnknownTopic for a topic that no queue of the store knows, if it has queues at all."""
+    """Raise UnknownTopic for a topic without a queue in the store, if it has queues at all."""
     known = {topic for topic, _ in directory.queue_names()}
     for topic in options.topics or ():
         if known and topic not in known:

@@ -27,7 +27,7 @@ from tubestore.spark.kit.shapes import Shape
 
 @dataclass(frozen=True)
 class LogReading:
-    """How splits are read: goes to every task, and knows no split."""
+    """How splits are read; sent to every task, without a split."""
 
     shape: Shape
     #: The columns that come out, in this order.
@@ -38,8 +38,8 @@ class LogReading:
     def batches(self, split: LogSplit, vfs: Vfs | None = None) -> Iterator[pa.RecordBatch]:
         """Read a split in the order of the log.
 
-        CorruptRecord at damage if `failOnCorrupt`, else a row whose state says so; DataLoss if
-        a file is no longer there.
+        CorruptRecord at damage if `failOnCorrupt`, else a row with the state of the damage;
+        DataLoss if a file is no longer there.
         """
         directory = StoreDirectory(self.options.path, self.sizes, vfs)
         names = self.shape.sources_of(self.schema.names)
@@ -79,7 +79,7 @@ def pieces(
             position = piece.end
     if position >= split.end:
         return
-    # Damage, or checksums are wanted: the careful way, which knows where the log goes on.
+    # Damage, or checksums are wanted: the careful way, which finds where the log goes on.
     for found in directory.scan_log(position, split.end, chained=True):
         yield from _clipped(found, split)
 

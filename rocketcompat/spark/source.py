@@ -1,6 +1,6 @@
 """The data source `rocketmq`: a RocketMQ store, its CommitLog, as a DataFrame.
 
-As `tubestore.spark.source`, which says what runs where, and why nothing is pushed down.
+As `tubestore.spark.source`, which describes what runs where, and why nothing is pushed down.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session; says, once, which of its settings cost something."""
+    """Register the format in a session; print once which of its settings cost something."""
     spark.dataSource.register(RocketMqSource)
     check_settings(spark)
 

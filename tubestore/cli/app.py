@@ -240,8 +240,8 @@ def dump(
 ) -> None:
     """Show every message of a directory, also of a damaged one.
 
-    It may have crashed, or not open at all: an unreadable entry is a row whose state is not ok.
-    Nothing is changed, no lock is taken.
+    It may have crashed, or not open at all: an unreadable entry is a row with a state other than
+    ok. Nothing is changed, no lock is taken.
     """
     from tubestore.cli import inspect
 
@@ -331,7 +331,7 @@ def repair(
 def recover(root: RootArgument, format: FormatOption = Format.TEXT, out: OutOption = None) -> None:
     """Open all shards for writing, as after a crash.
 
-    Says what that mended, a row a shard. Finishes a job that is half published. Afterwards a real
+    Prints what that mended, a row a shard. Finishes a job that is half published. Afterwards a real
     broker may open the directory.
     """
     from tubestore.cli import publish
@@ -366,7 +366,7 @@ def publish(
     """Load files in one atomic step.
 
     All of their rows are in the store, or none. The files have the columns of an append, and
-    topic; or tasks have staged them already. The same JOB again changes nothing and says what
+    topic; or tasks have staged them already. The same JOB again changes nothing and prints what
     became of it.
     """
     from tubestore.cli import publish

@@ -185,7 +185,7 @@ def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
 
 
 def has_writer(root: str) -> bool:
-    """Whether a process holds the store's lock, as far as the system tells without taking it."""
+    """Return whether a process holds the store's lock, as far as can be seen without taking it."""
     try:
         status = os.stat(join(root, OWN_DIRECTORY, LOCK_FILE))
         held = Path("/proc/locks").read_text()

@@ -30,11 +30,11 @@ _NUMBER_MAX = 1 << 63
 #: How much of a value an error shows.
 _SHOWN = 60
 
-#: What a JSON line may have; the second set is printed by `read` and `dump` and has no say here.
+#: What a JSON line may have; the second set is printed by `read` and `dump` and ignored here.
 _FIELDS = {"body", "text", "partition", "partition_id", "key", "filter_item", "attributes"}
 _FIELDS |= {"received_time", "received_time_ms"}
 _PASSED_OVER = {"topic", "msg_id", "report_address"}
-#: Of these, what says where a message stood, which a load passes over too.
+#: Of these, the former place of a message, which a load ignores too.
 PLACE_COLUMNS = {"store_id", "offset", "index_offset", "data_offset", "data_size"}
 PLACE_COLUMNS |= {"key_code", "flag", "checksum", "state"}
 _PASSED_OVER |= PLACE_COLUMNS
@@ -114,7 +114,7 @@ def _wait_for(file: BinaryIO) -> None:
     """
     try:
         number = file.fileno()
-    except OSError:  # stands in for a file
+    except OSError:  # takes the place of a file
         return
     while not select.select([number], [], [], _LOOK_SECONDS)[0]:
         pass

@@ -1,4 +1,4 @@
-"""Stores that commands write to: looked at before they are opened, since that makes them ours.
+"""Stores that commands write to: checked before they are opened, since opening adds files.
 
 Opening for writing leaves `.tubestore` in a directory. After a mistake, such as the name of a
 topic that is not there, the directory is as it was.
@@ -34,7 +34,7 @@ def open_or_make(root: str, topic: str) -> tubestore.MessageStoreManager:
 
 
 def note_journal(root: str, topic: str | None = None, store_id: int | None = None) -> None:
-    """Say how many messages a command that shows the files leaves out: those in the journal."""
+    """Print how many messages a command that shows the files leaves out: those in the journal."""
     path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
     if not OsVfs().exists(path):
         return

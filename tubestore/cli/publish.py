@@ -50,7 +50,7 @@ def publish(
     create: bool,
     format: Format,
 ) -> None:
-    """Stage files, or take what was staged, and publish it; says what became of it."""
+    """Stage files, or take what was staged, and publish it; print what became of it."""
     if format not in (Format.TEXT, Format.JSONL):
         raise UsageMistake("publish reports as text or jsonl")
     if bool(files) == bool(staged):
@@ -65,7 +65,7 @@ def publish(
         try:
             result = store.publish(job_id, found, create_topics=create)
         except (InvalidMessage, UnknownTopic):
-            if files:  # nobody else has staged for it
+            if files:  # no other process has staged for it
                 store.abort(job_id)
             raise
     row = {

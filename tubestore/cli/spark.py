@@ -143,9 +143,9 @@ def compact(
 @app.command()
 @job_command(options=False, job=False)
 def doctor(given: JobRun, root: RootArgument) -> None:
-    """Look at a store from every executor. Same files, same versions, and may it write there?
+    """Examine a store from every executor. Same files, same versions, and may it write there?
 
-    A row an executor; what is wrong is said on stderr, and the exit code is 1.
+    A row an executor; what is wrong is printed on stderr, and the exit code is 1.
     """
     from tubestore.spark.jobs import doctor as job
 

@@ -47,7 +47,7 @@ def append(
     progress: bool,
     format: Format,
 ) -> None:
-    """Append files one after the other and say how much that was."""
+    """Append files one after the other and print how much that was."""
     if format not in (Format.TEXT, Format.JSONL):
         raise UsageMistake("append reports as text or jsonl")
     if partitions is None and not OsVfs().exists(root):
@@ -109,7 +109,7 @@ def _append_block(
 
 
 def _explain(error: Exception, block: Block, taken: int) -> None:
-    """Say where in the input it was, and that what came before is in the store."""
+    """Name the place in the input, and that what came before is in the store."""
     where = f"{block.name}, lines {block.first_line} to {block.first_line + block.lines - 1}"
     text = f"{error} ({where}; {taken} messages before these were appended)"
     if isinstance(error, UsageMistake | ValueError):
@@ -119,7 +119,7 @@ def _explain(error: Exception, block: Block, taken: int) -> None:
 
 @contextlib.contextmanager
 def _progress(wanted: bool, files: Sequence[str]) -> Iterator[Any]:
-    """Show a bar on stderr if that is a terminal; yields what is told of bytes that are done."""
+    """Show a bar on stderr if that is a terminal; yield a callable for the bytes that are done."""
     import sys
 
     if not wanted or not sys.stderr.isatty():

@@ -23,7 +23,7 @@ def main(root: str) -> None:
             level = "fsync" if number % 100 == 0 else "page_cache"
             result = store.put_message(message, durability=level)  # type: ignore[arg-type]
             places = f"{result.physical_offset} {message.queue_id} {result.queue_offset}"
-            # One write a line: what stands in the pipe was acknowledged before the kill.
+            # One write a line: each line in the pipe was acknowledged before the kill.
             sys.stdout.write(f"{number} {places}\n")
             sys.stdout.flush()
             number += 1

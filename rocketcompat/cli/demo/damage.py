@@ -77,7 +77,7 @@ def _harm(root: Path) -> None:
 
 
 def _marked(directory: StoreDirectory) -> int:
-    """Count the records that stand in for lost ones."""
+    """Count the records that take the place of lost ones."""
     count = 0
     for piece in directory.scan_log():
         if not isinstance(piece, Region):

@@ -2,9 +2,9 @@
 
 1. A task a split of the log verifies every record of it, and writes a part (`log_parts.py`).
 2. A task a group of queues, and one an index file, compares these with the parts.
-3. The driver looks at names and lengths of files, the checkpoint, the broker's own files, jobs.
+3. The driver checks names and lengths of files, the checkpoint, the broker's own files, jobs.
 
-The parts stand in `<root>/.tubestore/spark-audit/<job>/` meanwhile, where every node sees them;
+The parts are in `<root>/.tubestore/spark-audit/<job>/` meanwhile, where every node sees them;
 nothing else is written, and a broker may be at work. Shards beside the log are a tube root of
 their own: `tubestore spark audit STORE/tube`.
 """

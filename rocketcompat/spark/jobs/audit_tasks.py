@@ -1,6 +1,6 @@
-"""Tasks of an audit: queues and index files against what the parts of the log say.
+"""Tasks of an audit: queues and index files against the parts of the log.
 
-What they find, and how they say it, is what `rocketcompat check` does: the same functions look.
+The findings are those of `rocketcompat check`: the same functions make them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AuditJob:
     name: str = "audit: compare"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
+        """Return the arguments that identify this job."""
         return {"root": self.root, "options": digest_of(self)}
 
     def work(self, number: int, split: QueueSplit | IndexFileSplit) -> Row:
@@ -70,7 +70,7 @@ class AuditJob:
         return {"split": number, **self._of_index(directory, split, self.geometry)}
 
     def holds(self, _row: Row) -> bool:
-        """What was found stands in the row itself."""
+        """The findings are in the row itself."""
         return True
 
     def _of_queues(self, directory: StoreDirectory, split: QueueSplit) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from tubestore.segments.shard_bytes import ShardBytes
 from tubestore.spark.planning import Portion, ShardIndex, Split
 
 _ID = np.dtype(">i8")
-#: Messages that are looked at for each split that is made, about.
+#: Messages that are sampled for each split, about.
 _SAMPLES = 16
 
 

@@ -2,12 +2,12 @@
 
     <work>/parts/<number>-<random>/units.rows   a row a queue unit, by queue, then as in the log
                                    items.rows   a row a key to be indexed, as in the log
-                                   runs.json    which units are whose, in stretches of the split
+                                   runs.json    the units of each queue, in stretches of the split
 
 A row of a queue has what a unit of either kind is made of, and its extension. A part is some
-sixty bytes a message; whoever builds a queue or an index file from it reads only the rows that
-are its own. It is not synced, since a task would wait for the disk for a fifth of its time: a run
-that takes up what another has left looks at the digest first.
+sixty bytes a message; a task that builds a queue or an index file from it reads only the rows of
+that file. It is not synced, since a task would wait for the disk for a fifth of its time: a run
+that takes up another run's files compares the digest first.
 
 A stretch ends at a region that holds no records: from then on, missing queue offsets are given
 units that point to that region. Before the first one it is the last region of earlier splits.
@@ -77,7 +77,7 @@ class Run:
 
     @property
     def queue(self) -> Queue:
-        """Whose they are."""
+        """Return the queue that they belong to."""
         return self.kind, self.topic, self.queue_id
 
 
@@ -85,7 +85,7 @@ class Run:
 class PartSummary:
     """What the driver has to know of a part."""
 
-    #: Behind the last record, or what stands for one.
+    #: Behind the last record, or its placeholder.
     end: int
     records: int = 0
     items: int = 0
@@ -255,7 +255,7 @@ def items_in(path: str) -> Array:
 
 
 def _mapped(path: str, kind: np.dtype[Any]) -> Array:
-    """Map rows that stand one behind the other, with no head to be parsed."""
+    """Map adjacent rows that have no head to be parsed."""
     return np.memmap(path, kind, "r") if os.path.getsize(path) else np.empty(0, kind)
 
 

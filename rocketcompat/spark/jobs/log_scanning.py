@@ -62,7 +62,7 @@ class WaveJob(Job, Protocol):
     """A job of which some splits may have been worked on by a run that was killed."""
 
     def holds(self, row: Row) -> bool:
-        """Whether what a row tells of is still there, whole."""
+        """True if the part that a row names is still there, whole."""
 
 
 def run_wave(
@@ -75,7 +75,7 @@ def run_wave(
 
 @dataclass(slots=True)
 class ScannedLog:
-    """The log as its parts say it is, in order."""
+    """The log as its parts describe it, in order."""
 
     end: int
     records: int = 0
@@ -88,7 +88,7 @@ class ScannedLog:
 
 
 def joined(start: int, rows: Sequence[Row]) -> ScannedLog:
-    """Put what the tasks saw together; what stands behind the log's end does not count."""
+    """Join what the tasks saw; what is behind the log's end does not count."""
     log = ScannedLog(start)
     last: Region | None = None
     for row in rows:

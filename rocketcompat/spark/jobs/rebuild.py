@@ -6,9 +6,9 @@
 3. The driver, which holds the store's lock all the time, puts what was built in the place of what
    was there: `rocketcompat.repair.rebuild.install`, as the rebuild in one process does.
 
-Everything up to 3 stands in `<root>/.tubestore/spark-rebuild/<job>/`, with the journals of both
+Everything up to 3 is in `<root>/.tubestore/spark-rebuild/<job>/`, with the journals of both
 waves: a job that was killed and is run again with its id does what is missing. A task writes into
-a directory of its own, so one that runs twice disturbs nobody.
+a directory of its own, so one that runs twice does no harm.
 
 Index files are named by the store time of their first item (a broker's are named by the time at
 which it made them), so a job that is taken up again gives them the same names.
@@ -99,7 +99,7 @@ class Rebuild(LogScan):
         )
 
     def describe(self) -> str:
-        """Say what would be read and built."""
+        """Describe what would be read and built."""
         return f"{self.log.describe()}; builds {' and '.join(self.structures)}"
 
 
@@ -116,7 +116,7 @@ def plan_rebuild(
     wanted = structures_to_build(directory, structures, STRUCTURES)
     directory.check_changeable()
     given = RocketOptions.parse({"path": directory.root, "maxSplitBytes": str(max_split_bytes)})
-    # Up to the end of the files: whoever reads the last records finds the log's.
+    # Up to the end of the files: the task that reads the last records finds the log's.
     made = plan_range(directory, given, directory.log.min_offset, directory.log.max_offset)
     work = directory.path(OWN_DIRECTORY, WORK_DIRECTORY, job_id)
     return Rebuild(directory, work, made, wanted)

@@ -1,7 +1,7 @@
 """Tasks that build queues and index in Spark: parts of the log, and what is made of them.
 
-Whatever a task makes stands in a file or a directory of its own, so one that runs twice disturbs
-nobody; its row names it, and the driver takes what the rows name (`rebuilding.py`).
+A task makes a file or a directory of its own, so one that runs twice does no harm; its row names
+it, and the driver takes what the rows name (`rebuild.py`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ScanJob:
     name: str = "rebuild: scan"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
+        """Return the arguments that identify this job."""
         return {"root": self.root, "options": digest_of(self)}
 
     def work(self, number: int, split: ScanSplit) -> Row:
@@ -130,7 +130,7 @@ class BuildJob:
     name: str = "rebuild: build"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
+        """Return the arguments that identify this job."""
         return {"options": digest_of(self)}
 
     def work(self, number: int, split: QueueSplit | IndexSplit) -> Row:

@@ -1,6 +1,6 @@
 """Statistics of a CommitLog from the heads of its records: by topic, queue and hour.
 
-Every record counts, the prepared and the rolled back ones too; bodies are not looked at.
+Every record counts, the prepared and the rolled back ones too; bodies are not read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LogStatsJob:
     name: str = "stats"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
+        """Return the arguments that identify this job."""
         return {"root": self.root}
 
     def work(self, number: int, split: LogSplit) -> Row:

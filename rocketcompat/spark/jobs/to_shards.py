@@ -49,7 +49,7 @@ class ConvertJob:
     name: str = "convert"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return what tells this job from another."""
+        """Return the arguments that identify this job."""
         return load_arguments(self)
 
     def work(self, number: int, split: LogSplit) -> Row:

@@ -16,7 +16,7 @@ def main(root: str) -> None:
         while True:
             level = "fsync" if number % 100 == 0 else "page_cache"
             ack = topic.append(f"message {number}".encode(), durability=level)  # type: ignore[arg-type]
-            # One write a line: what stands in the pipe was acknowledged before the kill.
+            # One write a line: each line in the pipe was acknowledged before the kill.
             sys.stdout.write(f"{number} {ack.partition} {ack.offset}\n")
             sys.stdout.flush()
             number += 1

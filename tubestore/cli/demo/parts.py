@@ -142,7 +142,7 @@ def kill_in_the_middle(module: str, root: Path, acknowledgements: int) -> list[l
 
 
 def prepare(directory: Path) -> None:
-    """Empty a demo directory of ours; anything else in the way is left alone."""
+    """Empty a directory that a demo made; anything else in the way is left alone."""
     if directory.exists():
         known = {"engine", "engine-killed", "stack", "stack-killed", "figures.json"}
         strange = [entry.name for entry in directory.iterdir() if entry.name not in known]

@@ -27,7 +27,7 @@ RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's d
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     """Return the topics of ROOT that begin so; for the shell, so it has to be quick and quiet."""
-    # What stands before an option that waits for its value has not been parsed.
+    # Arguments before an option that waits for its value have not been parsed.
     root = str(context.params.get("root") or next(iter(context.args), ""))
     names = (name for name in _topics_of(root) or () if name.isprintable())
     return sorted(name for name in names if name.startswith(incomplete))
@@ -41,7 +41,7 @@ def check_topic(root: str, topic: str | None) -> None:
 
 
 def _topics_of(root: str) -> set[str] | None:
-    """Return the topics that files and settings tell of; None if they cannot be read."""
+    """Return the topics that files and settings name; None if they cannot be read."""
     try:
         names = {key[0] for name in os.listdir(root) if (key := parse_store_key(name))}
         with contextlib.suppress(FileNotFoundError):  # a broker's directory
@@ -152,7 +152,7 @@ def printing(
 
 
 def say(text: str) -> None:
-    """Tell a person something on stderr; stdout is for data."""
+    """Print a line on stderr; stdout is for data."""
     sys.stdout.flush()
     print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
@@ -160,7 +160,7 @@ def say(text: str) -> None:
 def emit_found(
     rows: Iterator[Row], columns: Sequence[Column], output: Output, nothing: str
 ) -> bool:
-    """Print rows, or tell people that there are none; returns whether there are some."""
+    """Print rows, or a note that there are none; return whether there are some."""
     first = next(rows, None)
     if first is None and output.format is Format.TEXT:
         say(nothing)
@@ -190,8 +190,8 @@ def emit_findings(
 ) -> bool:
     """Print findings; returns whether one of them is neither accepted before nor now.
 
-    With `accept` they are acknowledged, also those that were before; `partly`: a part of the store
-    was looked at, so that what was accepted of the rest stays.
+    With `accept` they are acknowledged, also those that were before; `partly`: only a part of the
+    store was checked, so that what was accepted of the rest stays.
     """
     from tubestore.offline.accepted import AcceptedFindings
 

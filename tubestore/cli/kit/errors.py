@@ -50,7 +50,7 @@ _NAMES_SHOWN = 8
 
 
 class NotThere(Exception):
-    """What an option names is not in the store; its text says so, and what there is."""
+    """What an option names is not in the store; the text lists what there is."""
 
     def __init__(self, what: str, names: Iterable[str]) -> None:
         there = list(names)
@@ -60,7 +60,7 @@ class NotThere(Exception):
 
 
 class Leave(Exception):
-    """End the command with an exit code; the work is done and nothing more is said."""
+    """End the command with an exit code; the work is done and nothing more is printed."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)

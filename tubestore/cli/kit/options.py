@@ -30,9 +30,9 @@ def with_shared(
     make: Callable[[dict[str, Any]], Any],
     first: Iterable[Shared] = (),
 ) -> Callable[..., None]:
-    """Make a command of a function whose first parameter is what `make` makes of shared values.
+    """Make a command of a function with the result of `make(shared values)` as its first parameter.
 
-    `first` stand in front of the function's own parameters, `shared` behind them.
+    `first` go in front of the function's own parameters, `shared` behind them.
     """
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]

@@ -4,7 +4,7 @@ Shared by `tubestore` and `rocketcompat`; the contract is decisions.md D16:
 
 - data on stdout and nothing else there; text unless another format is asked for, never guessed;
 - jsonl is one JSON object a line: integers exact, bytes as base64, times in ms;
-- a listing that was cut says so: one JSON line on stderr with `truncated`, `scanned`, `next`,
+- a listing that was cut ends with one JSON line on stderr with `truncated`, `scanned`, `next`,
   and the same object in the file of `--summary`.
 
 A command declares its columns once (`Column`) and hands rows as dicts to `emit_rows`, or one
@@ -48,7 +48,7 @@ class Format(enum.StrEnum):
 
 
 class Int64(enum.StrEnum):
-    """How 64-bit integers stand in JSON and CSV."""
+    """How 64-bit integers are written in JSON and CSV."""
 
     NUMBER = "number"
     STRING = "string"

@@ -91,7 +91,7 @@ _WHERE: tuple[Shared, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """What the shared options of a job's command say."""
+    """The values of the shared options of a job's command."""
 
     master: str
     memory: str
@@ -108,14 +108,14 @@ class JobRun:
         return pairs(self.option)
 
     def only_said(self, describe: Callable[[], str]) -> None:
-        """Say what would be done and leave, if that is all that is wanted."""
+        """Print what would be done and exit, if `--dry-run` was given."""
         if self.dry:
             print(describe())
             raise Leave(0)
 
     @contextlib.contextmanager
     def running(self, name: str) -> Iterator[tuple[Any, Callable[[int, int], None]]]:
-        """Give a session, and what to tell how many splits are done: a bar, on a terminal."""
+        """Yield a session, and a callable for the number of splits done: a bar, on a terminal."""
         from tubestore.spark import session
         from tubestore.spark.kit.running import silent
 
@@ -124,14 +124,14 @@ class JobRun:
             yield spark, told or silent
 
     def finished(self, done: Any) -> None:
-        """Write a JSON line a split; say what an earlier run had done already."""
+        """Write a JSON line a split; print what an earlier run had done already."""
         if self.rows is not None:
             write_rows(self.rows, done.rows)
         if done.resumed:
             say(f"{done.resumed} of {len(done.rows)} splits were done before")
 
     def published(self, result: Any) -> None:
-        """Say what became of a job that was published."""
+        """Print what became of a job that was published."""
         self.finished(result.done)
         self.print_object(
             {"job_id": result.job_id, "rows": result.rows, "replayed": result.replayed}
@@ -146,7 +146,7 @@ class JobRun:
 def job_command(
     *, options: bool = True, job: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function whose first parameter is `JobRun`.
+    """Make a command of a function with `JobRun` as its first parameter.
 
     Without `options` it takes none of the data source, without `job` it is no job of splits.
     """
