@@ -38,7 +38,7 @@ def clean(
         bool, typer.Option("--manual", help="As if asked by hand: at any hour, expired files only.")
     ] = False,
 ) -> None:
-    """List the files of the log: whether each may be deleted, when, and why not.
+    """List the files of the log, and when or why not each may be deleted.
 
     The rules are the broker's: --option fileReservedTime=72, deleteWhen=04,
     diskMaxUsedSpaceRatio=75 and the others, or --conf. Queues and index follow the log.

@@ -1,4 +1,4 @@
-"""Jobs from tube roots to RocketMQ stores: a tubestore's or TubeMQ's shards as the end of a CommitLog.
+"""Jobs from tube roots to RocketMQ stores: shards become the end of a CommitLog.
 
 A task takes a range of message ids of all shards, makes log records of them in the order of their
 ids and stages those; the driver publishes all of them, in the order of the ranges. Records that
