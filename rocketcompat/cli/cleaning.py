@@ -38,7 +38,7 @@ def clean(
         bool, typer.Option("--manual", help="As if asked by hand: at any hour, expired files only.")
     ] = False,
 ) -> None:
-    """List log files that may be deleted, and why others may not.
+    """List the log files, and which may be deleted. When, and why not.
 
     The rules are the broker's: --option fileReservedTime=72, deleteWhen=04,
     diskMaxUsedSpaceRatio=75 and the others, or --conf. Queues and index follow the log.
