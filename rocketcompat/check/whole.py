@@ -12,13 +12,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
-import tubestore
 from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.check.findings import Finding, finding
-from rocketcompat.check.index import LogKeys, among, check_index
+from rocketcompat.check.index import LogKeys, check_index
 from rocketcompat.check.queues import check_extensions, check_kinds, check_queue
+from rocketcompat.check.shards import ShardComparison, check_tube
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.config_files import config_names, read_config
 from rocketcompat.formats import (
@@ -26,7 +24,6 @@ from rocketcompat.formats import (
     CHECKPOINT_FILE,
     CHECKPOINT_FILE_SIZE,
     CONSUME_QUEUE_DIRECTORY,
-    TUBE_DIRECTORY,
     parse_offset_name,
 )
 from rocketcompat.inspect.batch_queues import BatchQueueViews
@@ -34,11 +31,7 @@ from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.log_units import LogUnits
 from rocketcompat.inspect.scan import ScannedEnd
 from rocketcompat.record.columns import RecordColumns
-from rocketcompat.shards.record import fits
 from rocketcompat.staging.pieces import LogRecords, places_of
-from tubestore.core.kernels import Int64s
-from tubestore.errors import TubeStoreError
-from tubestore.offline.check import check as check_shards
 
 Piece = RecordColumns | Region
 
@@ -57,9 +50,9 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     """Yield all findings, by structure: files, log, queues, index, checkpoint."""
     yield from check_jobs(directory)
     yield from check_files(directory)
-    queues, ids = QueueComparison(directory), ShardIds(directory)
+    queues, shards = QueueComparison(directory), ShardComparison(directory)
     units = LogUnits(directory, ordinary=queues.take)
-    log = LogKeys(directory, telling(directory.scan_log(), units.take, ids.take))
+    log = LogKeys(directory, telling(directory.scan_log(), units.take, shards.take))
     yield from log.findings
     for stray in directory.misplaced:
         if stray.start >= units.log_end:
@@ -73,7 +66,7 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     for of_batches in BatchQueueViews(directory, scanned=units.of_batches()):
         yield from check_queue(directory, of_batches)
     yield from check_index(directory, log)
-    yield from check_tube(directory, ids, log.end)
+    yield from check_tube(directory, shards, log.end)
     yield from check_checkpoint(directory, log.end, log.last_timestamp)
     yield from check_config(directory)
 
@@ -125,77 +118,6 @@ def _check_sizes(directory: StoreDirectory, path: str, file_size: int) -> Iterat
         elif size != file_size:
             message = f"{size} bytes, not {file_size}"
             yield finding(full, min(size, file_size), "size", message, "error")
-
-
-def check_tube(directory: StoreDirectory, ids: ShardIds, end: ScannedEnd) -> Iterator[Finding]:
-    """The shards: sound by themselves, and each with the log's messages, exactly once (D2)."""
-    path = directory.path(TUBE_DIRECTORY)
-    if not directory.vfs.exists(path):
-        return
-    for found in check_shards(path, vfs=directory.vfs, is_written=end.has_moved):
-        yield finding(found.path, found.position, str(found.reason), found.message, found.severity)
-    try:
-        yield from _compare_shards(directory, ids.by_topic(), end)
-    except (TubeStoreError, OSError) as error:
-        what = f"the shards cannot be compared with the log: {error}"
-        yield finding(path, 0, "shards_closed", what, "error")
-
-
-def _compare_shards(
-    directory: StoreDirectory, wanted: dict[str, Int64s], end: ScannedEnd
-) -> Iterator[Finding]:
-    path = directory.path(TUBE_DIRECTORY)
-    with tubestore.open(path, mode="r", vfs=directory.vfs, on_damage="isolate") as store:
-        for name in sorted({*store.topics(), *wanted}):
-            known = name in store.topics()
-            there = np.empty(0, np.int64)
-            if known:
-                table = store.topic(name).scan(columns=["msg_id"]).read_all()
-                there = np.sort(table["msg_id"].fill_null(-1).to_numpy())
-                there = there[~end.is_later(there)]
-            yield from _compare_ids(directory, os.path.join(path, f"{name}-0"), there,
-                                    wanted.get(name, there[:0]))  # fmt: skip
-
-
-def _compare_ids(
-    directory: StoreDirectory, path: str, there: Int64s, wanted: Int64s
-) -> Iterator[Finding]:
-    there = there[there >= directory.log.min_offset]  # shards may be kept for longer
-    twice = np.count_nonzero(there[1:] == there[:-1])
-    surplus = there[~among(there, wanted)]
-    if twice or len(surplus):
-        what = f"{len(surplus)} records that the log does not have, {twice} twice"
-        yield finding(path, 0, "shard_surplus", what, "error")
-    missing = wanted[~among(wanted, there)]
-    if len(missing):
-        last = len(there) == 0 or missing[0] > there[-1]
-        what = f"{len(missing)} records are missing, from offset {int(missing[0])} on"
-        yield finding(path, 0, "shard_missing", what, "warning" if last else "error")
-
-
-class ShardIds:
-    """The physical offsets of the records that have to be in a shard, from a scan of the log.
-
-    None are kept for a store without shards.
-    """
-
-    def __init__(self, directory: StoreDirectory) -> None:
-        self._are_there = directory.vfs.exists(directory.path(TUBE_DIRECTORY))
-        self._parts: dict[str, list[Int64s]] = {}
-
-    def take(self, piece: Piece) -> None:
-        """Take the next piece of the scan."""
-        if isinstance(piece, Region) or not self._are_there:
-            return
-        offsets = piece.starts + piece.base
-        wanted = fits(piece)
-        for code, name in enumerate(piece.topic_names):
-            self._parts.setdefault(name, []).append(offsets[wanted & (piece.topic_codes == code)])
-
-    def by_topic(self) -> dict[str, Int64s]:
-        """Return the offsets, ascending, of each topic that has some."""
-        found = {name: np.concatenate(arrays) for name, arrays in self._parts.items()}
-        return {name: ids for name, ids in found.items() if len(ids)}
 
 
 def check_config(directory: StoreDirectory) -> Iterator[Finding]:

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.check.index import LogKeys, check_index
-from rocketcompat.check.whole import ShardIds, check_checkpoint, check_tube, telling
+from rocketcompat.check.shards import ShardComparison, check_tube
+from rocketcompat.check.whole import check_checkpoint, telling
 from rocketcompat.commitlog.misplaced import over
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.config_files import BACKUP_SUFFIX, config_names, read_config
@@ -76,10 +77,10 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
     _plan_log(put_back, plan, keep_bodies=keep_bodies, unclear=places.unclear)
     mended = plan.overlay(directory)
     plan_queues(mended, plan)
-    ids = ShardIds(mended)
-    log = LogKeys(mended, telling(mended.scan_log(), ids.take))
+    shards = ShardComparison(mended)
+    log = LogKeys(mended, telling(mended.scan_log(), shards.take))
     _plan_index(mended, plan, log)
-    if any(row["severity"] == "error" for row in check_tube(mended, ids, log.end)):
+    if any(row["severity"] == "error" for row in check_tube(mended, shards, log.end)):
         plan.rebuilds.append(TUBE_DIRECTORY)
         path, why = directory.path(TUBE_DIRECTORY), "the shards are not what the log says"
         plan.actions.append(Action(path, "rebuild", 0, 0, why))
