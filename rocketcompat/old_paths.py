@@ -67,7 +67,7 @@ message_table record.message_table
 mmap_file files.mmap_file
 multi_dispatch record.copies
 overlay repair.overlay
-parts store.structures
+parts store.parts
 prepare record.prepare
 progress files.progress
 put_path store.puts

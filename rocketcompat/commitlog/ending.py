@@ -28,7 +28,7 @@ _CLEAN_FILES = 3
 
 
 class QueueOffsets:
-    """A follower that keeps nothing: the next queue offset of every queue that it saw."""
+    """The next queue offset of every queue of which a batch was received."""
 
     name = "queue_offsets"
 
@@ -36,7 +36,7 @@ class QueueOffsets:
         self.table: dict[QueueKey, int] = {}
         self._batch_topics = batch_topics
 
-    def put_batch(self, batch: DispatchBatch) -> None:
+    def put(self, batch: DispatchBatch) -> None:
         """Take in the queue offsets of a batch."""
         last = self._lasts(batch.queue_keys, batch.queue_codes, batch.queue_offsets,
                            batch.message_counts)  # fmt: skip
@@ -68,23 +68,6 @@ class QueueOffsets:
         for key, last in zip(keys, highest.tolist(), strict=True):
             if last >= self.table.get(key, 0):
                 self.table[key] = last + 1
-
-    def recover(self, log_end: int, trusted: int | None) -> int:
-        """Nothing is kept, so everything that counts has to be handed over."""
-        return 0 if trusted is None else min(trusted, log_end)
-
-    def mark(self, written: int, synced: int) -> None:
-        """Nothing to keep."""
-
-    def flush(self, sync: bool) -> None:
-        """Nothing to write."""
-
-    def progress(self) -> tuple[int, int]:
-        """It is never behind."""
-        return 0, 0
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def find_log_end(

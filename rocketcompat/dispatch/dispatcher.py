@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch.feed import LogFeed
-from rocketcompat.dispatch.follower import Follower
+from rocketcompat.dispatch.follower import Receiver
 from rocketcompat.dispatch.gatherer import QUIET_SECONDS, Gatherer
 from rocketcompat.files.mapped_file import has_no_room
 from rocketcompat.messages import DispatchBatch
@@ -43,7 +43,7 @@ _JOIN_SECONDS = 60.0
 class _Feed:
     """A follower, where it begins, and why it stopped."""
 
-    follower: Follower
+    follower: Receiver
     start: int
     #: Everything below this physical offset was handed over to it.
     end: int
@@ -54,7 +54,7 @@ class ReputMessageService:
     """Feeds the followers; inline (`dispatch_pending`) or as a thread (`start`)."""
 
     def __init__(
-        self, log: CommitLog, followers: Sequence[Follower], clock: Clock,
+        self, log: CommitLog, followers: Sequence[Receiver], clock: Clock,
         *, position: int, starts: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self.name = "ReputMessageService"
@@ -236,7 +236,7 @@ class ReputMessageService:
         finally:
             self._dispatch_lock.release()
 
-    def drop(self, follower: Follower) -> None:
+    def drop(self, follower: Receiver) -> None:
         """Feed a follower no longer."""
         with self._dispatch_lock:
             self._feeds = [feed for feed in self._feeds if feed.follower is not follower]
@@ -332,7 +332,7 @@ class ReputMessageService:
             if feed.failed is not None or batch.start < feed.start or batch.end <= feed.end:
                 continue
             try:
-                feed.follower.put_batch(batch)
+                feed.follower.put(batch)
                 feed.end = batch.end
             except Exception as error:
                 if isinstance(error, OSError) and has_no_room(error):

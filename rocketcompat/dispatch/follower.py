@@ -1,44 +1,90 @@
-"""What a structure that is built from the log has to do: queues, index, shards (D2)."""
+"""What a structure that is built from the log does: queues, index, shards, and users' own (D2)."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from rocketcompat.commitlog.readable_log import ReadableLog
+from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.messages import DispatchBatch
+from tubestore.errors import TubeStoreError
 
 
-class Follower(Protocol):
-    """A structure that is built from the log: queues, index, shards of the tube layout.
-
-    All offsets are physical. `put_batch` and `recover` are called by one thread at a time,
-    the rest by any.
-    """
+class Receiver(Protocol):
+    """Gets the batches of a dispatcher."""
 
     name: str
 
-    def recover(self, log_end: int, trusted: int | None) -> int:
-        """Bring the files back to what some prefix of the log gives, durably.
+    @abstractmethod
+    def put(self, batch: DispatchBatch) -> None:
+        """Take in the records of a batch; it begins where the batch before ended.
 
-        `trusted` is the progress mark that counts (see `progress.py`), None without one: then
-        nothing in the files is to be believed that the log does not say. Nothing of records
-        at or above `log_end` may stay. Returns the offset from which the log has to be handed
-        over again: `log_end` at most. May be repeated after a crash at any point of it.
+        After an OSError without room the same batch comes again; after any other error none comes
+        before the store is opened again.
         """
 
-    def mark(self, written: int, synced: int) -> None:
-        """Say up to where the files are known to hold everything (after recovery or open)."""
 
-    def put_batch(self, batch: DispatchBatch) -> None:
-        """Take in the records of a batch; it begins where the batch before ended."""
+class Follower(Receiver, Protocol):
+    """A structure that is built from the log; all offsets are physical.
 
+    The order of the calls of an opening: `attach`, `recover`, `put` for what the structure lacks,
+    `replayed`. `put` and `recover` are called by one thread at a time, the rest by any.
+    A subclass has `recover`, `put`, `flush` and `ends`; what it needs no more it inherits.
+    """
+
+    @property
+    def problems(self) -> Sequence[TubeStoreError]:
+        """What was found wrong with the files; a reader does without a structure with problems."""
+        return ()
+
+    def attach(
+        self, log_minimum: int, log_end: int | None, ends: Mapping[QueueKey, int] | None = None
+    ) -> None:
+        """Look at the files. A reader shows nothing from `log_end` on; None for a writer.
+
+        `ends` are the next offsets of the queues if the store was closed cleanly.
+        """
+        return
+
+    @abstractmethod
+    def recover(
+        self, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None
+    ) -> int:
+        """Bring the files back to what some prefix of the log gives, durably; returns its end.
+
+        From there on the log is handed over again. Without `trust.mark` the files prove nothing
+        that the log does not contain. Nothing of records at or above `log.max_offset` may stay.
+        What lies below the mark may be dropped only after `lower_mark(offset)`, which is durable:
+        a later recovery would trust the mark again. None: the mark must not be relied on alone.
+        May be repeated after a crash at any point of it.
+        """
+
+    def replayed(self) -> None:
+        """Forget what only recovery needed: the log was handed over up to its end once."""
+        return
+
+    @abstractmethod
     def flush(self, sync: bool) -> None:
         """Write out what is in memory; with `sync`, bring all that is written to stable storage."""
 
-    def progress(self) -> tuple[int, int]:
-        """Return (written, synced): below it everything is in the page cache / on stable storage.
+    def flush_due(self, least_pages: int) -> int:
+        """Sync the files with at least so many dirty pages; returns how many. Moves no mark."""
+        return 0
+
+    def expire(self, log_minimum: int) -> int:
+        """Delete files that only hold records below an offset; returns how many, durably."""
+        return 0
+
+    @property
+    @abstractmethod
+    def ends(self) -> tuple[int, int]:
+        """(written, synced): below it all is in the page cache, and on stable storage.
 
         Never ahead of what is true: a kill, or a power cut, right now must leave it true.
         """
 
     def close(self) -> None:
         """Give the descriptors back."""
+        return

@@ -20,6 +20,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.lock import is_unwritten
 from rocketcompat.formats import LOCK_FILE, OWN_DIRECTORY, PROGRESS_FILE
 from tubestore.core.vfs import Vfs
@@ -58,6 +59,31 @@ class Progress:
     def trusted(self, mark: Mark, *, same_boot: bool) -> int:
         """Return the mark that counts."""
         return mark.written if same_boot else mark.synced
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What a recovery may take from a structure's files without reading the log; physical offsets.
+
+    Below `mark` everything is on stable storage; None without a mark that counts.
+    """
+
+    mark: int | None
+    #: True if the structure was closed at the log's end: nothing in its files needs a look.
+    as_left: bool = False
+    #: True if only this package has written since the marks; else a broker may have.
+    own: bool = True
+    #: From here on the log was verified: without a mark a broker's recovery trusts what is before.
+    verified_from: int = 0
+    #: The same for the index, which a broker syncs more rarely.
+    index_verified_from: int = 0
+    #: Where files and tails go that were dropped without a proof that they are torn.
+    quarantine: Keeper | None = None
+
+    @property
+    def keeper(self) -> Keeper | None:
+        """The quarantine; None if what is dropped is provably torn."""
+        return None if self.own else self.quarantine
 
 
 class ProgressFile:

@@ -27,7 +27,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from rocketcompat.commitlog.readable_log import ReadableLog
 from rocketcompat.files.keeper import Keeper
+from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry, Int32s, key_hash
 from rocketcompat.messages import DispatchBatch
@@ -65,7 +67,7 @@ def _name_of(moment: datetime) -> str:
 class IndexService:
     """All index files of a store; a follower of the dispatcher.
 
-    Offsets are physical offsets, times ms. `put_batch`, `flush` and `close` may be called by
+    Offsets are physical offsets, times ms. `put`, `flush` and `close` may be called by
     any thread; searches run beside them.
     """
 
@@ -100,7 +102,7 @@ class IndexService:
         #: What is wrong with files that were found; a reader uses no index then.
         self.problems: list[TubeStoreError] = []
         #: Where a recovery puts the files that it takes out; without it they are removed.
-        self.keeper: Keeper | None = None
+        self._keeper: Keeper | None = None
 
     def load(self) -> None:
         """Take in the files as their headers describe them; what is no index file is passed by.
@@ -161,7 +163,41 @@ class IndexService:
         filled = [file for file in self._files if file.index_count > 1]
         return filled[-1].end_physical_offset if filled else -1
 
+    def attach(
+        self, log_minimum: int, log_end: int | None, ends: Mapping[QueueKey, int] | None = None
+    ) -> None:
+        """Take in the files."""
+        self.load()
+
     def recover(
+        self, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None
+    ) -> int:
+        """Cut the index at what is trusted; returns the offset from which the log is needed again.
+
+        Of an index that no mark covers nothing is kept that the log can give again: items of
+        records that a broker cut off would hide those that are there now. What is before the files
+        that a broker's own recovery would look at is as the broker left it.
+        """
+        end = log.max_offset
+        if trust.as_left and self.is_whole:
+            self.mark(end, end)
+            return end
+        self._keeper = trust.keeper if self.is_whole else trust.quarantine
+        first = log.min_offset if trust.own else trust.index_verified_from
+        try:
+            if trust.mark is not None:
+                start = self.cut(end, trust.mark, lower_mark)
+            elif first > log.min_offset:
+                start = self.cut(first, first, lambda _: None)
+            else:
+                start = self.cut(log.min_offset, None, lower_mark)
+        finally:
+            self._keeper = None
+        start = min(max(start, log.min_offset), end)
+        self.mark(start, start)
+        return start
+
+    def cut(
         self,
         log_end: int,
         trusted_offset: int | None,
@@ -175,10 +211,10 @@ class IndexService:
         offset of that message, from which the log must be handed over again; 0 if nothing is
         left. All this follows from the files alone, so it may be repeated after a crash.
 
-        With `lower_mark` the mark is believed, unless items below it were lost or there is no
+        With `lower_mark` the mark is trusted, unless items below it were lost or there is no
         file: then the log has to be handed over only from the mark on, however far the last
-        message with a key lies back. Where it is not believed, `lower_mark(offset)` must
-        lower it durably before anything is dropped: a later recovery would believe it again.
+        message with a key lies back. Where it is not trusted, `lower_mark(offset)` must
+        lower it durably before anything is dropped: a later recovery would trust it again.
         """
         cut = log_end if trusted_offset is None else min(trusted_offset, log_end)
         files = self._files
@@ -226,7 +262,10 @@ class IndexService:
         """Say up to where the files are known to hold everything (a clean open)."""
         self._written, self._synced, self._put_beyond = written, synced, 0
 
-    def put_batch(self, batch: DispatchBatch) -> None:
+    def replayed(self) -> None:
+        """Nothing is kept for recovery."""
+
+    def put(self, batch: DispatchBatch) -> None:
         """Index the keys of a batch's records; rows that were put before are passed by.
 
         After an OSError the same records may be handed over again, in any batches.
@@ -270,7 +309,11 @@ class IndexService:
         if unsynced and self._on_roll:
             self._on_roll(unsynced[-1].end_timestamp)
 
-    def delete_expired(self, log_minimum: int) -> int:
+    def flush_due(self, least_pages: int) -> int:
+        """Nothing: the files are synced with their marks only."""
+        return 0
+
+    def expire(self, log_minimum: int) -> int:
         """Delete the oldest files that only know records below a physical offset; never the last.
 
         Returns how many went, durably (spec §9).
@@ -284,8 +327,9 @@ class IndexService:
                 count += 1
         return count
 
-    def progress(self) -> tuple[int, int]:
-        """Return (written, synced): everything below is in the files, and on stable storage."""
+    @property
+    def ends(self) -> tuple[int, int]:
+        """(written, synced): everything below is in the files, and on stable storage."""
         return self._written, self._synced
 
     def select(
@@ -385,9 +429,9 @@ class IndexService:
 
     def _take_out(self, path: str) -> None:
         """Move a file to the keeper, or remove it, durably."""
-        if self.keeper is not None:
-            self.keeper.move(path)
-            self.keeper.sync()
+        if self._keeper is not None:
+            self._keeper.move(path)
+            self._keeper.sync()
         else:
             self._vfs.remove(path)
             self._vfs.sync_directory(self._directory)

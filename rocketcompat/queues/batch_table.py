@@ -8,19 +8,18 @@ Guards: none; the table is only added to, by the one thread that puts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from rocketcompat.files.keeper import Keeper
+from rocketcompat.commitlog.readable_log import ReadableLog
+from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue, batch_units
 from rocketcompat.queues.follower import QueueFollower
 from rocketcompat.queues.units import LogMinimum, Units
 from tubestore.core.kernels import Int64s
 from tubestore.core.vfs import Vfs
-
-QueueKey = tuple[str, int]
 
 
 def batch_rows(batch: DispatchBatch, topics: frozenset[str]) -> Iterator[tuple[QueueKey, Int64s]]:
@@ -36,7 +35,7 @@ def batch_rows(batch: DispatchBatch, topics: frozenset[str]) -> Iterator[tuple[Q
 class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
     """The queues of the topics of batches. Offsets are queue offsets unless a name says physical.
 
-    `put_batch` is called by one thread; everything else by any.
+    `put` is called by one thread; everything else by any.
     """
 
     name = "batch_consume_queue"
@@ -52,8 +51,13 @@ class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
         self.topics = topics
         self._log_minimum = LogMinimum()
         self._queues: dict[QueueKey, BatchConsumeQueue] = {}
-        #: Where a recovery puts the files that it takes out; without it they are removed.
-        self.keeper: Keeper | None = None
+
+    def attach(
+        self, log_minimum: int, log_end: int | None, ends: Mapping[QueueKey, int] | None = None
+    ) -> None:
+        """Take in the queues, and where the log begins and, for a reader, ends."""
+        self.load()
+        self.correct_min_offset(log_minimum, log_end)
 
     def load(self) -> None:
         """Take in the queues whose directories are there and new."""
@@ -79,19 +83,27 @@ class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
         """Say where the log begins now; `end` as `ConsumeQueueTable` has it."""
         self._log_minimum.value, self._log_minimum.end = physical_offset, end
 
-    def delete_expired(self, log_minimum: int) -> int:
+    def expire(self, log_minimum: int) -> int:
         """Delete files that only know records below a physical offset; returns how many."""
         self.correct_min_offset(log_minimum)
         return sum(queue.delete_expired(log_minimum) for queue in list(self._queues.values()))
 
-    def recover(self, log_end: int, trusted: int | None) -> int:
+    def recover(
+        self, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None
+    ) -> int:
         """Cut every queue at the trusted mark; without one keep what the log cannot give again."""
-        keep_below = self._log_minimum.value if trusted is None else min(trusted, log_end)
-        for queue in list(self._queues.values()):
-            queue.recover(keep_below, self.keeper)
-        return keep_below
+        start = log.max_offset
+        if not trust.as_left:
+            mark = trust.mark
+            if mark is None and not trust.own:
+                mark = trust.verified_from
+            start = max(log.min_offset, min(start, log.min_offset if mark is None else mark))
+            for queue in list(self._queues.values()):
+                queue.recover(start, trust.keeper)
+        self.mark(start, start)
+        return start
 
-    def put_batch(self, batch: DispatchBatch) -> None:
+    def put(self, batch: DispatchBatch) -> None:
         """Append the units of a batch's records; those that are there are passed by."""
         for (topic, queue_id), rows in batch_rows(batch, self.topics):
             counts = 1 if batch.message_counts is None else batch.message_counts[rows]
@@ -103,7 +115,7 @@ class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
         self._written = max(self._written, batch.end)
 
     def put_run(self, topic: str, queue_id: int, units: Units) -> None:
-        """Append units of one queue, in the order of the log; as `put_batch`."""
+        """Append units of one queue, in the order of the log; as `put`."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             queue = self._queues[topic, queue_id] = self._make(topic, queue_id)

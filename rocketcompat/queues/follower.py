@@ -6,8 +6,10 @@ Guards: `_lock` guards the set of queues that were written since the last sync.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Generic, Protocol, TypeVar
+
+from tubestore.errors import TubeStoreError
 
 
 class SyncedQueue(Protocol):
@@ -32,13 +34,22 @@ class QueueFollower(Generic[Q]):
         self._dirty: set[Q] = set()
         self._written = self._synced = 0
 
+    @property
+    def problems(self) -> Sequence[TubeStoreError]:
+        """Nothing: damaged queues are cut, or built again."""
+        return ()
+
     def mark(self, written: int, synced: int) -> None:
-        """Say up to which physical offset the files are known to hold everything."""
+        """Set the physical offsets up to which the files are known to hold everything."""
         self._written, self._synced = written, synced
 
-    def progress(self) -> tuple[int, int]:
-        """Return (written, synced): everything below is in the files, and on stable storage."""
+    @property
+    def ends(self) -> tuple[int, int]:
+        """(written, synced): everything below is in the files, and on stable storage."""
         return self._written, self._synced
+
+    def replayed(self) -> None:
+        """Nothing is kept for recovery."""
 
     def flush(self, sync: bool) -> None:
         """With `sync`, bring every queue that was written to stable storage."""
@@ -50,7 +61,7 @@ class QueueFollower(Generic[Q]):
         self._flush(dirty)
         self._synced = max(self._synced, written)
 
-    def flush_pages(self, least_pages: int) -> int:
+    def flush_due(self, least_pages: int) -> int:
         """Sync the queues that have at least so many dirty pages; returns how many.
 
         No mark moves: what the others have is not on stable storage. OSError passes through.

@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from rocketcompat.commitlog.readable_log import ReadableLog
+from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT, offset_name
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
@@ -23,6 +25,7 @@ from rocketcompat.queues.batch_table import BatchQueueTable
 from rocketcompat.queues.consume_queue import ConsumeQueue
 from rocketcompat.queues.extension import ConsumeQueueExt
 from rocketcompat.queues.follower import QueueFollower
+from rocketcompat.queues.recovery import recover_queues
 from rocketcompat.queues.units import LogMinimum, Units, units_of
 from tubestore.core import kernels
 from tubestore.core.vfs import Vfs
@@ -56,7 +59,7 @@ def units_by_queue(
 class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
     """The queues of all topics; a follower of the dispatcher.
 
-    `put_batch` is called by one thread; everything else by any. Offsets are queue offsets
+    `put` is called by one thread; everything else by any. Offsets are queue offsets
     unless a name says physical.
     """
 
@@ -69,7 +72,7 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
         super().__init__()
         self._vfs, self._directory, self._file_size = vfs, directory, file_size
         #: Topics that have no queues here.
-        self._batch_topics = batch_topics
+        self.batch_topics = batch_topics
         #: Bytes of an extension's file where extensions are written.
         self._ext_file_size = ext_file_size
         self._ext_directory = os.path.join(os.path.dirname(directory), CONSUME_QUEUE_EXT_DIRECTORY)
@@ -83,6 +86,13 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
         self._first_files: Mapping[tuple[str, int], int] = {}
         #: The queues of topics of batches, when there are any; found here, and fed by themselves.
         self.batches: BatchQueueTable | None = None
+
+    def attach(
+        self, log_minimum: int, log_end: int | None, ends: Mapping[QueueKey, int] | None = None
+    ) -> None:
+        """Take in the queues, and where the log begins and, for a reader, ends."""
+        self.load(ends)
+        self.correct_min_offset(log_minimum, log_end)
 
     def load(self, ends: Mapping[tuple[str, int], int] | None = None) -> None:
         """Take in the queues whose directories are there and new; what is no queue is passed by.
@@ -178,7 +188,7 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
         """
         self._log_minimum.value, self._log_minimum.end = physical_offset, end
 
-    def delete_expired(self, log_minimum: int) -> int:
+    def expire(self, log_minimum: int) -> int:
         """Delete files that only know records below a physical offset; returns how many.
 
         And say where the log begins now. A queue keeps its last file for ever (spec §2.7).
@@ -186,22 +196,20 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
         self.correct_min_offset(log_minimum)
         return sum(queue.delete_expired(log_minimum) for queue in list(self._queues.values()))
 
-    def recover(self, keep_below: int) -> None:
-        """Cut every queue at the first unit that is wrong or whose record is not below an offset.
+    def recover(
+        self, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None
+    ) -> int:
+        """Cut every queue at what is trusted, durably; see `recovery.py`."""
+        start = recover_queues(self, log, trust)
+        self.mark(start, start)
+        return start
 
-        The physical offset is the one from which the log will be handed over again, and not
-        above the log's end. What is behind the cuts is zeroed, durably.
-        """
-        for queue in list(self._queues.values()):
-            queue.recover(keep_below)
-        self.mark(keep_below, keep_below)
-
-    def put_batch(self, batch: DispatchBatch) -> None:
+    def put(self, batch: DispatchBatch) -> None:
         """Write the units of a batch's records, one write for each queue and file it touches.
 
         Units that are there are passed by, so after an OSError any part may be put again.
         """
-        rows, codes, offsets = units_by_queue(batch, self._batch_topics)
+        rows, codes, offsets = units_by_queue(batch, self.batch_topics)
         if not len(rows):  # prepared and rolled back records only
             self._written = max(self._written, batch.end)
             return

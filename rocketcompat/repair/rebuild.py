@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rocketcompat.commitlog.readable_log import ReadableLog
 from rocketcompat.dispatch.batch import batch_of_records
+from rocketcompat.dispatch.follower import Follower
 from rocketcompat.files.mapped_file_queue import make_directory
-from rocketcompat.files.progress import Mark, Progress, ProgressFile
+from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust
 from rocketcompat.files.quarantine import Quarantine, copy_file
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -28,28 +30,20 @@ from rocketcompat.formats import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
     OWN_DIRECTORY,
-    TUBE_DIRECTORY,
 )
-from rocketcompat.index.index_service import IndexService
 from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.messages import DispatchBatch
-from rocketcompat.queues.batch_table import BatchQueueTable
-from rocketcompat.queues.table import ConsumeQueueTable
-from rocketcompat.shards.follower import TubeLayout
+from rocketcompat.store import structures as table
 from tubestore.clock import Clock
 from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage
 
-STRUCTURES = (
-    CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, TUBE_DIRECTORY,
-)  # fmt: skip
 #: Where structures in the making stand, below `.tubestore`.
 WORK_DIRECTORY = "rebuild"
 #: Bytes of the log between two marks from which an interrupted run is taken up again.
 MARK_BYTES = 4 << 30
 Row = dict[str, Any]
-Structure = ConsumeQueueTable | BatchQueueTable | IndexService | TubeLayout
 #: Called with (bytes of the log done, bytes in all).
 Told = Callable[[int, int], None]
 
@@ -62,7 +56,7 @@ class Built:
     log_end: int = 0
     records: int = 0
     regions: list[Region] = field(default_factory=list)
-    followers: list[Structure] = field(default_factory=list)
+    followers: list[Follower] = field(default_factory=list)
 
     def remove(self, vfs: Vfs) -> None:
         """Remove what is left of the work directory."""
@@ -90,13 +84,15 @@ def rebuild(
 
 
 def structures_to_build(
-    directory: StoreDirectory, structures: Iterable[str] | None, known: Iterable[str] = STRUCTURES
+    directory: StoreDirectory, structures: Iterable[str] | None, known: Iterable[str] | None = None
 ) -> tuple[str, ...]:
     """Return which of the `known` structures shall be built, in their order; None asks for all.
 
     InvalidMessage for one that is not known, and for queues of batches without a topic of such.
     """
-    known, has_batches = tuple(known), bool(directory.config.batch_topics)
+    every = [one.directory for one in table.structures()]
+    known = tuple(every if known is None else known)
+    has_batches = bool(directory.config.batch_topics)
     if structures is None:
         return tuple(n for n in known if n != BATCH_CONSUME_QUEUE_DIRECTORY or has_batches)
     wanted = set(structures)
@@ -141,7 +137,7 @@ def build(
     try:
         for batch in _batches(directory, start, built):
             for follower in built.followers:
-                follower.put_batch(batch)
+                follower.put(batch)
             told(batch.end - directory.log.min_offset, directory.log.size)
             if batch.end - marked >= MARK_BYTES:
                 marked = batch.end
@@ -159,8 +155,9 @@ def put_in_place(directory: StoreDirectory, built: Built, name: str, quarantine:
     new = os.path.join(built.root, name)
     if not vfs.exists(new):
         vfs.make_directories(new)  # nothing in the log calls for one
-    if name in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY):
-        _carry_over(directory, new, name)
+    structure = _structure_of(name)
+    if structure.has_queues:
+        _carry_over(directory, new, structure)
     _sync_tree(vfs, new)
     if vfs.exists(path):
         quarantine.move(path)
@@ -217,21 +214,36 @@ def tree_size(vfs: Vfs, path: str) -> tuple[int, int]:
     return files, size
 
 
-def _follower(directory: StoreDirectory, root: str, name: str, clock: Clock) -> Structure:
-    vfs, path, config = directory.vfs, os.path.join(root, name), directory.config
-    if name == CONSUME_QUEUE_DIRECTORY:
-        return ConsumeQueueTable(
-            vfs, path, config.consume_queue_file_size, ext_file_size=extension_size(directory),
-            batch_topics=config.batch_topics,
-        )  # fmt: skip
-    if name == BATCH_CONSUME_QUEUE_DIRECTORY:
-        size = config.mapper_file_size_batch_consume_queue
-        table = BatchQueueTable(vfs, path, size, config.batch_topics)
-        table.correct_min_offset(directory.log.min_offset)
-        return table
+def _structure_of(directory: str) -> table.Structure[Any]:
+    return next(one for one in table.structures() if one.directory == directory)
+
+
+def _follower(directory: StoreDirectory, root: str, name: str, clock: Clock) -> Follower:
+    """Make a structure as the directory has it: with extensions, of the same geometry."""
+    config = directory.config
+    if extension_size(directory) is not None:
+        config = config.changed(enable_consume_queue_ext=True)
     if name == INDEX_DIRECTORY:
-        return IndexService(vfs, path, geometry_of(directory, believe=True), clock)
-    return TubeLayout(root, vfs=vfs, clock=clock)
+        found = geometry_of(directory, believe=True)
+        config = config.changed(max_hash_slot_num=found.slots, max_index_num=found.items)
+    place = table.Place(root, directory.vfs, clock, config, writable=True)
+    follower: Follower = _structure_of(name).make(place)
+    return follower
+
+
+class _DirectoryLog(ReadableLog):
+    """The log of a directory, as structures ask for it when they are recovered."""
+
+    def __init__(self, directory: StoreDirectory, end: int) -> None:
+        super().__init__()
+        self._end = end
+        files: Any = directory.log
+        self.queue, self.damages, self.record_crc = files, files.damages, files.record_crc
+
+    @property
+    def max_offset(self) -> int:
+        """Physical offset up to which the structures were built."""
+        return self._end
 
 
 def extension_size(directory: StoreDirectory) -> int | None:
@@ -242,7 +254,7 @@ def extension_size(directory: StoreDirectory) -> int | None:
     return config.mapped_file_size_consume_queue_ext if extended else None
 
 
-def _taken_up(directory: StoreDirectory, followers: list[Structure], marks: ProgressFile) -> int:
+def _taken_up(directory: StoreDirectory, followers: list[Follower], marks: ProgressFile) -> int:
     """Bring what an earlier run left to its mark; returns from where of the log to go on."""
     known = marks.read()
     names = {follower.name for follower in followers}
@@ -251,25 +263,13 @@ def _taken_up(directory: StoreDirectory, followers: list[Structure], marks: Prog
         progress = known[0]
         if progress.log_minimum == start and progress.log.synced <= directory.log.max_offset:
             start = min(progress.followers[name].synced for name in names)
-    return min(_recovered(follower, start, directory.log.min_offset) for follower in followers)
+    log, trust = _DirectoryLog(directory, start), Trust(start)
+    for follower in followers:
+        follower.attach(directory.log.min_offset, None)
+    return min(follower.recover(log, trust, None) for follower in followers)
 
 
-def _recovered(follower: Structure, start: int, minimum: int) -> int:
-    """Cut one structure at the mark; returns from where it has to be fed."""
-    resume = start
-    if isinstance(follower, ConsumeQueueTable):
-        follower.load()
-        follower.recover(start)
-    elif isinstance(follower, IndexService | BatchQueueTable):
-        follower.load()
-        resume = max(minimum, follower.recover(start, start))
-    else:
-        resume = max(minimum, follower.recover(start, start))
-    follower.mark(resume, resume)
-    return resume
-
-
-def _mark(followers: list[Structure], marks: ProgressFile, end: int, log_minimum: int) -> None:
+def _mark(followers: list[Follower], marks: ProgressFile, end: int, log_minimum: int) -> None:
     for follower in followers:
         follower.flush(sync=True)
     mark = Mark(end, end)
@@ -295,9 +295,9 @@ def _batches(directory: StoreDirectory, start: int, built: Built) -> Iterator[Di
         built.log_end = position = end
 
 
-def _carry_over(directory: StoreDirectory, new: str, kind: str) -> None:
-    """Copy the last file of queues that the log says nothing of: their next offset is in it."""
-    vfs = directory.vfs
+def _carry_over(directory: StoreDirectory, new: str, structure: table.Structure[Any]) -> None:
+    """Copy the last file of queues without a record in the log: it has their next offset."""
+    vfs, kind = directory.vfs, structure.directory
     there = {
         (topic, name)
         for topic, is_directory, _ in vfs.entries(new)
@@ -305,9 +305,8 @@ def _carry_over(directory: StoreDirectory, new: str, kind: str) -> None:
         for name, _, _ in vfs.entries(os.path.join(new, topic))
     }
     config, batches = directory.config, kind == BATCH_CONSUME_QUEUE_DIRECTORY
-    size = config.consume_queue_file_size
-    if batches:
-        size = config.mapper_file_size_batch_consume_queue
+    assert structure.file_size_option is not None
+    size = getattr(config, structure.file_size_option)
     for topic, queue_id in directory.queue_names(kind):
         misplaced = not batches and topic in config.batch_topics
         if (topic, str(queue_id)) in there or misplaced:

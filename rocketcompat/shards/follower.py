@@ -15,13 +15,16 @@ Guards: as `Follower` says; the dispatcher's lock.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rocketcompat.commitlog.readable_log import ReadableLog
 from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.mapped_file import has_no_room
+from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.record.columns import RecordColumns as LogColumns
@@ -127,13 +130,29 @@ class TubeLayout:
         self._half_put = False
         self._refused: set[str] = set()
         #: Where a recovery puts the messages that it cuts off; None for what is provably torn.
-        self.keeper: Keeper | None = None
+        self._keeper: Keeper | None = None
         self.problems: list[TubeStoreError] = []
 
     # -- recovery ----------------------------------------------------------------------------
 
-    def recover(self, log_end: int, trusted: int | None) -> int:
+    def attach(
+        self, log_minimum: int, log_end: int | None, ends: Mapping[QueueKey, int] | None = None
+    ) -> None:
+        """Nothing: shards are opened one by one."""
+
+    def recover(
+        self, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None
+    ) -> int:
         """Cut what the log does not have; returns from where the log has to be handed over."""
+        start = log.max_offset
+        if not trust.as_left:
+            self._keeper = trust.keeper
+            start = min(max(self._cut(log.max_offset, trust.mark), log.min_offset), start)
+        self._written = self._synced = start
+        return start
+
+    def _cut(self, log_end: int, trusted: int | None) -> int:
+        """Cut the shards at their first records that the log cannot have; returns the mark."""
         mark = min(trusted or 0, log_end)
         for name in self.store.topics():
             topic = self.store.topic(name)
@@ -163,7 +182,7 @@ class TubeLayout:
         beyond = np.flatnonzero(ids[:first_bad] >= log_end)
         count = int(beyond[0]) if len(beyond) else first_bad
         if count < len(ids):
-            claims.cut(count, self.keeper)
+            claims.cut(count, self._keeper)
         return claims
 
     def _tail(self, shard: MessageStore, mark: int) -> tuple[_Claims, Array]:
@@ -199,13 +218,9 @@ class TubeLayout:
         said = _said(*(entries[name] for name in names))
         return ids, rows.offsets, said, states == STATE_OK
 
-    def mark(self, written: int, synced: int) -> None:
-        """Take over where the files are known to be."""
-        self._written, self._synced = written, synced
-
     # -- following the log -------------------------------------------------------------------
 
-    def put_batch(self, batch: DispatchBatch) -> None:
+    def put(self, batch: DispatchBatch) -> None:
         """Append the batch's deliverable records to their shards.
 
         After an OSError without room the same batch may be handed over again.
@@ -213,7 +228,7 @@ class TubeLayout:
         records = batch.records
         assert isinstance(records, LogColumns)
         try:
-            self._put(batch, records)
+            self._append(batch, records)
         except (OSError, BatchError) as error:
             cause = error.__cause__ if isinstance(error, BatchError) else error
             if not isinstance(cause, OSError) or not has_no_room(cause):
@@ -235,7 +250,7 @@ class TubeLayout:
                     self._claims[name, store_id] = claims
         self._half_put = True
 
-    def _put(self, batch: DispatchBatch, records: LogColumns) -> None:
+    def _append(self, batch: DispatchBatch, records: LogColumns) -> None:
         rows = np.flatnonzero(fits(records, self._refuse))
         if self._claims:
             rows = self._not_there_yet(batch, records, rows)
@@ -264,7 +279,7 @@ class TubeLayout:
         for shard, claims in self._claims.items():
             mine = places.get(shard, _NO_ROWS)
             mine = mine[ids[mine] <= claims.last_id]
-            self._confirm(claims, batch, records, rows[mine], self.keeper)
+            self._confirm(claims, batch, records, rows[mine], self._keeper)
             missing[mine] = ids[mine] > claims.last_id
         return rows[missing]
 
@@ -319,7 +334,7 @@ class TubeLayout:
     def replayed(self) -> None:
         """Forget what was needed for skipping: the log has been handed over once."""
         self._claims.clear()
-        self.keeper = None
+        self._keeper = None
 
     def flush(self, sync: bool) -> None:
         """Write out (nothing waits in memory); with `sync`, bring it to stable storage."""
@@ -328,11 +343,16 @@ class TubeLayout:
             self.store.sync()
             self._synced = written
 
-    def progress(self) -> tuple[int, int]:
-        """Return (written, synced)."""
+    @property
+    def ends(self) -> tuple[int, int]:
+        """(written, synced): everything below is in the files, and on stable storage."""
         return self._written, self._synced
 
-    def delete_expired(self, log_minimum: int) -> int:
+    def flush_due(self, least_pages: int) -> int:
+        """Nothing: the shards are synced with their marks only."""
+        return 0
+
+    def expire(self, log_minimum: int) -> int:
         """Let go of segments that only hold messages below a physical offset (decisions.md D14).
 
         Never of a shard's last data segment. Returns how many went to the shards' trash, durably.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch.dispatcher import ReputMessageService
@@ -36,15 +35,6 @@ FIRST_RUN_SECONDS = 60.0
 MANUAL_RUNS = 20
 
 
-class Expiring(Protocol):
-    """A structure whose oldest files follow the log's: queues, index, shards."""
-
-    name: str
-
-    def delete_expired(self, log_minimum: int) -> int:
-        """Delete files that only know records below a physical offset; returns how many."""
-
-
 class CleanService(ServiceThread):
     """One store's cleaner. `run` is one round, called by the thread or by the caller.
 
@@ -59,7 +49,6 @@ class CleanService(ServiceThread):
         followers: Sequence[Follower],
         dispatcher: ReputMessageService,
         persist: Callable[[], None],
-        expiring: Sequence[Expiring],
         clock: Clock,
         modified_ms: Callable[[str], int],
         queue_directory: str,
@@ -67,7 +56,7 @@ class CleanService(ServiceThread):
     ) -> None:
         super().__init__("CleanService")
         self._log, self._clock = log, clock
-        self._followers, self._expiring = followers, expiring
+        self._followers = followers
         self._dispatcher, self._persist = dispatcher, persist
         self._modified_ms, self._disk_used = modified_ms, disk_used
         self._queue_directory = queue_directory
@@ -75,7 +64,7 @@ class CleanService(ServiceThread):
         self._manual_runs = 0
         self._cleaned_to = -1
         #: Files deleted since the store was opened, by structure.
-        self.deleted: dict[str, int] = {"commit_log": 0} | {f.name: 0 for f in expiring}
+        self.deleted: dict[str, int] = {"commit_log": 0} | {f.name: 0 for f in followers}
 
     def execute_manually(self, runs: int = MANUAL_RUNS) -> None:
         """Let the next rounds delete expired files at any hour (spec §9)."""
@@ -129,8 +118,8 @@ class CleanService(ServiceThread):
         minimum = self._log.min_offset
         if minimum == self._cleaned_to:
             return
-        for structure in self._expiring:
-            self.deleted[structure.name] += structure.delete_expired(minimum)
+        for follower in self._followers:
+            self.deleted[follower.name] += follower.expire(minimum)
         self._cleaned_to = minimum
 
     def _facts(self) -> list[LogFile]:
@@ -142,11 +131,11 @@ class CleanService(ServiceThread):
 
     def _keep_from(self, followers: Sequence[Follower]) -> int:
         """Return the physical offset from which on something is not durably built yet."""
-        ends = [follower.progress()[1] for follower in followers]
+        ends = [follower.ends[1] for follower in followers]
         return min([self._log.synced_offset, *ends])
 
     def _disk_use(self) -> DiskUse:
-        queues = self._disk_used(self._queue_directory) if self._expiring else 0
+        queues = self._disk_used(self._queue_directory) if self._followers else 0
         log, limit = self._log.queue, self._log.config.forcible_ratio
         used, each = least_used(log.writable_directories, self._disk_used)
         log.full_directories = frozenset(name for name, use in each.items() if use > limit)

@@ -33,10 +33,10 @@ from rocketcompat.record.delays import RETRY_TIMES_MAX, sent_back
 from rocketcompat.store.cleaning import disk_used_percent, least_used
 from rocketcompat.store.opening import Writer
 from rocketcompat.store.opening_to_read import Reader
+from rocketcompat.store.parts import Parts
 from rocketcompat.store.puts import Durability, check_durability
 from rocketcompat.store.reader import StoreReads
 from rocketcompat.store.stats import StoreStats
-from rocketcompat.store.structures import Parts
 from tubestore.clock import Clock, SystemClock
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import (

@@ -15,7 +15,6 @@ from rocketcompat.dispatch.follower import Follower
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.mapped_file_queue import PAGE
 from rocketcompat.files.progress import Mark, Progress, ProgressFile, QueueKey
-from rocketcompat.queues.follower import QueueFollower
 from rocketcompat.store.service_thread import ServiceThread
 from tubestore.clock import Clock
 from tubestore.errors import TubeStoreError
@@ -75,7 +74,7 @@ class FlushService(ServiceThread):
         self, *, clean: bool = False, queues: dict[QueueKey, int] | None = None
     ) -> Progress:
         """Return the marks as of now."""
-        followers = {f.name: Mark(*f.progress()) for f in self._followers}
+        followers = {f.name: Mark(*f.ends) for f in self._followers}
         log = Mark(self._log.max_offset, self._log.synced_offset)
         damages = [(damage.start, damage.end, damage.reason) for damage in self._log.damages]
         return Progress(log, followers, clean, queues or {}, self._log.min_offset, damages)
@@ -109,7 +108,7 @@ class FlushService(ServiceThread):
     def _set_checkpoint(self, timestamp: int, covered: int) -> None:
         """Let a real broker's recovery begin later: only at what is synced everywhere (§4.1)."""
         checkpoint = self._checkpoint
-        synced = {f.name: f.progress()[1] for f in self._followers}
+        synced = {f.name: f.ends[1] for f in self._followers}
         if timestamp:
             checkpoint.physic_msg_timestamp = timestamp
             if synced.get("consume_queue", 0) >= covered:
@@ -146,8 +145,7 @@ class FlushService(ServiceThread):
         if now - self._queues_at >= config.flush_interval_consume_queue:
             self._queues_at = now
             for follower in self._followers:
-                if isinstance(follower, QueueFollower):
-                    follower.flush_pages(config.flush_consume_queue_least_pages)
+                follower.flush_due(config.flush_consume_queue_least_pages)
 
     def _commit_due(self, now: float) -> None:
         """Copy the transient pool's content to the page cache, and let it be handed over."""

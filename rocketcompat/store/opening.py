@@ -25,18 +25,19 @@ from rocketcompat.formats import (
 )
 from rocketcompat.staging.publish import BulkLoads
 from rocketcompat.staging.roll_forward import recover_job
-from rocketcompat.store.clean_service import FIRST_RUN_SECONDS, CleanService, Expiring
+from rocketcompat.store.clean_service import FIRST_RUN_SECONDS, CleanService
 from rocketcompat.store.flush import FlushService
-from rocketcompat.store.puts import PutPath
-from rocketcompat.store.recovery import recover_followers, recover_log
-from rocketcompat.store.schedule import FIRST_SECONDS, ScheduleMessageService
-from rocketcompat.store.structures import (
+from rocketcompat.store.parts import (
     Parts,
     built_without_log,
     put_aside_built,
     refuse_other_logs,
     refuse_shards,
 )
+from rocketcompat.store.puts import PutPath
+from rocketcompat.store.recovery import recover_followers, recover_log
+from rocketcompat.store.schedule import FIRST_SECONDS, ScheduleMessageService
+from rocketcompat.store.structures import structures
 from tubestore.core.vfs import LOST_LOCK
 from tubestore.errors import NotAStore, StoreFailed, TubeStoreError, again
 
@@ -100,22 +101,18 @@ class Writer:
         parts.load(known[0].queues if known and self.recovered.clean else None)
         if parts.find_missing_queues(known[0] if known else None):
             # Without their marks they are built again.
-            for follower in (parts.queues, parts.batch_queues):
-                if known is not None and follower is not None:
-                    known[0].followers.pop(follower.name, None)
+            for structure in structures():
+                if known is not None and structure.has_queues:
+                    known[0].followers.pop(structure.name, None)
         self.dispatcher = recover_followers(
-            log, parts.followers, known, self.recovered, parts.clock, self._progress_file,
-            quarantine,
+            log, parts.followers, parts.queues, known, self.recovered, parts.clock,
+            self._progress_file, quarantine,
         )  # fmt: skip
-        if parts.tube is not None:
-            parts.tube.replayed()
         self.flusher = FlushService(
             log, parts.followers, self.dispatcher, self._progress_file, checkpoint, parts.clock
         )
-        every = (parts.queues, parts.batch_queues, parts.index, parts.tube)
-        expiring: list[Expiring] = [part for part in every if part is not None]
         self.cleaner = CleanService(
-            log, parts.followers, self.dispatcher, self.flusher.persist, expiring, parts.clock,
+            log, parts.followers, self.dispatcher, self.flusher.persist, parts.clock,
             self._vfs.modified_ms, parts.path(CONSUME_QUEUE_DIRECTORY),
         )  # fmt: skip
         self.puts = PutPath(log, self.dispatcher)
@@ -152,11 +149,10 @@ class Writer:
 
     def problems(self) -> list[TubeStoreError]:
         """What the structures and services could not do."""
-        tube = self._parts.tube
         services = self.dispatcher.problems + self.flusher.problems + self.cleaner.problems
         if self.schedule is not None:
             services += self.schedule.problems
-        return services + (tube.problems if tube else [])
+        return services + [p for follower in self._parts.followers for p in follower.problems]
 
     def states(self) -> dict[str, Any]:
         """Return what runs and what stopped, for the statistics."""

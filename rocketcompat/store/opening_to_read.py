@@ -15,7 +15,7 @@ from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.progress import ProgressFile
 from rocketcompat.formats import ABORT_FILE, CHECKPOINT_FILE
 from rocketcompat.staging.pieces import LogRecords
-from rocketcompat.store.structures import Parts, refuse_other_logs, refuse_shards
+from rocketcompat.store.parts import Parts, refuse_other_logs, refuse_shards
 from tubestore.errors import NotAStore
 
 

@@ -49,25 +49,18 @@ from rocketcompat.commitlog.ending import (
     unmarked_start,
 )
 from rocketcompat.commitlog.misplaced import holds_foreign_record, misplaced_files
-from rocketcompat.commitlog.walk import Damage, Piece, scan
+from rocketcompat.commitlog.walk import Damage
 from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.dispatch.follower import Follower
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
-from rocketcompat.files.progress import Mark, Progress, ProgressFile, QueueKey
+from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust
 from rocketcompat.files.quarantine import Quarantine
-from rocketcompat.formats import BLANK, CQ_PRE_FILL_SIZE, MAGIC_BLANK
-from rocketcompat.index.index_service import IndexService
-from rocketcompat.messages import has_queue_unit
-from rocketcompat.queues.batch_table import BatchQueueTable
-from rocketcompat.queues.consume_queue import ConsumeQueue
+from rocketcompat.formats import BLANK, MAGIC_BLANK
 from rocketcompat.queues.table import ConsumeQueueTable
-from rocketcompat.record.columns import decode_columns, queue_columns
-from rocketcompat.record.copies import copies_of, copies_of_one
-from rocketcompat.shards.follower import TubeLayout
 from tubestore.clock import Clock
-from tubestore.errors import CorruptRecord, OffsetOutOfRange, failed_write
+from tubestore.errors import CorruptRecord, failed_write
 
 _log = logging.getLogger(__name__)
 _NO_OFFSET = (1 << 63) - 1
@@ -220,6 +213,7 @@ def _keep_tail(queue: MappedFileQueue, end: int, quarantine: Quarantine) -> None
 def recover_followers(
     log: CommitLog,
     followers: Sequence[Follower],
+    queues: ConsumeQueueTable | None,
     known: tuple[Progress, bool] | None,
     result: RecoverResult,
     clock: Clock,
@@ -228,20 +222,20 @@ def recover_followers(
 ) -> ReputMessageService:
     """Cut every structure at what is trusted and hand over the rest; returns the dispatcher.
 
-    Without marks of ours queues and index are trusted as a real broker trusts them, and what
-    goes of them goes to `quarantine`; shards are compared with the whole log. Afterwards all of
-    them stand at the log's end, and the log knows the next queue offsets.
+    `queues` are among the followers, or None. Without progress marks queues and index are trusted
+    as a broker trusts them, and what is cut off goes to `quarantine`; shards are compared with the
+    whole log. Afterwards every structure ends at the log's end, and the log has the next queue
+    offsets.
     """
-    lower = partial(_lower_index_mark, log, known, progress_file)
     marks = known[0].followers if known else {}
     if result.damages:
-        _keep_numbers(log, followers, result.damages)
-    starts = [
-        _recover_follower(log, follower, marks.get(follower.name), result, lower, quarantine)
-        for follower in followers
-    ]
+        _keep_numbers(log, queues, result.damages)
+    starts = []
+    for follower in followers:
+        trust = _trust_of(log, marks.get(follower.name), result, quarantine)
+        lower_mark = partial(_write_lower_mark, log, known, progress_file, follower.name)
+        starts.append(follower.recover(log, trust, lower_mark))
     offsets = QueueOffsets(log.config.batch_topics)
-    queues = _queues_of(followers)
     first = min([*starts, log.max_offset]) if queues is not None else log.min_offset
     service = ReputMessageService(
         log, [*followers, offsets], clock, position=min([*starts, first]), starts=[*starts, first]
@@ -253,190 +247,50 @@ def recover_followers(
     if queues is not None:
         log.raise_queue_offsets(queues.max_offsets().items())
     service.drop(offsets)
+    for follower in followers:
+        follower.replayed()
     return service
 
 
-def _queues_of(followers: Sequence[Follower]) -> ConsumeQueueTable | None:
-    found: list[Any] = [f for f in followers if isinstance(f, ConsumeQueueTable)]
-    return found[0] if found else None
-
-
-def _lower_index_mark(
+def _write_lower_mark(
     log: CommitLog,
     known: tuple[Progress, bool] | None,
     progress_file: ProgressFile,
+    name: str,
     offset: int,
 ) -> None:
-    """Write marks that vouch for the index below `offset` only, durably.
+    """Write marks that trust one structure below `offset` only, durably.
 
-    The file gets this boot's name, so it may say of nothing more than what is synced.
+    The file gets this boot's name, so its marks may be no higher than what is synced.
     """
     marks = known[0].followers if known else {}
     followers = {name: Mark(mark.synced, mark.synced) for name, mark in marks.items()}
-    followers[IndexService.name] = Mark(offset, offset)
+    followers[name] = Mark(offset, offset)
     synced = Mark(log.synced_offset, log.synced_offset)
     damages = [(damage.start, damage.end, damage.reason) for damage in log.damages]
     progress = Progress(synced, followers, log_minimum=log.min_offset, damages=damages)
     progress_file.write(progress, sync=True)
 
 
-def _recover_follower(
-    log: CommitLog,
-    follower: Follower,
-    mark: Mark | None,
-    result: RecoverResult,
-    lower_index_mark: Callable[[int], None],
-    quarantine: Quarantine,
-) -> int:
-    """Bring one structure to a state that the log vouches for; returns from where to hand over."""
+def _trust_of(log: CommitLog, mark: Mark | None, result: RecoverResult, keeper: Keeper) -> Trust:
+    """Return what may be trusted of a structure with this mark."""
     end = log.max_offset
-    whole = not isinstance(follower, IndexService) or follower.is_whole
-    if result.clean and mark is not None and mark.synced == end and whole:
-        follower.mark(end, end)
-        return end
     trusted = min(mark.synced, end) if mark is not None else None
     if trusted is not None and trusted < log.min_offset:
         trusted = None
-    keeper = None if result.own else quarantine
-    if isinstance(follower, ConsumeQueueTable):
-        # Units below the log's minimum stay: they are all that is left of those offsets.
-        if trusted is not None:
-            _recover_queues(log, follower, trusted, known=True, keeper=keeper)
-            return trusted
-        start = log.min_offset if result.own else result.verified_from
-        if not _recover_queues(log, follower, start, known=False, keeper=keeper):
-            start = log.min_offset
-            _recover_queues(log, follower, start, known=False, keeper=keeper)
-        return start
-    if isinstance(follower, IndexService):
-        start = _recover_index(log, follower, trusted, result, lower_index_mark, quarantine)
-    else:
-        if isinstance(follower, BatchQueueTable) and trusted is None and not result.own:
-            trusted = result.verified_from
-        if isinstance(follower, BatchQueueTable | TubeLayout):
-            follower.keeper = keeper
-        start = follower.recover(end, trusted)
-    start = min(max(start, log.min_offset), end)
-    follower.mark(start, start)
-    return start
-
-
-def _recover_index(
-    log: CommitLog, index: IndexService, trusted: int | None, result: RecoverResult,
-    lower_index_mark: Callable[[int], None], quarantine: Quarantine,
-) -> int:  # fmt: skip
-    """Cut the index at what is trusted; returns from where to hand over.
-
-    Of an index that no mark covers nothing is kept that the log can give again: items of records
-    that a real broker cut off would hide those that stand there now. What stands before the files
-    that a broker's own recovery would look at is as the broker left it.
-    """
-    index.keeper = None if result.own and index.is_whole else quarantine
-    try:
-        if trusted is not None:
-            return index.recover(log.max_offset, trusted, lower_index_mark)
-        start = log.min_offset if result.own else result.index_verified_from
-        if start > log.min_offset:
-            return index.recover(start, start, lambda _: None)
-        return index.recover(log.min_offset, None, lower_index_mark)
-    finally:
-        index.keeper = None
-
-
-def _recover_queues(
-    log: CommitLog, queues: ConsumeQueueTable, start: int, *, known: bool, keeper: Keeper | None
-) -> bool:
-    """Cut the queues at `start`, but those that the log will not fill again only at its end.
-
-    Such are queues whose directories were made by hand, or whose records are gone. Which they
-    are only the log shows, unless the store is known to be ours. False if, without marks, a
-    queue does not join what the log has from `start` on: then it has to be built from the
-    log's beginning.
-    """
-    firsts: dict[QueueKey, int] | None = None
-    if not known:
-        firsts = _first_offsets(log, start)
-    joined = True
-    for queue in queues:
-        key = (queue.topic, queue.queue_id)
-        filled = firsts is None or key in firsts
-        queue.recover(start if filled else log.max_offset, keeper, log.max_offset)
-        if filled:
-            _drop_foreign_units(log, queue)
-        joined = joined and not queue.has_hole
-        joined = joined and not (queue.first_file_offset and not log.min_offset)
-    for key, first in (firsts or {}).items():
-        found = queues.ordinary(*key)
-        joined = joined and first == (found.max_offset if found is not None else 0)
-    queues.mark(start, start)
-    return joined or start == log.min_offset
-
-
-def _first_offsets(log: CommitLog, start: int) -> dict[QueueKey, int]:
-    """Return the lowest queue offset that the log has from `start` on, of each queue."""
-    lowest: dict[QueueKey, int] = {}
-    for piece in sound_pieces(log, start, log.max_offset):
-        records = decode_columns(piece.data, piece.starts, piece.base)
-        keys, codes = queue_columns(records)
-        rows = np.flatnonzero(has_queue_unit(records.column("sys_flag")))
-        firsts = np.full(len(keys), _NO_OFFSET)
-        np.minimum.at(firsts, codes[rows], records.column("queue_offset")[rows])
-        found = [*zip(keys, firsts.tolist(), strict=True)]
-        found += [(key, offset) for _, key, offset in copies_of(records)]
-        for key, offset in found:
-            lowest[key] = min(lowest.get(key, _NO_OFFSET), offset)
-    return {
-        key: offset
-        for key, offset in lowest.items()
-        if offset != _NO_OFFSET and key[0] not in log.config.batch_topics
-    }
-
-
-def _drop_foreign_units(log: CommitLog, queue: ConsumeQueue) -> None:
-    """Cut a queue's last unit as long as it is not that of the record that it points to.
-
-    A unit of which a cut was zeroing the front when the process ended points too low, and
-    would stay as one below the mark.
-    """
-    end = queue.max_offset
-    while end > 0 and (unit := queue.unit(end - 1)) is not None:
-        offset, size, _ = unit
-        if size == CQ_PRE_FILL_SIZE or offset < log.min_offset or log.is_damaged(offset):
-            return
-        try:
-            record = log.record_at(offset, check_crc=False)
-            places = [
-                ((record.topic, record.queue_id), record.queue_offset),
-                *copies_of_one(record.properties, record.queue_id),
-            ]
-            if record.size == size and ((queue.topic, queue.queue_id), end - 1) in places:
-                return
-        except (CorruptRecord, OffsetOutOfRange):
-            pass
-        end -= 1
-        queue.cut(end)
-
-
-def sound_pieces(log: CommitLog, start: int, end: int) -> Iterator[Piece]:
-    """Follow the chain from `start`, over the damage that is known; no checksums."""
-    position = start
-    for damage in (*log.damages, None):
-        stop = end if damage is None else min(damage.start, end)
-        for piece in scan(log.queue, position, stop, check_crc=False):
-            if len(piece.starts):
-                yield piece
-        if damage is not None:
-            position = max(position, damage.end)
+    return Trust(
+        trusted, result.clean and mark is not None and mark.synced == end, result.own,
+        result.verified_from, result.index_verified_from, keeper,
+    )  # fmt: skip
 
 
 def _keep_numbers(
-    log: CommitLog, followers: Sequence[Follower], damages: tuple[Damage, ...]
+    log: CommitLog, queues: ConsumeQueueTable | None, damages: tuple[Damage, ...]
 ) -> None:
-    """Take note of the queue offsets of damaged records, while units still tell them.
+    """Note the queue offsets of damaged records while their units contain them.
 
     Without it the number of a queue's last message would be given out again.
     """
-    queues = _queues_of(followers)
     for queue in () if queues is None else queues:
         first, units = queue.min_offset, queue.units(queue.min_offset, queue.max_offset)
         places = units["physical_offset"].astype(np.int64)

@@ -12,9 +12,9 @@ import rocketcompat
 from rocketcompat import Message
 from rocketcompat.files.progress import Mark, Progress, ProgressFile
 from rocketcompat.messages import has_queue_unit
+from rocketcompat.queues.recovery import sound_pieces
 from rocketcompat.record.codec import decode_one
 from rocketcompat.store.default_message_store import DefaultMessageStore
-from rocketcompat.store.recovery import sound_pieces
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, answers
 from tests.support.rocket.golden import (
     expected_units,

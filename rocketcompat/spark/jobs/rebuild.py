@@ -28,17 +28,13 @@ from typing import TYPE_CHECKING, Any
 from rocketcompat.files.lock import StoreLock
 from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
     OWN_DIRECTORY,
 )
-from rocketcompat.index.index_service import IndexService, index_file_name
+from rocketcompat.index.index_service import index_file_name
 from rocketcompat.index.items import IndexGeometry
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
-from rocketcompat.queues.batch_table import BatchQueueTable
-from rocketcompat.queues.table import ConsumeQueueTable
 from rocketcompat.repair.rebuild import Built, extension_size, install, structures_to_build
 from rocketcompat.spark.jobs.log_parts import counts_of, items_in, shared_out
 from rocketcompat.spark.jobs.log_scanning import LogScan, ScannedLog, run_wave
@@ -50,6 +46,7 @@ from rocketcompat.spark.jobs.rebuild_tasks import (
 )
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import plan_range
+from rocketcompat.store.structures import BATCH_QUEUES, INDEX, QUEUES
 from tubestore.spark.kit import running
 from tubestore.spark.kit.running import (
     Done,
@@ -62,11 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: What can be built here, and the names under which progress is noted.
-STRUCTURES = {
-    CONSUME_QUEUE_DIRECTORY: ConsumeQueueTable.name,
-    BATCH_CONSUME_QUEUE_DIRECTORY: BatchQueueTable.name,
-    INDEX_DIRECTORY: IndexService.name,
-}
+STRUCTURES = {one.directory: one.name for one in (QUEUES, BATCH_QUEUES, INDEX)}
 WORK_DIRECTORY = "spark-rebuild"
 #: There while the old structures are being replaced: what is left then is of no use.
 _PLACING = "placing"

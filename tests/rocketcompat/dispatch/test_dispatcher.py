@@ -66,25 +66,10 @@ class Recorder:
     error: int = errno.EIO
     batches: list[DispatchBatch] = field(default_factory=list)
 
-    def put_batch(self, batch: DispatchBatch) -> None:
+    def put(self, batch: DispatchBatch) -> None:
         if batch.start == self.fails:
             raise OSError(self.error, os.strerror(self.error))
         self.batches.append(batch)
-
-    def recover(self, log_end: int, trusted: int | None) -> int:
-        return 0
-
-    def mark(self, written: int, synced: int) -> None:
-        pass
-
-    def flush(self, sync: bool) -> None:
-        pass
-
-    def progress(self) -> tuple[int, int]:
-        return 0, 0
-
-    def close(self) -> None:
-        pass
 
     @property
     def offsets(self) -> list[int]:

@@ -30,7 +30,7 @@ def _crashed(counts: Sequence[int]) -> tuple[MemoryVfs, list[list[Key]], bytes]:
     steps = messages(*counts)
     for step in steps:
         for service in (clean, killed):
-            service.put_batch(batch_of(step) if step else batch_of([], end=100))
+            service.put(batch_of(step) if step else batch_of([], end=100))
     clean.close()
     return vfs, steps, b"".join(contents(other))
 
@@ -38,7 +38,7 @@ def _crashed(counts: Sequence[int]) -> tuple[MemoryVfs, list[list[Key]], bytes]:
 def _replay(service: IndexService, steps: list[list[Key]], resume: int) -> None:
     for place, step in enumerate(steps):
         if step and 100 * place >= resume:
-            service.put_batch(batch_of(step))
+            service.put(batch_of(step))
 
 
 @pytest.mark.parametrize("believed", [False, True])
@@ -51,7 +51,7 @@ def test_recovery_and_replay_give_the_bytes_of_a_clean_run(
     lowered: list[int] = []
     for _ in range(2):  # the second time after a crash right behind the recovery
         service = service_of(vfs)
-        resume = service.recover(1000, trusted, lowered.append if believed else None)
+        resume = service.cut(1000, trusted, lowered.append if believed else None)
         if believed and trusted is not None:
             assert resume == trusted
     assert lowered == []
@@ -64,7 +64,7 @@ def test_recovery_and_replay_give_the_bytes_of_a_clean_run(
 def test_items_of_records_that_the_log_lost_are_dropped(log_end: int) -> None:
     vfs, steps, _ = _crashed((3, 1, 4) * 3)
     service = service_of(vfs)
-    resume = service.recover(log_end, None)
+    resume = service.cut(log_end, None)
     assert resume <= log_end
     _replay(service, steps[: log_end // 100], resume)
     service.close()
@@ -83,7 +83,7 @@ def test_any_half_of_the_last_write_is_recovered_exactly_once(data: st.DataObjec
     at = data.draw(st.integers(IndexGeometry(7, 12).items_start, torn.size()))
     torn.pwrite(bytes(torn.size() - at), at)
     service = service_of(vfs)
-    resume = service.recover(100 * len(counts), None)
+    resume = service.cut(100 * len(counts), None)
     _replay(service, steps, resume)
     service.close()
     ours = b"".join(contents(vfs))
@@ -98,7 +98,7 @@ def test_items_that_were_lost_below_the_mark_are_noticed() -> None:
     vfs.open(f"{DIRECTORY}/{name}").pwrite(bytes(20), geometry.item_position(5))
     service = service_of(vfs)
     lowered: list[int] = []
-    resume = service.recover(300, 300, lowered.append)
+    resume = service.cut(300, 300, lowered.append)
     assert [resume] == lowered == [100]
     _replay(service, steps, resume)
     service.close()
@@ -108,20 +108,20 @@ def test_items_that_were_lost_below_the_mark_are_noticed() -> None:
 def test_an_index_that_was_deleted_is_built_from_the_start() -> None:
     service = service_of(MemoryVfs())
     lowered: list[int] = []
-    assert service.recover(1000, 700, lowered.append) == 0
+    assert service.cut(1000, 700, lowered.append) == 0
     assert lowered == [0]
 
 
 def test_files_of_a_killed_process_get_durable_names_before_anything_counts_as_synced() -> None:
     vfs = MemoryVfs()
-    service_of(vfs).put_batch(batch_of([(1, 0, 5)]))
+    service_of(vfs).put(batch_of([(1, 0, 5)]))
     journal = vfs.record()
     service = service_of(vfs)
-    resume = service.recover(100, 100)
+    resume = service.cut(100, 100)
     service.mark(resume, resume)
-    service.put_batch(batch_of([(1, 0, 5)]))
+    service.put(batch_of([(1, 0, 5)]))
     service.flush(sync=True)
-    assert service.progress() == (100, 100)
+    assert service.ends == (100, 100)
     assert DIRECTORY in [call.path for call in journal.calls if call.kind == "sync_directory"]
 
 
@@ -129,13 +129,13 @@ def test_items_that_only_the_header_of_a_power_cut_knows_are_no_items() -> None:
     """Zeros would be of hash 0 and of the log's first message, if that has an item before."""
     vfs = MemoryVfs()
     service = service_of(vfs)
-    service.put_batch(batch_of([(3, 0, 5), (4, 100, 6), (5, 200, 7)]))
+    service.put(batch_of([(3, 0, 5), (4, 100, 6), (5, 200, 7)]))
     service.close()
     (name,) = [name for name, _, _ in vfs.entries(DIRECTORY)]
     file = vfs.open(f"{DIRECTORY}/{name}")
     file.pwrite(bytes(40), 40 + 4 * 7 + 20 * 2)  # the second and the third
     service = service_of(vfs)
-    assert service.recover(300, 100) == 0
-    service.put_batch(batch_of([(3, 0, 5), (4, 100, 6), (5, 200, 7)]))
+    assert service.cut(300, 100) == 0
+    service.put(batch_of([(3, 0, 5), (4, 100, 6), (5, 200, 7)]))
     service.close()
     assert service_of(vfs).stats() == {"files": 1, "items": 3}

@@ -55,7 +55,7 @@ def test_batches_give_the_bytes_of_key_after_key(
             batch.append((hash_, offset, time))
             reference.put(batch[-1])
         offset += 100
-        service.put_batch(batch_of(batch, end=offset))
+        service.put(batch_of(batch, end=offset))
     service.close()
     assert contents(vfs) == [bytes(raw) for raw in reference.files]
 
@@ -80,7 +80,7 @@ def test_the_index_of_a_real_log_has_the_bytes_of_the_real_index(
             key_rows=rows,
             key_hashes=hashes,
         )
-        service.put_batch(batch)
+        service.put(batch)
     service.close()
     theirs = [path.read_bytes() for path in sorted((real.store / "index").iterdir())]
     assert contents(vfs) == theirs
@@ -91,7 +91,7 @@ def test_the_sample_of_the_specification() -> None:
     time = 0x1A1FCAED555
     keys = [(key_hash("TopicTest", key), 0, time) for key in ("U1", "k1", "k2")]
     service = service_of(vfs := MemoryVfs(), 16, 40)
-    service.put_batch(batch_of(keys))
+    service.put(batch_of(keys))
     service.close()
     (raw,) = contents(vfs)
     assert len(raw) == 904
@@ -132,7 +132,7 @@ def test_equal_hashes_are_found_together_newest_first() -> None:
     service = service_of(MemoryVfs(), 7, 60)
     assert key_hash("T", "Aa") == key_hash("T", "BB")
     for place, key in enumerate(("Aa", "x", "BB", "Aa")):
-        service.put_batch(batch_of([(key_hash("T", key), 100 * place, 5000 + place)]))
+        service.put(batch_of([(key_hash("T", key), 100 * place, 5000 + place)]))
     assert service.select("T", "Aa", 64, 0, 1 << 60)[0] == [300, 200, 0]
     assert service.select("T", "Aa", 2, 0, 1 << 60)[0] == [300, 200]
     places, offsets = service.select_many(np.array([key_hash("T", k) for k in ("x", "BB")], "i4"))
@@ -142,7 +142,7 @@ def test_equal_hashes_are_found_together_newest_first() -> None:
 def test_a_search_goes_over_files_and_stops_before_the_window() -> None:
     service = service_of(MemoryVfs(), 3, 4)
     for place in range(9):
-        service.put_batch(batch_of([(5, 100 * place, 1_000_000 + 10_000 * place)]))
+        service.put(batch_of([(5, 100 * place, 1_000_000 + 10_000 * place)]))
     assert len(service.files) == 3
     everything = [100 * place for place in range(8, -1, -1)]
     assert service.select_hash(5, 64, 0, 1 << 60) == (everything, 1_080_000, 800)
@@ -159,7 +159,7 @@ def test_names_rise_even_when_the_clock_does_not() -> None:
     service = IndexService(vfs := MemoryVfs(), DIRECTORY, IndexGeometry(3, 4), clock)
     for place in range(9):
         clock.advance(-1000)
-        service.put_batch(batch_of([(5, 100 * place, 1)]))
+        service.put(batch_of([(5, 100 * place, 1)]))
     names = [name for name, _, _ in vfs.entries(DIRECTORY)]
     assert len(names) == 3
     assert all(len(name) == 17 for name in names)
@@ -190,7 +190,7 @@ def test_an_impossible_number_in_a_slot_counts_as_none_and_a_put_mends_it(number
 
 def test_another_geometry_is_not_misread_but_a_problem() -> None:
     service = service_of(vfs := MemoryVfs(), 7, 12)
-    service.put_batch(batch_of([(5, 0, 1)]))
+    service.put(batch_of([(5, 0, 1)]))
     service.close()
     other = service_of(vfs, 7, 13)
     assert (other.files, other.is_whole) == ((), False)
@@ -199,11 +199,11 @@ def test_another_geometry_is_not_misread_but_a_problem() -> None:
 
 def test_records_without_keys_make_a_file_as_the_real_one_does() -> None:
     service = service_of(vfs := MemoryVfs())
-    service.put_batch(batch_of([], end=500))
+    service.put(batch_of([], end=500))
     assert contents(vfs) == [bytes(IndexGeometry(7, 12).file_size)]
-    assert service.progress() == (500, 0)
-    assert service_of(vfs).recover(900, 500, lambda offset: None) == 500
-    assert service_of(vfs).recover(900, 500) == 0
+    assert service.ends == (500, 0)
+    assert service_of(vfs).cut(900, 500, lambda offset: None) == 500
+    assert service_of(vfs).cut(900, 500) == 0
 
 
 def test_a_failed_write_can_be_put_again_and_no_key_is_there_twice() -> None:
@@ -215,16 +215,16 @@ def test_a_failed_write_can_be_put_again_and_no_key_is_there_twice() -> None:
         vfs = MemoryVfs()
         faulty = FaultyVfs(vfs)
         service = service_of(faulty)
-        service.put_batch(batch_of(steps[0]))
+        service.put(batch_of(steps[0]))
         faulty.fail("pwrite", nth=failing)
         batch = batch_of([key for step in steps[1:] for key in step])
         try:
-            service.put_batch(batch)
+            service.put(batch)
         except OSError:
             faulty.heal()
-            service.put_batch(batch)
+            service.put(batch)
         faulty.heal()
-        service.put_batch(batch)  # and once more, as a replay would
+        service.put(batch)  # and once more, as a replay would
         service.close()
         assert contents(vfs) == [bytes(raw) for raw in reference.files]
 
@@ -233,8 +233,8 @@ def test_a_sync_makes_the_mark_and_reports_files_that_were_left() -> None:
     left: list[int] = []
     service = service_of(MemoryVfs(), 3, 4, on_roll=left.append)
     for place in range(5):
-        service.put_batch(batch_of([(5, 100 * place, 1000 + place)]))
+        service.put(batch_of([(5, 100 * place, 1000 + place)]))
     service.flush(sync=False)
-    assert (service.progress(), left) == ((500, 0), [])
+    assert (service.ends, left) == ((500, 0), [])
     service.flush(sync=True)
-    assert (service.progress(), left) == ((500, 500), [1002])
+    assert (service.ends, left) == ((500, 500), [1002])

@@ -233,7 +233,7 @@ def test_expired_files_go_with_the_log(tmp_path: Path) -> None:
         minimum = store.min_physical_offset
         batches = store.queues.batches  # type: ignore[union-attr]
         assert batches is not None
-        assert batches.delete_expired(minimum) > 2
+        assert batches.expire(minimum) > 2
         queue = queue_of(store)
         assert store.look_message(queue.unit(queue.min_offset).physical_offset).topic == "B"
         first = queue.min_offset

@@ -109,7 +109,7 @@ def small_store(*messages: Message, **options: Any) -> Any:
             key_rows=np.zeros(len(keys), np.int64),
             key_hashes=np.array([key_hash("T", key) for key in keys], np.int32),
         )
-        index.put_batch(batch)  # type: ignore[arg-type]
+        index.put(batch)  # type: ignore[arg-type]
     return SimpleNamespace(commit_log=log, queues=queues, index=index, config=config)
 
 

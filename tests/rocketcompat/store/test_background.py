@@ -255,8 +255,8 @@ class Arrivals:
 
     def __init__(self, follower: Any, threads: set[str] | None = None) -> None:
         self.threads = set() if threads is None else threads
-        self._honest, self._count, self._changed = follower.put_batch, 0, threading.Condition()
-        follower.put_batch = self._put_batch
+        self._honest, self._count, self._changed = follower.put, 0, threading.Condition()
+        follower.put = self._put_batch
 
     def _put_batch(self, batch: Any) -> None:
         self._honest(batch)

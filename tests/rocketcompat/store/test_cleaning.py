@@ -208,7 +208,7 @@ def test_what_cannot_be_built_keeps_its_files_and_is_announced(
         raise OSError(28, "no space left")
 
     assert store.index is not None
-    monkeypatch.setattr(store.index, "put_batch", fail)
+    monkeypatch.setattr(store.index, "put", fail)
     for number in range(60):
         store.put_message(Message("T", b"x" * 80, keys=f"k{number}"))
     store.dispatcher.dispatch_pending()

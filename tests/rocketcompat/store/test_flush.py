@@ -155,10 +155,10 @@ def test_everything_is_synced_after_the_thorough_interval_of_the_queues(
         store.dispatcher.dispatch_pending()
         clock.advance(6999)
         flusher(store).flush_due()
-        assert store.queues.progress()[1] == 0
+        assert store.queues.ends[1] == 0
         clock.advance(1)
         flusher(store).flush_due()
-        assert store.queues.progress()[1] == store.max_physical_offset
+        assert store.queues.ends[1] == store.max_physical_offset
 
 
 def test_marks_are_written_every_ten_seconds_at_least(
@@ -169,7 +169,7 @@ def test_marks_are_written_every_ten_seconds_at_least(
     clock.advance(10_000)
     flusher(store).flush_due()
     assert store.queues is not None
-    assert store.queues.progress() == (200, 200)
+    assert store.queues.ends == (200, 200)
 
 
 def test_a_failed_sync_of_a_queue_is_tried_again(
@@ -181,9 +181,9 @@ def test_a_failed_sync_of_a_queue_is_tried_again(
     queue = store.queues.find_or_create("T", 0)
     vfs.fail("sync", path="/s/consumequeue", error=errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        store.queues.flush_pages(2)
+        store.queues.flush_due(2)
     assert queue.dirty_pages == 2
-    assert store.queues.flush_pages(2) == 1
+    assert store.queues.flush_due(2) == 1
     assert queue.dirty_pages == 0
 
 

@@ -22,9 +22,9 @@ from rocketcompat.formats import MESSAGE_PREFIX
 from rocketcompat.inspect import directory
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import has_queue_unit
+from rocketcompat.queues.recovery import sound_pieces
 from rocketcompat.record.codec import decode_one
 from rocketcompat.store.default_message_store import DefaultMessageStore
-from rocketcompat.store.recovery import sound_pieces
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.testing import Distinct, FaultyVfs, MemoryVfs, crash_states
@@ -532,7 +532,7 @@ def test_first_files_that_retention_deleted_are_not_missed(bench: Bench) -> None
         store.dispatcher.dispatch_pending()
         for _ in range(4):
             store.commit_log.queue.delete_oldest()
-        assert store.queues.delete_expired(store.min_physical_offset) > 0
+        assert store.queues.expire(store.min_physical_offset) > 0
     for _ in range(2):
         with bench.open() as store:
             assert (store.problems, store.recovered.clean) == ([], True)

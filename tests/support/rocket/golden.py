@@ -11,9 +11,9 @@ import rocketcompat
 from rocketcompat import MessageStoreConfig
 from rocketcompat.formats import decode_host
 from rocketcompat.messages import MessageRecord
+from rocketcompat.queues.recovery import sound_pieces
 from rocketcompat.record.codec import decode_one
 from rocketcompat.store.default_message_store import DefaultMessageStore
-from rocketcompat.store.recovery import sound_pieces
 from tests.support.golden import Answers, Golden
 from tubestore.errors import TubeStoreError
 

@@ -1,0 +1,136 @@
+"""Recovery of the queues: which units the log gives again, and which are all that is left.
+
+Units at or above the trusted mark are cut, since the log is handed over from there. Queues that
+the log will not fill again are cut only at its end: their directories were made by hand, or their
+records are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from rocketcompat.commitlog.readable_log import ReadableLog
+from rocketcompat.commitlog.walk import Piece, scan
+from rocketcompat.files.keeper import Keeper
+from rocketcompat.files.progress import QueueKey, Trust
+from rocketcompat.formats import CQ_PRE_FILL_SIZE
+from rocketcompat.messages import has_queue_unit
+from rocketcompat.queues.consume_queue import ConsumeQueue
+from rocketcompat.record.columns import decode_columns, queue_columns
+from rocketcompat.record.copies import copies_of, copies_of_one
+from tubestore.errors import CorruptRecord, OffsetOutOfRange
+
+_NO_OFFSET = (1 << 63) - 1
+
+
+class Queues(Protocol):
+    """The queues of a store; `table.ConsumeQueueTable`."""
+
+    batch_topics: frozenset[str]
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """Go over all of them."""
+
+    def ordinary(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return one of them, None if there is none."""
+
+
+def recover_queues(queues: Queues, log: ReadableLog, trust: Trust) -> int:
+    """Cut the queues at what is trusted; returns the offset from which the log is needed again."""
+    if trust.as_left:
+        return log.max_offset
+    if trust.mark is not None:
+        # Units below the log's minimum stay: they are all that is left of those offsets.
+        _cut_queues(queues, log, trust.mark, None, trust.keeper)
+        return trust.mark
+    start = log.min_offset if trust.own else trust.verified_from
+    joined = _cut_queues(queues, log, start, _first_offsets(queues, log, start), trust.keeper)
+    if not joined:
+        start = log.min_offset
+        _cut_queues(queues, log, start, _first_offsets(queues, log, start), trust.keeper)
+    return start
+
+
+def _cut_queues(
+    queues: Queues, log: ReadableLog, start: int, firsts: dict[QueueKey, int] | None,
+    keeper: Keeper | None,
+) -> bool:  # fmt: skip
+    """Cut the queues at `start`, but those that the log will not fill again only at its end.
+
+    `firsts` are the queues that the log fills from `start` on, with their first offsets; None for
+    all. False if one of them does not join its first offset: then it has to be built from the
+    log's beginning.
+    """
+    joined = True
+    for queue in queues:
+        key = (queue.topic, queue.queue_id)
+        filled = firsts is None or key in firsts
+        queue.recover(start if filled else log.max_offset, keeper, log.max_offset)
+        if filled:
+            _drop_foreign_units(log, queue)
+        joined = joined and not queue.has_hole
+        joined = joined and not (queue.first_file_offset and not log.min_offset)
+    for key, first in (firsts or {}).items():
+        found = queues.ordinary(*key)
+        joined = joined and first == (found.max_offset if found is not None else 0)
+    return joined or start == log.min_offset
+
+
+def _first_offsets(queues: Queues, log: ReadableLog, start: int) -> dict[QueueKey, int]:
+    """Return the lowest queue offset that the log has from `start` on, of each queue."""
+    lowest: dict[QueueKey, int] = {}
+    for piece in sound_pieces(log, start, log.max_offset):
+        records = decode_columns(piece.data, piece.starts, piece.base)
+        keys, codes = queue_columns(records)
+        rows = np.flatnonzero(has_queue_unit(records.column("sys_flag")))
+        firsts = np.full(len(keys), _NO_OFFSET)
+        np.minimum.at(firsts, codes[rows], records.column("queue_offset")[rows])
+        found = [*zip(keys, firsts.tolist(), strict=True)]
+        found += [(key, offset) for _, key, offset in copies_of(records)]
+        for key, offset in found:
+            lowest[key] = min(lowest.get(key, _NO_OFFSET), offset)
+    return {
+        key: offset
+        for key, offset in lowest.items()
+        if offset != _NO_OFFSET and key[0] not in queues.batch_topics
+    }
+
+
+def _drop_foreign_units(log: ReadableLog, queue: ConsumeQueue) -> None:
+    """Cut a queue's last unit while the record that it points to has another place.
+
+    A unit of which a cut was zeroing the front when the process ended points too low, and
+    would stay as one below the mark.
+    """
+    end = queue.max_offset
+    while end > 0 and (unit := queue.unit(end - 1)) is not None:
+        offset, size, _ = unit
+        if size == CQ_PRE_FILL_SIZE or offset < log.min_offset or log.is_damaged(offset):
+            return
+        try:
+            record = log.record_at(offset, check_crc=False)
+            places = [
+                ((record.topic, record.queue_id), record.queue_offset),
+                *copies_of_one(record.properties, record.queue_id),
+            ]
+            if record.size == size and ((queue.topic, queue.queue_id), end - 1) in places:
+                return
+        except (CorruptRecord, OffsetOutOfRange):
+            pass
+        end -= 1
+        queue.cut(end)
+
+
+def sound_pieces(log: ReadableLog, start: int, end: int) -> Iterator[Piece]:
+    """Follow the chain from `start`, over the damage that is known; no checksums."""
+    position = start
+    for damage in (*log.damages, None):
+        stop = end if damage is None else min(damage.start, end)
+        for piece in scan(log.queue, position, stop, check_crc=False):
+            if len(piece.starts):
+                yield piece
+        if damage is not None:
+            position = max(position, damage.end)

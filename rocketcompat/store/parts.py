@@ -1,0 +1,238 @@
+"""What an open store is made of: the log, and the structures that follow it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from typing import TypeVar, cast
+
+from rocketcompat.commitlog.commit_log import CommitLog
+from rocketcompat.dispatch.follower import Follower
+from rocketcompat.files.broker_config import BrokerConfig, with_batch_topics
+from rocketcompat.files.progress import Progress, ProgressFile
+from rocketcompat.files.quarantine import Quarantine
+from rocketcompat.formats import (
+    CHECKPOINT_FILE,
+    PROGRESS_FILE,
+    parse_offset_name,
+)
+from rocketcompat.index.index_service import IndexService
+from rocketcompat.inspect.log_files import refuse_dledger
+from rocketcompat.options import MessageStoreConfig
+from rocketcompat.queues.batch_table import BatchQueueTable
+from rocketcompat.queues.table import ConsumeQueueTable
+from rocketcompat.shards.follower import TubeLayout
+from rocketcompat.store.structures import (
+    BATCH_QUEUES,
+    INDEX,
+    QUEUES,
+    SHARDS,
+    Place,
+    Structure,
+    structures,
+)
+from tubestore.clock import Clock
+from tubestore.core.paths import OWN_DIRECTORY
+from tubestore.core.vfs import Vfs
+from tubestore.errors import CorruptRecord, NotAStore, TubeStoreError
+from tubestore.record.names import STORE_FILE
+
+_log = logging.getLogger(__name__)
+_STEP_BYTES = 1 << 20
+F = TypeVar("F", bound=Follower)
+
+
+class Parts:
+    """The parts of one store; a structure is None when it is switched off.
+
+    The log is there at once; the followers come with `make_followers`, when the log's end is
+    known.
+    """
+
+    def __init__(
+        self, root: str, config: MessageStoreConfig, vfs: Vfs, clock: Clock, *, writable: bool
+    ) -> None:
+        config = with_batch_topics(config, vfs, root)
+        self.root, self.config, self.vfs, self.clock = root, config, vfs, clock
+        self.writable = writable
+        #: The directories of the log's files: those that get some, and those that only have some.
+        self.log_directories = config.commit_log_directories(root)
+        self.read_only_directories = config.read_only_directories(root)
+        first, *more = self.log_directories
+        self.commit_log = CommitLog(
+            vfs, first, config, clock, writable=writable, more=more,
+            read_only=self.read_only_directories,
+        )  # fmt: skip
+        self.broker_config = BrokerConfig(vfs, root, compat=config.compat)
+        #: The structures that are switched on, by name, in the order in which they are fed.
+        self._made: dict[str, Follower] = {}
+        #: What opening found of queues and index that is not as it should be.
+        self.problems: list[TubeStoreError] = []
+
+    def path(self, *names: str) -> str:
+        """Return a path below the root."""
+        return os.path.join(self.root, *names)
+
+    def make_followers(self) -> None:
+        """Make the structures that are switched on."""
+        place = Place(self.root, self.vfs, self.clock, self.config, self.writable)
+        for structure in structures():
+            if structure.is_on(self.config) and (self.writable or structure.is_read):
+                self._made[structure.name] = structure.make(place)
+        if self.queues is not None:
+            self.queues.batches = self.batch_queues
+
+    def of(self, structure: Structure[F]) -> F | None:
+        """Return the structure of a kind; None if it is switched off."""
+        return cast("F | None", self._made.get(structure.name))
+
+    @property
+    def queues(self) -> ConsumeQueueTable | None:
+        """The queues of units."""
+        return self.of(QUEUES)
+
+    @property
+    def batch_queues(self) -> BatchQueueTable | None:
+        """The queues of the topics of batches."""
+        return self.of(BATCH_QUEUES)
+
+    @property
+    def index(self) -> IndexService | None:
+        """The key index."""
+        return self.of(INDEX)
+
+    @property
+    def tube(self) -> TubeLayout | None:
+        """The shards."""
+        return self.of(SHARDS)
+
+    @property
+    def followers(self) -> list[Follower]:
+        """The structures that there are, in the order in which they are fed."""
+        return list(self._made.values())
+
+    def load(self, ends: dict[tuple[str, int], int] | None) -> None:
+        """Look at the files; `ends` are the queues' ends as a clean close noted them."""
+        minimum = self.commit_log.min_offset
+        end = None if self.writable else self.commit_log.max_offset
+        for name, follower in list(self._made.items()):
+            follower.attach(minimum, end, ends)
+            known = set(map(str, self.problems))
+            self.problems += [p for p in follower.problems if str(p) not in known]
+            if follower.problems and not self.writable:
+                del self._made[name]
+
+    def find_missing_queues(self, progress: Progress | None) -> bool:
+        """Return whether files of queues are gone since a clean close; `problems` names the first.
+
+        One whose whole directory was removed is no problem: so a queue is built again by hand.
+        """
+        if progress is None or self.queues is None:
+            return False
+        path = self.queues.missing_file(progress.queues, progress.queue_starts)
+        if path is None:
+            return False
+        if parse_offset_name(os.path.basename(path)) is not None:
+            done = "the queues are built again from the log" if self.writable else "left out"
+            error = CorruptRecord(path, 0, f"the file is missing; {done}")
+            _log.warning("%s", error)
+            self.problems.append(error)
+        return True
+
+    def close(self) -> None:
+        """Give all descriptors back; syncs nothing."""
+        for follower in self.followers:
+            try:
+                follower.close()
+            except (OSError, TubeStoreError):
+                _log.exception("%s: close", follower.name)
+        self.commit_log.close()
+
+
+def refuse_shards(parts: Parts) -> None:
+    """Raise NotAStore for a tubestore root: a log in it would make it neither."""
+    ours = parts.vfs.exists(parts.path(OWN_DIRECTORY, STORE_FILE))
+    if ours and not any(parts.vfs.exists(path) for path in parts.log_directories):
+        raise NotAStore(parts.root, "it is a tubestore store: use tubestore")
+
+
+def refuse_other_logs(parts: Parts) -> None:
+    """Raise NotAStore for a log in DLedger's files, and for structures whose log is not there.
+
+    An empty log would be begun beside them, and queues, index and shards be brought to its end.
+    """
+    ours = parts.vfs.exists(parts.path(OWN_DIRECTORY, PROGRESS_FILE))
+    directories = [*parts.log_directories, *parts.read_only_directories]
+    refuse_dledger(parts.vfs, parts.root, () if ours else directories)
+    found = [] if parts.config.accept_lost_log else built_without_log(parts)
+    if found and not _was_never_synced(parts):
+        raise NotAStore(
+            parts.root,
+            f"its log is not there: no file in {', '.join(directories)}, but {', '.join(found)}."
+            " Put the log back, or name its place (storePathCommitLog). To begin a new log, open"
+            " with accept_lost_log: what was built from the old one goes to quarantine",
+        )
+
+
+def built_without_log(parts: Parts) -> list[str]:
+    """Return what was built from a log of which no file is there; nothing if one is."""
+    if _has_files(parts.vfs, [*parts.log_directories, *parts.read_only_directories]):
+        return []
+    found = [name for name in _built() if _has_data(parts.vfs, parts.path(name))]
+    known = ProgressFile(parts.vfs, parts.root).read()
+    if known is not None and known[0].log.written:
+        found.append(f"{OWN_DIRECTORY}/{PROGRESS_FILE}")
+    return found
+
+
+def _built() -> list[str]:
+    """Return the names of what is built from the log, and only while the log is there."""
+    return [name for one in structures() for name in (one.directory, *one.more_directories)]
+
+
+def _was_never_synced(parts: Parts) -> bool:
+    """Whether a power cut may have taken the log: by our marks none of it was on stable storage."""
+    known = ProgressFile(parts.vfs, parts.root).read()
+    return known is not None and not known[1] and known[0].log.synced == 0
+
+
+def put_aside_built(parts: Parts, keeper: Quarantine) -> None:
+    """Move what was built from a log that is lost to quarantine, durably."""
+    for name in (*_built(), CHECKPOINT_FILE, os.path.join(OWN_DIRECTORY, PROGRESS_FILE)):
+        if parts.vfs.exists(parts.path(name)):
+            keeper.move(parts.path(name))
+    keeper.sync()
+    if keeper.path is not None:
+        _log.warning("%s: no log; what was built from one is in %s", parts.root, keeper.path)
+
+
+def _has_files(vfs: Vfs, directories: Iterable[str]) -> bool:
+    """Whether a directory holds a file of a log that is not empty."""
+    return any(
+        not is_directory and size and parse_offset_name(name) is not None
+        for directory in directories
+        for name, is_directory, size in vfs.entries(directory)
+    )
+
+
+def _has_data(vfs: Vfs, path: str) -> bool:
+    """Whether a file in a directory, or below it, has a byte that is not zero."""
+    for name, is_directory, size in vfs.entries(path):
+        inside = os.path.join(path, name)
+        if is_directory:
+            # Of a tube root only its messages count.
+            if name != OWN_DIRECTORY and _has_data(vfs, inside):
+                return True
+        elif size and name.partition(".")[0].isdecimal():
+            file = vfs.open(inside, writable=False)
+            position = file.next_data(0)
+            while position is not None and position < size:
+                data = file.pread(_STEP_BYTES, position)
+                if not data or any(data):
+                    break
+                position = file.next_data(position + len(data))
+            file.close()
+            if position is not None and position < size:
+                return True
+    return False
