@@ -62,17 +62,28 @@ class ManualClock:
         self._now_ms += ms
 
 
-def time_ms(value: Time | None) -> int | None:
-    """Return ms since the epoch of an int (already ms) or an aware datetime; naive is refused."""
+def time_ms(value: Time | None, name: str = "time") -> int | None:
+    """Return ms since the epoch of an int (already ms) or an aware datetime; naive is refused.
+
+    TypeError and ValueError begin with the argument's `name`.
+    """
     if value is None:
         return None
     if not isinstance(value, datetime):
         number = whole_number(value)
         if number is None:
-            raise TypeError(f"time {value!r}: an aware datetime, or ms since the epoch")
+            raise TypeError(f"{name} {value!r}: an aware datetime, or ms since the epoch")
         return number
     if value.tzinfo is None:
         raise ValueError(
-            f"{value!r} has no time zone; give an aware datetime or ms since the epoch"
+            f"{name} {value!r} has no time zone; give an aware datetime or ms since the epoch"
         )
     return (value - _EPOCH) // timedelta(milliseconds=1)
+
+
+def checked_time_ms(value: Time, name: str = "time") -> int:
+    """As `time_ms`, of a time that must be given: TypeError for None."""
+    found = time_ms(value, name)
+    if found is None:
+        raise TypeError(f"{name} None: an aware datetime, or ms since the epoch")
+    return found

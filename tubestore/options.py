@@ -117,7 +117,9 @@ class TopicOptions:
     def __post_init__(self) -> None:
         for name in ("partitions", "stores", "max_age_ms", "max_bytes"):
             value = getattr(self, name)
-            if value is not None and whole_number(value) is None:
+            if value is None and name.startswith("max_"):
+                continue
+            if whole_number(value) is None:
                 raise InvalidMessage(f"{name} = {value!r}: a whole number is needed")
         if not 1 <= self.partitions <= PARTITIONS_PER_STORE:
             text = f"partitions = {self.partitions}: 1 to {PARTITIONS_PER_STORE} a store"

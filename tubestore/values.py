@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -42,6 +43,37 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
+def checked_whole(name: str, value: Any, least: int | None = 0) -> int:
+    """Return a whole number that a caller gives; TypeError or ValueError names the argument."""
+    number = whole_number(value)
+    if number is None:
+        raise TypeError(f"{name} = {value!r}: a whole number is needed")
+    if least is not None and number < least:
+        limit = f"at least {least}" if least else "not negative"
+        raise ValueError(f"{name} = {value}: {limit}")
+    return number
+
+
+def checked_texts(name: str, values: Any) -> list[str]:
+    """Return a list of texts that a caller gives; TypeError names the argument."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} = {values!r}: a list of texts is needed")
+    found = list(values)
+    for text in found:
+        if not isinstance(text, str):
+            raise TypeError(f"{name}: {text!r} is not a text")
+    return found
+
+
+def checked_seconds(name: str, value: Any) -> float:
+    """Return a time span in seconds that a caller gives; errors as `checked_whole`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} = {value!r}: seconds are needed")
+    if not value >= 0:
+        raise ValueError(f"{name} = {value}: not negative")
+    return value
+
+
 def parse_age(text: str) -> int:
     """Return the ms of "90s", "36h", "7d" … or of a delete policy; InvalidMessage otherwise.
 
@@ -73,7 +105,10 @@ def age_ms(value: Age | None, name: str = "max_age") -> int | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return parse_age(value)
+        try:
+            return parse_age(value)
+        except InvalidMessage as error:
+            raise InvalidMessage(f"{name}: {error}") from None
     if isinstance(value, timedelta):
         value = value // timedelta(milliseconds=1)
     found = whole_number(value)

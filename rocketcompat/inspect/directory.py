@@ -41,7 +41,7 @@ from rocketcompat.inspect.log_files import LogFiles, refuse_dledger
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging.pieces import LogRecords
-from tubestore.core.paths import OWN_DIRECTORY
+from tubestore.core.paths import OWN_DIRECTORY, checked_root
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import NotAStore
 from tubestore.record.names import STORE_FILE
@@ -87,7 +87,7 @@ class StoreDirectory:
         options: Mapping[str, Any] | None = None,
         vfs: Vfs | None = None,
     ) -> None:
-        self.root, self.vfs = os.fspath(root), vfs or OsVfs()
+        self.root, self.vfs = checked_root(root), vfs or OsVfs()
         if not self.vfs.exists(self.root):
             raise NotAStore(self.root, "no such directory")
         self.options = dict(options or {})

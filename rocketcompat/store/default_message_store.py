@@ -38,6 +38,7 @@ from rocketcompat.store.puts import Durability, check_durability
 from rocketcompat.store.reader import StoreReads
 from rocketcompat.store.stats import StoreStats
 from tubestore.clock import Clock, SystemClock
+from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import (
     InvalidMessage,
@@ -75,7 +76,7 @@ class DefaultMessageStore(StoreReads):
         self._closed = True  # until it is open; for `__del__`
         if mode not in ("r", "w"):
             raise InvalidMessage(f"mode: {mode!r} is neither 'r' nor 'w'")
-        self.root, self.mode = os.fspath(root), mode
+        self.root, self.mode = checked_root(root), mode
         self._pid = os.getpid()
         parts = self._parts = Parts(
             self.root,

@@ -17,7 +17,7 @@ from rocketcompat.commitlog.reads import store_timestamp_at
 from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.times import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
 from rocketcompat.store.stats import StoreStats
-from tubestore.clock import Time, time_ms
+from tubestore.clock import Time, checked_time_ms
 from tubestore.errors import InvalidMessage, documented, documented_rows
 from tubestore.values import whole_number
 
@@ -264,8 +264,7 @@ class StoreReads(ABC):
             unit = queue.unit(offset)
             return None if unit is None else store_timestamp_at(self.commit_log, unit[0])
 
-        milliseconds = time_ms(time)
-        assert milliseconds is not None
+        milliseconds = checked_time_ms(time)
         chosen = boundary or BOUNDARY_OF_COMPAT[self.config.compat]
         return offset_by_time(queue.min_offset, queue.max_offset, milliseconds, chosen, stored)
 

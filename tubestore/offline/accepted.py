@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import OWN_DIRECTORY, checked_root, join
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.record.names import ACCEPTED_FILE
 
@@ -26,7 +26,7 @@ class AcceptedFindings:
     """The acknowledged findings of one store."""
 
     def __init__(self, root: str | os.PathLike[str], vfs: Vfs | None = None) -> None:
-        self._root, self._vfs = os.fspath(root), vfs or OsVfs()
+        self._root, self._vfs = checked_root(root), vfs or OsVfs()
         self.path = join(self._root, OWN_DIRECTORY, ACCEPTED_FILE)
         #: Why the file cannot be read; nothing counts as accepted then.
         self.problem: str | None = None

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.offline.digest_check import check_digests
 from tubestore.offline.findings import REASONS, Finding
@@ -64,7 +65,7 @@ def check(
     the ends of its files is then not reported. `watch` is told how many shards of all are done.
     NotAStore if there is no store at `root`.
     """
-    root, vfs = os.fspath(root), vfs or OsVfs()
+    root, vfs = checked_root(root), vfs or OsVfs()
     shards = find_shards(root, vfs, topic=topic, store_id=store_id, with_pending=True)
     yield from check_state(vfs, root, is_written or (lambda: False))
     unsettled = []

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore.core import kernels
+from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.record.columns import columns_for
 from tubestore.record.decode import decode
@@ -84,7 +85,7 @@ def dump(
     are, without looking for messages that lack one. NotAStore if there is no store at `root`.
     """
     vfs = vfs or OsVfs()
-    shards = find_shards(os.fspath(root), vfs, topic=topic, store_id=store_id, with_pending=True)
+    shards = find_shards(checked_root(root), vfs, topic=topic, store_id=store_id, with_pending=True)
     for shard in shards:
         bytes_ = ShardBytes(vfs, shard)
         try:

@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from tubestore.clock import Clock, SystemClock
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import OWN_DIRECTORY, checked_root, join
 from tubestore.core.quarantine import Action, Quarantine
 from tubestore.core.vfs import OsVfs, Vfs, take_lock
 from tubestore.errors import StoreLocked
@@ -54,7 +54,7 @@ def repair(
     refuses. With `topic` and `store_id` only those shards, and nothing of the store itself.
     `watch` is told how many shards of all are done.
     """
-    root, vfs = os.path.abspath(os.fspath(root)), vfs or OsVfs()
+    root, vfs = os.path.abspath(checked_root(root)), vfs or OsVfs()
     check_root(root, vfs)
     if not apply:
         if is_written is not None and is_written():

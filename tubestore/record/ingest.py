@@ -76,6 +76,8 @@ def as_table(data: Any, *, with_topic: bool, with_ids: bool = False) -> pa.Table
     if len(given) < len(names):
         twice = sorted(name for name in given if names.count(name) > 1)
         raise InvalidMessage(f"columns {', '.join(twice)}: given more than once")
+    if given.issuperset(("partition", "partition_id")):
+        raise InvalidMessage("columns partition and partition_id: only one of them can be given")
     if "body" not in names:
         raise InvalidMessage("the column body is missing")
     if ("topic" in names) != with_topic:

@@ -27,6 +27,7 @@ from tubestore.record.names import (
     segment_name,
     store_key,
 )
+from tubestore.values import checked_whole
 
 #: Of a job's files of state, all of them.
 VERSION = 1
@@ -46,8 +47,19 @@ def check_job_id(job_id: str) -> str:
     return job_id
 
 
+def check_publish_arguments(staged: Any, threads: Any) -> None:
+    """Raise TypeError or ValueError unless they can be a job's pieces and a number of threads."""
+    if isinstance(staged, str | bytes | Mapping) or not isinstance(staged, Iterable):
+        raise TypeError(f"staged {staged!r}: a list of what the writers described is needed")
+    if threads is not None:
+        checked_whole("threads", threads, least=1)
+
+
 def check_query(job_id: str, query: str | None) -> str | None:
     """Return the query, or raise InvalidName unless its job is a numbered batch."""
+    if not isinstance(query, str | None):
+        raise TypeError(f"query {query!r}: a text is needed")
+    check_job_id(job_id)
     if query is not None and not NUMBERED.fullmatch(job_id):
         raise InvalidName(job_id, "a batch of a query is named by a name, a colon and a number")
     return query

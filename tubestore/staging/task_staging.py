@@ -11,6 +11,7 @@ import uuid
 from types import TracebackType
 from typing import Self
 
+from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import DiskFull, InvalidName, StoreClosed, StoreFailed, failed_write
 from tubestore.staging.job_files import check_job_id, staging_directory
@@ -34,7 +35,7 @@ class TaskStaging:
         self.job_id = check_job_id(job_id)
         if not attempt or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in attempt):
             raise InvalidName(attempt, "an attempt is named by letters, digits, _ . and -")
-        self.directory = staging_directory(os.path.abspath(os.fspath(root)), job_id)
+        self.directory = staging_directory(os.path.abspath(checked_root(root)), job_id)
         self._vfs: Vfs = vfs or OsVfs()
         #: What the names of all its files begin with.
         self._name = f"a{attempt}-{token or uuid.uuid4().hex[:12]}"

@@ -14,10 +14,11 @@ from tubestore.errors import InvalidMessage, documented
 from tubestore.options import TopicOptions
 from tubestore.shard.message_store import MessageStore
 from tubestore.staging.commit_records import CommitRecords
-from tubestore.staging.job_files import StagedFile, check_query
+from tubestore.staging.job_files import StagedFile, check_publish_arguments, check_query
 from tubestore.store import publish as publishing
 from tubestore.store.open_topics import OpenTopics
 from tubestore.store.publish import PublishResult
+from tubestore.values import Age, age_ms
 
 Array = np.ndarray[Any, Any]
 
@@ -56,6 +57,7 @@ class BulkLoads(OpenTopics):
         before anything has changed; StoreFailed when it is not known how far it came: open the
         store again. Repeating the call is always safe.
         """
+        check_publish_arguments(staged, threads)
         with self._topics.lock:
             self._check_open(writing=True)
             return publishing.publish(
@@ -75,14 +77,17 @@ class BulkLoads(OpenTopics):
             return publishing.abort(self.vfs, self.root, job_id)
 
     @documented
-    def clean_staging(self, grace: timedelta = timedelta(days=1)) -> list[str]:
+    def clean_staging(self, grace: Age = timedelta(days=1)) -> list[str]:
         """Remove what jobs staged that have written nothing for `grace`; returns their names.
 
-        The background does so by itself after a day (`staging_grace_ms`).
+        `grace`: ms, a timedelta, or a text such as "36h". The background does so by itself after a
+        day (`staging_grace_ms`).
         """
+        grace_ms = age_ms(grace, "grace")
+        if grace_ms is None:
+            raise TypeError("grace None: ms, a timedelta, or a text like '7d'")
         with self._topics.lock:
             self._check_open(writing=True)
-            grace_ms = grace // timedelta(milliseconds=1)
             records = CommitRecords(self.vfs, self.root)
             return publishing.clean_staging(records, self.vfs, self.clock.now_ms(), grace_ms)
 

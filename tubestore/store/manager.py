@@ -22,6 +22,7 @@ import numpy as np
 
 from tubestore.clock import Clock, SystemClock
 from tubestore.core.memory_pool import MemoryPool
+from tubestore.core.paths import checked_root
 from tubestore.core.statistics import total
 from tubestore.core.vfs import LOST_LOCK, OsVfs, Vfs
 from tubestore.errors import (
@@ -77,7 +78,7 @@ class MessageStoreManager(OpenShards):
     ) -> None:
         if mode not in ("w", "r"):
             raise ValueError(f"mode {mode!r}: 'w' to write (made if missing) or 'r' to read")
-        self.root, self.mode = os.path.abspath(os.fspath(root)), mode
+        self.root, self.mode = os.path.abspath(checked_root(root)), mode
         self.options = options or StoreOptions()
         self.clock: Clock = clock or SystemClock()
         self.vfs: Vfs = vfs or OsVfs()

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY, join
@@ -26,7 +26,7 @@ from tubestore.store.leases import Lease
 from tubestore.store.retention import Bounds, SegmentRow
 from tubestore.store.topic import Topic
 from tubestore.store.topics import TopicRegistry
-from tubestore.values import Age, age_ms, whole_number
+from tubestore.values import Age, age_ms, checked_texts, checked_whole, whole_number
 
 
 class Keep(enum.Enum):
@@ -290,6 +290,10 @@ class OpenTopics(ABC):
         ttl_ms = age_ms(ttl, "ttl")
         if not ttl_ms:
             raise InvalidMessage(f"ttl = {ttl}: above 0")
+        if holder is not None and not isinstance(holder, str):
+            raise TypeError(f"holder {holder!r}: a text is needed")
+        if offsets is not None:
+            _check_offsets(offsets)
         try:
             return self._housekeeping.lease(
                 self._chosen(names), offsets or {}, ttl_ms=ttl_ms, holder=holder
@@ -298,9 +302,9 @@ class OpenTopics(ABC):
             raise ReadOnlyStore(f"{self.root}: no lease can be written here ({error})") from error
 
     def _chosen(self, topics: Iterable[str] | None) -> list[Topic]:
-        if isinstance(topics, str):
-            raise TypeError("topics: a list of names is needed, not one text")
-        return list(self._topics) if topics is None else [self._topics.get(n) for n in topics]
+        if topics is None:
+            return list(self._topics)
+        return [self._topics.get(name) for name in checked_texts("topics", topics)]
 
     # -- finding them ------------------------------------------------------------------------
 
@@ -317,6 +321,13 @@ class OpenTopics(ABC):
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
         return self._topics.names()
+
+
+def _check_offsets(offsets: Any) -> None:
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets {offsets!r}: a mapping of shards to offsets is needed")
+    for shard, offset in offsets.items():
+        checked_whole(f"offsets[{shard!r}]", offset)
 
 
 def _checked_size(max_bytes: int | None) -> int | None:

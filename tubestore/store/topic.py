@@ -137,9 +137,11 @@ class Topic(TopicReader):
     ) -> Ack:
         """Append one message; when it returns, the message has reached `durability`.
 
-        The partition is given, or chosen by the key's hash, or round robin. Raises
-        InvalidMessage, MessageTooLarge (nothing was written), StoreBusy (not taken), DiskFull,
-        StoreFailed, StoreClosed, ReadOnlyStore.
+        The partition is given, or chosen by the key's hash, or round robin. `received_time`: an
+        aware datetime, or ms since the epoch; `sender`: an IPv4 address. Raises InvalidMessage,
+        MessageTooLarge (nothing was written), StoreBusy (not taken), DiskFull, StoreFailed,
+        StoreClosed, ReadOnlyStore; TypeError or ValueError for a time, level or partition that is
+        none. The error's `taken` says whether the message is in the store.
         """
         if type(body) is not bytes or not body:
             body = _checked_body(body)
@@ -161,7 +163,7 @@ class Topic(TopicReader):
             shard = self._shards.get(number // PARTITIONS_PER_STORE)
         if type(shard) is not MessageStore:
             shard = self.writable(number // PARTITIONS_PER_STORE)
-        address = ingest.LOOPBACK if sender is None else address_to_int(sender)
+        address = ingest.LOOPBACK if sender is None else _checked_address(sender)
         header = pack_header(number, code, now, address, store.next_msg_id(), flag, payload)
         return _ack((number, shard.append_record(header, payload, level), level))
 
@@ -242,11 +244,21 @@ def _checked_body(body: Any) -> bytes:
 
 def _checked_time(value: Time) -> int:
     """Return a received time in ms, or raise InvalidMessage."""
-    given = time_ms(value)
+    given = time_ms(value, "received_time")
     assert given is not None
     if not -(1 << 63) <= given < 1 << 63:
-        raise InvalidMessage(f"time {given} ms does not fit into 64 bits")
+        raise InvalidMessage(f"received_time: {given} ms does not fit into 64 bits")
     return given
+
+
+def _checked_address(sender: Any) -> int:
+    """Return an IPv4 address as it is stored, or raise InvalidMessage."""
+    try:
+        if isinstance(sender, str):
+            return address_to_int(sender)
+    except ValueError:
+        pass
+    raise InvalidMessage(f"sender {sender!r}: an IPv4 address such as '10.0.0.1' is needed")
 
 
 def append_table(

@@ -24,7 +24,7 @@ from tubestore.reading.view import ShardView
 from tubestore.record.columns import Columns, columns_for
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.store.topic_shards import Offset, TopicShards
-from tubestore.values import whole_number
+from tubestore.values import checked_seconds, checked_texts, checked_whole
 
 DEFAULT_PAGE_BYTES = 8 << 20
 #: What a read of many partitions returns at most, unless it is asked for more.
@@ -33,20 +33,10 @@ DEFAULT_PAGES_BYTES = 64 << 20
 
 def make_filter(filter_items: Iterable[str] | None, start: Time | None, end: Time | None) -> Filter:
     """Build a filter from what users give; items are found by their hash, and then compared."""
-    if isinstance(filter_items, str):
-        raise TypeError("filter_items: a list of texts is needed, not one text")
     if filter_items is None and start is None and end is None:
         return EVERYTHING
-    return item_filter(filter_items, time_ms(start), time_ms(end))
-
-
-def _check_limits(**limits: int | None) -> None:
-    for name, limit in limits.items():
-        number = 0 if limit is None else whole_number(limit)
-        if number is None:
-            raise TypeError(f"{name} = {limit!r}: a whole number is needed")
-        if number < 0:
-            raise ValueError(f"{name} = {limit}: not negative")
+    items = None if filter_items is None else checked_texts("filter_items", filter_items)
+    return item_filter(items, time_ms(start, "start"), time_ms(end, "end"))
 
 
 class TopicReader(TopicShards):
@@ -80,7 +70,9 @@ class TopicReader(TopicShards):
         `zero_copy`: bodies are a `binary_view` column that shows sealed files where they are mapped
         and copies the others; it stays valid after close and when retention removes the file.
         """
-        _check_limits(limit=limit, max_bytes=max_bytes)
+        checked_whole("limit", limit)
+        if max_bytes is not None:
+            checked_whole("max_bytes", max_bytes)
         view = self._view_of(partition)
         chosen = self._columns(columns, verify, zero_copy)
         found = view.find(
@@ -119,7 +111,11 @@ class TopicReader(TopicShards):
         offsets, which is that in which they were appended. `next_offset` of the answer is what the
         next call takes. All shards are seen at one moment; filters and errors as `read`.
         """
-        _check_limits(limit=limit, max_bytes=max_bytes)
+        checked_whole("limit", limit)
+        if max_bytes is not None:
+            checked_whole("max_bytes", max_bytes)
+        if not isinstance(offsets, Mapping):
+            raise TypeError(f"offsets {offsets!r}: a mapping of partitions to offsets is needed")
         chosen = self._columns(columns, verify, zero_copy)
         wanted = make_filter(filter_items, start, end)
         by_store: dict[int, list[int]] = {}
@@ -150,7 +146,7 @@ class TopicReader(TopicShards):
         strict = self._store.options.on_damage == "raise"
         try:
             return columns_for(
-                ALL_COLUMNS if names is None else tuple(names),
+                ALL_COLUMNS if names is None else tuple(checked_texts("columns", names)),
                 verify=verify,
                 strict=strict,
                 views=zero_copy,
@@ -176,16 +172,22 @@ class TopicReader(TopicShards):
 
         Go on at `request_offset + delta`, also after a failure. A page ends behind the record with
         which `max_bytes` is reached, or when `max_entries` of the index, whatever their partition,
-        were examined. `switch`: 101 the files only, 301 the buffers too; of a filter the last digit
-        counts. Below the first offset it begins there; beyond the end is NOT_FOUND.
+        were examined; both are at least 1. `switch`: 101 the files only, 301 the buffers too; of a
+        filter the last digit counts. Below the first offset it begins there; beyond the end is
+        NOT_FOUND.
         """
         view = self._view_of(partition)
+        at = checked_whole("offset", offset, least=None)
+        checked_whole("switch", switch, least=None)
+        for name, bound in (("max_bytes", max_bytes), ("max_entries", max_entries)):
+            checked_whole(name, bound, least=1)
+        earliest = time_ms(min_time, "min_time")
         # As TubeMQ does, by the hash alone.
-        wanted = replace(make_filter(filter_items, min_time, None), items=None)
+        wanted = replace(make_filter(filter_items, earliest, None), items=None)
         return get_messages(
             view,
             int(partition),
-            offset - offset % ENTRY_SIZE,
+            at - at % ENTRY_SIZE,
             wanted,
             switch=switch,
             max_bytes=max_bytes,
@@ -194,7 +196,7 @@ class TopicReader(TopicShards):
 
     def message_at(self, partition: int, offset: int) -> Message | None:
         """Return the message at exactly this offset, None if it is another partition's."""
-        page = self.read(partition, offset, limit=1)
+        page = self.read(partition, checked_whole("offset", offset), limit=1)
         found = next(iter(page), None)
         return found if found is not None and found.offset == offset else None
 
@@ -248,8 +250,11 @@ class TopicReader(TopicShards):
         process appends wakes it at once.
         """
         position = self._resolve(self._view_of(partition), offset)
-        items = None if filter_items is None else list(filter_items)
-        make_filter(items, None, None)  # refused now, and not when something came
+        # Refused now, and not when something came.
+        items = None if filter_items is None else checked_texts("filter_items", filter_items)
+        checked_seconds("poll_interval", poll_interval)
+        if idle_timeout is not None:
+            checked_seconds("idle_timeout", idle_timeout)
         return self._following(partition, position, items, idle_timeout, poll_interval)
 
     def _following(
@@ -299,7 +304,9 @@ class TopicReader(TopicShards):
         read it to its end. `limit` and `max_bytes` (of whole records) end it early; the rest of
         the arguments as `read`.
         """
-        _check_limits(limit=limit, max_bytes=max_bytes)
+        for name, bound in (("limit", limit), ("max_bytes", max_bytes)):
+            if bound is not None:
+                checked_whole(name, bound)
         chosen = self._columns(columns, verify, zero_copy)
         wanted = make_filter(filter_items, start, end)
         rows = _scanned(self.views(), chosen, wanted, limit, max_bytes)

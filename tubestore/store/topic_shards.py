@@ -10,14 +10,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tubestore.clock import Clock, Time, time_ms
+from tubestore.clock import Clock, Time, checked_time_ms
 from tubestore.errors import InvalidMessage, OffsetOutOfRange, StoreClosed, again, documented
 from tubestore.options import PARTITIONS_PER_STORE, StoreOptions, TopicOptions
 from tubestore.reading import positions
 from tubestore.reading.view import ShardView
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
-from tubestore.values import whole_number
+from tubestore.values import checked_whole, whole_number
 
 Shard = MessageStore | ShardReader
 Offset = int | Literal["earliest", "latest"]
@@ -156,14 +156,14 @@ class TopicShards:
         return store_id in self._shards or self._store.shard_exists(self.name, store_id)
 
     @staticmethod
-    def _resolve(view: ShardView, offset: int | str) -> int:
+    def _resolve(view: ShardView, offset: int | str, name: str = "offset") -> int:
         if offset == "earliest":
             return view.index_start
         if offset == "latest":
             return view.index_end
         number = whole_number(offset)
         if number is None:
-            raise TypeError(f"offset {offset!r}: an int, 'earliest' or 'latest'")
+            raise TypeError(f"{name} {offset!r}: an int, 'earliest' or 'latest'")
         if not view.index_start <= number <= view.index_end:
             raise OffsetOutOfRange(number, view.index_start, view.index_end)
         return number
@@ -191,7 +191,7 @@ class TopicShards:
     def count(self, partition: int, start: Offset = "earliest", end: Offset = "latest") -> int:
         """Return how many messages a partition has at the offsets [start, end)."""
         view = self._view_of(partition)
-        low, high = self._resolve(view, start), self._resolve(view, end)
+        low, high = self._resolve(view, start, "start"), self._resolve(view, end, "end")
         return positions.count(view.sources(low), partition, low, high)
 
     @documented
@@ -202,6 +202,7 @@ class TopicShards:
         """
         view = self._view_of(partition)
         at = self._resolve(view, offset)
+        count = checked_whole("count", count, least=None)
         if count >= 0:
             found = positions.ahead(view.sources(at), partition, at, count) if count else at
             return view.index_end if found is None else found
@@ -218,8 +219,7 @@ class TopicShards:
         """
         if boundary not in ("lower", "upper", "nearest"):
             raise ValueError(f"boundary {boundary!r}: lower, upper or nearest")
-        at = time_ms(time)
-        assert at is not None
+        at = checked_time_ms(time)
         view = self._view_of(partition)
         start = view.index_start
         after = before = None

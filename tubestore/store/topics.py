@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tubestore.core.paths import join
-from tubestore.errors import InvalidMessage, StoreClosed, TopicExists, UnknownTopic
+from tubestore.errors import InvalidMessage, InvalidName, StoreClosed, TopicExists, UnknownTopic
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.record.names import check_topic_name, store_key
 from tubestore.segments import trash
@@ -60,6 +60,8 @@ class TopicRegistry:
             return self._topics[name]
         except KeyError:
             raise UnknownTopic(name) from None
+        except TypeError:
+            raise InvalidName(repr(name), "a topic's name is a text") from None
 
     def get_all(self, names: Iterable[str]) -> list[Topic]:
         """As `get` for each of some names."""
@@ -88,6 +90,11 @@ class TopicRegistry:
 
     def ensure(self, wanted: Mapping[str, TopicOptions]) -> list[Topic]:
         """Return topics that have at least these partitions, creating or growing them."""
+        if not isinstance(wanted, Mapping):
+            raise TypeError(f"wanted {wanted!r}: a mapping of names to TopicOptions is needed")
+        for name, options in wanted.items():
+            if not isinstance(options, TopicOptions):
+                raise TypeError(f"wanted: {options!r} of {name!r} is not a TopicOptions")
         with self.lock:
             changed: dict[str, TopicOptions] = {}
             for name, options in wanted.items():

@@ -167,7 +167,7 @@ def test_a_bound_of_the_store_takes_the_oldest_of_all_topics(
     assert (numbers(old), numbers(new)) == ([10], [10])
     with pytest.raises(UnknownTopic):
         small.retain(["other"])
-    with pytest.raises(TypeError, match="a list of names"):
+    with pytest.raises(TypeError, match="a list of texts"):
         small.retain("old")
 
 
