@@ -12,6 +12,8 @@ the end of the scan.
 from __future__ import annotations
 
 import os
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -20,11 +22,13 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.formats import (
+    BATCH_CQ_UNIT,
     CONSUME_QUEUE_DIRECTORY,
     CQ_PRE_FILL_SIZE,
     CQ_UNIT,
     parse_offset_name,
 )
+from rocketcompat.inspect.batch_queues import read_batch_files
 from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.log_units import QueueKey
 from rocketcompat.inspect.queues import leading, read_queue_files
@@ -88,29 +92,70 @@ class Runs:
         return np.where(inside, self.states[at], -1)
 
 
-class QueueUnits:
-    """The units in a queue's files, as `read_queue_files` returns them, by the window."""
+class Ranges:
+    """Ranges [start, end) of the log, ascending and apart."""
 
-    def __init__(self, directory: StoreDirectory, key: QueueKey) -> None:
-        self._vfs, path = directory.vfs, directory.queue_path(*key)
-        self._size = directory.config.consume_queue_file_size
+    def __init__(self) -> None:
+        self._starts, self._ends = array("q"), array("q")
+
+    def add(self, start: int, end: int) -> None:
+        """Add a range behind all others."""
+        self._starts.append(start)
+        self._ends.append(end)
+
+    def contain(self, offsets: Int64s) -> Any:
+        """Return the mask of the offsets that are in a range."""
+        if not self._starts:
+            return np.zeros(len(offsets), bool)
+        starts, ends = np.array(self._starts), np.array(self._ends)
+        at = np.searchsorted(starts, offsets, "right") - 1
+        return (at >= 0) & (offsets < ends[np.maximum(at, 0)])
+
+    def meet(self, low: int, high: int) -> bool:
+        """Whether a range has a part in [low, high)."""
+        at = bisect_right(self._ends, low)
+        return at < len(self._starts) and self._starts[at] < high
+
+
+class QueueUnits:
+    """The units in a queue's files, whatever its kind, by the window.
+
+    They are those that `read_queue_files` and `read_batch_files` return.
+    """
+
+    def __init__(
+        self, directory: StoreDirectory, key: QueueKey, kind: str = CONSUME_QUEUE_DIRECTORY
+    ) -> None:
+        ordinary = kind == CONSUME_QUEUE_DIRECTORY
+        config, self._vfs = directory.config, directory.vfs
+        self._dtype = CQ_UNIT.dtype if ordinary else BATCH_CQ_UNIT.dtype
+        self._unit = self._dtype.itemsize
+        self._size = (
+            config.consume_queue_file_size
+            if ordinary
+            else config.mapper_file_size_batch_consume_queue
+        )
+        path = directory.queue_path(*key, kind)
         rows = [(parse_offset_name(n), n, s) for n, d, s in self._vfs.entries(path) if not d]
         files = sorted((start, name, size) for start, name, size in rows if start is not None)
-        self._files = [(start // _SIZE, os.path.join(path, name)) for start, name, _ in files]
+        self._files = [(start // self._unit, os.path.join(path, name)) for start, name, _ in files]
         self.first = self._files[0][0] if files else 0
         self._whole: Units | None = None
         distances = [b[0] - a[0] for a, b in pairwise(files)]
+        if not ordinary and files:  # a hole counts from the first file on
+            distances.append(max(files[-1][0] - files[0][0], self._size))
         longest = self._size * len(files)
         lengths = [*(start for start, _, _ in files), *(size for _, _, size in files), self._size]
-        if any(n % _SIZE for n in lengths) or any(
+        if any(n % self._unit for n in lengths) or any(
             not self._size <= distance <= longest for distance in distances
         ):
             # Files that overlap, or end inside of a unit: what follows shifts.
-            self.first, self._whole = read_queue_files(directory, key)
+            read = read_queue_files if ordinary else read_batch_files
+            self.first, self._whole = read(directory, key)
 
     def read(self, first: int, count: int) -> Units:
         """Return the units of these places; zeros where no file has any."""
-        found = np.zeros(count, CQ_UNIT.dtype)
+        found = np.zeros(count, self._dtype)
         for start, units in self._between(first, first + count):
             found[start - first : start - first + len(units)] = units
         return found
@@ -121,7 +166,7 @@ class QueueUnits:
             for at in range(0, len(self._whole), WINDOW_UNITS):
                 yield self.first + at, self._whole[at : at + WINDOW_UNITS]
             return
-        step = WINDOW_UNITS * _SIZE
+        step = WINDOW_UNITS * self._unit
         for first, path in self._files:
             file = self._vfs.open(path, writable=False)
             position = file.next_data(0)
@@ -130,9 +175,9 @@ class QueueUnits:
                 raw = file.pread(min(step, self._size - start), start)
                 used = len(raw.rstrip(b"\0"))
                 if used:
-                    used = -(-used // _SIZE) * _SIZE
-                    units = np.frombuffer(raw.ljust(used, b"\0"), CQ_UNIT.dtype, used // _SIZE)
-                    yield first + start // _SIZE, units
+                    used = -(-used // self._unit) * self._unit
+                    units = np.frombuffer(raw.ljust(used, b"\0"), self._dtype, used // self._unit)
+                    yield first + start // self._unit, units
                 position = file.next_data(start + step)
             file.close()
 
@@ -141,14 +186,14 @@ class QueueUnits:
             start = max(low, self.first)
             yield start, self._whole[start - self.first : max(high - self.first, 0)]
             return
-        per_file = self._size // _SIZE
+        per_file = self._size // self._unit
         for first, path in self._files:
             start, end = max(low, first), min(high, first + per_file)
             if start < end:
                 file = self._vfs.open(path, writable=False)
-                raw = file.pread((end - start) * _SIZE, (start - first) * _SIZE)
+                raw = file.pread((end - start) * self._unit, (start - first) * self._unit)
                 file.close()
-                yield start, np.frombuffer(raw, CQ_UNIT.dtype, len(raw) // _SIZE)
+                yield start, np.frombuffer(raw, self._dtype, len(raw) // self._unit)
 
 
 @dataclass(slots=True)
@@ -210,7 +255,7 @@ class QueueComparison:
 
     def __init__(self, directory: StoreDirectory, *, held_max: int = HELD_UNITS_MAX) -> None:
         self._directory, self._held_max = directory, held_max
-        self._regions: Sequence[Region] = ()
+        self._regions = Ranges()
         self._held: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
         self._count = 0
         self._runs: dict[QueueKey, Runs] = {}
@@ -223,9 +268,13 @@ class QueueComparison:
         if self._count > self._held_max:
             self._settle_most()
 
-    def finish(self, regions: Sequence[Region], log_end: int) -> None:
-        """Take the parts of the log without records, and where it ended: it was taken whole."""
-        self._regions, self._end = regions, ScannedEnd(self._directory, log_end)
+    def take_region(self, region: Region) -> None:
+        """Take a part of the log without records."""
+        self._regions.add(region.start, region.end)
+
+    def finish(self, log_end: int) -> None:
+        """Take where the log ended: it was taken whole."""
+        self._end = ScannedEnd(self._directory, log_end)
 
     def names(self) -> list[QueueKey]:
         """Return the queues on disk and in the log, sorted."""
@@ -321,10 +370,7 @@ class QueueComparison:
         if found.kept_from is None and len(kept):
             found.kept_from = int(places[kept[0]])
         found.has_addresses |= bool(is_address(units["tags_code"][real]).any())
-        inside = np.zeros(len(units), bool)
-        offsets = units["physical_offset"].astype(np.int64)
-        for region in self._regions:
-            inside |= (offsets >= region.start) & (offsets < region.end)
+        inside = self._regions.contain(units["physical_offset"].astype(np.int64))
         inside &= real
         found.damaged.add(places[inside], np.full(np.count_nonzero(inside), _DAMAGED))
         loose = real & (log.of(places) < 0)

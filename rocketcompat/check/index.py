@@ -49,18 +49,19 @@ class LogKeys:
     indexed it yet.
     """
 
-    def __init__(
-        self, directory: StoreDirectory, pieces: Iterable[RecordColumns | Region] | None = None,
-        held_max: int = HELD_KEYS_MAX,
-    ) -> None:  # fmt: skip
-        """`pieces` are a scan of the whole log that is under way; without, one is made."""
-        self.findings: list[Finding] = []
+    def __init__(self, directory: StoreDirectory, held_max: int = HELD_KEYS_MAX) -> None:
+        self._directory = directory
         self.last_timestamp = 0
         self.index = IndexComparison(directory, held_max)
-        end = directory.log.min_offset
-        for piece in directory.scan_log() if pieces is None else pieces:
+        #: Where the scan ended.
+        self.end = ScannedEnd(directory, directory.log.min_offset)
+
+    def scan(self, pieces: Iterable[RecordColumns | Region]) -> Iterator[Finding]:
+        """Take the pieces of a scan of the whole log; yield what is wrong in it as it comes."""
+        end = self.end.offset
+        for piece in pieces:
             if isinstance(piece, Region):
-                self.findings.append(region_finding(directory, piece))
+                yield region_finding(self._directory, piece)
                 if piece.state not in ENDS:
                     end = piece.end
                 continue
@@ -69,7 +70,7 @@ class LogKeys:
             rows, found = self._keys(piece)
             self.index.take(found, piece.starts[rows] + piece.base)
             end = piece.records_end
-        self.end = ScannedEnd(directory, end)
+        self.end = ScannedEnd(self._directory, end)
 
     @staticmethod
     def _keys(piece: RecordColumns) -> tuple[Int64s, Any]:

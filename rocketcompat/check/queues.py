@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rocketcompat.check.batches import ComparedBatches
 from rocketcompat.check.comparison import ComparedQueue
 from rocketcompat.check.findings import PER_FILE_MAX, Finding, finding
 from rocketcompat.formats import (
@@ -15,7 +16,6 @@ from rocketcompat.formats import (
     offset_name,
     parse_offset_name,
 )
-from rocketcompat.inspect.batch_queues import BatchQueueView
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.queues import UNIT_STATES, QueueView
 from tubestore.core.kernels import Int64s
@@ -33,7 +33,7 @@ _UNIT_REASONS = {
 
 
 def check_queue(
-    directory: StoreDirectory, queue: ComparedQueue | BatchQueueView
+    directory: StoreDirectory, queue: ComparedQueue | ComparedBatches
 ) -> Iterator[Finding]:
     """Yield what is wrong with a queue's units, a finding a run of units of one state."""
     if queue.kind == CONSUME_QUEUE_DIRECTORY:
@@ -71,7 +71,7 @@ def _check_last_file(directory: StoreDirectory, base: str) -> Iterator[Finding]:
 
 
 def _unit_finding(
-    directory: StoreDirectory, queue: ComparedQueue | BatchQueueView, first: int, last: int,
+    directory: StoreDirectory, queue: ComparedQueue | ComparedBatches, first: int, last: int,
     state: str,
 ) -> Finding:  # fmt: skip
     reason, severity = _UNIT_REASONS[state]

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from rocketcompat.check.batches import BatchComparison
 from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import LogKeys, check_index
@@ -26,7 +27,6 @@ from rocketcompat.formats import (
     CONSUME_QUEUE_DIRECTORY,
     parse_offset_name,
 )
-from rocketcompat.inspect.batch_queues import BatchQueueViews
 from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.log_units import LogUnits
 from rocketcompat.inspect.scan import ScannedEnd
@@ -50,21 +50,29 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     """Yield all findings, by structure: files, log, queues, index, checkpoint."""
     yield from check_jobs(directory)
     yield from check_files(directory)
-    queues, shards = QueueComparison(directory), ShardComparison(directory)
-    units = LogUnits(directory, ordinary=queues.take)
-    log = LogKeys(directory, telling(directory.scan_log(), units.take, shards.take))
-    yield from log.findings
+    queues, batches = QueueComparison(directory), BatchComparison(directory)
+    shards, log = ShardComparison(directory), LogKeys(directory)
+
+    def take_region(region: Region) -> None:
+        queues.take_region(region)
+        batches.take_region(region)
+
+    units = LogUnits(
+        directory, ordinary=queues.take, batches=batches.take, regions=take_region
+    )  # fmt: skip
+    yield from log.scan(telling(directory.scan_log(), units.take, shards.take))
     for stray in directory.misplaced:
         if stray.start >= units.log_end:
             yield finding(stray.path, 0, "misplaced", f"{stray.reason}; behind the log", "error")
     yield from check_kinds(directory)
-    queues.finish(units.regions, units.log_end)
+    queues.finish(units.log_end)
+    batches.finish(units.log_end)
     for key in queues.names():
         queue = queues.compared(key)
         yield from check_queue(directory, queue)
         yield from check_extensions(directory, queue)
-    for of_batches in BatchQueueViews(directory, scanned=units.of_batches()):
-        yield from check_queue(directory, of_batches)
+    for key in batches.names():
+        yield from check_queue(directory, batches.compared(key))
     yield from check_index(directory, log)
     yield from check_tube(directory, shards, log.end)
     yield from check_checkpoint(directory, log.end, log.last_timestamp)

@@ -54,22 +54,26 @@ ALL_QUEUES = WantedQueues()
 class LogUnits:
     """Takes pieces of the log, in order, and gives the units of the queues that are wanted.
 
-    Queues of inner batches are kept apart. Units of ordinary queues are handed on to `ordinary`,
-    and not kept, if it is given.
+    Queues of inner batches are kept apart. With `ordinary`, `batches` or `regions` the units of
+    such queues and the parts of the log without records are handed on, and not kept.
     """
 
     def __init__(
         self, directory: StoreDirectory, wanted: WantedQueues = ALL_QUEUES,
         ordinary: Callable[[QueueKey, Int64s, Units], None] | None = None,
+        batches: Callable[[QueueKey, Units], None] | None = None,
+        regions: Callable[[Region], None] | None = None,
     ) -> None:  # fmt: skip
         self._directory, self._wanted = directory, wanted
         self._take_ordinary = ordinary or self._keep
+        self._take_batches = batches
         self._batch_topics = directory.config.batch_topics
         #: The parts of the log without records, and the end of the last one with any.
         self.regions: list[Region] = []
         self.log_end = directory.log.min_offset
         self._plain: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
         self._batches: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
+        self._take_region = regions or self.regions.append
 
     def scan(self) -> LogUnits:
         """Take the whole log; returns itself."""
@@ -83,7 +87,7 @@ class LogUnits:
             self._collect(piece)
             self.log_end = piece.records_end
         elif piece.state not in ENDS:
-            self.regions.append(piece)
+            self._take_region(piece)
             self.log_end = piece.end
 
     def plain(self) -> ScannedUnits:
@@ -119,7 +123,10 @@ class LogUnits:
             offsets = records.column("queue_offset")[rows]
             if key[0] in self._batch_topics:
                 units = _units_of_batches(records, rows, tags)
-                self._batches.setdefault(key, []).append((offsets, units))
+                if self._take_batches is not None:
+                    self._take_batches(key, units)
+                else:
+                    self._batches.setdefault(key, []).append((offsets, units))
             else:
                 sizes = records.column("total_size")[rows]
                 units = units_of(records.starts[rows] + records.base, sizes, tags[rows])

@@ -78,7 +78,9 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
     mended = plan.overlay(directory)
     plan_queues(mended, plan)
     shards = ShardComparison(mended)
-    log = LogKeys(mended, telling(mended.scan_log(), shards.take))
+    log = LogKeys(mended)
+    for _ in log.scan(telling(mended.scan_log(), shards.take)):
+        pass  # what is wrong in the log is in the plan
     _plan_index(mended, plan, log)
     if any(row["severity"] == "error" for row in check_tube(mended, shards, log.end)):
         plan.rebuilds.append(TUBE_DIRECTORY)

@@ -13,6 +13,7 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check import index as check_index
 from rocketcompat.check import whole as check
+from rocketcompat.check.batches import BatchComparison
 from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.check.findings import Finding
 from rocketcompat.check.index import Keys, LogKeys
@@ -34,6 +35,7 @@ def with_little(root: Path, options: dict[str, int] | None, held_max: int) -> li
     """Return the findings of a check that may hold so many units and keys."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "QueueComparison", partial(QueueComparison, held_max=held_max))
+        patch.setattr(check, "BatchComparison", partial(BatchComparison, held_max=held_max))
         patch.setattr(check, "LogKeys", partial(LogKeys, held_max=held_max))
         patch.setattr(check_index, "PIECE_ITEMS", 5)
         patch.setattr(check_index, "CHAINED_ITEMS", 7)
@@ -99,6 +101,7 @@ def test_keys_are_held_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(check_index.IndexComparison, "_compare", counted)
     directory = StoreDirectory(tmp_path, OPTIONS)
     log = LogKeys(directory, held_max=1 << 20)
+    assert list(log.scan(directory.scan_log())) == []
     hashes, offsets = np.concatenate(log.index._hashes), np.concatenate(log.index._offsets)
     assert len(hashes) == 199
     for lost in (False, True):

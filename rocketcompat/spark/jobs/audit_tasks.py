@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rocketcompat.check.batches import BatchComparison
 from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import Keys, check_index_file
@@ -18,7 +19,6 @@ from rocketcompat.check.queues import check_extensions, check_queue
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry
-from rocketcompat.inspect.batch_queues import BatchQueueViews
 from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.log_units import ScannedUnits
 from rocketcompat.inspect.scan import ScannedEnd
@@ -80,13 +80,17 @@ class AuditJob:
         queues = QueueComparison(directory)
         for key, units in self._scanned(rows, CONSUME_QUEUE_DIRECTORY).units.items():
             queues.take(key, *units)
-        queues.finish(self.regions, self.log_end)
-        batch_views = BatchQueueViews(
-            directory, scanned=self._scanned(rows, BATCH_CONSUME_QUEUE_DIRECTORY)
-        )
+        batches = BatchComparison(directory)
+        for comparison in (queues, batches):
+            for region in self.regions:
+                comparison.take_region(region)
+            comparison.finish(self.log_end)
+        of_batches = self._scanned(rows, BATCH_CONSUME_QUEUE_DIRECTORY)
+        for key, (_, units_of_batches) in of_batches.units.items():
+            batches.take(key, units_of_batches)
         for kind, topic, queue_id in split.queues:
             if kind == BATCH_CONSUME_QUEUE_DIRECTORY:
-                yield from check_queue(directory, batch_views.view((topic, queue_id)))
+                yield from check_queue(directory, batches.compared((topic, queue_id)))
                 continue
             queue = queues.compared((topic, queue_id))
             yield from check_queue(directory, queue)

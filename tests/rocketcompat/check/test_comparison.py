@@ -41,8 +41,10 @@ def assert_same(root: Path, held_max: int) -> None:
     """Both compare all queues, and come to the same bounds, states and addresses."""
     directory = StoreDirectory(root)
     comparison = QueueComparison(directory, held_max=held_max)
-    units = LogUnits(directory, ordinary=comparison.take).scan()
-    comparison.finish(units.regions, units.log_end)
+    units = LogUnits(
+        directory, ordinary=comparison.take, regions=comparison.take_region
+    ).scan()  # fmt: skip
+    comparison.finish(units.log_end)
     views = QueueViews(directory)
     names: list[QueueKey] = comparison.names()
     assert names == views.keys()
@@ -145,7 +147,7 @@ def test_what_is_held_of_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
                 most = max(most, sum(len(some) for some, _ in held))
 
         units = LogUnits(directory, ordinary=take).scan()
-        comparison.finish(units.regions, units.log_end)
+        comparison.finish(units.log_end)
         assert 5 < most <= 100
         state = "ok" if path is None else "missing"
         assert list(comparison.compared(("T", 0)).runs) == [(0, 1000, state)]

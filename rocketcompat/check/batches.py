@@ -1,0 +1,218 @@
+"""Queues of inner batches compared with the log piece by piece, in bounded memory.
+
+The states are those of `BatchQueueView`, and so are the rules: units stand one behind the other
+in the log's order, those of expired records first; units of records that lie in damage stay, since
+nothing else names their numbers. A view holds all units of a queue. Here of both sides a limited
+number is held: the older half of what the log has is compared, and forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rocketcompat.check.comparison import HELD_UNITS_MAX, QueueUnits, Ranges, Runs
+from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_CQ_UNIT
+from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.log_units import QueueKey
+from rocketcompat.inspect.queues import leading
+from rocketcompat.inspect.scan import ScannedEnd
+from rocketcompat.queues.units import Units
+
+#: Units of a file that are compared together.
+WINDOW_UNITS = 1 << 14
+#: What an array that is held costs beside its units, in units.
+_ARRAY_UNITS = 4
+_STATES = ("ok", "missing", "wrong", "surplus", "damaged")
+_OK, _MISSING, _WRONG, _SURPLUS, _DAMAGED = range(len(_STATES))
+_NEVER = (1 << 63) - 1
+_NONE = np.empty(0, BATCH_CQ_UNIT.dtype)
+_ZEROS = np.zeros(1, BATCH_CQ_UNIT.dtype)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """How far a queue was compared."""
+
+    #: The place of the next unit, and the physical offset of its record at least.
+    place: int
+    low: int = 0
+    runs: Runs = field(default_factory=Runs)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedBatches:
+    """A queue of inner batches whose units were compared."""
+
+    topic: str
+    queue_id: int
+    units_per_file: int
+    runs: Sequence[tuple[int, int, str]]
+
+    @property
+    def kind(self) -> str:
+        """The directory of queues of this kind."""
+        return BATCH_CONSUME_QUEUE_DIRECTORY
+
+    @property
+    def unit_size(self) -> int:
+        """Bytes of a unit."""
+        return BATCH_CQ_UNIT.size
+
+
+class BatchComparison:
+    """Takes the log's units of queues of inner batches in its order, and compares the files."""
+
+    def __init__(self, directory: StoreDirectory, *, held_max: int = HELD_UNITS_MAX) -> None:
+        self._directory, self._held_max = directory, held_max
+        self._regions = Ranges()
+        self._held: dict[QueueKey, list[Units]] = {}
+        self._count = 0
+        self._queues: dict[QueueKey, _Queue] = {}
+        self._end: ScannedEnd | None = None
+
+    def take(self, key: QueueKey, units: Units) -> None:
+        """Take units of a queue."""
+        self._hold(key, units)
+        if self._count > self._held_max:
+            self._settle_older()
+
+    def take_region(self, region: Region) -> None:
+        """Take a part of the log without records."""
+        self._regions.add(region.start, region.end)
+
+    def finish(self, log_end: int) -> None:
+        """Take where the log ended: it was taken whole."""
+        self._end = ScannedEnd(self._directory, log_end)
+
+    def names(self) -> list[QueueKey]:
+        """Return the queues on disk and in the log, sorted."""
+        names = self._directory.queue_names(BATCH_CONSUME_QUEUE_DIRECTORY)
+        on_disk = {key for key in names if key[0] in self._directory.config.batch_topics}
+        return sorted({*on_disk, *self._held, *self._queues})
+
+    def compared(self, key: QueueKey) -> ComparedBatches:
+        """Return the states of a queue's units, once: what is known of them is given back."""
+        files = self._settle(key, _NEVER)
+        queue = self._queues.pop(key)
+        end = self._stored_end(files)
+        if end > queue.place:
+            surplus = Runs(*(np.array([n], np.int64) for n in (queue.place, end, _SURPLUS)))
+            queue.runs.join(surplus)
+        found = zip(queue.runs.starts, queue.runs.ends, queue.runs.states, strict=True)
+        runs = [(int(start), int(stop), _STATES[state]) for start, stop, state in found]
+        size = self._directory.config.mapper_file_size_batch_consume_queue
+        return ComparedBatches(*key, size // BATCH_CQ_UNIT.size, runs)
+
+    def _hold(self, key: QueueKey, units: Units) -> None:
+        self._held.setdefault(key, []).append(units)
+        self._count += len(units) + _ARRAY_UNITS
+
+    def _settle_older(self) -> None:
+        """Compare the older half of the units that are held; all of many queues with few each."""
+        offsets = np.concatenate(
+            [u["physical_offset"] for held in self._held.values() for u in held]
+        )
+        middle = int(np.partition(offsets, len(offsets) // 2)[len(offsets) // 2])
+        for key in list(self._held):
+            self._settle(key, middle)
+        if self._count > self._held_max // 2:
+            for key in list(self._held):
+                self._settle(key, int(offsets.max()) + 1)
+
+    def _settle(self, key: QueueKey, high: int) -> QueueUnits:
+        """Compare the units of a queue whose records are before `high`."""
+        files = QueueUnits(self._directory, key, BATCH_CONSUME_QUEUE_DIRECTORY)
+        held = self._held.pop(key, [])
+        self._count -= sum(len(units) + _ARRAY_UNITS for units in held)
+        units = np.concatenate([_NONE, *held]).astype(BATCH_CQ_UNIT.dtype)
+        del held
+        count = int(np.searchsorted(_offsets(units), high))
+        if count < len(units):
+            self._hold(key, units[count:].copy())
+            units = units[:count]
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = self._begun(files)
+        while queue.low < high:
+            kept, end = self._kept(files, queue.low, high)
+            count = int(np.searchsorted(_offsets(units), end))
+            body = np.concatenate((kept, units[:count])).astype(BATCH_CQ_UNIT.dtype)
+            body = body[np.argsort(_offsets(body), kind="stable")]
+            self._compare(files, queue, body, kept)
+            units, queue.low = units[count:], end
+        return files
+
+    def _begun(self, files: QueueUnits) -> _Queue:
+        """Pass over the units at the front whose records the log has no more."""
+        queue, low = _Queue(files.first), self._directory.log.min_offset
+        count = WINDOW_UNITS
+        while count == WINDOW_UNITS:
+            units = files.read(queue.place, WINDOW_UNITS)
+            count = leading(_is_sound(units) & (_offsets(units) < low))
+            queue.place += count
+        if queue.place > files.first:
+            queue.runs.add(np.array([files.first]), np.array([_OK]))
+            queue.runs.ends[0] = queue.place
+        return queue
+
+    def _kept(self, files: QueueUnits, low: int, high: int) -> tuple[Units, int]:
+        """Return the units in the files whose records lie in damage of [low, high), and `high`.
+
+        Of more than can be held those before a lower end, and that.
+        """
+        kept = _NONE
+        if not self._regions.meet(low, high):
+            return kept, high
+        for _, units in files.windows():
+            offsets = _offsets(units)
+            inside = self._regions.contain(offsets) & (offsets >= low) & (offsets < high)
+            kept = np.concatenate((kept, units[inside & _is_sound(units)]))
+            if len(kept) > self._held_max:
+                kept = kept[np.argsort(_offsets(kept), kind="stable")]
+                offsets = _offsets(kept)
+                high = max(int(offsets[self._held_max // 2]), int(offsets[0]) + 1)
+                kept = kept[: int(np.searchsorted(offsets, high))]
+        return kept[np.argsort(_offsets(kept), kind="stable")].astype(BATCH_CQ_UNIT.dtype), high
+
+    def _compare(self, files: QueueUnits, queue: _Queue, body: Units, kept: Units) -> None:
+        """Compare the next units of the files with what they should be."""
+        end: int | None = None
+        for at in range(0, len(body), WINDOW_UNITS):
+            wanted = body[at : at + WINDOW_UNITS]
+            there = files.read(queue.place, len(wanted))
+            places = queue.place + np.arange(len(wanted))
+            states = np.where(there == wanted, _OK, _WRONG)
+            in_damage = np.isin(wanted["physical_offset"], kept["physical_offset"])
+            states[(states == _OK) & in_damage] = _DAMAGED
+            if (there == _ZEROS).any():  # a hole, or behind the last unit
+                end = self._stored_end(files) if end is None else end
+                states[places >= end] = _MISSING
+            queue.runs.add(places, states)
+            queue.place += len(wanted)
+
+    def _stored_end(self, files: QueueUnits) -> int:
+        """Return the place behind the last unit in the files, of those that the scan can know."""
+        end = files.first
+        for first, units in files.windows():
+            there = units != _ZEROS
+            if self._end is not None:
+                there &= ~self._end.is_later(units["physical_offset"])
+            if there.any():
+                end = first + int(np.flatnonzero(there)[-1]) + 1
+        return end
+
+
+def _offsets(units: Units) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = units["physical_offset"].astype(np.int64)
+    return found
+
+
+def _is_sound(units: Units) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return the mask of the units that stand for messages."""
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (units["size"] > 0) & (
+        units["batch_size"] > 0
+    )
+    return found
