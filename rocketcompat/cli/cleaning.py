@@ -29,10 +29,10 @@ VERDICT_COLUMNS = (
 def clean(
     given: Given,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Delete; else only say what a run would do.")
+        bool, typer.Option("--apply", help="Delete; without it only print what a run would do.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say what a run would do: the default.")
+        bool, typer.Option("--explain", help="Print what a run would do: the default.")
     ] = False,
     manual: Annotated[
         bool, typer.Option("--manual", help="As if asked by hand: at any hour, expired files only.")

@@ -113,7 +113,7 @@ def info(
     queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="The queue.")] = None,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", min=0, help="Say whether this message of the queue is held."),
+        typer.Option("--offset", min=0, help="Print whether this message of the queue is held."),
     ] = None,
     trust_queues: TrustQueues = False,
     prometheus: Annotated[

@@ -103,7 +103,7 @@ def _give_up(directory: StoreDirectory, place: str | None) -> None:
 def repair(
     given: Given,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Do it; else only say what would be done.")
+        bool, typer.Option("--apply", help="Do it; without it only print what would be done.")
     ] = False,
     keep_bodies: Annotated[
         bool,

@@ -21,7 +21,7 @@ from rocketcompat.messages import DispatchBatch, has_queue_unit
 from rocketcompat.record.batches import message_counts
 from rocketcompat.record.columns import RecordColumns, decode_columns, queue_columns
 from rocketcompat.record.copies import copies_of
-from rocketcompat.record.verify import UNFINISHED
+from rocketcompat.record.verify import UNFINISHED, WRONG_RECORD_CRC
 
 #: After a clean stop the last files of a log are looked at, as a real broker does.
 _CLEAN_FILES = 3
@@ -218,28 +218,37 @@ def known_damages(
     return tuple(
         damage_of(queue, start, end, reason)
         for start, end, reason in progress.damages
-        if start >= queue.min_offset and not _is_mended(queue, start, end, record_crc=record_crc)
+        if start >= queue.min_offset and not _is_mended(queue, start, end, reason, record_crc)
     )
 
 
 def mended_regions(
     queue: MappedFileQueue, progress: Progress, *, record_crc: bool
 ) -> list[tuple[int, int]]:
-    """Return the regions that were damaged and at whose start a sound record stands by now.
+    """Return the regions that were damaged and begin with a sound record now.
 
-    A file was put back there since: what it holds has to be looked at again.
+    A file was put back there since: its content has to be verified again.
     """
     return [
         (start, end)
-        for start, end, _ in progress.damages
-        if start >= queue.min_offset and _is_mended(queue, start, end, record_crc=record_crc)
+        for start, end, reason in progress.damages
+        if start >= queue.min_offset and _is_mended(queue, start, end, reason, record_crc)
     ]
 
 
-def _is_mended(queue: MappedFileQueue, start: int, end: int, *, record_crc: bool) -> bool:
-    """Whether a region begins with a record that is sound by the strictest rules."""
-    least = MESSAGE_HEADS[-1].size
-    piece = next(scan(queue, start, end, own=True, record_crc=record_crc, bytes_max=least), None)
+def _is_mended(queue: MappedFileQueue, start: int, end: int, reason: str, record_crc: bool) -> bool:
+    """Return True if a region begins with a record that is sound by all rules in question.
+
+    Damage that only the checksum of the whole record showed is judged by it again, also where
+    that is not asked for now.
+    """
+    piece = next(
+        scan(
+            queue, start, end, own=True, record_crc=record_crc or reason == WRONG_RECORD_CRC,
+            bytes_max=MESSAGE_HEADS[-1].size,
+        ),
+        None,
+    )  # fmt: skip
     return piece is not None and len(piece.starts) > 0
 
 

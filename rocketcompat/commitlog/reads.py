@@ -63,7 +63,7 @@ def read_unit(
         head = log.read_at(physical_offset, MESSAGE_PREFIX.size)
         whole = len(head) == MESSAGE_PREFIX.size
         if not whole or MESSAGE_PREFIX.unpack_from(head).total_size != size:
-            return CorruptRecord("commitlog", physical_offset, "not of the size its unit says")
+            return CorruptRecord("commitlog", physical_offset, "not of the size in its unit")
     raw = log.read_at(physical_offset, size)
     if len(raw) < size:
         return None
@@ -75,7 +75,7 @@ def read_unit(
     except CorruptRecord as error:
         return CorruptRecord("commitlog", physical_offset, error.reason)
     if record.size != size:
-        return CorruptRecord("commitlog", physical_offset, "not of the size its unit says")
+        return CorruptRecord("commitlog", physical_offset, "not of the size in its unit")
     return record
 
 

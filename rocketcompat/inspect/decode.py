@@ -131,7 +131,7 @@ def decode_unit(path: str | os.PathLike[str], queue_offset: int) -> Row:
     unit = CQ_UNIT.unpack_from(raw)
     row |= unit._asdict()
     if unit.size == CQ_PRE_FILL_SIZE:
-        return row | {"state": "blank", "reason": "a fill unit, which stands for no message"}
+        return row | {"state": "blank", "reason": "a fill unit, which is of no message"}
     if not any(raw):
         return row | {"state": "empty", "reason": "zeros: nothing was written here"}
     if unit.size <= 0 or unit.physical_offset < 0:
@@ -249,7 +249,7 @@ def _file_at(paths: Sequence[str], offset: int) -> tuple[str, int] | None:
         starts = ((parse_offset_name(name), name) for name in os.listdir(path))
         files += [(start, os.path.join(path, name)) for start, name in starts if start is not None]
     if not files:
-        raise NotAStore(paths[0], "holds no file whose name is an offset")
+        raise NotAStore(paths[0], "holds no file with an offset as its name")
     files.sort()
     held = [(start, file) for start, file in files if start <= offset]
     if not held:

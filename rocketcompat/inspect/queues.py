@@ -36,12 +36,12 @@ from tubestore.core.vfs import VfsFile
 
 #: What can be said of a unit; "ok" comes first, the rest are findings of `check`.
 UNIT_STATES = {
-    "ok": "The file holds what the log says.",
+    "ok": "The file has what the log has.",
     "missing": "Not in the file; computed from the log.",
-    "wrong": "The file holds something else here; this is what the log says.",
+    "wrong": "The file has something else here; this is from the log.",
     "surplus": "In the file, but the log has no such record.",
     "damaged": "Its record in the log is damaged or missing.",
-    "fill": "Stands for no message.",
+    "fill": "Of no message.",
     "unchecked": "As in the file, not compared with the log.",
 }
 

@@ -180,7 +180,7 @@ class _Places:
                     raise CorruptRecord(path, int(offsets[row]), known.reason)
                 records = decode_columns(data, offsets[one] - base, base, path=path)
                 if sizes is not None and int(records.column("total_size")[0]) != sizes[row]:
-                    raise CorruptRecord(path, int(offsets[row]), "not of the size its unit says")
+                    raise CorruptRecord(path, int(offsets[row]), "not of the size in its unit")
                 yield batch_of_records(records), range(row, row + 1)
             except (CorruptRecord, IndexError) as error:
                 reason = error.reason if isinstance(error, CorruptRecord) else "no whole record"

@@ -87,7 +87,7 @@ def delivered(record: MessageRecord, *, trailing_separator: bool) -> Message:
     pairs = record.properties
     topic, queue_id = pairs.get(PROPERTY_REAL_TOPIC), pairs.get(PROPERTY_REAL_QUEUE_ID, "0")
     if topic is None or not queue_id.isdecimal():
-        raise InvalidMessage("a delayed message that does not say its topic and queue")
+        raise InvalidMessage("a delayed message without its own topic and queue")
     text = record.properties_text
     if trailing_separator and not text.endswith(PROPERTY_SEPARATOR):
         text += PROPERTY_SEPARATOR

@@ -193,7 +193,7 @@ def property_texts(table: Given, config: MessageStoreConfig) -> Any:
     given = table.columns.get("properties")
     if given is not None and not pa.types.is_map(given.type):
         if parts:
-            raise InvalidMessage("tags and keys stand in the property string when one is given")
+            raise InvalidMessage("tags and keys belong in the property string when one is given")
         return _texts(table, "properties").fill_null("")
     if given is not None:
         parts.append(_mapped(given))

@@ -264,7 +264,7 @@ def property_text(message: Described, *, trailing_separator: bool) -> str:
     given = message.properties
     if given.__class__ is str:
         if message.tags is not None or message.keys is not None:
-            raise InvalidMessage("tags and keys stand in the property string when one is given")
+            raise InvalidMessage("tags and keys belong in the property string when one is given")
         return given
     if given is None:
         text = _plain_text(message, trailing_separator)

@@ -84,7 +84,7 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
     _plan_index(mended, plan, log)
     if any(row["severity"] == "error" for row in check_tube(mended, shards, log.end)):
         plan.rebuilds.append(TUBE_DIRECTORY)
-        path, why = directory.path(TUBE_DIRECTORY), "the shards are not what the log says"
+        path, why = directory.path(TUBE_DIRECTORY), "the shards differ from the log"
         plan.actions.append(Action(path, "rebuild", 0, 0, why))
     _plan_checkpoint(directory, plan, log)
     _plan_config(directory, plan)
@@ -247,7 +247,7 @@ def _add_mended(
 ) -> None:
     position = start - file.file_from_offset
     if mended is None:
-        what = f"{reason}; too short for a record to stand in"
+        what = f"{reason}; too short for a record"
         plan.actions.append(Action(file.path, "leave", position, end - start, what))
         return
     patches = tuple((at - file.file_from_offset, raw) for at, raw in mended.patches)

@@ -62,7 +62,7 @@ def _plan_batch_queue(directory: StoreDirectory, plan: RepairPlan, view: BatchQu
         there = directory.vfs.read_file(full) if length >= 0 else b""
         if there != wanted:
             action = "write" if length >= 0 else "create"
-            message = f"{view.topic}/{view.queue_id}: the units as the log says"
+            message = f"{view.topic}/{view.queue_id}: the units of the log"
             plan.change(Action(full, action, 0, size, message),
                         FileChange(full, size, ((0, wanted),), fresh=True))  # fmt: skip
 

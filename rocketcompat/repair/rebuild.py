@@ -99,7 +99,7 @@ def structures_to_build(
     if unknown := wanted - set(known):
         raise InvalidMessage(f"{', '.join(sorted(unknown))}: {', '.join(known)} can be built")
     if BATCH_CONSUME_QUEUE_DIRECTORY in wanted and not has_batches:
-        raise InvalidMessage("no topic is one of batches; say which with the option batchTopics")
+        raise InvalidMessage("no topic is one of batches; name them with the option batchTopics")
     return tuple(name for name in known if name in wanted)
 
 

@@ -60,7 +60,7 @@ def _reserved(size: int, born_host: int, store_host: int) -> Layout:
             Field("version", "u1", "1."),
             Field("bits", "u1", "1: the property string follows; 2: it ends in U+0002; 4: V2."),
             Field("flag", "i4", "The application's flag."),
-            Field("sys_flag", "i4", "As in the CommitLog; says how long the hosts are."),
+            Field("sys_flag", "i4", "As in the CommitLog; it determines the length of the hosts."),
             Field("queue_offset", "i8", "Number of the unit in the queue."),
             Field("born_timestamp", "i8", "When the producer made it, ms."),
             Field("reconsume_times", "i4", "How often it was consumed again."),

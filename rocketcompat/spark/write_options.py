@@ -24,11 +24,11 @@ STORE_TABLE = (
     Option("mappedFileSizeConsumeQueue", size, None, "The same: bytes of a queue's file."),
     Option("maxHashSlotNum", count, None, "Slots of an index file."),
     Option("maxIndexNum", count, None, "Items of an index file."),
-    Option("compat", one_of("4.9.8", "5.3.3"), None, "Whose habits are written."),
+    Option("compat", one_of("4.9.8", "5.3.3"), None, "The version to write as."),
 )
 WRITE_TABLE = (
     *SHARED,
-    Option("topic", text, None, "Topic of all rows; else the column `topic` says it."),
+    Option("topic", text, None, "Topic of all rows; without it the column `topic`."),
     Option("numQueues", count, 1, "Queues in which rows without `queue_id` take turns."),
     Option("maxMessageSize", count, None, "Bytes of the largest body."),
     *STORE_TABLE,

@@ -193,7 +193,7 @@ def _place_of(vfs: Vfs, root: str, record: LogRecord, part: LogPart) -> PartPlac
         return PartPlace(part, True, f"{final} is gone" if begins else None)
     if _agrees(vfs, staged, final, begins, part.size):
         return PartPlace(part, True)
-    text = f"somebody else has written behind {record.start} of the log, in {final}"
+    text = f"another process has written behind {record.start} of the log, in {final}"
     return PartPlace(part, True, text)
 
 

@@ -137,7 +137,7 @@ class BulkLoads:
             tails = tails_of(self._vfs, staging, pieces, layout, log.end, record.time_ms)
             self._commit(record, layout, record.time_ms if fresh else 0, tails)
         except FileExistsError as error:
-            raise StoreLocked(self._root, "somebody who has just published") from error
+            raise StoreLocked(self._root, "another process that has just published") from error
         except BaseException as error:
             # There may be bytes behind the log's end: nothing may be put over them.
             log.fail(f"job {job_id!r} may be half published: {error}")

@@ -299,7 +299,7 @@ def check(
 def repair(
     root: RootArgument,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Do it; else only say what would be done.")
+        bool, typer.Option("--apply", help="Do it; without it only print what would be done.")
     ] = False,
     topic: TopicOption = None,
     store_id: StoreIdOption = None,

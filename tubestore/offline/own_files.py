@@ -176,7 +176,7 @@ def _checkpoint_trouble(vfs: Vfs, path: str, shard: ShardFiles) -> str | None:
             continue  # retention has removed them
         removed = files and files[0].start >= end  # by retention, with what it was made of
         if digest and not removed and _digest_before(vfs, files, end) != digest:
-            return f"what it says of the bytes before {end} is not so"
+            return f"its digest of the bytes before {end} is not theirs"
     return None
 
 

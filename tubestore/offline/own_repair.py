@@ -27,7 +27,7 @@ _AFTERWARDS = {
     STORE_FILE: "the store gets a new identity when it is opened",
     TOPICS_FILE: "settings of topics are learned from their files: give them again",
     PUBLISHED_FILE: "it is made from the records of jobs",
-    JOBS_FILE: "ids of jobs whose records are gone are forgotten: do not publish those again",
+    JOBS_FILE: "the ids of jobs without a record are lost: do not publish those jobs again",
 }
 
 

@@ -63,7 +63,7 @@ def judge(
     values = {**entry._asdict(), "data_offset": data_offset, "data_size": size}
     own = header.queue_logic_offset
     if own != index_offset:
-        text += f"; the record names index offset {own}, and its entry stands at {index_offset}"
+        text += f"; the record names index offset {own}, and its entry is at {index_offset}"
     return Judgement(INDEX_ENTRY.pack(**values), True, text)
 
 

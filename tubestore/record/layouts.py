@@ -72,7 +72,7 @@ JOURNAL_MARK = Layout(
     "JournalMark",
     24,
     (
-        Field("frame", "i8", "Where in the journal the frame stands that this mark follows."),
+        Field("frame", "i8", "Position in the journal of the frame that this mark follows."),
         Field("synced", "i8", "Bytes of this generation that were on stable storage by then."),
         Field("parts", "i4", "How many parts follow: those of the frame."),
         Field("names_size", "i4", "Bytes of the names that follow them."),

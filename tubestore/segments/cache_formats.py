@@ -88,7 +88,7 @@ TIMES_HEADER = _header(
     "TimesHeader",
     "TST1",
     Field("block_entries", "i4", "Entries of a block: 256."),
-    Field("block_count", "i4", "Whole blocks; the entries behind them are looked at."),
+    Field("block_count", "i4", "Whole blocks; the entries behind them are examined."),
 )
 DIGESTS_MAGIC = 0x54534431  # "TSD1"
 #: Bytes of a segment that share a digest.

@@ -153,7 +153,7 @@ class _Walker:
         names = SHARED_FIELDS
         same = reason is None and all(getattr(fields, n) == getattr(header, n) for n in names)
         if same and header.length + 4 == size:
-            text = f"the record says that its entry stands at {header.queue_logic_offset}"
+            text = f"the record's own index offset is {header.queue_logic_offset}"
             yield from self._kept(Reason.OWN_OFFSET, OK, entry, offset, text)
             return
         mended = self._belongs_here(offset)
@@ -230,7 +230,7 @@ class _Walker:
         text = (
             f"it points to data offset {position}, which no file has"
             if verdict is Reason.MISSING
-            else "no entry can have these values, and no record says that it belongs here"
+            else "no entry can have these values, and no record belongs here"
         )
         return Stretch(verdict, str(verdict), offset, entries, position, 0, text)
 

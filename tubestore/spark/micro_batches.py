@@ -210,7 +210,7 @@ class MicroBatches:
             now = there.get(key)
             if now is not None and now.end >= offset:
                 continue
-            text = f"{key}: the stream stands at {offset}, but the shard "
+            text = f"{key}: the stream is at {offset}, but the shard "
             text += "is gone" if now is None else f"ends at {now.end}: it was cut"
             if self.options.fail_on_data_loss:
                 raise DataLoss(f"{text} (failOnDataLoss=false goes on with what is there)")

@@ -111,7 +111,7 @@ class JobRecords(Generic[R]):
             raise JobTaken(
                 job_id,
                 f"query {known.batch.query} has written batches up to {newest} under this name, "
-                f"and this is query {batch.query}: a second query, or one whose checkpoint is new; "
+                f"and this is query {batch.query}: a second query, or one with a new checkpoint; "
                 "go on from the checkpoint of the first, or give this one a txnAppId of its own",
             )
         if job_id not in ids:

@@ -93,6 +93,6 @@ class JobIds:
         for name, given in content.get("batches", {}).items():
             batch = Batch.from_json(given)
             if batch is None:
-                raise TypeError(f"nothing is said of the newest batch of {name!r}")
+                raise TypeError(f"there is no record of the newest batch of {name!r}")
             found._batches[str(name)] = LastBatch(int(given["number"]), batch)
         return found

@@ -143,7 +143,7 @@ def publish(
         try:
             _commit(host, records, record, shards)
         except _Taken as error:
-            raise StoreLocked(host.root, "somebody who has just published") from error
+            raise StoreLocked(host.root, "another process that has just published") from error
         except BaseException as error:
             # The files may be longer than the shards know: nothing may be appended to them.
             for shard in shards.values():

@@ -328,7 +328,7 @@ def test_a_negative_offset_is_refused(demo: Path) -> None:
         decode_commit_log(demo, -1)
     with pytest.raises(InvalidMessage):
         decode_unit(demo / "consumequeue", -1)
-    with pytest.raises(NotAStore, match="no file whose name"):
+    with pytest.raises(NotAStore, match="no file with an offset"):
         decode_unit(demo / "consumequeue", 0)
 
 

@@ -146,9 +146,9 @@ def test_a_job_does_not_go_over_what_somebody_else_has_written_there(count: int)
     else:
         file = inner.open(path)
     file.pwrite(b"a real broker was here", 2000 if count == 60 else 300)
-    with pytest.raises(NotAStore, match="somebody else has written behind"):
+    with pytest.raises(NotAStore, match="another process has written behind"):
         opened(inner)
-    assert any("somebody else" in message for _, message in findings(inner))
+    assert any("another process" in message for _, message in findings(inner))
     file.pwrite(bytes(22), 2000 if count == 60 else 300)  # as it is when it made the file ahead
     with opened(inner) as store:
         assert counted(pulled(store)) == count + 1
@@ -246,8 +246,8 @@ CHILD = """
 import json, os, signal, sys
 import rocketcompat
 from rocketcompat import bulk_loads, log_job_recovery
-from tests.support.rocket_publishing import CONFIG
-from tubestore.commit_records import JobRecords
+from tests.support.rocket.publishing import CONFIG
+from tubestore.staging.commit_records import JobRecords
 
 root, staged, point = sys.argv[1:]
 

@@ -126,7 +126,7 @@ def test_a_stream_is_copied_batch_by_batch_each_once(spark: Any, tmp_path: Path)
     write_rocket_store(one, 60, 400)
     copy("c", txnAppId="copier")
     assert numbers(two) == list(range(460))
-    with pytest.raises(Exception, match="a second query, or one whose checkpoint is new"):
+    with pytest.raises(Exception, match="a second query, or one with a new checkpoint"):
         copy("lost", txnAppId="copier")
     assert numbers(two) == list(range(460))
     assert list(check(two, GEOMETRY)) == []

@@ -219,7 +219,7 @@ def test_a_named_query_is_refused_with_a_new_checkpoint_and_so_is_a_second_one(
     write_store(one, {"logs": 300})
     copy(spark, one, two, tmp_path / "c", txnAppId="copier")
     write_store(one, {"logs": 700})
-    with pytest.raises(Exception, match="a second query, or one whose checkpoint is new"):
+    with pytest.raises(Exception, match="a second query, or one with a new checkpoint"):
         copy(spark, one, two, tmp_path / "lost", txnAppId="copier")
     assert len(scanned_rows(two)) == 300
     copy(spark, one, two, tmp_path / "c", txnAppId="copier")

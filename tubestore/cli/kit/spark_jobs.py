@@ -52,7 +52,7 @@ _JOB: tuple[Shared, ...] = (
         Annotated[
             bool,
             typer.Option(
-                "--dry-run", help="Say what would be read; start no Spark, change nothing."
+                "--dry-run", help="Print what would be read; start no Spark, change nothing."
             ),
         ],
         False,

@@ -170,6 +170,6 @@ def waited_for(open_store: Callable[[], S], path: str, timeout_ms: int) -> S:
             return open_store()
         except StoreLocked as locked:
             if time.monotonic() >= deadline:
-                holder = f"somebody else for {timeout_ms} ms (option lockTimeoutMs)"
+                holder = f"another process for {timeout_ms} ms (option lockTimeoutMs)"
                 raise StoreLocked(path, holder) from locked
             time.sleep(_PAUSE * random.uniform(1, 10))

@@ -199,7 +199,9 @@ SHARED = (
     Option("endingTimestamp", time, None, "Only what was received before this time."),
     Option("maxSplitBytes", size, 128 << 20, "Bytes of log that one task reads."),
     Option("minPartitions", count, 1, "At least so many splits, if there is enough to read."),
-    Option("failOnCorrupt", boolean, True, "Fail at damage; false: a row whose `state` says so."),
+    Option(
+        "failOnCorrupt", boolean, True, "Fail at damage; false: rows with the damage as `state`."
+    ),
     Option("verifyCrc", boolean, False, "Compare the checksum of every message."),
     Option(
         "failOnDataLoss",

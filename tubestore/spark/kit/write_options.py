@@ -53,7 +53,7 @@ SHARED = (
 )
 WRITE_TABLE = (
     *SHARED,
-    Option("topic", _topic, None, "Topic of all rows; else the column `topic` says it."),
+    Option("topic", _topic, None, "Topic of all rows; without it the column `topic`."),
     Option("createTopics", boolean, True, "Make topics that are missing."),
     Option("numPartitions", count, 1, "Partitions (a shard) of a topic that is made, at least."),
     Option("numStores", count, 1, "Shards of a topic that is made, at least."),
