@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, MESSAGE_HEADS, MESSAGE_PREFIX, hosts_of
 from rocketcompat.messages import MessageRecord
 from rocketcompat.record.codec import decode_one
+from rocketcompat.record.copies import copies_of_one
 from tubestore.errors import CorruptRecord
 
 #: A unit with a larger record is compared with the record's own length before that is read.
@@ -54,9 +55,39 @@ class LogPart(Protocol):
 
 
 def read_unit(
+    log: LogPart, physical_offset: int, size: int, queue: tuple[str, int]
+) -> MessageRecord | CorruptRecord | None:
+    """Return the record that a unit points to, why it cannot be read, or None if it is gone.
+
+    A record that is not of `queue` (topic, queue id) cannot be: the queue's files are damaged or
+    were swapped.
+    """
+    found = _read_sized(log, physical_offset, size)
+    if isinstance(found, MessageRecord):
+        reason = foreign_record(found.topic, found.queue_id, found.properties, queue)
+        if reason is not None:
+            return CorruptRecord("commitlog", physical_offset, reason)
+    return found
+
+
+def foreign_record(
+    topic: str, queue_id: int, properties: Mapping[str, str], queue: tuple[str, int]
+) -> str | None:
+    """Return why a queue cannot have a record with these fields; None if it can.
+
+    A record is in the queue that it names, and in those of its copies.
+    """
+    if topic == queue[0] and queue_id == queue[1]:
+        return None
+    if any(key == queue for key, _ in copies_of_one(properties, queue_id)):
+        return None
+    return f"a unit of {queue[0]}/{queue[1]} points to this record of {topic}/{queue_id}"
+
+
+def _read_sized(
     log: LogPart, physical_offset: int, size: int
 ) -> MessageRecord | CorruptRecord | None:
-    """Return the record that a unit points to, why it cannot be read, or None if it is gone."""
+    """Return the record of `size` bytes at a place, why it cannot be read, None if it is gone."""
     if size == CQ_PRE_FILL_SIZE or not log.min_offset <= physical_offset < log.max_offset:
         return None
     if size > _TRUSTED_SIZE:
@@ -89,7 +120,7 @@ def read_record(log: LogPart, physical_offset: int) -> MessageRecord | None:
     prefix = MESSAGE_PREFIX.unpack_from(head)
     if prefix.physical_offset != physical_offset or prefix.total_size < MESSAGE_PREFIX.size:
         return None
-    found = read_unit(log, physical_offset, prefix.total_size)
+    found = _read_sized(log, physical_offset, prefix.total_size)
     return found if isinstance(found, MessageRecord) else None
 
 

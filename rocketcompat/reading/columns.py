@@ -15,12 +15,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rocketcompat.commitlog.reads import foreign_record
 from rocketcompat.commitlog.walk import Damage
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
-from rocketcompat.formats import CQ_PRE_FILL_SIZE
+from rocketcompat.formats import (
+    CQ_PRE_FILL_SIZE,
+    parse_properties,
+)
 from rocketcompat.index.items import key_hashes
 from rocketcompat.reading.parts import QueuePart
-from rocketcompat.record.arrow import batch_of_plain, batch_of_records, empty_batch
+from rocketcompat.record.arrow import (
+    RECORD_SCHEMA,
+    batch_of_plain,
+    batch_of_records,
+    empty_batch,
+)
 from rocketcompat.record.columns import RecordColumns, decode_columns
 from rocketcompat.record.verify import follow
 from tubestore.core.kernels import Int64s, ranks, slices
@@ -29,6 +38,7 @@ from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
 #: Records of about so many bytes come in a batch of a scan: what stays in a processor's cache.
 SCAN_BYTES = 4 << 20
+_QUEUE_ID, _TOPIC = map(RECORD_SCHEMA.get_field_index, ("queue_id", "topic"))
 
 
 class MappedLog(Protocol):
@@ -215,16 +225,81 @@ def read_queues(
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     places = _Places(log)
+    kept: Int64s | None = None  # which units are left, and in which order
     real = (sizes > 0) & (sizes != CQ_PRE_FILL_SIZE) & (offsets >= 0) & (offsets < places.end)
     if np.count_nonzero(real) != len(real):
         for (queue, _), units, begins in zip(asked, parts, spans, strict=True):
             places.problems += _wrong_units(queue, units, begins, places.end)
-        offsets, sizes = offsets[real], sizes[real]
+        kept = np.flatnonzero(real)
+        offsets, sizes = offsets[kept], sizes[kept]
     if len(parts) > 1 or np.count_nonzero(offsets[1:] < offsets[:-1]):
         order = np.argsort(offsets)
         offsets, sizes = offsets[order], sizes[order]
-    batches = [batch for batch, _ in places.each(offsets, sizes, batch_of_plain)]
+        kept = order if kept is None else kept[order]
+    owners = _Owners([queue for queue, _ in asked], [*map(len, parts)], spans, kept)
+    batches = [
+        owners.own(batch, rows, places.problems)
+        for batch, rows in places.each(offsets, sizes, batch_of_plain)
+    ]
     return _joined(batches), following, places.problems
+
+
+class _Owners:
+    """Which queue each unit of a read is of: its record has to be of that queue, too."""
+
+    def __init__(
+        self, queues: Sequence[QueuePart], counts: Sequence[int], spans: Sequence[Sequence[int]],
+        kept: Int64s | None,
+    ) -> None:  # fmt: skip
+        """`counts` units of each queue begin at `spans`; `kept` of them are read, in that order."""
+        self._queues, self._spans, self._counts, self._kept = queues, spans, counts, kept
+
+    def own(
+        self, batch: pa.RecordBatch, rows: range, problems: list[CorruptRecord]
+    ) -> pa.RecordBatch:
+        """Return the records of the units at `rows` that are of their queues, and note the rest."""
+        first = self._queues[0]
+        if len(self._queues) == 1 and _is_all_of(batch, first.topic, first.queue_id):
+            return batch
+        kept = np.arange(rows.start, rows.stop)
+        kept = kept if self._kept is None else self._kept[rows.start : rows.stop]
+        ends = np.cumsum(self._counts)
+        owners = ends.searchsorted(kept, "right")
+        topics = pa.array([queue.topic for queue in self._queues], pa.string())
+        ids = np.array([queue.queue_id for queue in self._queues])
+        differs = batch["queue_id"].to_numpy() != ids[owners]
+        same = pc.equal(batch["topic"], topics.take(pa.array(owners)))
+        differs |= ~same.to_numpy(zero_copy_only=False)
+        stays = np.ones(len(kept), bool)
+        for row in np.flatnonzero(differs).tolist():
+            owner = int(owners[row])
+            queue = self._queues[owner]
+            record = batch.slice(row, 1).to_pylist()[0]
+            reason = foreign_record(
+                record["topic"], record["queue_id"],
+                parse_properties(str(record["properties"], "utf-8", "replace")),
+                (queue.topic, queue.queue_id),
+            )  # fmt: skip
+            if reason is not None:
+                begin = self._spans[owner][kept[row] - (ends[owner] - self._counts[owner])]
+                problems.append(CorruptRecord(*queue.place_of_unit(begin), reason))
+                stays[row] = False
+        return batch if stays.all() else batch.filter(pa.array(stays))
+
+
+def _is_all_of(batch: pa.RecordBatch, topic: str, queue_id: int) -> bool:
+    """Whether all records are of one queue, by a look at the columns' bytes."""
+    count = batch.num_rows
+    ids = np.frombuffer(batch.column(_QUEUE_ID).buffers()[1], np.int32, count)
+    if np.count_nonzero(ids != queue_id):
+        return False
+    name = topic.encode()
+    _, bounds, text = batch.column(_TOPIC).buffers()
+    ends = np.frombuffer(bounds, np.int32, count + 1)
+    if ends.item(-1) != count * len(name) or np.count_nonzero(np.diff(ends) != len(name)):
+        return False
+    # As bytes: two views of different item formats are compared item by item.
+    return not count or bool(text.to_pybytes()[: count * len(name)] == name * count)
 
 
 def _wrong_units(

@@ -24,6 +24,9 @@ STATE_DAMAGED = "damaged"
 class QueuePart(Protocol):
     """What a read asks of a ConsumeQueue; offsets are queue offsets."""
 
+    topic: str
+    queue_id: int
+
     @property
     def min_offset(self) -> int:
         """The first unit whose record is kept."""

@@ -9,7 +9,8 @@ fewer messages than asked for is normal: go on at `next_begin_offset`.
 
 Where ours differs from the real one:
 - a unit whose record is gone skips that unit, not the rest of the log file (spec §11, step 4);
-- a record is verified when it is read; one that is damaged is in the answer, with its state.
+- a record is verified when it is read; one that is damaged is in the answer, with its state. So is
+  one of another queue, which the real one gives to the consumer.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def get_message(
     if len(units) == 0:
         following = queue.next_file_offset(offset)
         return GetMessageResult((), [], GetMessageStatus.OFFSET_FOUND_NULL, following, low, high)
-    scan = _Scan(store, max_count, tag_codes(tags), where, memory_bytes)
+    scan = _Scan(store, (topic, queue_id), max_count, tag_codes(tags), where, memory_bytes)
     scanned = scan.run(units, offsets)
     return GetMessageResult(
         tuple(scan.entries),
@@ -100,6 +101,7 @@ class _Scan:
     def __init__(
         self,
         store: StoreParts,
+        queue: tuple[str, int],
         max_count: int,
         codes: frozenset[int] | None,
         where: Where | None,
@@ -107,6 +109,7 @@ class _Scan:
     ) -> None:
         config = store.config
         self._log, self._codes, self._where = store.commit_log, codes, where
+        self._queue = queue
         self._max_count = max_count
         memory = physical_memory_bytes() if memory is None else memory
         in_memory = memory * config.access_message_in_memory_max_ratio // 100
@@ -137,7 +140,7 @@ class _Scan:
                 if not self.entries:
                     self.status = GetMessageStatus.NO_MATCHED_MESSAGE
                 continue
-            entry = read_unit(self._log, offset, size)
+            entry = read_unit(self._log, offset, size, self._queue)
             if entry is None:
                 if not self.entries:
                     self.status = GetMessageStatus.MESSAGE_WAS_REMOVING

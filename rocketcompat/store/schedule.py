@@ -113,18 +113,20 @@ class ScheduleMessageService(ServiceThread):
         count = 0
         while (units := queue.units(offset, offset + _UNITS_AT_ONCE)).size:
             for unit in queue.resolved(units).tolist():
-                if not self._is_due(level, *unit):
+                if not self._is_due(queue, level, *unit):
                     return count
                 count += self._deliver(queue, offset, unit)
                 offset += 1
                 self._offsets[level] = offset
         return count
 
-    def _is_due(self, level: int, physical_offset: int, size: int, deliver_at: int) -> bool:
+    def _is_due(
+        self, queue: ConsumeQueue, level: int, physical_offset: int, size: int, deliver_at: int
+    ) -> bool:
         """Whether a unit's time has come; one too far ahead has come too (a clock went back)."""
         delay = self._config.delay_levels_ms[level - 1]
         if deliver_at <= 1 << 32:  # a tag's hash, from a recovery of the real store (R3)
-            record = read_unit(self._log, physical_offset, size)
+            record = read_unit(self._log, physical_offset, size, (queue.topic, queue.queue_id))
             if isinstance(record, MessageRecord):
                 deliver_at = record.store_timestamp + delay
         now = self._clock.now_ms()
@@ -133,7 +135,7 @@ class ScheduleMessageService(ServiceThread):
     def _deliver(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> int:
         """Put one message; 0 if there is none that could be."""
         physical_offset, size, _ = unit
-        record = read_unit(self._log, physical_offset, size)
+        record = read_unit(self._log, physical_offset, size, (queue.topic, queue.queue_id))
         if record is None:
             return 0
         try:

@@ -245,7 +245,11 @@ def test_a_length_or_topic_that_alone_is_another_is_not_taken_for_that_of_its_ne
         page = store.read_queue("T", 0)
         rows = as_rows([page.batch])
         if place == 88 + 5 + 1:
-            assert [row["topic"] for row in rows] == ["T", "T", "T", "U", "T"]
+            assert [row["topic"] for row in as_rows(store.scan())] == ["T", "T", "T", "U", "T"]
+            assert [row["flag"] for row in rows] == [0, 1, 2, 4]
+            assert [p.reason for p in page.problems] == [
+                "a unit of T/0 points to this record of U/0"
+            ]
         else:
             assert [row["flag"] for row in rows] == [0, 1, 2, 4]
             assert [problem.position for problem in page.problems] == [places[3]]
@@ -302,6 +306,71 @@ def test_a_unit_that_points_outside_the_log_is_named_with_its_file_and_position(
         file.close()
         (problem,) = store.read_queue("T", 0, 20).problems
         assert (problem.path, problem.position) == (path, 60)
+
+
+def swapped_queues(vfs: MemoryVfs, clock: ManualClock) -> tuple[DefaultMessageStore, list[str]]:
+    """A store of three queues of which the files of two have each other's units."""
+    config = CONFIG.changed(layouts=frozenset({"consume_queue"}))
+    store = rocketcompat.open("/s", "w", config, vfs=vfs, clock=clock, background=False)
+    for topic, queue_id in (("T", 0), ("T", 1), ("U", 0)):
+        store.put_columns({"topic": [topic] * 5, "queue_id": [queue_id] * 5})
+    store.dispatcher.dispatch_pending()
+    paths = [f"/s/consumequeue/{key}/{0:020d}" for key in ("T/0", "T/1", "U/0")]
+    return store, paths
+
+
+@pytest.mark.parametrize("other", [1, 2])
+def test_records_of_another_queue_are_not_given_but_named_with_the_unit_that_points_to_them(
+    memory_vfs: MemoryVfs, clock: ManualClock, other: int
+) -> None:
+    store, paths = swapped_queues(memory_vfs, clock)
+    size = CQ_UNIT.size
+    foreign = memory_vfs.read_file(paths[other])[size : 3 * size]
+    memory_vfs.open(paths[0]).pwrite(foreign, size)
+    name = ("T/0", "T/1", "U/0")[other]
+    with store:
+        page = store.read_queue("T", 0)
+        assert page.batch["queue_offset"].to_pylist() == [0, 3, 4]
+        assert page.next_offset == 5
+        reason = f"a unit of T/0 points to this record of {name}"
+        assert [(p.path, p.position, p.reason) for p in page.problems] == [
+            (paths[0], size, reason), (paths[0], 2 * size, reason)
+        ]  # fmt: skip
+        many = store.read_queues({("T", 0): 1, ("T", 1): 0, ("U", 0): 0})
+        assert many.batch.num_rows == 2 + 5 + 5
+        assert [p.position for p in many.problems] == [size, 2 * size]
+        pulled = store.get_message("T", 0, 0)
+        assert [m.queue_offset for m in pulled.messages] == [0, 3, 4]
+        assert [p.reason for p in pulled.problems] == [reason, reason]
+        assert (pulled.status.name, pulled.next_begin_offset) == ("FOUND", 5)
+        asked: list[str] = []
+        store.get_message("T", 0, 0, where=lambda m: bool(asked.append(f"{m.topic}/{m.queue_id}")))
+        assert asked == ["T/0"] * 3
+
+
+def test_a_queue_of_copies_has_the_records_of_the_queue_that_they_were_put_in(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    config = CONFIG.changed(
+        layouts=frozenset({"consume_queue"}), enable_multi_dispatch=True, enable_lmq=True
+    )
+    with rocketcompat.open(
+        "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        for n in range(3):
+            store.put_message(
+                Message("T", b"%d" % n, properties={"INNER_MULTI_DISPATCH": "%LMQ%a"}, queue_id=2)
+            )
+        store.put_message(Message("T", b"3", queue_id=2))
+        store.dispatcher.dispatch_pending()
+        page = store.read_queue("%LMQ%a", 0)
+        assert page.batch["body"].to_pylist() == [b"0", b"1", b"2"]
+        assert page.problems == store.get_message("%LMQ%a", 0, 0).problems == []
+        memory_vfs.open(f"/s/consumequeue/%LMQ%a/0/{0:020d}").pwrite(
+            memory_vfs.read_file(f"/s/consumequeue/T/2/{0:020d}")[60:80], 20
+        )
+        assert store.read_queue("%LMQ%a", 0).batch["body"].to_pylist() == [b"0", b"2"]
+        assert len(store.get_message("%LMQ%a", 0, 0).problems) == 1
 
 
 @pytest.mark.parametrize("batches", [False, True])
