@@ -10,11 +10,15 @@ MAKEFLAGS += --no-builtin-rules
 
 ARGS ?=
 JOBS ?= 2
+SAMPLE_SECONDS ?= 12
 PYTHON ?=
 UV ?= $(shell command -v uv 2>/dev/null)
 FREE_KB ?= 1000000
 # make demo SPARK=0 does without Spark, which is a large download.
 SPARK ?= 1
+
+# What is imported is compiled once, not in each process: the tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
 
 # requirements.lock has one section an extra, "# --- NAME", each complete on top of the core: what
 # several extras need stands in each of their sections.
@@ -50,13 +54,32 @@ demo-spark: ## The demo's stores in Spark; make demo ends with it, unless SPARK=
 	@if $(MAKE) --no-print-directory $(SPARK_LOCAL); then .venv/bin/rocketcompat spark demo; \
 		else echo "Spark: skipped, it could not be installed; what is above does not need it"; fi
 
+TESTS := .venv/bin/pytest -n $(JOBS) --dist loadgroup
+
+# The random proofs draw the same in each run, so that a change is judged by what it changes.
 .PHONY: test
-test: $(DEV) ## Run the tests, without the slow ones
-	.venv/bin/pytest -n $(JOBS) --dist loadgroup -m "not slow" $(ARGS)
+test: export CRASH_SEED ?= 1
+test: export CRASH_STATES ?= 300
+test: export FAULTS_SAMPLED ?= 997
+test: $(DEV) ## Run the quick tests
+	$(TESTS) --ignore=tests/spark -m "not gate and not slow" $(ARGS)
+
+.PHONY: gate
+gate: export CRASH_SEED ?= 1
+gate: export CRASH_STATES ?= 5000
+gate: $(DEV) ## Run what else CI runs of the tests: kills, crash states, faults, real classes
+	$(TESTS) --ignore=tests/spark -m "(gate or sample) and not slow" $(ARGS)
+
+.PHONY: sample
+sample: export CRASH_SECONDS ?= $(SAMPLE_SECONDS)
+sample: $(DEV) ## Run the random proofs with a new seed, printed, for SAMPLE_SECONDS each
+	@seed=$${CRASH_SEED:-$$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')}; echo "CRASH_SEED=$$seed"; \
+	CRASH_SEED=$$seed CRASH_STATES=1000000 $(TESTS) -m "sample and not slow" \
+		tests/proof/crash tests/proof/test_every_call.py $(ARGS)
 
 .PHONY: test-all
 test-all: $(DEV) $(BENCH) ## Run every test
-	.venv/bin/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(TESTS) $(ARGS)
 
 .PHONY: test-spark
 test-spark: $(DEV) $(SPARK_LOCAL) ## Run the tests of Spark, all of them (downloads 500 MB once)

@@ -24,6 +24,7 @@ def payload() -> Payload:
     return standard_library(256 << 10)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_workload_gives_a_sane_row_for_everybody(
     workload: Workload, payload: Payload, tmp_path: Path

@@ -137,6 +137,7 @@ def test_8753_the_least_offset_follows_the_log_when_its_first_files_are_gone(
     assert row["min_offset"] > 0
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)
 def test_8007_3868_a_kill_costs_no_key(
     golden: GoldenFactory, command: Command, version: str

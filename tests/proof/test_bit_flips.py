@@ -37,6 +37,8 @@ from tubestore.staging.writer import StagedWriter
 from tubestore.testing import MemoryVfs
 from tubestore.testing.disk import Disk
 
+pytestmark = pytest.mark.gate
+
 FLIPS = int(os.environ.get("FLIPS", "120"))
 ROOT = "/store"
 #: Far more than any store of some dozen messages takes: only an endless loop comes that far.

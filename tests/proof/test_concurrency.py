@@ -25,6 +25,8 @@ from tubestore.offline.check import check
 from tubestore.options import DURABILITIES
 from tubestore.store.manager import MessageStoreManager
 
+pytestmark = pytest.mark.gate
+
 WRITERS, READERS, ROUNDS, PARTITIONS = 8, 4, 60, 5
 SMALL = {"segment_size_bytes": 16 << 10, "index_segment_size_bytes": 28 * 100}
 #: Buffers that are full often.

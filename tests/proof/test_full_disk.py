@@ -164,6 +164,7 @@ class Model:
         return again
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("turn", range(6))
 def test_whatever_a_small_disk_refuses_what_was_acknowledged_is_there_once(turn: int) -> None:
     seed = random.randrange(1 << 32)

@@ -31,7 +31,7 @@ ROUNDS = int(os.environ.get("KILL_ROUNDS", "6"))
 IDS_A_ROUND = 1_000_000
 ACKS_MAX = 400
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.gate, pytest.mark.crash]
 
 
 class Killed:

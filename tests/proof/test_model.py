@@ -21,6 +21,8 @@ from tubestore.offline.check import check
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.testing import MemoryVfs
 
+pytestmark = pytest.mark.gate
+
 PARTITIONS = (0, 1, 10_000, 10_001)
 partitions = st.sampled_from(PARTITIONS)
 items = st.sampled_from([None, "red", "green"])

@@ -99,11 +99,13 @@ def refusals(mode: Any, name: str) -> int:
     return named
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_the_system_refuses_raises_an_error_of_ours(name: str) -> None:
     assert refusals("w", name)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "name", ["get_message", "query_messages", "read_queue", "scan", "times", "refresh"]
 )

@@ -26,7 +26,7 @@ from bench.real.drivers import (
 )
 from tests.support.golden import TUBE_VERSION, Golden, GoldenFactory, golden_fixture
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.gate, pytest.mark.interop]
 
 __all__ = ["golden_fixture"]
 

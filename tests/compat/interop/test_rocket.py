@@ -48,7 +48,7 @@ from tests.support import REPOSITORY
 from tubestore.cli.demo.parts import kill_in_the_middle
 from tubestore.errors import StoreFailed
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.gate, pytest.mark.interop]
 
 OLD, NEW = ROCKETMQ_VERSIONS
 FILE_SIZE = SETTINGS["mappedFileSizeCommitLog"]

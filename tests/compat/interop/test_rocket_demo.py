@@ -28,7 +28,7 @@ from tests.compat.interop.rocket_book import (
 )
 from tubestore.cli.demo.parts import TOPIC, kill_in_the_middle, load_lines
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.gate, pytest.mark.interop]
 
 
 @pytest.fixture(scope="class", name="demo_stores")

@@ -24,7 +24,7 @@ from tests.compat.interop.conftest import rocket_of as rocket
 from tests.compat.interop.rocket_book import Book, check_files, check_real, check_store
 from tests.compat.interop.rocket_messages import BORN, SETTINGS, STORE_HOST, config, message_of
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.gate, pytest.mark.interop]
 
 OLD, NEW = ROCKETMQ_VERSIONS
 HOSTS = ("10.1.2.3:4", "[2001:db8::7]:1234")

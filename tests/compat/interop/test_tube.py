@@ -22,7 +22,7 @@ from tubestore.offline.repair import repair
 from tubestore.options import StoreOptions
 from tubestore.staging.writer import StagedWriter
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.gate, pytest.mark.interop]
 
 ROOT = REPOSITORY
 COLUMNS = ["store_id", "offset", "partition_id", "key_code", "received_time_ms", "msg_id", "flag"]

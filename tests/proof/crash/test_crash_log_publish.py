@@ -31,6 +31,8 @@ from tubestore.staging.commit_records import JobRecords
 from tubestore.staging.job_ids import JobIds
 from tubestore.testing import CrashState, Journal, LyingVfs, MemoryVfs
 
+pytestmark = pytest.mark.gate
+
 ROOT = "/store"
 CONFIG = MessageStoreConfig(
     mapped_file_size_commit_log=2048,

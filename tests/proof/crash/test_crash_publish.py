@@ -32,6 +32,8 @@ from tubestore.staging.writer import StagedWriter
 from tubestore.store import publish
 from tubestore.testing import CrashState, Journal, LyingVfs, MemoryVfs
 
+pytestmark = pytest.mark.gate
+
 JOBS = ("load:1", "load:2")
 #: Topics, and the partitions that a job has rows for.
 PARTITIONS = {"a": (0, 10_001), "b": (1,)}

@@ -10,6 +10,7 @@ from tests.proof.explorer.explore import Note, Subject, explore
 SUBJECT = Subject("stack", stack.StackRun, stack.check_state, share=0.09)
 
 
+@pytest.mark.sample
 @pytest.mark.crash
 @pytest.mark.parametrize("part", [0, 1])
 def test_log_queues_index_and_shards_agree_in_every_crash_state(
@@ -18,6 +19,7 @@ def test_log_queues_index_and_shards_agree_in_every_crash_state(
     explore(SUBJECT, part, record_property)
 
 
+@pytest.mark.sample
 @pytest.mark.crash
 def test_the_same_holds_for_a_log_that_is_written_through_maps(record_property: Note) -> None:
     subject = Subject("stack-mmap", stack.MmapStackRun, stack.check_state, share=0.04)

@@ -25,6 +25,8 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import TubeStoreError
 from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
 
+pytestmark = pytest.mark.gate
+
 FAULTS = int(os.environ.get("FAULTS", "60"))
 STEPS = 25
 #: How each kind of call can fail: (error, bytes that a failing write leaves behind).

@@ -32,7 +32,7 @@ LOOKED_AT_MOST = 4000
 ENGINE = Subject("engine", engine.EngineRun, engine.check_state)
 STACK = Subject("stack", stack.StackRun, stack.check_state)
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.gate, pytest.mark.crash]
 
 
 def states_until_found(subject: Subject, message: str) -> int:

@@ -33,7 +33,7 @@ FILLINGS = int(os.environ.get("FILLINGS", "6"))
 LEVELS: tuple[Durability, ...] = ("memory", "page_cache", "fsync")
 ROOT = "/store"
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.gate, pytest.mark.crash]
 
 
 @pytest.fixture(autouse=True)

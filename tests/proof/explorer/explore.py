@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -112,13 +113,18 @@ class Broken(AssertionError):
 
 def seed_from_environment() -> int:
     """Return the seed of this run: CRASH_SEED, else one drawn now."""
-    return int(os.environ.get("CRASH_SEED", "0")) or Random().randrange(1, 1_000_000)
+    return int(os.environ.get("CRASH_SEED") or "0") or Random().randrange(1, 1_000_000)
 
 
 def share_of_states(share: float, *, long: bool = False) -> int:
     """Return how many distinct states are a share of all (CRASH_STATES, CRASH_STATES_LONG)."""
     name, default = ("CRASH_STATES_LONG", LONG_STATES) if long else ("CRASH_STATES", DEFAULT_STATES)
     return math.ceil(share * int(os.environ.get(name) or default))
+
+
+def seconds_from_environment() -> float:
+    """Return after how many seconds a part of the proof ends (CRASH_SECONDS; else never)."""
+    return float(os.environ.get("CRASH_SECONDS") or math.inf)
 
 
 def is_thorough() -> bool:
@@ -155,11 +161,21 @@ class Explorer:
         self._root = 2 * seed + part  # parts draw different histories from one seed
         self.distinct = Distinct()
         self.checked = 0
+        self.seconds = seconds_from_environment()
+        self._began = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time has passed."""
+        return time.monotonic() - self._began > self.seconds
 
     def run(self) -> int:
-        """Draw histories until `wanted` different states were looked at; returns their number."""
+        """Draw histories until `wanted` different states were looked at; returns their number.
+
+        It ends earlier when its time has passed.
+        """
         number = 0
-        while len(self.distinct) < self.wanted:
+        while len(self.distinct) < self.wanted and not self.is_over:
             self._explore(self.first(number))
             number += 1
         return len(self.distinct)
@@ -213,7 +229,7 @@ class Explorer:
         random = self.random_of(history)
         enough = min(self.wanted, len(self.distinct) + history.breadth.states)
         for number, state in enumerate(self.states(history, random)):
-            if len(self.distinct) >= enough:
+            if len(self.distinct) >= enough or self.is_over:
                 return
             if not self.distinct.is_new(state, history.name):
                 continue

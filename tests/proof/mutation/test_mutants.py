@@ -19,6 +19,8 @@ from tests.proof.mutation.mutants import (
     try_mutants,
 )
 
+pytestmark = pytest.mark.gate
+
 SMALL = '''
 def larger(one: int | None, other: int) -> int:
     """Return the larger of two numbers."""

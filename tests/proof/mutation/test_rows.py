@@ -58,6 +58,7 @@ def run_without_the_rule(copy: Copy, block: Block) -> Outcome:
         return copy.run([f"{path}::{name}"], timeout=300)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("block", SAMPLE, ids=name_of)
 def test_a_test_fails_without_its_rule(copy: Copy, block: Block) -> None:
     assert run_without_the_rule(copy, block) is Outcome.FAILED, copy.said
@@ -69,11 +70,13 @@ def test_each_test_fails_without_its_rule(copy: Copy, block: Block) -> None:
     assert run_without_the_rule(copy, block) is Outcome.FAILED, copy.said
 
 
+@pytest.mark.gate
 def test_a_test_passes_with_its_rule(copy: Copy) -> None:
     path, name = SAMPLE[0].test
     assert copy.run([f"{path}::{name}"], timeout=300) is Outcome.PASSED, copy.said
 
 
+@pytest.mark.gate
 def test_a_change_that_breaks_the_code_is_no_proof(copy: Copy) -> None:
     path, name = SAMPLE[0].test
     with copy.changed({Path("rocketcompat/formats.py"): "no code"}):

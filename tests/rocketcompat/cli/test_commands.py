@@ -153,6 +153,7 @@ def test_phantom_units_are_shown_as_surplus(
         assert row["max_offset"] == sum(queue == name for queue, _ in good)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("scenario", [*SOUND, "pull-limits"])
 def test_get_answers_as_the_real_store_does(
@@ -179,6 +180,7 @@ def test_get_answers_as_the_real_store_does(
         assert done.code == (0 if messages else 1)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("scenario", ["basic", "keys-tags", "crash"])
 @pytest.mark.parametrize("trust", [[], ["--trust-index"]])
@@ -299,6 +301,7 @@ def test_csv_and_text_have_a_header_and_the_same_rows(basic: Golden, command: Co
     assert lines[1].split() == ["LogA", "0", "0", "25"]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("format", ["arrow", "parquet"])
 def test_arrow_and_parquet_hold_the_same_rows(
     basic: Golden, command: Command, tmp_path: Path, format: str
@@ -380,6 +383,7 @@ def test_an_interrupt_is_quiet(
     assert (done.code, done.err) == (130, "")
 
 
+@pytest.mark.gate
 def test_a_closed_pipe_is_quiet(basic: Golden) -> None:
     program = subprocess.Popen(
         _program("dump", basic.store, "-f", "jsonl"), stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -223,6 +223,7 @@ _values = st.recursive(
 )
 
 
+@pytest.mark.gate
 @given(_values)
 def test_any_content_is_read_as_it_was_written(content: object) -> None:
     assert loads(dumps(content)) == as_read(content)

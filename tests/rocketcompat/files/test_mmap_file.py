@@ -210,6 +210,7 @@ class KillableMap:
             self._inner.write(raw[place : place + step], position + place)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("put_one", [True, False])
 def test_a_kill_in_the_middle_of_a_copy_leaves_all_of_it_or_nothing(
@@ -327,6 +328,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(sys.platform != "linux", reason="a file system of a given size: Linux only")
 def test_on_a_disk_that_runs_full_nobody_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     """Written to a hole, a map kills the process with SIGBUS at the first page without room."""

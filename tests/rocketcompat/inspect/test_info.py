@@ -174,6 +174,7 @@ def test_the_checkpoint_says_where_a_recovery_begins(
     assert (row["state"], row["physic_msg_timestamp"]) == ("missing", 0)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)
 @pytest.mark.parametrize("scenario", ["basic", "keys-tags", "crash", "ipv6", "rolled"])
 def test_an_offset_by_time_is_what_the_real_classes_answer(

@@ -262,6 +262,7 @@ def test_a_search_looks_into_unpacked_bodies(tmp_path: Path, command: Command) -
     assert row["physical_offset"] == places[0]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("format", ["jsonl", "csv", "arrow", "parquet"])
 def test_every_format_has_the_same_messages(real: Golden, tmp_path: Path, format: str) -> None:
     wanted = rows(real, tags="TagA")

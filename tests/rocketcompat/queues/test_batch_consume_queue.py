@@ -270,6 +270,7 @@ def test_a_reader_sees_what_the_writer_has_put_since(tmp_path: Path) -> None:
             assert reader.max_offset_in_queue("B", 0) == 46
 
 
+@pytest.mark.gate
 def test_queues_and_log_agree_in_every_crash_state(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:

@@ -255,6 +255,7 @@ def test_a_length_or_topic_that_alone_is_another_is_not_taken_for_that_of_its_ne
             assert [problem.position for problem in page.problems] == [places[3]]
 
 
+@pytest.mark.gate
 def test_a_unit_of_which_any_bit_has_changed_is_named_and_the_others_are_read(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:

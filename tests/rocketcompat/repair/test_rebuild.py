@@ -201,6 +201,7 @@ def test_an_interrupted_run_is_taken_up_again(
     assert not memory_vfs.exists(f"{ROOT}/.tubestore/rebuild")
 
 
+@pytest.mark.gate
 @pytest.mark.crash
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_a_crash_at_any_moment_loses_nothing(

@@ -58,6 +58,7 @@ def calls_until_the_record(count: int) -> list[tuple[str, int]]:
     return watching.calls_until_the_record()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("count", [5, 60])
 def test_a_failure_before_the_record_changes_nothing(count: int) -> None:
     calls = calls_until_the_record(count)
@@ -272,6 +273,7 @@ with rocketcompat.open(root, "w", CONFIG, background=False) as store:
 """
 
 
+@pytest.mark.gate
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("point", "recorded"),

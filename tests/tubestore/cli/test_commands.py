@@ -21,6 +21,7 @@ from tests.support.tube_cli import root as root
 # -- append and read -------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_lines_go_in_and_come_out_once_each_in_order(cli: Cli, root: Path) -> None:
     seen = []
     for partition in range(4):
@@ -97,6 +98,7 @@ def test_a_wrong_json_line_is_a_usage_mistake_that_names_the_place(
     assert result.err.count("\n") == 1
 
 
+@pytest.mark.gate
 def test_lines_from_a_slow_pipe_are_readable_before_the_pipe_ends(tmp_path: Path) -> None:
     command = [*COMMAND, "append", str(tmp_path / "s"), "t", "--partitions", "1"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=-3) as child:

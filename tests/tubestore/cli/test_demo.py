@@ -23,6 +23,7 @@ def printed(console: Console) -> str:
     return console.file.getvalue()
 
 
+@pytest.mark.gate
 @pytest.mark.crash
 def test_both_demos_read_back_what_they_wrote_and_recover_what_was_acknowledged(
     tmp_path: Path, console: Console

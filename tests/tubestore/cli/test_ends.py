@@ -177,6 +177,7 @@ def test_an_error_of_ours_is_one_line_and_a_saved_traceback(
     path.unlink()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("format", ["text", "jsonl", "csv"])
 def test_a_reader_that_closes_the_pipe_ends_it_quietly(root: Path, format: str) -> None:
     command = [*COMMAND, "dump", str(root), "--format", format]
@@ -250,6 +251,7 @@ def test_the_module_runs_as_the_command() -> None:
     assert b"append" in result.stderr
 
 
+@pytest.mark.gate
 def test_memory_stays_flat_over_a_store_larger_than_the_bound(tmp_path: Path) -> None:
     with tubestore.open(tmp_path / "s") as store:
         topic = store.create_topic("t", partitions=2)

@@ -84,6 +84,7 @@ def test_mistakes_are_said_without_a_traceback(cli: Cli, root: Path) -> None:
     assert (refused.code, "text, jsonl or csv" in refused.err) == (2, True)
 
 
+@pytest.mark.gate
 def test_following_shows_what_another_process_appends(root: Path) -> None:
     arguments = ["tail", root, "t", "-n", 1, "-f", "--format", "jsonl"]
     process = subprocess.Popen(

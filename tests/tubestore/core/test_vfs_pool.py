@@ -125,6 +125,7 @@ def test_writing_to_many_shards_needs_few_descriptors(tmp_path: Path) -> None:
     assert open_descriptors() == before
 
 
+@pytest.mark.gate
 def test_a_store_of_many_shards_stays_below_1024_descriptors(tmp_path: Path) -> None:
     before = open_descriptors()
     with tubestore.open(tmp_path, background=False) as store:

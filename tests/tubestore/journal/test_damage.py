@@ -79,6 +79,7 @@ def spots(whole: bytes) -> list[int]:
     return [*headers, *chance.choices(range(len(whole)), k=40)]
 
 
+@pytest.mark.gate
 def test_whichever_bit_was_flipped_nothing_acknowledged_moves_or_goes_unreported() -> None:
     first = MemoryVfs()
     left_by_a_kill(first)

@@ -62,6 +62,7 @@ def test_followers_see_what_the_journal_has(memory_vfs: MemoryVfs) -> None:
         assert next(follower).body == b"24"
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("turn", range(4))
 def test_whatever_the_writer_does_a_reader_sees_what_was_acknowledged_and_never_less(
     memory_vfs: MemoryVfs, turn: int

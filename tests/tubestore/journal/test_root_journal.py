@@ -92,6 +92,7 @@ def frames_of(vfs: MemoryVfs, count: int = 3) -> bytes:
     return vfs.read_file(PATH)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("reboot", [False, True])
 def test_a_flipped_bit_takes_one_frame_whose_place_is_kept_and_is_reported(
     memory_vfs: MemoryVfs, reboot: bool

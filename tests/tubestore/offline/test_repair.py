@@ -320,6 +320,7 @@ def without_quarantine(vfs: MemoryVfs) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.gate
 @pytest.mark.crash
 def test_a_repair_that_is_interrupted_anywhere_is_run_again() -> None:
     vfs = much_damaged()
