@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
@@ -36,6 +38,8 @@ __all__ = ["REASONS", "Finding", "Reason", "check"]
 #: How often and after how many seconds what is found at the end of a stream is looked at again.
 _LOOKS = 4
 _PAUSE = 0.1
+#: Findings that may be bytes in flight and are held until they are looked at again.
+HELD_FINDINGS_MAX = 10_000
 _OF_INDEX = {Reason.BAD_ENTRY, Reason.ENTRY_DIFFERS, Reason.OWN_OFFSET, Reason.MISSING}
 #: What a lost sector is found as.
 _LOST = {
@@ -68,33 +72,77 @@ def check(
     root, vfs = checked_root(root), vfs or OsVfs()
     shards = find_shards(root, vfs, topic=topic, store_id=store_id, with_pending=True)
     yield from check_state(vfs, root, is_written or (lambda: False))
-    unsettled = []
+    unsettled: list[_Seen] = []
+    settled = partial(_settled, is_written=is_written, wait=wait)
     for number, shard in enumerate(shards):
         if watch is not None:
             watch(number, len(shards))
         seen = _Seen(vfs, root, shard)
-        if seen.findings and (any(f.at_end for f in seen.findings) or seen.has_moved()):
+        yield from seen.look()
+        if seen.findings:
             unsettled.append(seen)
-        else:
-            yield from seen.findings
+        if sum(len(seen.findings) for seen in unsettled) > HELD_FINDINGS_MAX:
+            yield from settled(unsettled)
+            unsettled = []
+    yield from settled(unsettled)
+
+
+def _settled(
+    unsettled: list[_Seen],
+    *,
+    is_written: Callable[[], bool] | None,
+    wait: Callable[[float], None],
+) -> Iterator[Finding]:
+    """Look at shards again until what is in flight has moved; yield what is still there."""
     for _ in range(_LOOKS if unsettled else 0):
         wait(_PAUSE)
         for seen in unsettled:
             seen.look_again()
     for seen in unsettled:
         # What was there all the time is damage; at the end, only if no writer is at work.
-        yield from (f for f in seen.findings if not (f.at_end and is_written and is_written()))
+        found = (*seen.findings, *seen.counted())
+        yield from (f for f in found if not (f.at_end and is_written and is_written()))
 
 
 class _Seen:
-    """A shard's findings, and what its files were when it was looked at."""
+    """A shard's findings that may be bytes in flight, and what its files were at the last look.
+
+    A limited number of them is held. More are counted by their reason.
+    """
 
     def __init__(self, vfs: Vfs, root: str, shard: ShardFiles) -> None:
         self._vfs, self._root, self._shard = vfs, root, shard
         self._times = _modified(vfs, shard)
-        self.findings = _look(vfs, shard)
-
+        self.findings: list[Finding] = []
+        #: How many are held, by whether they are at the end of a stream.
+        self._held = Counter[bool]()
+        #: How many more there are, by reason, and whether they are at the end of a stream.
+        self._more: Counter[tuple[Reason, bool]] = Counter()
         self._stale = False
+
+    def look(self) -> Iterator[Finding]:
+        """Look for the first time; yield what is certain: no file moved, and it is at no end."""
+        for finding in _look(self._vfs, self._shard):
+            if self._held[False] >= HELD_FINDINGS_MAX and not self._stale:
+                yield from self._certain()
+            self._hold(finding)
+        if self._held[False] and not self._held[True]:
+            yield from self._certain()
+
+    def _certain(self) -> Iterator[Finding]:
+        """Yield the findings that are at no end, and hold them no more, if no file has moved."""
+        if not self.has_moved():
+            certain = [f for f in self.findings if not f.at_end]
+            self.findings = [f for f in self.findings if f.at_end]
+            self._held[False] = 0
+            yield from certain
+
+    def _hold(self, finding: Finding) -> None:
+        if self._held[finding.at_end] < HELD_FINDINGS_MAX:
+            self._held[finding.at_end] += 1
+            self.findings.append(finding)
+        else:
+            self._more[finding.reason, finding.at_end] += 1
 
     def has_moved(self) -> bool:
         """Whether a file was written, added or removed since the last look."""
@@ -106,11 +154,23 @@ class _Seen:
         return self._stale
 
     def look_again(self) -> None:
-        """Keep the findings that are still there."""
+        """Keep the findings that are still there, and count no more of a reason than before."""
         if self.findings and self.has_moved():
-            known = {f.identity for f in self.findings}
-            self.findings = [f for f in _look(self._vfs, self._shard) if f.identity in known]
+            known, before = {f.identity for f in self.findings}, self._more
+            self.findings, self._more = [], Counter()
+            for finding in _look(self._vfs, self._shard):
+                if finding.identity in known:
+                    self.findings.append(finding)
+                elif before:
+                    self._more[finding.reason, finding.at_end] += 1
+            self._more &= before
             self._stale = False
+
+    def counted(self) -> Iterator[Finding]:
+        """Yield a finding a reason for those that are not held."""
+        for (reason, at_end), count in sorted(self._more.items()):
+            text = f"{count} more of these in the shard"
+            yield Finding(self._shard.directory, 0, reason, text, at_end=at_end)
 
 
 def _modified(vfs: Vfs, shard: ShardFiles) -> list[int]:
@@ -120,32 +180,45 @@ def _modified(vfs: Vfs, shard: ShardFiles) -> list[int]:
         return []  # it went away since the listing
 
 
-def _look(vfs: Vfs, shard: ShardFiles) -> list[Finding]:
-    """Return what is wrong with a shard's files as they were listed."""
-    findings = [
-        *(Finding(path, 0, Reason.FOREIGN_NAME, f"{size} bytes") for path, size in shard.strays),
-        *_check_names(shard.index, INDEX_SUFFIX),
-        *_check_names(shard.data, DATA_SUFFIX),
-        *_check_lengths(shard.index),
-        *check_caches(vfs, shard),
-    ]
+def _look(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
+    """Go through what is wrong with a shard's files as they were listed."""
+    for path, size in shard.strays:
+        yield Finding(path, 0, Reason.FOREIGN_NAME, f"{size} bytes")
+    yield from _check_names(shard.index, INDEX_SUFFIX)
+    yield from _check_names(shard.data, DATA_SUFFIX)
+    yield from _check_lengths(shard.index)
+    yield from check_caches(vfs, shard)
+    damaged = _DamagedBlocks()
     try:
-        walked = list(_merged(_findings_of(vfs, shard)))
-        findings += walked
-        findings += (f for f in check_digests(vfs, shard) if not _is_told(f, walked))
+        for finding in _merged(_findings_of(vfs, shard)):
+            damaged.add(finding)
+            yield finding
+        yield from (f for f in check_digests(vfs, shard) if not damaged.explain(f))
     except OSError as error:
         path = error.filename or shard.directory
-        findings.append(Finding(str(path), 0, Reason.UNREADABLE, error.strerror or repr(error)))
-    return findings
+        yield Finding(str(path), 0, Reason.UNREADABLE, error.strerror or repr(error))
 
 
-def _is_told(finding: Finding, others: list[Finding]) -> bool:
-    """Whether damage that was found in a block is why its digest differs."""
-    block = finding.position // DIGEST_BLOCK_BYTES
-    return finding.reason is Reason.DIGEST_DIFFERS and any(
-        (f.path, f.position // DIGEST_BLOCK_BYTES, f.severity) == (finding.path, block, "error")
-        for f in others
-    )
+class _DamagedBlocks:
+    """The blocks of digests in which an error was found; a byte each."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[str, bytearray] = {}
+
+    def add(self, finding: Finding) -> None:
+        """Note the block of an error."""
+        if finding.severity == "error":
+            blocks = self._blocks.setdefault(finding.path, bytearray())
+            block = finding.position // DIGEST_BLOCK_BYTES
+            blocks.extend(bytes(max(0, block + 1 - len(blocks))))
+            blocks[block] = 1
+
+    def explain(self, finding: Finding) -> bool:
+        """Whether damage that was found in a block is why its digest differs."""
+        block = finding.position // DIGEST_BLOCK_BYTES
+        return finding.reason is Reason.DIGEST_DIFFERS and any(
+            self._blocks.get(finding.path, b"")[block : block + 1]
+        )
 
 
 def _check_names(files: tuple[StoredFile, ...], suffix: str) -> Iterator[Finding]:

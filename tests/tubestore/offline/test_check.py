@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import threading
@@ -17,6 +18,7 @@ from tests.support.tube import make_rows, open_shard, tree_digest
 from tests.tubestore.offline.test_dump import CLEAN
 from tubestore.cli.inspect import has_writer
 from tubestore.core.vfs import OsVfs
+from tubestore.offline import check as checking
 from tubestore.offline.check import REASONS, Finding, Reason, check
 from tubestore.testing.memory_vfs import MemoryVfs
 
@@ -236,6 +238,76 @@ def test_the_same_bytes_are_torn_when_nobody_writes(tmp_path: Path) -> None:
     reasons = {f.reason for f in check(writer.root, wait=lambda _: None)}
     assert Reason.PARTIAL_ENTRY in reasons or Reason.TORN in reasons
     assert list(check(writer.root, wait=lambda _: None, is_written=lambda: True)) == []
+
+
+def much_damaged(root: Path) -> list[Finding]:
+    """Damage every second of a shard's 200 records; return what check finds."""
+    with tubestore.open(root, background=False) as store:
+        topic = store.create_topic("t")
+        for number in range(200):
+            topic.append(b"body %d" % number)
+    (data,) = (root / "t-0").glob("*.tube")
+    raw = bytearray(data.read_bytes())
+    for number in range(0, 200, 2):
+        raw[raw.index(b"body %d" % number)] ^= 1
+    data.write_bytes(raw)
+    return list(check(root))
+
+
+def test_findings_of_a_store_that_lies_still_are_yielded_whenever_some_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = much_damaged(tmp_path)
+    assert len(whole) >= 100
+    monkeypatch.setattr(checking, "HELD_FINDINGS_MAX", 7)
+    held = []
+    hold = checking._Seen._hold
+
+    def counted(self: checking._Seen, finding: Finding) -> None:
+        hold(self, finding)
+        held.append(len(self.findings))
+
+    monkeypatch.setattr(checking._Seen, "_hold", counted)
+    assert list(check(tmp_path)) == whole
+    assert max(held) == 7
+
+
+def test_of_findings_in_a_shard_that_moves_some_are_listed_and_the_rest_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = much_damaged(tmp_path)
+    monkeypatch.setattr(checking, "HELD_FINDINGS_MAX", 7)
+    monkeypatch.setattr(checking._Seen, "has_moved", lambda self: True)
+    looks = []
+    found = list(check(tmp_path, wait=looks.append))
+    assert looks
+    assert found[:7] == whole[:7]
+    (more,) = found[7:]
+    assert more.reason is Reason.BAD_CHECKSUM
+    assert (more.path, more.message) == (
+        str(tmp_path / "t-0"), f"{len(whole) - 7} more of these in the shard",
+    )  # fmt: skip
+
+
+def test_damage_that_is_mended_meanwhile_is_neither_listed_nor_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    much_damaged(tmp_path)
+    monkeypatch.setattr(checking, "HELD_FINDINGS_MAX", 7)
+    (data,) = (tmp_path / "t-0").glob("*.tube")
+    raw = bytearray(data.read_bytes())
+    data.write_bytes(raw[:-5])  # torn: a writer may be at work
+
+    def mend(_: float) -> None:
+        for number in range(0, 200, 2):
+            at = raw.find(bytes([ord("b") ^ 1]) + b"ody %d" % number)
+            if at >= 0:
+                raw[at] ^= 1
+        data.write_bytes(raw)
+        os.utime(data, (1, 1))
+
+    monkeypatch.setattr(checking._Seen, "_certain", lambda self: iter(()))
+    assert list(check(tmp_path, wait=mend)) == []
 
 
 def test_a_file_that_cannot_be_read_is_a_finding_and_not_the_end(
