@@ -7,6 +7,8 @@ the last item's offsets: only the right number of slots makes all of that fit.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT_SIZE
@@ -107,20 +109,38 @@ def _candidates(
     count = header.index_count - 1
     if (size - INDEX_HEADER.size) % _WORD or count * _ITEM_WORDS >= words_total:
         return []
+    least = words_total % _ITEM_WORDS or _ITEM_WORDS
+    # The items have to fit in behind the slots.
+    end = max(words_total - (count + 1) * _ITEM_WORDS + 1, 0)
+    found: list[IndexGeometry] = []
     file = directory.vfs.open(path, writable=False)
-    words = np.frombuffer(file.pread(size, 0), ">i4")
-    file.close()
-    slots = np.arange(words_total % _ITEM_WORDS or _ITEM_WORDS, words_total, _ITEM_WORDS)
-    slots = slots[(words_total - slots) // _ITEM_WORDS > count]
-    good = np.ones(len(slots), bool)
-    for number, offset in ((1, header.begin_physical_offset), (count, header.end_physical_offset)):
-        at = INDEX_HEADER.size // _WORD + slots + number * _ITEM_WORDS
-        high, low = offset >> 32, (offset & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
-        good &= (words[at] >= 0) & (words[at + 1] == high) & (words[at + 2] == low)
-        good &= (words[at + 3] >= 0) & (words[at + 4] >= 0) & (words[at + 4] < number)
-    return [
-        IndexGeometry(slot, (words_total - slot) // _ITEM_WORDS) for slot in slots[good].tolist()
-    ]
+    try:
+        for first in range(least, end, _STEP_ITEMS * _ITEM_WORDS):
+            slots = np.arange(first, min(first + _STEP_ITEMS * _ITEM_WORDS, end), _ITEM_WORDS)
+            good = _is_item(file, slots, 1, header.begin_physical_offset)
+            good &= _is_item(file, slots, count, header.end_physical_offset)
+            found += [
+                IndexGeometry(slot, (words_total - slot) // _ITEM_WORDS)
+                for slot in slots[good].tolist()
+            ]
+    finally:
+        file.close()
+    return found
+
+
+def _is_item(file: VfsFile, slots: Any, number: int, offset: int) -> Any:
+    """Return with which of these numbers of slots an item may be one of the record at `offset`."""
+    position = INDEX_HEADER.size + _WORD * int(slots[0]) + INDEX_ITEM.size * number
+    raw = file.pread(INDEX_ITEM.size * len(slots), position)
+    items = np.zeros(len(slots), INDEX_ITEM.dtype)
+    there = np.frombuffer(raw, INDEX_ITEM.dtype, len(raw) // INDEX_ITEM.size)
+    items[: len(there)] = there
+    good = (items["key_hash"] >= 0) & (items["physical_offset"] == offset)
+    good &= (
+        (items["time_diff_seconds"] >= 0) & (items["previous"] >= 0) & (items["previous"] < number)
+    )
+    good[len(there) :] = False
+    return good
 
 
 def _fits(

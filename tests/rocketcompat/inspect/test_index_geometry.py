@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import re
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ import pytest
 from rocketcompat.formats import INDEX_ITEM
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry
+from rocketcompat.inspect import index_geometry
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
-from tubestore.core.vfs import OsVfs
+from tubestore.core.vfs import OsVfs, VfsFile
 from tubestore.errors import InvalidMessage
 
 GEOMETRY = IndexGeometry(97, 1500)
@@ -51,6 +54,32 @@ def damage(path: Path, items: list[int], field: str, value: int) -> None:
 
 def test_a_sound_file_proves_its_geometry(path: Path) -> None:
     assert proven(path) == GEOMETRY
+
+
+def test_a_file_proves_its_geometry_by_the_piece(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large a file is, no more of it is held than some items and its slots."""
+    sizes: list[int] = []
+    directory = StoreDirectory(path.parent.parent)
+    opened = directory.vfs.open
+
+    def counted(*args: Any, **given: Any) -> VfsFile:
+        file = opened(*args, **given)
+        pread = file.pread
+
+        def read(size: int, position: int) -> bytes:
+            sizes.append(size)
+            return pread(size, position)
+
+        return Mock(file, pread=read, size=file.size, close=file.close)
+
+    monkeypatch.setattr(directory.vfs, "open", counted)
+    for step in (1 << 18, 100):
+        monkeypatch.setattr(index_geometry, "_STEP_ITEMS", step)
+        sizes.clear()
+        assert geometry_of(directory) == GEOMETRY
+    assert max(sizes) == 100 * INDEX_ITEM.size < path.stat().st_size // 10
 
 
 @pytest.mark.parametrize("value", [-3, 0, 1, 40, COUNT, 1 << 30])
