@@ -20,7 +20,6 @@ from tubestore.clock import ManualClock
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
-from tubestore.shard.mem_store import MsgMemStore
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"
@@ -105,12 +104,13 @@ def test_a_shard_has_two_buffers_and_its_files(memory_vfs: MemoryVfs) -> None:
     flusher.start()
     assert vfs.asked.wait(30)
     shard.append(rows[2], "memory")
-    assert isinstance(shard._flushing, MsgMemStore)
-    assert (shard._flushing.count, shard._main.count) == (2, 1)
+    flushing, main = shard._buffer._flushing, shard._buffer.main
+    assert flushing is not None
+    assert (flushing.count, main.count) == (2, 1)
     assert bodies(shard.view()) == [row.payload for row in rows]
     vfs.may_go.set()
     flusher.join()
-    assert shard._flushing is None
+    assert not shard._buffer.is_flushing
     assert size_of(memory_vfs, INDEX) == 2 * ENTRY_SIZE
     shard.close()
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from tubestore.clock import Clock, ManualClock
 from tubestore.core.memory_pool import MemoryPool
@@ -29,8 +31,7 @@ from tubestore.record.records import (
     place_record,
 )
 from tubestore.segments.file_store import MsgFileStore
-from tubestore.shard.double_buffer import Background, DoubleBuffer
-from tubestore.shard.message_store import MessageStore
+from tubestore.shard.message_store import Background, MessageStore
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 T0 = 1_700_000_000_000
@@ -169,16 +170,41 @@ class Requests:
     """Stands where the flush workers stand and only writes down what they were asked for."""
 
     def __init__(self) -> None:
-        self.flushes: list[DoubleBuffer] = []
-        self.syncs: list[DoubleBuffer] = []
+        self.flushes: list[MessageStore] = []
+        self.syncs: list[MessageStore] = []
 
-    def flush_soon(self, shard: DoubleBuffer) -> None:
+    def flush_soon(self, shard: MessageStore) -> None:
         """Note a flush."""
         self.flushes.append(shard)
 
-    def sync_soon(self, shard: DoubleBuffer) -> None:
+    def sync_soon(self, shard: MessageStore) -> None:
         """Note a sync."""
         self.syncs.append(shard)
+
+
+#: Calls that change a shard, or look at all of it.
+STEPS = (
+    *("append_record", "append_encoded", "flush", "sync_data", "sync_files", "maintain"),
+    *("lend", "deliver", "leave_journal", "sync_before_journal", "sync_written"),
+    *("hold", "let_go", "show_adopted", "cut", "remove_below", "view", "fail", "discard"),
+)
+
+
+def check_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every shard check its invariants after each of its calls."""
+
+    def checked(step: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(step)
+        def call(self: MessageStore, *given: Any, **named: Any) -> Any:
+            try:
+                return step(self, *given, **named)
+            finally:
+                self.check_invariants()
+
+        return call
+
+    for name in STEPS:
+        monkeypatch.setattr(MessageStore, name, checked(getattr(MessageStore, name)))
 
 
 class GatedVfs(FaultyVfs):

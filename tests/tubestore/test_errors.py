@@ -157,7 +157,7 @@ def test_every_error_is_a_name_of_the_package() -> None:
 def test_the_packages_log_nothing_where_no_logging_is_configured() -> None:
     code = (
         "import logging, tubestore, rocketcompat\n"
-        "for name in ('tubestore.shard.shard_sync', 'rocketcompat.store.flush'):\n"
+        "for name in ('tubestore.shard.durable_files', 'rocketcompat.store.flush'):\n"
         "    logging.getLogger(name).error('trouble')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

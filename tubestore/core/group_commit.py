@@ -181,3 +181,16 @@ class GroupCommit:
         """Take back what was cut away."""
         with self._lock:
             self.end = min(self.end, end)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the fields contradict each other; for tests."""
+        with self._lock:
+            for waiting in self._waiting:
+                assert waiting.woken.locked(), "a woken waiter is still listed"
+                if waiting.end is None:
+                    assert self._running, "a prepared sync waits, and none is under way"
+                else:
+                    assert waiting.end > self.end, "a waiter was not woken although its end is safe"
+            if self._failure is not None:
+                assert not self._running, "a sync runs after one has failed"
+                assert not self._waiting or self._preparing, "waiters were not woken by a failure"

@@ -13,7 +13,7 @@ from types import ModuleType
 #: Old and new path of each module of the engine, below the package.
 ENGINE = """
 accepted offline.accepted
-adoption shard.adoption
+adoption shard.message_store
 arguments values
 attributes record.attributes
 bulk_loads store.bulk_loads
@@ -26,7 +26,7 @@ columns record.columns
 commit_records staging.commit_records
 decode record.decode
 digest_check offline.digest_check
-double_buffer shard.double_buffer
+double_buffer shard.write_buffer
 dump offline.dump
 entry_rows reading.sources
 entry_sources reading.sources
@@ -49,7 +49,7 @@ job_ids staging.job_ids
 job_recovery staging.roll_forward
 journal_overlay journal.journal_overlay
 journalled journal.journalled
-journalled_shard shard.journalled_shard
+journalled_shard shard.message_store
 kernels core.kernels
 layout core.layout
 leases store.leases
@@ -90,7 +90,7 @@ shard_bytes segments.shard_bytes
 shard_files segments.listing
 shard_reader shard.reader
 shard_repair offline.shard_repair
-shard_sync shard.shard_sync
+shard_sync shard.durable_files
 sound_rows offline.sound_rows
 spark.intake spark.kit.intake
 spark.java spark.kit.java

@@ -1,5 +1,4 @@
-"""One `MessageStore`: two buffers over one shard's files.
+"""One `MessageStore`: a write buffer over one shard's files.
 
-Reading order: mem_store, shard_sync, double_buffer, adoption, journalled_shard, message_store,
-reader, workers.
+Reading order: mem_store, write_buffer, durable_files, message_store, reader, workers.
 """

@@ -3,14 +3,14 @@
 Invariants:
 - offsets are given out in order and without gap: a message's index offset and data offset
   are fixed when it enters, from where the buffer before it (or the files) ended;
-- what has entered leaves only by a flush that succeeded;
+- a message leaves only by a flush that succeeded;
 - no I/O here.
 
-Guards: everything is called under the shard's append lock, but `EncodedBatch`es that were
-handed out do not change any more.
+Guards: everything is called under the shard's append lock. An `EncodedBatch` that was handed
+out does not change any more.
 
-Messages that came one by one stay header and payload until somebody wants bytes (a flush or a
-reader); they are then joined and placed together, which is what makes one-by-one appends cheap.
+Messages that came one by one stay header and payload until a flush or a reader needs bytes. They
+are then joined and placed together, which makes one-by-one appends cheap.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MsgMemStore:
         #: When the first message entered (monotonic seconds); 0.0 while it is empty.
         self.first_time = 0.0
         self._batches: list[Placed] = []
-        #: Headers and payloads in turn, of the last messages; for `add`, and for who does the same.
+        #: Headers and payloads in turn, of the last messages; `WriteBuffer.add` appends here too.
         self.parts: list[bytes] = []
 
     @property
@@ -56,13 +56,13 @@ class MsgMemStore:
         return self.data_end - self.data_start
 
     def has_room(self, size: int, count: int, size_max: int, count_max: int) -> bool:
-        """Whether `count` messages of `size` bytes fit; an empty buffer takes whatever comes."""
+        """Return True if `count` messages of `size` bytes fit; an empty buffer takes any."""
         if self.count == 0:
             return True
         return self.size_bytes + size <= size_max and self.count + count <= count_max
 
     def add(self, header: bytes, payload: bytes) -> int:
-        """Take one message; returns its index offset."""
+        """Append one message; returns its index offset."""
         self.parts.append(header)
         self.parts.append(payload)
         self.data_end += HEADER_SIZE + len(payload)
@@ -71,7 +71,7 @@ class MsgMemStore:
         return offset
 
     def add_block(self, entries: Buffer, records: Buffer, count: int) -> None:
-        """Take `count` messages that are encoded for this very place."""
+        """Append `count` messages that are encoded for this very place."""
         self._join()
         batch = EncodedBatch(
             np.frombuffer(records, np.uint8),
@@ -83,7 +83,7 @@ class MsgMemStore:
         self.count += count
 
     def add_batch(self, batch: EncodedBatch) -> int:
-        """Take a batch and place it; returns the index offset of its first message."""
+        """Append a batch and place it; returns the index offset of its first message."""
         self._join()
         offset = self.index_end
         batch.place(offset, self.data_end)
@@ -93,7 +93,7 @@ class MsgMemStore:
         return offset
 
     def batches(self) -> tuple[Placed, ...]:
-        """Return everything in the buffer, in order, encoded."""
+        """Return all messages in order, encoded."""
         self._join()
         return tuple(self._batches)
 
@@ -109,3 +109,13 @@ class MsgMemStore:
             place = self._joined_end()
             self._batches.append(Placed(*place, join_records(self.parts, *place)))
             self.parts = []
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the fields contradict each other; for tests."""
+        place = self.index_start, self.data_start
+        for placed in self._batches:
+            assert (placed.index_start, placed.data_start) == place, "a gap between batches"
+            place = placed.index_end, placed.data_start + len(placed.batch.data)
+        index_end = place[0] + ENTRY_SIZE * (len(self.parts) // 2)
+        data_end = place[1] + sum(map(len, self.parts))
+        assert (index_end, data_end) == (self.index_end, self.data_end), "ends without messages"

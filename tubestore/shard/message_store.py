@@ -1,26 +1,38 @@
-"""One shard of a topic: two buffers that change places, over one file store.
+"""One shard of a topic: a write buffer over durable files.
 
-Lock order: `_flush_lock`, `_append_lock`; what they guard is said in `double_buffer.py` and
-`shard_sync.py`, the two halves below this one.
+    append   the message enters the buffer, which gives it its offset
+    flush    the buffer is written to the files (page cache)
+    sync     the files are brought to stable storage
+    view     what a reader sees: files and buffer, at one moment
+
+This file has the order of the steps and the locks; `write_buffer.py` has no I/O, and
+`durable_files.py` knows no buffer.
+
+Guards, in lock order:
+
+- the journal's lock, of another room: it comes before the locks of all shards;
+- `_flush_lock`: one thread writes the files, removes some, or has files put behind them;
+- `_append_lock`: the buffer, the files as readers see them, trouble; never held over I/O;
+- the lock of the group commit.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tubestore.clock import Clock
-from tubestore.core.group_commit import GroupCommit
 from tubestore.core.memory_pool import MemoryPool
+from tubestore.core.statistics import ShardCounters
 from tubestore.errors import (
     DiskFull,
     MessageTooLarge,
+    StoreBusy,
     StoreClosed,
     StoreFailed,
     TubeStoreError,
@@ -28,10 +40,12 @@ from tubestore.errors import (
     note_taken,
     refused_call,
 )
+from tubestore.journal.pending_batches import Parts, PendingBatches
 from tubestore.journal.redo import redo
 from tubestore.journal.root_journal import JournalPart
 from tubestore.options import Durability, StoreOptions
 from tubestore.reading.view import ShardView
+from tubestore.record.names import store_key
 from tubestore.record.records import (
     ENTRY_SIZE,
     HEADER_SIZE,
@@ -45,16 +59,27 @@ from tubestore.record.records import (
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.reconcile import RecoverReport
 from tubestore.segments.recovery import recover
-from tubestore.segments.removal import remove_below
-from tubestore.shard.double_buffer import Background
-from tubestore.shard.journalled_shard import JournalledShard
+from tubestore.shard.durable_files import DurableFiles
 from tubestore.shard.mem_store import MsgMemStore
+from tubestore.shard.write_buffer import WriteBuffer
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
+#: A buffer that filled faster than this is written by the thread that filled it.
+_HOT_SECONDS = 0.1
 
 
-class MessageStore(JournalledShard):
+class Background(Protocol):
+    """Does a shard's work that no caller waits for; may drop a request, never blocks."""
+
+    def flush_soon(self, shard: MessageStore) -> None:
+        """Call `shard.flush()` in another thread."""
+
+    def sync_soon(self, shard: MessageStore) -> None:
+        """Call `shard.sync_files()` in another thread."""
+
+
+class MessageStore:
     """One shard, `<topic>-<store id>`; all public methods are thread-safe."""
 
     def __init__(
@@ -67,14 +92,40 @@ class MessageStore(JournalledShard):
         pool: MemoryPool,
         background: Background | None = None,
     ) -> None:
-        super().__init__(
-            files, topic=topic, options=options, clock=clock, pool=pool, background=background
+        """Take over files that were recovered; see `open`."""
+        self.topic, self.store_id = topic, files.store_id
+        #: `<topic>-<store id>`.
+        self.name = store_key(topic, files.store_id)
+        self.files = files
+        self.counters = ShardCounters()
+        self._options, self._clock, self._pool = options, clock, pool
+        self._background = background
+        self._flush_lock = threading.Lock()
+        self._append_lock = threading.Lock()
+        #: The append lock; notified when there is room, a new message, or trouble.
+        self._changed = threading.Condition(self._append_lock)
+        self._buffer = WriteBuffer(
+            files.index.end,
+            files.data.end,
+            options=options,
+            clock=clock,
+            pool=pool,
+            counters=self.counters,
+        )
+        self._durable = DurableFiles(
+            files,
+            options=options,
+            clock=clock,
+            counters=self.counters,
+            lock=self._append_lock,
+            changed=self._changed,
+            close_room=self._buffer.close_room,
         )
         self.recovered = RecoverReport()
-        #: Whether what the root's journal held of it at its opening stands in the files.
+        #: True once every journal frame of this shard is in its files.
         self.has_all_journalled = True
-        self._opened_at = (self._main.index_end, self._main.data_end)
-        #: What readers were shown last, if all of it is in the files.
+        self._opened_at = (files.index.end, files.data.end)
+        #: The last view, if all of it is in the files.
         self._view: ShardView | None = None
 
     @classmethod
@@ -91,8 +142,9 @@ class MessageStore(JournalledShard):
     ) -> MessageStore:
         """Load a shard's files for writing, verify and mend them.
 
-        `journalled`: what the root's journal holds of it, to be put back first. Raises DiskFull or
-        StorageError where the system refuses a call; without room in quarantine nothing was cut.
+        `journalled`: the shard's parts of the root's journal, which are put back first. Raises
+        DiskFull or StorageError where the system refuses a call; without room in quarantine
+        nothing was cut.
         """
         try:
             files.load(writable=True)
@@ -114,7 +166,7 @@ class MessageStore(JournalledShard):
     # -- append ------------------------------------------------------------------------------
 
     def append(self, row: Row, durability: Durability) -> int:
-        """Take one message; returns its offset when it has reached `durability`."""
+        """Append one message; returns its offset when it has reached `durability`."""
         return self.append_record(pack_header(*row), row.payload, durability)
 
     def append_record(self, header: bytes, payload: bytes, durability: Durability) -> int:
@@ -122,39 +174,31 @@ class MessageStore(JournalledShard):
         if durability != "memory":
             return self._append_reaching(header, payload, durability)
         with self._append_lock:
-            # `main.add`, written out: it is half of what an append costs.
-            main = self._main
-            data_end = main.data_end + HEADER_SIZE + len(payload)
-            count = main.count
-            if data_end > self._room_end or count >= self._room_count:
-                return self._enter(header, payload)[0]
-            main.parts.append(header)
-            main.parts.append(payload)
-            main.data_end = data_end
-            main.count = count + 1
-            return main.index_start + ENTRY_SIZE * count
+            offset = self._buffer.add(header, payload)
+            return offset if offset >= 0 else self._enter(header, payload)[0]
 
     def _enter(self, header: bytes, payload: bytes) -> tuple[int, int]:
-        """Wait for room and take a message: (its offset, where its record ends).
+        """Wait for room and buffer a message: (its offset, where its record ends).
 
         Under the append lock.
         """
         main = self._take_room(HEADER_SIZE + len(payload), 1)
         offset = main.add(header, payload)
-        self._room.notify_all()
+        self._changed.notify_all()
         return offset, main.data_end
 
     def _append_reaching(self, header: bytes, payload: bytes, durability: Durability) -> int:
         """Append at a level above `memory`.
 
-        While a sync is under way nothing is written: whoever does the next one writes first what
-        all have put into the buffer that wait for it, with one write.
+        While a sync is under way nothing is written: the thread that runs the next one first
+        writes the messages of all that wait for it, with one write.
         """
-        if durability == "fsync" and self._commits.is_busy:
+        durable = self._durable
+        if durability == "fsync" and durable.commits.is_busy:
             with self._append_lock:
                 offset, data_end = self._enter(header, payload)
             try:
-                self._sync_data(data_end, prepare=self.flush)
+                durable.sync_data(data_end, prepare=self.flush)
             except TubeStoreError as error:
                 note_taken(error, offset)
                 raise
@@ -168,7 +212,7 @@ class MessageStore(JournalledShard):
                 self._request_sync()
                 if durability == "fsync":
                     try:
-                        self._sync_data(written.data_end)
+                        durable.sync_data(written.data_end)
                     except TubeStoreError as error:
                         note_taken(error, written.index_start)
                         raise
@@ -179,44 +223,35 @@ class MessageStore(JournalledShard):
         return offset
 
     def _write_through(self, header: bytes, payload: bytes) -> MsgMemStore | None:
-        """Flush a message that finds both buffers empty, else None; under the flush lock.
+        """Append and flush a message that finds both buffers empty, else None.
 
-        The same steps as `flush` in the same order, without what only several messages need: it
-        is what each append one by one above the `memory` level does.
+        Under the flush lock. It takes the steps of `flush` in their order, without those that
+        only several messages need: each append one by one above the `memory` level comes here.
         """
+        buffer, durable = self._buffer, self._durable
         with self._append_lock:
-            if self._lent:
-                self._take_back()
-            if self._refusal is not None or self._flushing is not None or self._main.count:
+            if durable.trouble is not None:
                 return None
-            one = self._main
-            one.add(header, payload)
-            self._swap()
+            one = buffer.begin_flush_of(header, payload)
+            if one is None:
+                return None
         record, entry = place_record(header, payload, one.index_start, one.data_start)
         try:
-            self.files.append_bytes(record, entry, one.index_start, one.data_start)
-        except OSError as error:
-            one.first_time = self._clock.monotonic()  # it waits from now on
-            raise note_taken(self._refuse(error), one.index_start) from error
-        try:
-            written = self._written()
-        except StoreFailed as error:
-            note_taken(error, one.index_start)
-            raise
-        with self._append_lock:
-            self._visible = written
-            self._flushing = None
-            self._room.notify_all()
-        self._unsynced_messages += 1
-        try:
-            self._roll()
+            written = durable.write_one(record, entry, one.index_start, one.data_start)
+            with self._append_lock:
+                durable.visible = written
+                buffer.end_flush()
+                self._changed.notify_all()
+            durable.roll_after(1)
         except TubeStoreError as error:
+            with self._append_lock:
+                buffer.flush_failed()
             note_taken(error, one.index_start)
             raise
         return one
 
     def append_columns(self, columns: RecordColumns, durability: Durability) -> Array:
-        """Take a batch; returns the offsets (int64) when all have reached `durability`.
+        """Append a batch; returns the offsets (int64) when all have reached `durability`.
 
         A durable prefix: when it fails, the messages that are there are the first ones.
         """
@@ -226,15 +261,14 @@ class MessageStore(JournalledShard):
         return self.append_encoded(encode_columns(columns), durability)
 
     def append_encoded(self, batch: EncodedBatch, durability: Durability) -> Array:
-        """Take a batch that is encoded already, in one piece; see `append_columns`."""
+        """Append a batch that is encoded already, in one piece; see `append_columns`."""
         if not len(batch):
             return np.empty(0, np.int64)
-        size = len(batch.data)
         with self._append_lock:
-            main = self._take_room(size, len(batch))
+            main = self._take_room(len(batch.data), len(batch))
             offset = main.add_batch(batch)
             data_end = main.data_end
-            self._room.notify_all()
+            self._changed.notify_all()
         end = offset + ENTRY_SIZE * len(batch)
         if durability != "memory":
             self._reach(offset, end, data_end, durability)
@@ -243,201 +277,386 @@ class MessageStore(JournalledShard):
     def _reach(
         self, index_start: int, index_end: int, data_end: int, durability: Durability
     ) -> None:
+        """Write, and at the `fsync` level sync, messages that are in the buffer."""
         try:
-            if self._visible.index_end < index_end:
+            if self._durable.visible.index_end < index_end:
                 self.flush(index_end)
             if durability == "fsync":
-                self._sync_data(data_end)
+                self._durable.sync_data(data_end)
         except TubeStoreError as error:
             note_taken(error, index_start)
             raise
 
     def has_written(self, offset: int) -> bool:
-        """Whether the message at an offset is in the files."""
-        return offset < self._visible.index_end
+        """Return True if the message at an offset is in the files."""
+        return offset < self._durable.visible.index_end
+
+    # -- wait for room -----------------------------------------------------------------------
+
+    def _take_room(self, size: int, count: int) -> MsgMemStore:
+        """Wait until main takes this, and return it; under the append lock."""
+        if self._durable.trouble is not None or not self._buffer.fits(size, count):
+            self._stall(size, count)
+        return self._buffer.open_room()
+
+    def _stall(self, size: int, count: int) -> None:
+        """Wait for room, and count that; under the append lock."""
+        begun = self._clock.monotonic()
+        try:
+            self._wait_for_room(size, count)
+        except StoreBusy:
+            self.counters.busy += 1
+            raise
+        except TubeStoreError:
+            self.counters.refused += 1
+            raise
+        finally:
+            self.counters.note_stall(self._clock.monotonic() - begun)
+
+    def _wait_for_room(self, size: int, count: int) -> None:
+        """Swap, or wait for the flush of the other buffer; under the append lock."""
+        buffer, durable, clock = self._buffer, self._durable, self._clock
+        timeout = self._options.append_timeout_ms / 1000
+        deadline = clock.monotonic() + timeout
+        while True:
+            durable.check_usable()
+            if durable.trouble is None and buffer.fits(size, count):
+                return
+            if durable.trouble is None and buffer.can_swap:
+                full = buffer.swap()
+                if self._background is not None:
+                    if clock.monotonic() - full.first_time < _HOT_SECONDS:
+                        self._flush_here(full.index_end)
+                    else:
+                        self._background.flush_soon(self)
+                    continue
+            if self._background is None or durable.trouble is not None or not buffer.main.count:
+                # No other thread flushes, or the disk was full: this thread tries it.
+                held = buffer.held
+                self._append_lock.release()
+                try:
+                    self.flush()
+                    self._pool.relieve()
+                finally:
+                    self._append_lock.acquire()
+                if isinstance(durable.trouble, DiskFull):
+                    raise again(durable.trouble)
+                if held:  # the time while files were put behind the shard's own does not count
+                    deadline = clock.monotonic() + timeout
+                if durable.trouble is None and buffer.fits(size, count):
+                    return
+                if clock.monotonic() >= deadline:
+                    raise StoreBusy(f"{self.name}: no memory for {size} bytes before the deadline")
+            if self._background is not None:
+                self._background.flush_soon(self)
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                raise StoreBusy(f"{self.name}: both buffers stayed full until the deadline")
+            self._changed.wait(min(0.05, left))
+
+    def _flush_here(self, index_end: int) -> None:
+        """Write the full buffer in this thread; releases the append lock meanwhile.
+
+        A thread that fills a buffer in no time keeps the interpreter busy: a worker would get it
+        once in 5 ms, for one system call, and the other buffer would be full long before.
+        """
+        self._append_lock.release()
+        try:
+            self.flush(index_end)
+        finally:
+            self._append_lock.acquire()
+
+    # -- flush -------------------------------------------------------------------------------
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes that are in no file: in the buffers, and in batches that are pending."""
+        return self._buffer.dirty_bytes
+
+    @property
+    def dirty_since(self) -> float:
+        """When the first unwritten message came (monotonic seconds); now if there is none."""
+        return self._buffer.dirty_since
+
+    def flush(self, index_end: int | None = None) -> None:
+        """Write the buffers to the files (page cache), as far as they reach at the call.
+
+        Raises DiskFull (the next call tries again) or StoreFailed; messages that were not written
+        stay in memory and readable.
+        """
+        with self._flush_lock:
+            self._flush_to(index_end)
+        self._request_sync()
+
+    def _flush_to(self, index_end: int | None) -> None:
+        """Write the buffers; under the flush lock."""
+        buffer, durable = self._buffer, self._durable
+        with self._append_lock:
+            durable.check_usable()
+            target = buffer.main.index_end if index_end is None else index_end
+            may_roll = durable.is_full and not buffer.is_flushing
+        if may_roll:
+            try:
+                durable.roll_again()
+            except DiskFull:
+                if durable.visible.index_end < target:
+                    raise
+        while durable.visible.index_end < target:
+            with self._append_lock:
+                flushing = buffer.begin_flush()
+                batches = flushing.batches()
+            written = durable.write(batches)
+            with self._append_lock:
+                durable.visible = written
+                buffer.end_flush()
+            durable.note_room()
+            durable.roll_after(flushing.count)
+
+    def _request_sync(self) -> None:
+        if self._background is not None and self._durable.is_sync_due():
+            self._background.sync_soon(self)
+
+    def maintain(self) -> None:
+        """Do what is due by time: flush an old buffer, sync old writes."""
+        if self._durable.trouble is not None and not self._durable.is_full:
+            return  # logged when it happened
+        age = self._clock.monotonic() - self.dirty_since
+        if self.dirty_bytes and age * 1000 >= self._options.mem_flush_interval_ms:
+            self.flush()
+        if self._durable.is_sync_overdue():
+            self.sync_files()
 
     # -- sync --------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Bring everything taken so far to stable storage, index included; leaves a checkpoint."""
+        """Bring all messages so far to stable storage, with index and checkpoint."""
         self.flush()
         self.sync_files(checkpoint=True)
 
     def sync_data(self) -> None:
-        """Bring the data of everything taken so far to stable storage (the `fsync` level)."""
+        """Bring the data of all messages so far to stable storage (the `fsync` level)."""
         self.flush()
-        self._sync_data(self._visible.data_end)
+        self._durable.sync_data(self._durable.visible.data_end)
 
-    def maintain(self) -> None:
-        """Do what is due by time: flush an old buffer, sync old writes."""
-        if self._refusal is not None and not isinstance(self._refusal, DiskFull):
-            return  # said when it happened
-        now = self._clock.monotonic()
-        options = self._options
-        if self.dirty_bytes and (now - self.dirty_since) * 1000 >= options.mem_flush_interval_ms:
-            self.flush()
-        behind = self._visible.data_end > self._commits.end
-        if behind and (now - self._last_sync) * 1000 >= options.sync_after_ms:
-            self.sync_files()
+    def sync_files(self, *, checkpoint: bool = False) -> None:
+        """Bring the files to stable storage; leaves a checkpoint, if asked for or by time."""
+        with self._append_lock:
+            self._durable.check_usable()
+        self._durable.sync_with_checkpoint(always=checkpoint)
+
+    # -- the journal -------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        """The shard's number among the journal's pending batches; -1 before the first one."""
+        return self._buffer.number
+
+    def lend(self, pending: PendingBatches, generation: int) -> bool:
+        """Let the journal place batches behind the shard's end; False if it may not."""
+        with self._append_lock:
+            return self._durable.trouble is None and self._buffer.lend(
+                pending, generation, self._durable.visible.data_end
+            )
+
+    def deliver(self, parts: Parts) -> None:
+        """Take journalled messages that were gathered while the end was lent; writes everything."""
+        with self._append_lock:
+            self._buffer.bring_back(parts)
+        self.flush()
+
+    def leave_journal(self) -> None:
+        """Record that the last messages are in no frame: writing it failed."""
+        with self._append_lock:
+            self._buffer.leave_journal()
+
+    def bar_generation(self, generation: int) -> None:
+        """Take no part in a generation: its frames of this shard have a gap."""
+        self._buffer.bar_generation(generation)
+
+    def wake(self) -> None:
+        """Wake readers that wait for messages."""
+        with self._append_lock:
+            self._changed.notify_all()
+
+    def sync_before_journal(self) -> None:
+        """Sync the data below the journalled messages, unless that was done."""
+        self._durable.sync_data_once(self._buffer.journal_from)
+
+    def sync_written(self) -> None:
+        """Write the buffers, and sync the data, including that of an earlier process."""
+        self.flush()
+        self._durable.sync_data_once(self._durable.visible.data_end)
+
+    def has_unwritten(self) -> bool:
+        """Return True if the files lack messages that the shard has taken, journalled or not."""
+        return self._buffer.has_unwritten()
+
+    # -- files that come and go --------------------------------------------------------------
+
+    def hold(self) -> tuple[int, int]:
+        """Write and sync everything, and let no message in until `let_go` of the same thread.
+
+        Returns the ends of index and data. For files that are put behind the shard's own:
+        `adopt` opens them, `show_adopted` shows them to readers, `let_go` lets appends go on
+        behind them. Appends wait meanwhile; that time does not count for their deadline.
+        """
+        self._flush_lock.acquire()
+        try:
+            with self._append_lock:
+                self._buffer.close_room()
+                self._buffer.held = True
+            self._flush_to(None)
+            self._durable.sync_all()
+        except BaseException:
+            self.let_go()
+            raise
+        return self.files.index.end, self.files.data.end
+
+    def let_go(self) -> None:
+        """Let appends in again."""
+        with self._append_lock:
+            self._buffer.held = False
+            self._changed.notify_all()
+        self._flush_lock.release()
+
+    def adopt(self, index: list[tuple[int, int]], data: list[tuple[int, int]]) -> None:
+        """Take over files behind both ends, (start, size) in order, all synced; while held.
+
+        An OSError fails the shard: its files are longer than it knows.
+        """
+        self._durable.adopt(index, data)
+
+    def show_adopted(self) -> None:
+        """Let readers see the files that were adopted."""
+        with self._append_lock:
+            self._durable.visible = ends = self.files.snapshot()
+            self._buffer.restart(ends.index_end, ends.data_end)
+
+    def leave_checkpoint(self) -> None:
+        """Record, while held, that everything there is on stable storage."""
+        self._durable.leave_checkpoint()
 
     def cut(self, index_offset: int) -> None:
-        """Remove every message from `index_offset` on: the log does not have it (decisions.md D2).
+        """Remove every message from `index_offset` on (DESIGN.md D2: the log does not have them).
 
-        Loses data; for the layers that can bring it back. The buffers must be empty.
+        Loses data; for layers that can bring it back. The buffers must be empty.
         """
         with self._flush_lock, self._append_lock:
-            self._check_open()
-            self._take_back()
-            assert self._main.count == 0, "cut with messages in memory"
-            data_end = self._data_end_before(index_offset)
-            self.files.cut_copying(index_offset, data_end)
-            self._visible = self.files.snapshot()
-            self._main = MsgMemStore(index_offset, data_end)
-            self._close_room()
-            self._commits.lower(data_end)
+            self._durable.check_usable()
+            self._buffer.close_room()
+            assert self.dirty_bytes == 0, "cut with messages in memory"
+            self._buffer.restart(index_offset, self._durable.cut(index_offset))
             self.recovered.problems.clear()
 
     def files_from(self, index_offset: int) -> list[tuple[str, int]]:
-        """Return the files that hold something from `index_offset` on, and where in each it starts.
-
-        What `cut` takes away.
-        """
-        found = []
-        data_end = self._data_end_before(index_offset)
-        for segments, start in (
-            (self.files.index.now, index_offset),
-            (self.files.data.now, data_end),
-        ):
-            found += [(s.path, max(start - s.start, 0)) for s in segments if s.end > start]
-        return found
+        """Return the files that `cut` would change, and the position in each where it cuts."""
+        return self._durable.files_from(index_offset)
 
     def remove_below(self, data_offset: int) -> int:
-        """Move the files that hold only messages below a data offset to the trash, durably.
+        """Move the files with only messages below a data offset to the trash, durably.
 
         Returns their number. If that is everything, and nothing is in memory, the files that are
-        written to are sealed first. What readers have seen stays valid for those that read it.
-        OSError leaves a part of it done; a failed sync fails the shard.
+        written to are sealed first. Views that were taken before stay valid. OSError leaves a
+        part of it done; a failed sync fails the shard.
         """
         with self._flush_lock:
             with self._append_lock:
-                self._check_open()
+                self._durable.check_usable()
                 everything = self.dirty_bytes == 0 and data_offset >= self.files.data.end
             if everything:
-                self._seal()
-            # The index too: entries that a power cut loses cannot be made again without their data.
-            ends = self._visible
-            self._commits.run(lambda: self._synced(self.files.sync, ends.data_end))
-            try:
-                now_ms = self._clock.now_ms()
-                return remove_below(self.files, data_offset, now_ms=now_ms, sync=self._sync_names)
-            finally:
-                with self._append_lock:
-                    self._visible = self.files.snapshot()
-
-    def _data_end_before(self, index_offset: int) -> int:
-        """Return where the data of the message before `index_offset` ends.
-
-        Not where the entry at `index_offset` points to: what is cut may be damaged.
-        """
-        if index_offset <= self.files.index.start:
-            return self.files.data.start
-        segment = self.files.index.find(index_offset - ENTRY_SIZE)
-        assert segment is not None
-        entries = self.files.entries(segment, segment.end)
-        last = entries[(index_offset - ENTRY_SIZE - segment.start) // ENTRY_SIZE]
-        return int(last["data_offset"]) + int(last["data_size"])
+                self._durable.seal()
+            return self._durable.remove_below(data_offset)
 
     # -- read --------------------------------------------------------------------------------
 
     def view(self) -> ShardView:
         """Return what a reader sees now: files and both buffers, at one moment."""
         with self._append_lock:
-            if isinstance(self._refusal, StoreClosed):
-                raise again(self._refusal)
+            durable = self._durable
+            if isinstance(durable.trouble, StoreClosed):
+                raise again(durable.trouble)
             self.counters.reads += 1
-            if self._lent:
-                self._take_back()
-            flushing = self._flushing.batches() if self._flushing else ()
-            memory = flushing + self._main.batches()
+            memory = self._buffer.placed()
             kept = self._view
-            if kept is not None and kept.ends is self._visible and not memory:
+            if kept is not None and kept.ends is durable.visible and not memory:
                 return kept
-            view = ShardView(self.topic, self.store_id, self.files, self._visible, memory)
-            # One with memory is not kept: it would hold what was flushed long ago.
+            view = ShardView(self.topic, self.store_id, self.files, durable.visible, memory)
+            # A view with memory is not kept: it would hold messages that were flushed long ago.
             self._view = None if memory else view
             return view
 
     def wait_beyond(self, offset: int, timeout: float) -> None:
-        """Wait until something stands at or behind an offset, at most `timeout` seconds.
+        """Wait until a message is at or behind an offset, at most `timeout` seconds.
 
         May return early. Raises what an append would if the shard has failed or was closed.
         """
         with self._append_lock:
-            self._check_open()
-            self._take_back()
-            if self._main.index_end <= offset:
-                self._close_room()  # the next append takes the long way, which wakes us
-                self._room.wait(timeout)
+            self._durable.check_usable()
+            if self._buffer.main.index_end <= offset:
+                self._buffer.close_room()  # the next append takes the long way, which notifies
+                self._changed.wait(timeout)
 
     def stats(self) -> dict[str, Any]:
-        """Return what the shard has done since it was opened, and how it stands."""
+        """Return what the shard has done since it was opened, and its present state."""
         with self._append_lock:
-            self._take_back()
-            main = self._main
-            first = self.dirty_since if self.dirty_bytes else None
+            buffer, durable, main = self._buffer, self._durable, self._buffer.main
+            waited = self._clock.monotonic() - buffer.dirty_since if buffer.dirty_bytes else 0.0
             index_opened, data_opened = self._opened_at
             return {
                 "appends": (main.index_end - index_opened) // ENTRY_SIZE,
                 "append_bytes": main.data_end - data_opened,
                 **asdict(self.counters),
-                "dirty_bytes": self.dirty_bytes,
-                "unsynced_bytes": max(0, self._visible.data_end - self._commits.end),
-                "oldest_unflushed_seconds": 0.0
-                if first is None
-                else self._clock.monotonic() - first,
-                "disk_full": int(isinstance(self._refusal, DiskFull)),
-                "failed": int(self.failed),
+                "dirty_bytes": buffer.dirty_bytes,
+                "unsynced_bytes": durable.unsynced_bytes,
+                "oldest_unflushed_seconds": waited,
+                "disk_full": int(durable.is_full),
+                "failed": int(durable.failed),
             }
 
-    # -- end ---------------------------------------------------------------------------------
+    # -- trouble and end ---------------------------------------------------------------------
+
+    @property
+    def failed(self) -> bool:
+        """Permanently failed: the files may lack acknowledged messages."""
+        return self._durable.failed
+
+    def fail(self, reason: str) -> StoreFailed:
+        """Refuse everything but reads until the shard is opened again; returns what to raise."""
+        return self._durable.fail(reason)
+
+    def is_over(self) -> bool:
+        """Return True if the shard was closed: it writes nothing any more."""
+        return self._durable.is_closed
 
     def abandon(self, reason: StoreClosed) -> None:
-        """Refuse everything from now on and write nothing: what a forked child does.
+        """Refuse everything from now on and write nothing: in a forked child.
 
         The locks are new ones: those that other threads held at the fork are never released.
         """
         self._flush_lock = threading.Lock()
         self._append_lock = threading.Lock()
-        self._room = threading.Condition(self._append_lock)
-        self._commits = GroupCommit(self._commits.end)
-        self._lent = False  # nobody is shown anything any more
+        self._changed = threading.Condition(self._append_lock)
+        self._durable.abandon(self._append_lock, self._changed)
+        self._buffer.abandon()
         with self._append_lock:
-            self._set_refusal(reason)
+            self._durable.refuse(reason)
 
     def discard(self, reason: StoreClosed) -> None:
         """Refuse everything from now on and write nothing more: the topic was deleted.
 
-        Waits for a write or sync that is under way. Views that were given stay valid.
+        Waits for a write or sync that is under way. Views that were taken before stay valid.
         """
         with self._flush_lock:
             with self._append_lock:
-                self._take_back()
-                self._set_refusal(reason)
-            with contextlib.suppress(StoreFailed):
-                self._commits.run(lambda: self._commits.end)
+                self._durable.refuse(reason)
+            self._durable.wait_for_sync()
             self._end()
-
-    def _end(self) -> None:
-        self._view = None
-        self._pool.give_back(self._granted)
-        self._granted = 0
-        self.files.close()
 
     def close(self) -> None:
         """Flush, sync, leave a checkpoint, give the files back; raises what those raise.
 
         After DiskFull the shard is open, with all that it has taken. StoreFailed if the shard has
-        failed: what it took since may not be in the files.
+        failed: messages that it took since may not be in the files.
         """
         if self.is_over():
             return
@@ -460,7 +679,7 @@ class MessageStore(JournalledShard):
             self.let_go()
 
     def give_up(self) -> None:
-        """Give the files back without what could not be written."""
+        """Give the files back without the messages that could not be written."""
         lost = self._shut()
         if lost:
             log.error("%s: closed without %d bytes of messages", self.files.directory, lost)
@@ -468,8 +687,21 @@ class MessageStore(JournalledShard):
     def _shut(self) -> int:
         """Refuse everything from now on and give the files back; returns the bytes in memory."""
         with self._append_lock:
-            self._take_back()
-            self._set_refusal(StoreClosed(f"{self.name} is closed"))
+            self._durable.refuse(StoreClosed(f"{self.name} is closed"))
             lost = self.dirty_bytes
         self._end()
         return lost
+
+    def _end(self) -> None:
+        self._view = None
+        self._buffer.release()
+        self.files.close()
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if buffer and files contradict each other; for tests."""
+        with self._append_lock:
+            self._buffer.check_invariants()
+            self._durable.check_invariants()
+            visible = self._durable.visible
+            ends = visible.index_end, visible.data_end
+            assert self._buffer.start == ends, "a gap between files and buffer"

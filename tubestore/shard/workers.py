@@ -18,7 +18,6 @@ from functools import partial
 from typing import Protocol
 
 from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
-from tubestore.shard.double_buffer import DoubleBuffer
 from tubestore.shard.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -55,11 +54,11 @@ class Workers:
         self._employer = weakref.ref(employer)
         self._changed = threading.Condition()
         #: What is to be done to which shard, in order of asking.
-        self._wanted: dict[DoubleBuffer, int] = {}
+        self._wanted: dict[MessageStore, int] = {}
         #: Shards to be synced when `_sync_at` (monotonic seconds) has come.
-        self._syncs: dict[DoubleBuffer, None] = {}
+        self._syncs: dict[MessageStore, None] = {}
         self._sync_at = 0.0
-        self._busy: set[DoubleBuffer] = set()
+        self._busy: set[MessageStore] = set()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._flushers = threads
@@ -85,13 +84,13 @@ class Workers:
 
     # -- what is asked -----------------------------------------------------------------------
 
-    def flush_soon(self, shard: DoubleBuffer) -> None:
+    def flush_soon(self, shard: MessageStore) -> None:
         """Have a worker write the shard's buffers."""
         with self._changed:
             self._wanted[shard] = self._wanted.get(shard, 0) | _FLUSH
             self._changed.notify()
 
-    def sync_soon(self, shard: DoubleBuffer) -> None:
+    def sync_soon(self, shard: MessageStore) -> None:
         """Have a worker sync what is in the shard's files, within some hundredths of a second."""
         if shard in self._syncs:  # without the lock: it was asked for, and was not begun
             return
@@ -103,7 +102,7 @@ class Workers:
 
     # -- the workers -------------------------------------------------------------------------
 
-    def _next(self) -> tuple[DoubleBuffer, int] | None:
+    def _next(self) -> tuple[MessageStore, int] | None:
         with self._changed:
             while not self._stopped:
                 left = self._sync_at - time.monotonic() if self._syncs else None
@@ -133,13 +132,13 @@ class Workers:
                         self._changed.notify()
 
     @staticmethod
-    def _flush_and_sync(shard: DoubleBuffer, what: int) -> None:
+    def _flush_and_sync(shard: MessageStore, what: int) -> None:
         if what & _FLUSH:
             shard.flush()
         if what & _SYNC:
             shard.sync_files()
 
-    def _guarded(self, shard: DoubleBuffer, work: Callable[[], None]) -> None:
+    def _guarded(self, shard: MessageStore, work: Callable[[], None]) -> None:
         """Do a shard's work; whatever it raises becomes the shard's own, and a problem."""
         try:
             work()

@@ -194,7 +194,7 @@ def test_an_index_that_goes_before_its_data_is_found(monkeypatch: pytest.MonkeyP
                 sync(files.index.directory)
         return honest(files, data_offset, now_ms=now_ms, sync=sync)
 
-    monkeypatch.setattr("tubestore.shard.message_store.remove_below", careless)
+    monkeypatch.setattr("tubestore.shard.durable_files.remove_below", careless)
     words = "no entry|no record|moved|twice|invented|something else|check finds|damage"
     states_until_found(ENGINE, words)
 

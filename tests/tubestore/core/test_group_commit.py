@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
-from tubestore.core.group_commit import GroupCommit
+from tubestore.core.group_commit import GroupCommit, _Waiting
 from tubestore.errors import DiskFull, StoreFailed
 
 
+class CheckedCommits(GroupCommit):
+    """Checks the invariants after each step of each thread."""
+
+    def _wait(self, *given: Any, **named: Any) -> Any:
+        try:
+            return super()._wait(*given, **named)
+        finally:
+            self.check_invariants()
+
+    def _turn(self, *given: Any, **named: Any) -> Any:
+        try:
+            return super()._turn(*given, **named)
+        finally:
+            self.check_invariants()
+
+
 def test_what_is_safe_already_needs_no_sync() -> None:
-    commits = GroupCommit(100)
+    commits = CheckedCommits(100)
     commits.reach(100, lambda: pytest.fail("not needed"))
 
 
 def test_those_who_wait_share_the_next_sync() -> None:
-    commits, calls = GroupCommit(0), []
+    commits, calls = CheckedCommits(0), []
     begun, may_end = threading.Event(), threading.Event()
 
     def slow_sync() -> int:
@@ -39,7 +56,7 @@ def test_those_who_wait_share_the_next_sync() -> None:
 
 
 def test_two_syncs_never_run_at_once() -> None:
-    commits, running, most = GroupCommit(0), [0], [0]
+    commits, running, most = CheckedCommits(0), [0], [0]
 
     def sync() -> int:
         running[0] += 1
@@ -56,7 +73,7 @@ def test_two_syncs_never_run_at_once() -> None:
 
 
 def test_after_a_failed_sync_nobody_is_told_that_anything_is_safe() -> None:
-    commits = GroupCommit(0)
+    commits = CheckedCommits(0)
 
     def failing() -> int:
         raise StoreFailed("/s/t-0", "sync: EIO")
@@ -70,7 +87,7 @@ def test_after_a_failed_sync_nobody_is_told_that_anything_is_safe() -> None:
 
 
 def test_a_full_disk_may_be_tried_again() -> None:
-    commits = GroupCommit(0)
+    commits = CheckedCommits(0)
 
     def full() -> int:
         raise DiskFull("/s/t-0", "no space")
@@ -82,13 +99,13 @@ def test_a_full_disk_may_be_tried_again() -> None:
 
 
 def test_what_was_cut_away_has_to_be_synced_again() -> None:
-    commits = GroupCommit(9)
+    commits = CheckedCommits(9)
     commits.lower(4)
     assert commits.end == 4
 
 
 def test_who_has_no_time_left_does_not_wait_for_a_sync_that_somebody_else_runs() -> None:
-    commits = GroupCommit(0)
+    commits = CheckedCommits(0)
     begun, may_end = threading.Event(), threading.Event()
 
     def slow_sync() -> int:
@@ -106,7 +123,7 @@ def test_who_has_no_time_left_does_not_wait_for_a_sync_that_somebody_else_runs()
 
 
 def test_what_is_to_be_covered_is_prepared_once_for_all_that_wait() -> None:
-    commits, calls = GroupCommit(0), []
+    commits, calls = CheckedCommits(0), []
     begun, may_end, waiting = threading.Event(), threading.Event(), threading.Barrier(9)
 
     def sync() -> int:
@@ -136,14 +153,14 @@ def test_what_is_to_be_covered_is_prepared_once_for_all_that_wait() -> None:
 
 
 def test_a_roll_goes_on_while_somebody_prepares_the_next_sync() -> None:
-    commits, rolled = GroupCommit(0), []
+    commits, rolled = CheckedCommits(0), []
     commits.reach(5, lambda: 5, prepare=lambda: commits.run(lambda: rolled.append(1) or 3))
     assert rolled == [1]
     assert commits.end == 5
 
 
 def test_when_preparing_fails_somebody_else_has_his_turn() -> None:
-    commits = GroupCommit(0)
+    commits = CheckedCommits(0)
 
     def full() -> None:
         raise DiskFull("/s/t-0", "no space")
@@ -155,7 +172,7 @@ def test_when_preparing_fails_somebody_else_has_his_turn() -> None:
 
 
 def test_each_of_many_threads_reaches_its_end_with_a_few_syncs() -> None:
-    commits, written, synced, lock = GroupCommit(0), [0], [0], threading.Lock()
+    commits, written, synced, lock = CheckedCommits(0), [0], [0], threading.Lock()
 
     def sync() -> int:
         synced[0] += 1
@@ -178,3 +195,24 @@ def test_each_of_many_threads_reaches_its_end_with_a_few_syncs() -> None:
     assert not any(thread.is_alive() for thread in threads)
     assert commits.end == written[0] == 800
     assert synced[0] <= 800
+
+
+def test_a_contradiction_is_found() -> None:
+    commits = GroupCommit(0)
+    commits._waiting.append(_Waiting(5))
+    commits.check_invariants()
+    commits.end = 5
+    with pytest.raises(AssertionError, match="not woken although its end is safe"):
+        commits.check_invariants()
+    commits._waiting = [_Waiting(None)]
+    with pytest.raises(AssertionError, match="none is under way"):
+        commits.check_invariants()
+    commits._running = True
+    commits.check_invariants()
+    commits._waiting[0].woken.release()
+    with pytest.raises(AssertionError, match="still listed"):
+        commits.check_invariants()
+    commits._waiting = []
+    commits._failure = StoreFailed("/s/t-0", "sync: EIO")
+    with pytest.raises(AssertionError, match="runs after one has failed"):
+        commits.check_invariants()

@@ -38,7 +38,7 @@ def shard_of(store: MessageStoreManager, number: int) -> MessageStore:
 
 
 def is_lent(shard: MessageStore) -> bool:
-    return shard._lent
+    return shard._buffer._lent
 
 
 def numbers_in(store: MessageStoreManager, topic: int) -> list[int]:
@@ -244,7 +244,7 @@ def test_who_waits_for_messages_hears_of_a_mixed_batch(memory_vfs: MemoryVfs) ->
         shard = shard_of(store, 0)
         end = shard.view().index_end
         waiting = threading.Event()
-        real_wait = shard._room.wait
+        real_wait = shard._changed.wait
         notified: list[bool] = []
 
         def wait(timeout: float | None = None) -> bool:
@@ -252,7 +252,7 @@ def test_who_waits_for_messages_hears_of_a_mixed_batch(memory_vfs: MemoryVfs) ->
             notified.append(real_wait(timeout))
             return notified[-1]
 
-        shard._room.wait = wait  # type: ignore[method-assign]
+        shard._changed.wait = wait  # type: ignore[method-assign]
         thread = threading.Thread(target=shard.wait_beyond, args=(end, 60))
         thread.start()
         waiting.wait(60)
@@ -365,7 +365,7 @@ def test_no_more_waits_than_the_buffers_would_take(memory_vfs: MemoryVfs) -> Non
     with open_store(memory_vfs, mem_store_messages=5) as store:
         for first in range(0, 72, 24):
             store.append_batch(mixed(first))
-        assert [shard_of(store, 0)._main.count, numbers_in(store, 0)] == [
+        assert [shard_of(store, 0)._buffer._main.count, numbers_in(store, 0)] == [
             0,
             [0, 12, 24, 36, 48, 60],
         ]

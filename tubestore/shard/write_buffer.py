@@ -1,0 +1,356 @@
+"""The messages of a shard that are not in its files yet: two buffers, their room, the lent end.
+
+One buffer (main) takes appends while the other (flushing) is written to the files:
+
+| main       | flushing | an append                          | a flush                     |
+| ---------- | -------- | ---------------------------------- | --------------------------- |
+| has room   | empty    | enters main                        | swaps, writes               |
+| has room   | full     | enters main                        | writes                      |
+| full       | empty    | swaps, enters the new main         | swaps, writes               |
+| full       | full     | waits; StoreBusy at its deadline   | writes, wakes the waiting   |
+
+The write position is the end of main: the next message gets its offsets there. It can be lent to
+the journal's pending batches (`pending_batches.py`), which then place messages behind it. While it
+is lent, nothing may be put behind main, written or shown. `bring_back` is the one door: it takes
+the write position and the messages back, and `main` goes through it.
+
+Journalled messages: everything from `_journal_from` to the end of the buffers, as far as it came
+from the journal (data offsets: up to `_journal_to`), is in frames of one generation. Everything
+below `_journal_from` is in the files.
+
+No I/O here. Guards: all calls come under the shard's append lock, except `dirty_bytes`,
+`dirty_since` and `has_unwritten`; `number` is guarded by the journal's lock.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tubestore.clock import Clock
+from tubestore.core.memory_pool import MemoryPool
+from tubestore.core.statistics import ShardCounters
+from tubestore.journal.pending_batches import Parts, PendingBatches
+from tubestore.options import StoreOptions
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, Placed
+from tubestore.shard.mem_store import MsgMemStore
+
+#: A shard takes its memory from the pool in steps, not a lock a message.
+_GRANT_BYTES = 64 << 10
+_GRANT_BYTES_MIN = 4 << 10
+
+
+class WriteBuffer:
+    """Both buffers of a shard, and its write position."""
+
+    __slots__ = (
+        "_barred_generation",
+        "_clock",
+        "_counters",
+        "_flushing",
+        "_granted",
+        "_journal_from",
+        "_journal_generation",
+        "_journal_to",
+        "_lent",
+        "_main",
+        "_options",
+        "_pending",
+        "_pool",
+        "_room_count",
+        "_room_end",
+        "held",
+        "number",
+    )
+
+    def __init__(
+        self,
+        index_end: int,
+        data_end: int,
+        *,
+        options: StoreOptions,
+        clock: Clock,
+        pool: MemoryPool,
+        counters: ShardCounters,
+    ) -> None:
+        """Begin empty behind the ends of the files."""
+        self._options, self._clock, self._pool = options, clock, pool
+        self._counters = counters
+        #: Takes appends. While the write position is lent it lacks the last messages.
+        self._main = MsgMemStore(index_end, data_end)
+        self._flushing: MsgMemStore | None = None
+        #: Bytes that were taken from the pool.
+        self._granted = 0
+        #: True while files are put behind the shard's own: nothing may enter.
+        self.held = False
+        #: `add` fills main up to this data offset and this number of messages without another
+        #: look at its bounds, at the pool and at trouble; -1 while the room is closed.
+        self._room_end = self._room_count = -1
+        #: The shard's number among the pending batches; -1 before it took part in any.
+        self.number = -1
+        self._pending: PendingBatches | None = None
+        self._lent = False
+        self._journal_from = self._journal_to = -1
+        self._journal_generation: int | None = None
+        self._barred_generation: int | None = None
+
+    # -- the write position ------------------------------------------------------------------
+
+    @property
+    def main(self) -> MsgMemStore:
+        """The buffer that takes appends, with the write position brought back."""
+        return self.bring_back() if self._lent else self._main
+
+    def bring_back(self, parts: Parts | None = None) -> MsgMemStore:
+        """Take a lent write position back with all messages behind it; returns main.
+
+        `parts`: these messages, if the journal has gathered them already.
+        """
+        if self._lent:
+            assert self._pending is not None
+            parts = self._pending.take_back(self.number, parts)
+            self._lent = False
+            self._granted += len(parts.records)
+            if parts.messages:
+                self._main.add_block(*parts)
+            self._journal_to = self._main.data_end
+        return self._main
+
+    def restart(self, index_end: int, data_end: int) -> None:
+        """Begin anew behind files that were adopted or cut; both buffers are empty."""
+        assert self.main.count == 0, "messages are in memory"
+        assert self._flushing is None, "messages are being flushed"
+        self._main = MsgMemStore(index_end, data_end)
+        self._journal_to = -1
+        self.close_room()
+
+    # -- room --------------------------------------------------------------------------------
+
+    def add(self, header: bytes, payload: bytes) -> int:
+        """Append one message within the open room; returns its offset, -1 without room."""
+        # `main.add`, written out: it is half of the cost of an append.
+        main = self._main
+        data_end = main.data_end + HEADER_SIZE + len(payload)
+        count = main.count
+        if data_end > self._room_end or count >= self._room_count:
+            return -1
+        main.parts.append(header)
+        main.parts.append(payload)
+        main.data_end = data_end
+        main.count = count + 1
+        return main.index_start + ENTRY_SIZE * count
+
+    def fits(self, size: int, count: int) -> bool:
+        """True if main takes `count` messages of `size` bytes now; takes memory from the pool."""
+        if self.held:
+            return False
+        options = self._options
+        if not self.main.has_room(
+            size, count, options.mem_store_size_bytes, options.mem_store_messages
+        ):
+            return False
+        wanted = self._size_bytes + size
+        if wanted <= self._granted:
+            return True
+        # Small steps first: ten thousand shards of one message each share the pool as well.
+        step = max(min(_GRANT_BYTES, self._granted), _GRANT_BYTES_MIN, wanted - self._granted)
+        if not self._pool.take(step):
+            return False
+        self._granted += step
+        return True
+
+    def open_room(self) -> MsgMemStore:
+        """Let `add` fill main up to its bounds and the granted memory; returns main."""
+        options, main = self._options, self.main
+        if main.count == 0:
+            main.first_time = self._clock.monotonic()
+        room = min(options.mem_store_size_bytes - main.size_bytes, self._granted - self._size_bytes)
+        self._room_end = main.data_end + room
+        self._room_count = options.mem_store_messages
+        return main
+
+    def close_room(self) -> None:
+        """Force the next append and the next journalled batch to look whether they may enter."""
+        self.bring_back()
+        self._room_end = self._room_count = -1
+
+    # -- flush -------------------------------------------------------------------------------
+
+    @property
+    def is_flushing(self) -> bool:
+        """True while a buffer is being written, or waits for another try."""
+        return self._flushing is not None
+
+    @property
+    def can_swap(self) -> bool:
+        """True if main has messages and the other buffer is empty."""
+        return self._flushing is None and self.main.count > 0
+
+    def swap(self) -> MsgMemStore:
+        """Let the buffers change places; returns the one to write. None is being flushed."""
+        assert self._flushing is None
+        return self._swap(self.main)
+
+    def _swap(self, full: MsgMemStore) -> MsgMemStore:
+        self._counters.swaps += 1
+        self._flushing = full
+        self._main = MsgMemStore(full.index_end, full.data_end)
+        self._room_end = self._room_count = -1
+        return full
+
+    def begin_flush(self) -> MsgMemStore:
+        """Return the buffer to write: the one of an earlier try, else main, swapped."""
+        return self.swap() if self._flushing is None else self._flushing
+
+    def begin_flush_of(self, header: bytes, payload: bytes) -> MsgMemStore | None:
+        """Append one message and begin its flush if both buffers are empty, else None.
+
+        Without a look at the clock: see `flush_failed`.
+        """
+        one = self.main
+        if self._flushing is not None or one.count:
+            return None
+        one.add(header, payload)
+        return self._swap(one)
+
+    def flush_failed(self) -> None:
+        """Note that the message of `begin_flush_of` waits from now on."""
+        if self._flushing is not None:
+            self._flushing.first_time = self._clock.monotonic()
+
+    def end_flush(self) -> None:
+        """Drop the buffer that was written, and give back the memory that main does not need."""
+        self._flushing = None
+        if not self._granted:
+            return
+        keep = -(-self._main.size_bytes // _GRANT_BYTES_MIN) * _GRANT_BYTES_MIN
+        if self._granted > keep:
+            self._pool.give_back(self._granted - keep)
+            self._granted = keep
+            self._room_end = self._room_count = -1
+
+    def release(self) -> None:
+        """Give all memory back to the pool; the shard takes no more appends."""
+        self._pool.give_back(self._granted)
+        self._granted = 0
+
+    # -- what is in memory -------------------------------------------------------------------
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Offsets of the first message in memory, in index and data: where the files end."""
+        first = self._flushing or self._main
+        return first.index_start, first.data_start
+
+    @property
+    def _size_bytes(self) -> int:
+        """Bytes of records in both buffers."""
+        flushing = self._flushing
+        return self._main.size_bytes + (flushing.size_bytes if flushing else 0)
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes that are in no file: in both buffers, and behind a lent write position."""
+        size = self._size_bytes
+        if not self._lent or self._pending is None:
+            return size
+        # Without a lock: if the position was brought back meanwhile, main is as it was.
+        return size + max(0, self._pending.data_end(self.number) - self._main.data_end)
+
+    @property
+    def dirty_since(self) -> float:
+        """When the first unwritten message came (monotonic seconds); now if there is none."""
+        return (self._flushing or self._main).first_time or self._clock.monotonic()
+
+    def has_unwritten(self) -> bool:
+        """True if the files lack messages of the buffers or of pending batches."""
+        return self._lent or self.dirty_bytes > 0
+
+    def placed(self) -> tuple[Placed, ...]:
+        """Return all messages of both buffers, encoded, in the order of their offsets."""
+        flushing = self._flushing.batches() if self._flushing else ()
+        return flushing + self.main.batches()
+
+    # -- the journal -------------------------------------------------------------------------
+
+    @property
+    def journal_from(self) -> int:
+        """Data offset of the first journalled message; -1 if there was none."""
+        return self._journal_from
+
+    def lend(self, pending: PendingBatches, generation: int, written_end: int) -> bool:
+        """Lend the write position to the pending batches; False if it has to stay.
+
+        `written_end`: where the data in the files ends. The position stays while the shard is
+        held, while main is full, in a barred generation, and behind messages that are in neither
+        a file nor the journal: a level promised for a message covers all messages before it.
+        """
+        if self._lent:
+            return True
+        if self.held or generation == self._barred_generation:
+            return False
+        main, options = self._main, self._options
+        if (
+            main.size_bytes >= options.mem_store_size_bytes
+            or main.count >= options.mem_store_messages
+        ):
+            return False
+        data_end = main.data_end
+        continues = self._journal_to == data_end and self._journal_generation == generation
+        if written_end != data_end and not (continues and self._journal_from <= written_end):
+            return False
+        if main.count == 0:
+            main.first_time = self._clock.monotonic()
+        if not continues:
+            self._journal_from, self._journal_generation = data_end, generation
+        self._journal_to = data_end
+        self.close_room()
+        self.number = pending.lend(self.number, main.index_end, data_end)
+        self._pending, self._lent = pending, True
+        return True
+
+    def bar_generation(self, generation: int) -> None:
+        """Never lend to a generation: its frames of this shard have a gap."""
+        self._barred_generation = generation
+
+    def leave_journal(self) -> None:
+        """Record that the last messages are in no frame: writing it failed.
+
+        Messages of earlier frames stay journalled until they are in the files.
+        """
+        self.bring_back()
+        self._journal_to = -1
+
+    def abandon(self) -> None:
+        """Forget a lent write position: in a forked child nothing is shown or written."""
+        self._lent = False
+
+    # -- proof -------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the fields contradict each other; for tests."""
+        main, flushing, options = self._main, self._flushing, self._options
+        main.check_invariants()
+        if flushing is not None:
+            flushing.check_invariants()
+            assert flushing.count, "an empty buffer is being flushed"
+            assert flushing.index_end == main.index_start, "a gap between the buffers' offsets"
+            assert flushing.data_end == main.data_start, "a gap between the buffers' data"
+        assert 0 <= self._granted <= self._pool.used, "more memory than was taken from the pool"
+        if self._room_end >= 0:
+            assert not self.held, "appends may enter a held shard"
+            assert not self._lent, "appends may enter behind a lent write position"
+            assert self._room_count == options.mem_store_messages, "the room is half open"
+            end = main.data_start + options.mem_store_size_bytes
+            assert self._room_end <= end, "room beyond the buffer's size"
+            room = self._room_end - main.data_end
+            assert room <= max(0, self._granted - self._size_bytes), "room without memory for it"
+        else:
+            assert self._room_end == self._room_count == -1, "the room is half closed"
+        if self._lent:
+            assert self._pending is not None, "lent to no journal"
+            assert self._pending.lent(np.array([self.number]))[0], "the journal has not borrowed it"
+            assert self._journal_to == main.data_end, "messages behind a lent write position"
+            assert not self.held, "a held shard has lent its write position"
+        if self._journal_to >= 0:
+            assert self._journal_from <= self._journal_to, "the journal ends before it begins"
+            assert self._journal_to <= main.data_end, "journalled messages that were not taken"
