@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +60,19 @@ class Run(NamedTuple):
         lows = self.starts[inside].astype(np.int64)
         highs = np.where(self.keys[inside] == keys, self.starts[inside + 1], lows)
         return lows, highs
+
+    def check_invariants(self, values: Array) -> None:
+        """Raise AssertionError unless this is the run of these values; for tests."""
+        assert len(values) == self.end - self.first == len(self.ordinals), "an entry is missing"
+        assert (np.diff(self.keys.astype(np.int64)) > 0).all(), "keys do not ascend"
+        bounds = self.starts.item(0), self.starts.item(-1)
+        assert len(self.keys) == len(self.starts) - 1, "a key without a place"
+        assert bounds == (0, len(self.ordinals)), "ordinals of no key"
+        assert (np.diff(self.starts) > 0).all(), "a key without entries"
+        owners = np.repeat(self.keys, np.diff(self.starts))
+        assert np.array_equal(values[self.ordinals - self.first], owners), "another key's entry"
+        same = owners[1:] == owners[:-1]
+        assert (np.diff(self.ordinals)[same] > 0).all(), "ordinals of a key do not ascend"
 
 
 def build_run(values: Array, first: int) -> Run:
@@ -222,6 +236,23 @@ class PartitionIndex:
     def adopt(self, run: Run, last: bytes) -> None:
         """Take over lists that were read from a cache file; `last` is their last entry."""
         self._runs, self._last = (run,), last
+
+    def check_invariants(self, entries: Array) -> None:
+        """Raise AssertionError if the lists contradict themselves or the entries; for tests.
+
+        `entries`: at least as many of the segment as are in the lists.
+        """
+        with self._lock:
+            runs, last = self._runs, self._last
+        end = 0
+        for run in runs:
+            assert run.first == end, "a gap between runs"
+            end = run.end
+            run.check_invariants(self._values(entries[run.first : run.end]))
+        for older, newer in pairwise(runs):
+            assert _size(older) > 2 * _size(newer), "runs of similar size were not merged"
+        if runs:
+            assert last == entries[end - 1].tobytes(), "the last entry is another one"
 
 
 def _size(run: Run) -> int:

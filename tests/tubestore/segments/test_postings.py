@@ -35,6 +35,7 @@ def test_a_look_up_is_what_a_mask_finds_after_every_step(
         expected = [n for n, p in enumerate(so_far) if p == key and n >= first][:limit]
         assert lists.lookup(entries, key, first, limit).tolist() == expected
         assert lists.covered == len(so_far)
+        lists.check_invariants(entries)
 
 
 @given(steps, st.integers(0, 5))
@@ -42,6 +43,7 @@ def test_an_older_snapshot_sees_only_its_own_entries(grown: list[list[int]], key
     everything = [p for step in grown for p in step]
     lists = PartitionIndex("partition_id")
     lists.extend(entries_of(everything))
+    lists.check_invariants(entries_of(everything))
     for end in {0, len(everything) // 2, len(everything)}:
         older = everything[:end]
         found = lists.lookup(entries_of(everything)[:end], key, 0, None)
@@ -57,6 +59,7 @@ def test_key_codes_are_any_integers(codes: list[int], data: st.DataObject) -> No
     key = data.draw(st.sampled_from(codes))
     expected = [n for n, c in enumerate(codes) if c == key]
     assert lists.lookup(entries, key, 0, None).tolist() == expected
+    lists.check_invariants(entries)
     assert lists.counts(entries) == {c: codes.count(c) for c in codes}
 
 
@@ -85,6 +88,7 @@ def test_the_lists_of_a_segment_in_one_are_those_of_its_steps() -> None:
     stepwise = PartitionIndex("partition_id")
     for end in range(0, 3001, 7):
         stepwise.extend(entries[:end])
+        stepwise.check_invariants(entries)
     merged = stepwise.merged(entries)
     at_once = build_run(entries["partition_id"].astype(np.uint16), 0)
     for one, other in zip(merged, at_once, strict=True):
@@ -98,6 +102,7 @@ def test_an_empty_segment_has_no_lists() -> None:
     assert lists.lookup(empty, 0, 0, None).tolist() == []
     assert lists.counts(empty) == {}
     assert lists.merged(empty).keys.tolist() == []
+    lists.check_invariants(empty)
 
 
 def test_readers_may_extend_at_the_same_time() -> None:
@@ -113,3 +118,32 @@ def test_readers_may_extend_at_the_same_time() -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(look, ends))
+    lists.check_invariants(entries)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"first": 1}, "a gap between runs"),
+        ({"ordinals": np.array([0, 3, 1], np.int32)}, "an entry is missing"),
+        ({"keys": np.array([1, 0], np.uint16)}, "keys do not ascend"),
+        ({"starts": np.array([0, 4], np.int32)}, "a key without a place"),
+        ({"starts": np.array([0, 2, 3], np.int32)}, "ordinals of no key"),
+        ({"starts": np.array([0, 1, 4], np.int32)}, "another key's entry"),
+        ({"ordinals": np.array([3, 0, 1, 2], np.int32)}, "do not ascend"),
+    ],
+)
+def test_lists_that_contradict_themselves_are_found(
+    changes: dict[str, object], message: str
+) -> None:
+    entries = entries_of([0, 1, 1, 0])
+    lists = PartitionIndex("partition_id")
+    [run] = lists.extend(entries)
+    lists.adopt(run, entries[-1].tobytes())
+    lists.check_invariants(entries)
+    lists.adopt(run._replace(**changes), entries[-1].tobytes())  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match=message):
+        lists.check_invariants(entries)
+    lists.adopt(run, b"")
+    with pytest.raises(AssertionError, match="the last entry is another one"):
+        lists.check_invariants(entries)
