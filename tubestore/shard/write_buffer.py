@@ -143,12 +143,10 @@ class WriteBuffer:
         """True if main takes `count` messages of `size` bytes now; takes memory from the pool."""
         if self.held:
             return False
-        options = self._options
-        if not self.main.has_room(
-            size, count, options.mem_store_size_bytes, options.mem_store_messages
-        ):
+        main, options, flushing = self.main, self._options, self._flushing
+        if not main.has_room(size, count, options.mem_store_size_bytes, options.mem_store_messages):
             return False
-        wanted = self._size_bytes + size
+        wanted = main.size_bytes + size + (flushing.size_bytes if flushing else 0)
         if wanted <= self._granted:
             return True
         # Small steps first: ten thousand shards of one message each share the pool as well.
