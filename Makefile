@@ -78,6 +78,7 @@ sample: $(DEV) ## Run the random proofs with a new seed, printed, for SAMPLE_SEC
 		tests/proof/crash tests/proof/test_every_call.py $(ARGS)
 
 .PHONY: test-all
+test-all: export CRASH_STATES ?= 50001
 test-all: $(DEV) $(BENCH) ## Run every test
 	$(TESTS) $(ARGS)
 

@@ -109,6 +109,7 @@ def faults(calls: Counter[str]) -> Iterator[tuple[str, int, bool]]:
             yield call, nth, nth % 2 == 0
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_the_system_refuses_raises_an_error_of_ours(name: str) -> None:
     call = CALLS[name]
@@ -131,6 +132,7 @@ def test_a_call_that_the_system_refuses_raises_an_error_of_ours(name: str) -> No
     assert struck
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", ["read", "scan", "messages", "refresh", "count", "lease"])
 def test_a_reader_raises_errors_of_ours_too(name: str) -> None:
     vfs, clock = filled()

@@ -84,6 +84,7 @@ def faulty(memory_vfs: MemoryVfs) -> FaultyVfs:
     return FaultyVfs(memory_vfs)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("trouble", "kind"), [(failed_shard, StoreFailed), (full_disk, DiskFull)])
 @pytest.mark.parametrize("level", ["memory", "page_cache", "fsync"])
 def test_refused_appends(
@@ -137,6 +138,7 @@ def rocket(faulty: FaultyVfs, clock: ManualClock) -> DefaultMessageStore:
     return rocketcompat.open("/s", "w", config, vfs=faulty, clock=clock, background=False)
 
 
+@pytest.mark.gate
 def test_puts_into_a_log_that_failed(rocket: DefaultMessageStore, faulty: FaultyVfs) -> None:
     rocket.put_message(Message("T", b"x"))
     faulty.fail("sync", forever=True)
@@ -152,6 +154,7 @@ def test_puts_into_a_log_that_failed(rocket: DefaultMessageStore, faulty: Faulty
     refused_without_end(lambda: rocket.put_message(Message("T", b"x")), StoreClosed)
 
 
+@pytest.mark.gate
 def test_puts_onto_a_disk_that_is_too_full(rocket: DefaultMessageStore) -> None:
     rocket.commit_log.refusal = DiskFull("/s", "91 % used")
     refused_without_end(lambda: rocket.put_message(Message("T", b"x")), DiskFull)

@@ -360,6 +360,7 @@ def spoil(vfs: MemoryVfs, rng: random.Random) -> None:
     rng.choice(kinds)()
 
 
+@pytest.mark.gate
 def test_whatever_is_damaged_nothing_intact_is_lost_and_the_store_opens() -> None:
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)

@@ -209,6 +209,7 @@ def test_a_checkpoint_from_below_the_first_file_is_not_believed(
 # -- crashes ---------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 @pytest.mark.crash
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("seed", [1, 2])
