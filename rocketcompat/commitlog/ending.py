@@ -19,8 +19,8 @@ from rocketcompat.files.progress import Progress, QueueKey
 from rocketcompat.formats import BLANK, MAGIC_BLANK, MESSAGE_HEADS, MESSAGE_PREFIX, hosts_of
 from rocketcompat.messages import DispatchBatch, has_queue_unit
 from rocketcompat.record.batches import message_counts
-from rocketcompat.record.columns import RecordColumns, decode_columns, queue_columns
-from rocketcompat.record.copies import copies_of
+from rocketcompat.record.columns import RecordColumns, decode_columns
+from rocketcompat.record.copies import places_of
 from rocketcompat.record.verify import UNFINISHED, WRONG_RECORD_CRC
 
 #: After a clean stop the last files of a log are looked at, as a real broker does.
@@ -46,13 +46,12 @@ class QueueOffsets:
 
     def put_records(self, records: RecordColumns) -> None:
         """Take in the queue offsets of records."""
-        counted = has_queue_unit(records.column("sys_flag"))
-        keys, codes = queue_columns(records)
+        counted, places = has_queue_unit(records.column("sys_flag")), places_of(records)
         counts = message_counts(records) if self._batch_topics else None
-        lasts = self._lasts(keys, codes, records.column("queue_offset"), counts)
-        self._put(keys, codes, lasts, counted)
-        for _, key, offset in copies_of(records):
-            self.table[key] = max(self.table.get(key, 0), offset + 1)
+        lasts = self._lasts(places.keys, places.codes, records.column("queue_offset"), counts)
+        self._put(places.keys, places.codes, lasts, counted)
+        every = np.ones(len(places.copy_rows), bool)
+        self._put(places.keys, places.copy_codes, places.copy_offsets, every)
 
     def _lasts(self, keys: list[QueueKey], codes: Any, offsets: Any, counts: Any) -> Any:
         """Return the queue offset of each record's last message."""

@@ -10,10 +10,13 @@ import numpy as np
 from rocketcompat.commitlog.walk import Piece
 from rocketcompat.messages import DispatchBatch, has_index_items
 from rocketcompat.record.batches import message_counts
-from rocketcompat.record.columns import RecordColumns, decode_columns, queue_columns
-from rocketcompat.record.copies import QueueKey, copies_of
+from rocketcompat.record.columns import RecordColumns, decode_columns
+from rocketcompat.record.copies import QueueKey, places_of
 from rocketcompat.record.properties import PROPERTY_DELAY, SCHEDULE_TOPIC
 from tubestore.core.kernels import Int64s, offsets_of
+
+#: Rows and hashes of no keys.
+NO_KEYS: tuple[Int64s, Any] = np.empty(0, np.int64), np.empty(0, np.int32)
 
 
 def batch_of(
@@ -33,20 +36,24 @@ def batch_of_records(
     end: int,
     delays: Sequence[int],
     damaged: tuple[int, int] | None = None,
+    *,
+    with_keys: bool = True,
 ) -> DispatchBatch:
-    """As `batch_of`, of the decoded records of the log's part [start, end)."""
-    keys, codes = queue_columns(records)
+    """As `batch_of`, of the decoded records of the log's part [start, end).
+
+    Without `with_keys` it is for queues only.
+    """
+    places = places_of(records)
     sys_flags = records.column("sys_flag")
-    key_rows, key_hashes = records.index_keys()
+    key_rows, key_hashes = records.index_keys() if with_keys else NO_KEYS
     wanted = has_index_items(sys_flags)[key_rows]
-    copy_rows, copy_codes, copy_offsets = _copies(records, keys)
     return DispatchBatch(
         start=start,
         end=end,
         physical_offsets=records.starts + records.base,
         sizes=records.column("total_size"),
-        queue_keys=keys,
-        queue_codes=codes,
+        queue_keys=places.keys,
+        queue_codes=places.codes,
         queue_offsets=records.column("queue_offset"),
         tags_codes=_tags_codes(records, delays),
         store_timestamps=records.column("store_timestamp"),
@@ -54,9 +61,9 @@ def batch_of_records(
         key_rows=key_rows[wanted],
         key_hashes=key_hashes[wanted],
         records=records,
-        copy_rows=copy_rows,
-        copy_codes=copy_codes,
-        copy_offsets=copy_offsets,
+        copy_rows=places.copy_rows,
+        copy_codes=places.copy_codes,
+        copy_offsets=places.copy_offsets,
         damaged=damaged,
         message_counts=message_counts(records),
     )
@@ -119,22 +126,6 @@ def _joined_queues(batches: Sequence[DispatchBatch]) -> tuple[list[QueueKey], An
         codes.append(table[batch.queue_codes])
         copy_codes.append(table[batch.copy_codes])
     return list(numbers), np.concatenate(codes), np.concatenate(copy_codes)
-
-
-def _copies(
-    records: RecordColumns, keys: list[QueueKey]
-) -> tuple[Int64s, np.ndarray[Any, np.dtype[np.int32]], Int64s]:
-    """Return row, queue and queue offset of further units; their queues are added to `keys`."""
-    copies = copies_of(records)
-    numbers = {key: number for number, key in enumerate(keys)} if copies else {}
-    codes = []
-    for _, key, _ in copies:
-        if key not in numbers:
-            numbers[key] = len(keys)
-            keys.append(key)
-        codes.append(numbers[key])
-    rows = np.array([row for row, _, _ in copies], np.int64)
-    return rows, np.array(codes, np.int32), np.array([at for _, _, at in copies], np.int64)
 
 
 def _tags_codes(records: RecordColumns, delays: Sequence[int]) -> Int64s:

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rocketcompat.dispatch.batch import batch_of_records
 from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
 from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
-from rocketcompat.messages import has_queue_unit
-from rocketcompat.queues.batch_consume_queue import batch_units
-from rocketcompat.queues.units import Units, units_of
-from rocketcompat.record.batches import message_counts
-from rocketcompat.record.columns import RecordColumns, queue_columns
-from rocketcompat.record.copies import copies_of
+from rocketcompat.queues.units import RecordUnits, Units, units_of
+from rocketcompat.record.columns import RecordColumns
 from tubestore.core.kernels import Int64s
 
 QueueKey = tuple[str, int]
+#: Called with a queue, queue offsets and units, in the order of the log.
+TakeUnits = Callable[[QueueKey, Int64s, Units], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class LogUnits:
 
     def __init__(
         self, directory: StoreDirectory, wanted: WantedQueues = ALL_QUEUES,
-        ordinary: Callable[[QueueKey, Int64s, Units], None] | None = None,
+        ordinary: TakeUnits | None = None,
         batches: Callable[[QueueKey, Units], None] | None = None,
         regions: Callable[[Region], None] | None = None,
     ) -> None:  # fmt: skip
@@ -111,45 +110,29 @@ class LogUnits:
         return ScannedUnits(found, self.regions, self.log_end)
 
     def _collect(self, records: RecordColumns) -> None:
-        keys, codes = queue_columns(records)
-        queued = has_queue_unit(records.column("sys_flag")) & (records.column("queue_offset") >= 0)
-        tags = records.tags_codes()
-        for number, key in enumerate(keys):
+        delays, topics = self._directory.config.delay_levels_ms, self._batch_topics
+        batch = batch_of_records(records, records.base, records.base, delays, with_keys=False)
+        found = units_of(batch, topics)
+        self._hand_on(found, found.plain(), self._take_ordinary)
+        if topics:
+            found = units_of(batch, topics, of_batches=True)
+            self._hand_on(found, found.of_batches(), self._keep_of_batches)
+
+    def _hand_on(self, found: RecordUnits, units: Units, take: TakeUnits) -> None:
+        """Hand on the units of the queues that are wanted, queue by queue."""
+        for key, start, end in found.runs():
             if key not in self._wanted:
                 continue
-            rows = np.flatnonzero((codes == number) & queued)
-            if len(rows) == 0:
-                continue
-            offsets = records.column("queue_offset")[rows]
-            if key[0] in self._batch_topics:
-                units = _units_of_batches(records, rows, tags)
-                if self._take_batches is not None:
-                    self._take_batches(key, units)
-                else:
-                    self._batches.setdefault(key, []).append((offsets, units))
-            else:
-                sizes = records.column("total_size")[rows]
-                units = units_of(records.starts[rows] + records.base, sizes, tags[rows])
-                self._take_ordinary(key, offsets, units)
-        self._collect_copies(records, tags)
-
-    def _collect_copies(self, records: RecordColumns, tags: Int64s) -> None:
-        """Collect the units of multi-dispatch: one more in each queue that is named (§1.13)."""
-        sizes = records.column("total_size")
-        for row, key, offset in copies_of(records):
-            if key in self._wanted:
-                unit = units_of([records.base + records.starts[row]], [sizes[row]], [tags[row]])
-                self._take_ordinary(key, np.array([offset], np.int64), unit)
+            offsets = found.offsets[start:end]
+            good = offsets >= 0
+            if good.any():  # copies: the units of other queues are not kept with them
+                take(key, offsets[good], units[start:end][good])
 
     def _keep(self, key: QueueKey, offsets: Int64s, units: Units) -> None:
         self._plain.setdefault(key, []).append((offsets, units))
 
-
-def _units_of_batches(records: RecordColumns, rows: Int64s, tags: Int64s) -> Units:
-    counts = message_counts(records)
-    units: Units = batch_units(
-        records.starts[rows] + records.base, records.column("total_size")[rows],
-        tags[rows], records.column("store_timestamp")[rows],
-        records.column("queue_offset")[rows], 1 if counts is None else counts[rows],
-    )  # fmt: skip
-    return units
+    def _keep_of_batches(self, key: QueueKey, offsets: Int64s, units: Units) -> None:
+        if self._take_batches is not None:
+            self._take_batches(key, units)
+        else:
+            self._batches.setdefault(key, []).append((offsets, units))

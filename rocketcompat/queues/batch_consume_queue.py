@@ -25,26 +25,12 @@ from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
-from rocketcompat.queues.units import LogMinimum, Units, read_units, units_of
-from tubestore.core.kernels import Int64s
+from rocketcompat.queues.units import LogMinimum, Units, plain_units, read_units
 from tubestore.core.vfs import Vfs
 
 _SIZE = BATCH_CQ_UNIT.size
 #: What a pull looks at, in bytes of units counted from the offset that was asked for.
 _SCAN_BYTES = 16_000
-
-
-def batch_units(
-    physical_offsets: Int64s, sizes: Any, tags_codes: Any, store_timestamps: Any,
-    base_offsets: Any, counts: Any,
-) -> Units:  # fmt: skip
-    """Return columns as units, in the bytes of the file."""
-    units = np.zeros(len(physical_offsets), BATCH_CQ_UNIT.dtype)
-    units["physical_offset"], units["size"] = physical_offsets, sizes
-    units["tags_code"], units["store_timestamp"] = tags_codes, store_timestamps
-    units["base_offset"], units["batch_size"] = base_offsets, counts
-    units["compacted_offset"] = -1
-    return units
 
 
 def sound_count(units: Units, keep_below: int, after: Any = None) -> int:
@@ -75,9 +61,9 @@ def pulled(units: Units, start: int, count: int) -> tuple[Units, Sequence[int]]:
     most = max(_SCAN_BYTES, count * _SIZE if count * CQ_UNIT.size > _SCAN_BYTES else 0)
     found = units[(units["base_offset"].astype(np.int64) - start) * _SIZE <= most]
     if not len(found):
-        return units_of([], [], []), [start]
+        return plain_units([], [], []), [start]
     ends = found["base_offset"] + found["batch_size"]
-    plain = units_of(found["physical_offset"], found["size"], found["tags_code"])
+    plain = plain_units(found["physical_offset"], found["size"], found["tags_code"])
     return plain, [*found["base_offset"].tolist(), int(ends[-1])]
 
 
@@ -150,7 +136,7 @@ class BatchConsumeQueue:
         self._open()
         place = max(self._place_of(start), self._first)
         if place >= self._end:
-            return units_of([], [], []), [start]
+            return plain_units([], [], []), [start]
         if end_of(self._unit(place)) <= start:  # a hole, where records are damaged
             place += 1
         per_file = self._files.file_size // _SIZE

@@ -10,26 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 
-import numpy as np
-
 from rocketcompat.commitlog.readable_log import ReadableLog
 from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.messages import DispatchBatch
-from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue, batch_units
+from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
 from rocketcompat.queues.follower import QueueFollower
-from rocketcompat.queues.units import LogMinimum, Units
-from tubestore.core.kernels import Int64s
+from rocketcompat.queues.units import LogMinimum, Units, units_of
 from tubestore.core.vfs import Vfs
-
-
-def batch_rows(batch: DispatchBatch, topics: frozenset[str]) -> Iterator[tuple[QueueKey, Int64s]]:
-    """Go through the queues of topics of batches: the rows that have a unit there."""
-    queued = batch.queue_rows & (batch.queue_offsets >= 0)
-    for number, (topic, queue_id) in enumerate(batch.queue_keys):
-        if topic in topics and queue_id >= 0:
-            rows = np.flatnonzero((batch.queue_codes == number) & queued)
-            if len(rows):
-                yield (topic, queue_id), rows
 
 
 class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
@@ -105,13 +92,10 @@ class BatchQueueTable(QueueFollower[BatchConsumeQueue]):
 
     def put(self, batch: DispatchBatch) -> None:
         """Append the units of a batch's records; those that are there are passed by."""
-        for (topic, queue_id), rows in batch_rows(batch, self.topics):
-            counts = 1 if batch.message_counts is None else batch.message_counts[rows]
-            units = batch_units(
-                batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows],
-                batch.store_timestamps[rows], batch.queue_offsets[rows], counts,
-            )  # fmt: skip
-            self.put_run(topic, queue_id, units)
+        found = units_of(batch, self.topics, of_batches=True)
+        units = found.of_batches()
+        for key, start, end in found.runs():
+            self.put_run(*key, units[start:end])
         self._written = max(self._written, batch.end)
 
     def put_run(self, topic: str, queue_id: int, units: Units) -> None:

@@ -40,9 +40,9 @@ from rocketcompat.queues.units import (
     found_end,
     is_fill,
     is_unit,
+    plain_units,
     read_units,
     recovered_end,
-    units_of,
 )
 from tubestore.core.kernels import Int64s
 from tubestore.core.layout import Buffer
@@ -223,7 +223,7 @@ class ConsumeQueue:
 
         OSError passes through; then the same units may be put again.
         """
-        self.put_rows(queue_offsets, units_of(physical_offsets, sizes, tags_codes))
+        self.put_rows(queue_offsets, plain_units(physical_offsets, sizes, tags_codes))
 
     def append_units(self, first: int, units: Buffer) -> bool:
         """Write units where the queue ends; False, and nothing done, if that is not at `first`."""

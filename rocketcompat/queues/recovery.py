@@ -19,8 +19,8 @@ from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.formats import CQ_PRE_FILL_SIZE
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.queues.consume_queue import ConsumeQueue
-from rocketcompat.record.columns import decode_columns, queue_columns
-from rocketcompat.record.copies import copies_of, copies_of_one
+from rocketcompat.record.columns import decode_columns
+from rocketcompat.record.copies import copies_of_one, places_of
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
 _NO_OFFSET = (1 << 63) - 1
@@ -84,13 +84,12 @@ def _first_offsets(queues: Queues, log: ReadableLog, start: int) -> dict[QueueKe
     lowest: dict[QueueKey, int] = {}
     for piece in sound_pieces(log, start, log.max_offset):
         records = decode_columns(piece.data, piece.starts, piece.base)
-        keys, codes = queue_columns(records)
+        places = places_of(records)
         rows = np.flatnonzero(has_queue_unit(records.column("sys_flag")))
-        firsts = np.full(len(keys), _NO_OFFSET)
-        np.minimum.at(firsts, codes[rows], records.column("queue_offset")[rows])
-        found = [*zip(keys, firsts.tolist(), strict=True)]
-        found += [(key, offset) for _, key, offset in copies_of(records)]
-        for key, offset in found:
+        firsts = np.full(len(places.keys), _NO_OFFSET)
+        np.minimum.at(firsts, places.codes[rows], records.column("queue_offset")[rows])
+        np.minimum.at(firsts, places.copy_codes, places.copy_offsets)
+        for key, offset in zip(places.keys, firsts.tolist(), strict=True):
             lowest[key] = min(lowest.get(key, _NO_OFFSET), offset)
     return {
         key: offset

@@ -27,33 +27,12 @@ from rocketcompat.queues.extension import ConsumeQueueExt
 from rocketcompat.queues.follower import QueueFollower
 from rocketcompat.queues.recovery import recover_queues
 from rocketcompat.queues.units import LogMinimum, Units, units_of
-from tubestore.core import kernels
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
 
 #: A file of RocksDB's, whose queues lie in the same directory in another format (spec §2.10).
 _ROCKSDB_FILE = "CURRENT"
 _log = logging.getLogger(__name__)
-
-
-def units_by_queue(
-    batch: DispatchBatch, batch_topics: frozenset[str] = frozenset()
-) -> tuple[Any, Any, Any]:
-    """Return row, queue and queue offset of a batch's units, by queue and then as in the log."""
-    wanted = batch.queue_rows
-    if batch_topics:
-        others = [topic not in batch_topics for topic, _ in batch.queue_keys]
-        wanted = wanted & np.array(others, bool)[batch.queue_codes]
-    rows = np.flatnonzero(wanted)
-    codes, offsets = batch.queue_codes[rows], batch.queue_offsets[rows]
-    if len(batch.copy_rows):
-        rows = np.concatenate((rows, batch.copy_rows))
-        codes = np.concatenate((codes, batch.copy_codes))
-        offsets = np.concatenate((offsets, batch.copy_offsets))
-        order = np.lexsort((rows, codes))
-    else:
-        order = kernels.stable_order(codes, len(batch.queue_keys))
-    return rows[order], codes[order], offsets[order]
 
 
 class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
@@ -209,12 +188,12 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
 
         Units that are there are passed by, so after an OSError any part may be put again.
         """
-        rows, codes, offsets = units_by_queue(batch, self.batch_topics)
-        if not len(rows):  # prepared and rolled back records only
+        found = units_of(batch, self.batch_topics)
+        codes, offsets, units = found.codes, found.offsets, found.plain()
+        if not len(units):  # prepared and rolled back records only
             self._written = max(self._written, batch.end)
             return
-        units = units_of(batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows])
-        times = batch.store_timestamps[rows] if self._ext_file_size is not None else None
+        times = found.store_timestamps if self._ext_file_size is not None else None
         raw = memoryview(units.tobytes())
         same = codes[1:] == codes[:-1]
         starts = np.concatenate(([0], np.flatnonzero(~same) + 1))
@@ -223,9 +202,9 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
         groups = zip(
             codes[starts].tolist(),
             starts.tolist(),
-            [*starts[1:].tolist(), len(rows)],
+            [*starts[1:].tolist(), len(units)],
             offsets[starts].tolist(),
-            np.logical_or.reduceat(broken, starts).tolist() if len(rows) else (),
+            np.logical_or.reduceat(broken, starts).tolist(),
             strict=True,
         )
         touched: list[ConsumeQueue] = []

@@ -37,9 +37,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
 from rocketcompat.messages import DispatchBatch
-from rocketcompat.queues.batch_table import batch_rows
-from rocketcompat.queues.table import units_by_queue
-from rocketcompat.queues.units import units_of
+from rocketcompat.queues.units import RecordUnits, units_of
 from tubestore.core.kernels import stable_order
 from tubestore.core.vfs import Vfs
 
@@ -119,15 +117,15 @@ class PartWriter:
     def add(self, batch: DispatchBatch) -> None:
         """Take records."""
         keys = self._keys
-        rows, codes, offsets = units_by_queue(batch, self._batch_topics)
-        numbers = [
-            keys.setdefault((CONSUME_QUEUE_DIRECTORY, *key), len(keys)) for key in batch.queue_keys
-        ]
-        self._held.append((np.array(numbers, np.int32)[codes], _unit_rows(batch, rows, offsets)))
-        for key, rows in batch_rows(batch, self._batch_topics):
-            number = keys.setdefault((BATCH_CONSUME_QUEUE_DIRECTORY, *key), len(keys))
-            units = _unit_rows(batch, rows, batch.queue_offsets[rows])
-            self._held.append((np.full(len(rows), number, np.int32), units))
+        for kind in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY):
+            of_batches = kind == BATCH_CONSUME_QUEUE_DIRECTORY
+            if of_batches and not self._batch_topics:
+                continue
+            found = units_of(batch, self._batch_topics, of_batches=of_batches)
+            used = [key for key, _, _ in found.runs()] if of_batches else batch.queue_keys
+            table = {key: keys.setdefault((kind, *key), len(keys)) for key in used}
+            numbers = np.array([table.get(key, -1) for key in batch.queue_keys], np.int32)
+            self._held.append((numbers[found.codes], _unit_rows(found)))
         items = np.empty(len(batch.key_rows), ITEM_ROW)
         items["key_hash"] = batch.key_hashes
         items["physical_offset"] = batch.physical_offsets[batch.key_rows]
@@ -185,14 +183,13 @@ class PartWriter:
         return path, digest.hexdigest()
 
 
-def _unit_rows(batch: DispatchBatch, rows: Any, offsets: Any) -> Array:
-    """Return the units of rows of a batch, in that order."""
-    units = np.empty(len(rows), UNIT_ROW)
-    units["queue_offset"] = offsets
-    made = units_of(batch.physical_offsets[rows], batch.sizes[rows], batch.tags_codes[rows])
-    units["unit"] = made.view(UNIT_ROW["unit"])
-    units["store_timestamp"] = batch.store_timestamps[rows]
-    units["messages"] = 1 if batch.message_counts is None else batch.message_counts[rows]
+def _unit_rows(found: RecordUnits) -> Array:
+    """Return units as rows of a part, in their order."""
+    units = np.empty(len(found.rows), UNIT_ROW)
+    units["queue_offset"] = found.offsets
+    units["unit"] = found.plain().view(UNIT_ROW["unit"])
+    units["store_timestamp"] = found.store_timestamps
+    units["messages"] = found.counts
     return units
 
 

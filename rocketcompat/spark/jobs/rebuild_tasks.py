@@ -24,10 +24,9 @@ from rocketcompat.formats import (
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry
 from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.queues.batch_consume_queue import batch_units
 from rocketcompat.queues.batch_table import BatchQueueTable, queue_names
 from rocketcompat.queues.table import ConsumeQueueTable
-from rocketcompat.queues.units import Units
+from rocketcompat.queues.units import Units, batch_units
 from rocketcompat.spark.jobs.log_parts import (
     Array,
     Damaged,

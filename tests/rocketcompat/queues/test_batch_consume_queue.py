@@ -13,8 +13,8 @@ import pytest
 import rocketcompat
 from rocketcompat import BatchItem, GetMessageStatus, Message
 from rocketcompat.formats import SYS_FLAG_INNER_BATCH
-from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue, batch_units
-from rocketcompat.queues.units import LogMinimum
+from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
+from rocketcompat.queues.units import LogMinimum, batch_units
 from rocketcompat.record.batches import decode_items, encode_items
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import GoldenFactory, Row

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rocketcompat.formats import CQ_UNIT
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.queues.table import ConsumeQueueTable
-from rocketcompat.queues.units import units_of
+from rocketcompat.queues.units import plain_units
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket.queues import put, queue_of, table_of
 from tubestore.core.vfs import OsVfs
@@ -116,7 +116,7 @@ def test_a_gap_is_filled_with_units_that_a_later_record_may_take() -> None:
 def test_missing_offsets_point_to_the_damaged_region_before_the_row() -> None:
     queue = queue_of(MemoryVfs())
     put(queue, 0, 2)
-    queue.put_rows(np.array([4]), units_of([5000], [100], [1]), damaged=(1300, 250))
+    queue.put_rows(np.array([4]), plain_units([5000], [100], [1]), damaged=(1300, 250))
     assert queue.units(2, 4)["physical_offset"].tolist() == [1300, 1300]
     assert queue.units(2, 4)["size"].tolist() == [250, 250]
 
