@@ -10,31 +10,89 @@ Guards: nothing; two threads write the same into `numbers`, and what is opened t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tubestore.shard.message_store import MessageStore
+from tubestore.journal.pending_batches import Parts, PendingBatches
+from tubestore.options import Durability
+from tubestore.record.records import EncodedBatch
+from tubestore.segments.file_store import MsgFileStore
 
 Array = np.ndarray[Any, Any]
+
+
+class JournalledShard(Protocol):
+    """What the journal needs of a shard; `MessageStore` has it."""
+
+    name: str
+    files: MsgFileStore
+    has_all_journalled: bool
+
+    @property
+    def number(self) -> int:
+        """The shard's number among the pending batches; -1 before the first one."""
+
+    @property
+    def failed(self) -> bool:
+        """Permanently failed: the files may lack acknowledged messages."""
+
+    def lend(self, pending: PendingBatches, generation: int) -> bool:
+        """Let batches be placed behind the shard's end; False if they may not."""
+
+    def deliver(self, parts: Parts) -> None:
+        """Take the messages that were placed behind the lent end, and write everything."""
+
+    def leave_journal(self) -> None:
+        """Record that the last messages are in no frame."""
+
+    def bar_generation(self, generation: int) -> None:
+        """Take no part in a generation: its frames of this shard have a gap."""
+
+    def wake(self) -> None:
+        """Wake readers that wait for messages."""
+
+    def append_encoded(self, batch: EncodedBatch, durability: Durability) -> Array:
+        """Append a batch without the journal; returns the offsets."""
+
+    def flush(self) -> None:
+        """Write the buffers to the files."""
+
+    def sync_data(self) -> None:
+        """Write the buffers, and bring the data to stable storage."""
+
+    def sync_before_journal(self) -> None:
+        """Sync the data below the journalled messages, unless that was done."""
+
+    def sync_written(self) -> None:
+        """Write the buffers, and sync the data, including that of an earlier process."""
+
+    def has_written(self, offset: int) -> bool:
+        """Return True if the message at an offset is in the files."""
+
+    def has_unwritten(self) -> bool:
+        """Return True if the files lack messages that the shard has taken."""
+
+    def is_over(self) -> bool:
+        """Return True if the shard was closed."""
 
 
 class ShardTable:
     """Shards by their place; `find` opens one."""
 
-    def __init__(self, names: Sequence[str], find: Callable[[int], MessageStore]) -> None:
+    def __init__(self, names: Sequence[str], find: Callable[[int], JournalledShard]) -> None:
         #: What a shard is among the pending batches, as far as that is known; else -1.
         self.numbers = np.full(len(names), -1, np.int64)
         self._find = find
         #: Which of them were found.
         self._known = np.zeros(len(names), bool)
-        self._found: list[MessageStore | None] = [None] * len(names)
+        self._found: list[JournalledShard | None] = [None] * len(names)
         lines = [f"{name}\n".encode() for name in names]
         self._lines = pa.array(lines, pa.large_binary())
 
-    def find(self, place: int) -> MessageStore:
+    def find(self, place: int) -> JournalledShard:
         """Return a shard, opened when it is first asked for."""
         shard = self._found[place]
         if shard is None:
@@ -53,7 +111,7 @@ class ShardTable:
         return memoryview(buffer)[:-1].tobytes() if buffer is not None else b""
 
 
-class ChosenShards(Sequence[MessageStore]):
+class ChosenShards(Sequence[JournalledShard]):
     """Some shards of a table, in the order of a batch's parts; each of them is there once."""
 
     def __init__(self, table: ShardTable, places: Array) -> None:
@@ -62,7 +120,7 @@ class ChosenShards(Sequence[MessageStore]):
         table.find_all(places)
 
     @classmethod
-    def of(cls, shards: Sequence[MessageStore]) -> ChosenShards:
+    def of(cls, shards: Sequence[JournalledShard]) -> ChosenShards:
         """Return shards that are at hand."""
         table = ShardTable([shard.name for shard in shards], shards.__getitem__)
         return cls(table, np.arange(len(shards)))
@@ -71,17 +129,17 @@ class ChosenShards(Sequence[MessageStore]):
         return len(self._places)
 
     @overload
-    def __getitem__(self, row: int) -> MessageStore: ...
+    def __getitem__(self, row: int) -> JournalledShard: ...
 
     @overload
-    def __getitem__(self, row: slice) -> Sequence[MessageStore]: ...
+    def __getitem__(self, row: slice) -> Sequence[JournalledShard]: ...
 
-    def __getitem__(self, row: int | slice) -> MessageStore | Sequence[MessageStore]:
+    def __getitem__(self, row: int | slice) -> JournalledShard | Sequence[JournalledShard]:
         if isinstance(row, slice):
             return ChosenShards(self._table, self._places[row])
         return self._table.find(int(self._places[row]))
 
-    def __iter__(self) -> Iterator[MessageStore]:
+    def __iter__(self) -> Iterator[JournalledShard]:
         return map(self._table.find, self._places.tolist())
 
     def numbers(self) -> Array:

@@ -26,14 +26,13 @@ from tubestore.core.group_commit import GroupCommit
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.vfs import Vfs
 from tubestore.errors import StoreFailed, TubeStoreError
-from tubestore.journal.chosen_shards import ChosenShards
+from tubestore.journal.chosen_shards import ChosenShards, JournalledShard
 from tubestore.journal.left_messages import LeftMessages
 from tubestore.journal.pending_batches import PendingBatches
 from tubestore.journal.root_journal import LeftJournal, RootJournal
 from tubestore.options import DURABILITIES, Durability, StoreOptions
 from tubestore.record.layouts import JOURNAL_PART
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch
-from tubestore.shard.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
@@ -63,7 +62,7 @@ class JournalledAppends:
         #: Comes before any of a shard's.
         self.lock = threading.RLock()
         #: Shards that may have messages in no file but the journal.
-        self._dirty: dict[MessageStore, None] = {}
+        self._dirty: dict[JournalledShard, None] = {}
         #: Bytes of all generations before this one: positions in the journal go on rising.
         self._base = 0
         self._commits = GroupCommit(0)
@@ -86,7 +85,7 @@ class JournalledAppends:
         self._left, self._begun = left, self._clock.monotonic()
         self._promised = True  # nobody knows what the other process promised
 
-    def inherit(self, shard: MessageStore) -> None:
+    def inherit(self, shard: JournalledShard) -> None:
         """Take note of a shard that was given what an earlier process had in the journal.
 
         Before it is taken from what is left: `settle` looks there first.
@@ -388,7 +387,7 @@ class JournalledAppends:
 
 
 def append_part(
-    shards: Sequence[MessageStore],
+    shards: Sequence[JournalledShard],
     n: int,
     part: EncodedBatch,
     offsets: Array,

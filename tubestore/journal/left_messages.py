@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tubestore.clock import Clock
 from tubestore.errors import TubeStoreError
+from tubestore.journal.chosen_shards import JournalledShard
 from tubestore.journal.root_journal import JournalPart
-from tubestore.shard.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 #: How long the background opens shards before it lets others go on.
@@ -32,7 +32,7 @@ class LeftMessages:
     def __init__(
         self,
         parts: Iterable[JournalPart] = (),
-        open_shard: Callable[[str], MessageStore | None] = lambda name: None,
+        open_shard: Callable[[str], JournalledShard | None] = lambda name: None,
     ) -> None:
         self._parts: dict[str, list[JournalPart]] = {}
         for part in parts:
@@ -84,7 +84,7 @@ class LeftMessages:
             if clock.monotonic() - begun >= _TURN_SECONDS:
                 return
 
-    def _open(self, name: str) -> MessageStore | None:
+    def _open(self, name: str) -> JournalledShard | None:
         shard = self._open_shard(name)
         self.was_given(name)
         return shard

@@ -19,7 +19,7 @@ from tubestore.errors import (
     TubeStoreError,
     documented,
 )
-from tubestore.journal.chosen_shards import ChosenShards
+from tubestore.journal.chosen_shards import ChosenShards, JournalledShard
 from tubestore.journal.journalled import (
     IN_MEMORY,
     IN_PAGE_CACHE,
@@ -309,7 +309,7 @@ def append_columns(
     Rows of a shard keep their order. BatchError says what was taken when a part was not.
     """
     order, firsts, keys = ingest.shard_order(codes, columns.partition_ids)
-    shards: Sequence[MessageStore]
+    shards: Sequence[JournalledShard]
     if to is None:
         pairs = (divmod(key, PARTITIONS_PER_STORE) for key in keys.tolist())
         shards = [topics[code].writable(store_id) for code, store_id in pairs]
@@ -348,7 +348,7 @@ def _given_order(order: Array | None, values: Array) -> Array:
 
 
 def _note_written(
-    shards: Sequence[MessageStore], firsts: Array, placed: Array, reached: Array
+    shards: Sequence[JournalledShard], firsts: Array, placed: Array, reached: Array
 ) -> None:
     """Raise the level of rows that are in a shard's files, whatever failed after that."""
     lasts = [*(firsts[1:] - 1).tolist(), len(placed) - 1]
@@ -369,7 +369,7 @@ def _turns(topics: list[Topic], codes: Array) -> Array:
 
 def _append_slices(
     columns: RecordColumns,
-    shards: Sequence[MessageStore],
+    shards: Sequence[JournalledShard],
     firsts: Array,
     offsets: Array,
     reached: Array,
