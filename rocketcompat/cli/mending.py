@@ -39,6 +39,10 @@ QuarantineOption = Annotated[
 ]  # fmt: skip
 
 
+#: Findings that `repair` prints; `check` lists all.
+_LEFT_SHOWN = 10
+
+
 class StructureName(enum.StrEnum):
     """What can be built from the log."""
 
@@ -114,7 +118,7 @@ def repair(
     """Mend a store so that brokers open it without a loss. Without --apply only print how.
 
     What is replaced or removed goes into quarantine first. Refused while a broker holds the
-    store. A dry run with something to do leaves with 1.
+    store. A dry run with something to do leaves with 1, --apply if `check` still finds something.
     """
     directory = given.directory()
     from rocketcompat.repair.plan import plan_repair
@@ -142,8 +146,24 @@ def repair(
         emit_found(iter(rows), ACTION_COLUMNS, given.output, "nothing to repair")
         if kept.path:
             say(f"what was there before is in {kept.path}")
+        _say_what_is_left(given)
     finally:
         lock.release()
+
+
+def _say_what_is_left(given: Given) -> None:
+    """Print findings that `check` still has and that were not accepted; leave with 1 if any."""
+    from rocketcompat.check.whole import check_store
+    from tubestore.offline.accepted import AcceptedFindings
+
+    accepted = AcceptedFindings(given.root)
+    left = [row for row in check_store(given.directory()) if row not in accepted]
+    for row in left[:_LEFT_SHOWN]:
+        say(f"left: {row['path']}: {row['position']}: {row['message']}")
+    if left:
+        more = f" {len(left)} findings are left;" if len(left) > _LEFT_SHOWN else ""
+        say(f"{more} `rocketcompat check` lists them, --accept acknowledges them".strip())
+        raise Leave(EXIT_FINDINGS)
 
 
 @store_command(limit=False)

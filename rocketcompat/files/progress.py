@@ -25,6 +25,7 @@ from rocketcompat.files.lock import is_unwritten
 from rocketcompat.formats import LOCK_FILE, OWN_DIRECTORY, PROGRESS_FILE
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
+from tubestore.record.state_files import parse_json
 
 FORMAT = 1
 #: Features a reader has to know; none yet.
@@ -102,7 +103,7 @@ class ProgressFile:
         """
         try:
             raw = self._vfs.read_file(self.path)
-            content = json.loads(raw)
+            content = parse_json(raw)
             number, features = content["format"], set(content["features"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -111,7 +112,7 @@ class ProgressFile:
         try:
             progress = _from_json(content)
             opened, boot = content["lock_modified_ms"], content["boot_id"]
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
         if opened != self._lock_modified_ms() and not is_unwritten(self._vfs, self._root):
             return None

@@ -82,7 +82,9 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
     for _ in log.scan(telling(mended.scan_log(), shards.take)):
         pass  # what is wrong in the log is in the plan
     _plan_index(mended, plan, log)
-    if any(row["severity"] == "error" for row in check_tube(mended, shards, log.end)):
+    # A cache is mended with them: the records, which it is about, stay as they are.
+    found = check_tube(mended, shards, log.end)
+    if any(row["severity"] == "error" or row["reason"] == "stale_cache" for row in found):
         plan.rebuilds.append(TUBE_DIRECTORY)
         path, why = directory.path(TUBE_DIRECTORY), "the shards differ from the log"
         plan.actions.append(Action(path, "rebuild", 0, 0, why))

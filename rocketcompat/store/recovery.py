@@ -157,7 +157,7 @@ def recover_log(
         if checkpoint.lower(last_time(queue, end), end):
             checkpoint.flush()
         dropped = [CorruptRecord(d.path, 0, f"{d.reason}{kept}") for d in strays]
-        if own and not torn and not dropped:
+        if own and not torn and not dropped and kept:
             at = damage_of(queue, end, end, reason or "changed since it was closed")
             dropped = [CorruptRecord(at.path, at.position, f"cut here: {at.reason}{kept}")]
     log.start_at(end, min(synced, end))

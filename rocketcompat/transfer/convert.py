@@ -44,6 +44,7 @@ from tubestore.clock import Clock
 from tubestore.core.kernels import Int64s, crc_each, gather, scatter
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import NotAStore
+from tubestore.record.state_files import parse_json
 
 STATE_FILE = "convert.json"
 #: Bytes of the source between two marks.
@@ -180,13 +181,14 @@ class _State:
         self.next, self.records, self.left_out = 0, 0, 0
         self.end: int | None = None
         try:
-            known = json.loads(vfs.read_file(self._path))
+            known = parse_json(vfs.read_file(self._path))
+            names = ("next", "end", "records", "left_out")
+            numbers = [int(known[name]) for name in names]
             same = known["format"] == _STATE_FORMAT and known["source"] == self._source
-            if same:
-                self.next, self.end = int(known["next"]), int(known["end"])
-                self.records, self.left_out = int(known["records"]), int(known["left_out"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return
+        if same:
+            self.next, self.end, self.records, self.left_out = numbers
 
     def write(self, end: int) -> None:
         """Note that everything before `next` is on stable storage, up to `end`."""

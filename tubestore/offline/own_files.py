@@ -167,7 +167,7 @@ def _checkpoint_trouble(vfs: Vfs, path: str, shard: ShardFiles) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        return f"cannot be read: {error!r}"
+        return f"cannot be read: {error}"
     for files, end, digest in (
         (shard.index, found.index_end, found.index_digest),
         (shard.data, found.data_end, found.data_digest),

@@ -6,13 +6,13 @@ broker has worked on the directory, it is ignored. Deleting one costs time, neve
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, fields
 
 import xxhash
 
 from tubestore.core.layout import Buffer, Field, Layout
 from tubestore.record.names import POSTINGS_SUFFIX, TIMES_SUFFIX
+from tubestore.record.state_files import parse_json
 
 CHECKPOINT_VERSION = 1
 #: How the reason of damage ends that a power cut can have left, since nothing had synced the place.
@@ -38,10 +38,13 @@ class Checkpoint:
     @classmethod
     def parse(cls, data: bytes) -> Checkpoint:
         """Read what stands in the file; ValueError if it is nonsense or of another version."""
+        content = parse_json(data)
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
         try:
-            found = cls(**json.loads(data))
-        except (TypeError, RecursionError) as error:
-            raise ValueError(str(error)) from error
+            found = cls(**content)
+        except TypeError as error:
+            raise ValueError("not the fields of a checkpoint") from error
         kinds = {each.name: str(each.type).partition("[")[0] for each in fields(cls)}
         if any(type(getattr(found, name)).__name__ != kind for name, kind in kinds.items()):
             raise ValueError("fields of another kind")

@@ -246,6 +246,61 @@ def test_a_broken_configuration_comes_back_from_its_backup(
     assert text == '{"offsetTable":{"T@g":{0:1}}}'
 
 
+def test_a_repair_says_what_check_still_finds_and_leaves_with_1(
+    tmp_path: Path, command: Command
+) -> None:
+    with rocketcompat.open(tmp_path, "w", SMALL, background=False) as store:
+        store.put_message(rocketcompat.Message("T", b"x"))
+    folder = tmp_path / "config"
+    folder.mkdir(exist_ok=True)
+    (folder / "topics.json").write_text("{")
+    done = command("repair", tmp_path, "--apply")
+    assert done.code == 1
+    assert f"left: {folder}/topics.json: 0: " in done.err
+    assert command("check", tmp_path, "--accept").code == 0
+    assert command("repair", tmp_path, "--apply").code == 0
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "1", "[" * 100_000, "\udcff"])
+def test_a_shard_with_a_checkpoint_of_any_content_is_mended(
+    tmp_path: Path, command: Command, content: str
+) -> None:
+    with rocketcompat.open(tmp_path, "w", SMALL, background=False) as store:
+        store.put_message(rocketcompat.Message("T", b"x"))
+    path = tmp_path / "tube/T-0/.tubestore/checkpoint.json"
+    assert path.exists()
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    found = command("check", tmp_path, "-f", "jsonl")
+    assert [row["path"] for row in found.rows] == [str(path)]
+    assert "Error(" not in found.out
+    assert "argument" not in found.out
+    assert command("repair", tmp_path, "--apply").code == 0
+    assert command("check", tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", "null", "[" * 100_000, '{"format": 1, "features": []}', "\udcff"]
+)
+def test_marks_of_any_content_are_none(tmp_path: Path, content: str) -> None:
+    with rocketcompat.open(tmp_path, "w", SMALL, background=False) as store:
+        store.put_message(rocketcompat.Message("T", b"x"))
+    path = tmp_path / ".tubestore/progress.json"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    assert list(check_store(StoreDirectory(tmp_path))) == []
+    with rocketcompat.open(tmp_path, "w", SMALL, background=False) as store:
+        assert [m.body for m in store.get_message("T", 0, 0).messages] == [b"x"]
+        assert store.problems == []
+
+
+def test_marks_with_an_infinite_number_are_none(tmp_path: Path) -> None:
+    with rocketcompat.open(tmp_path, "w", SMALL, background=False) as store:
+        store.put_message(rocketcompat.Message("T", b"x"))
+    path = tmp_path / ".tubestore/progress.json"
+    path.write_text(path.read_text().replace('"log_minimum": 0', '"log_minimum": Infinity'))
+    assert "Infinity" in path.read_text()
+    assert list(check_store(StoreDirectory(tmp_path))) == []
+
+
 def damage(vfs: MemoryVfs, places: list[int]) -> None:
     """Flip a body, destroy a head, tear the end, zero a unit, break a chain; leave `abort`."""
     log = f"{ROOT}/commitlog"
