@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
@@ -371,6 +371,13 @@ def _check(name: str, value: Any, default: Any) -> None:
             raise InvalidMessage(f"{name}: {value!r} is no whole number")
         if not least <= value <= INT32_MAX:
             raise InvalidMessage(f"{name}: {value} is outside {least} … {INT32_MAX}")
+    elif isinstance(default, frozenset):
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise InvalidMessage(f"{name}: {value!r} is no set of texts")
+        if not all(isinstance(each, str) for each in value):
+            raise InvalidMessage(f"{name}: {value!r} is no set of texts")
+    elif isinstance(default, str) and not isinstance(value, str):
+        raise InvalidMessage(f"{name}: {value!r} is no text")
 
 
 def _converted(camel: str, value: Any, default: Any) -> Any:

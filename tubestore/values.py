@@ -119,6 +119,14 @@ def age_ms(value: Age | None, name: str = "max_age") -> int | None:
     return found
 
 
+def checked_age_ms(value: Age, name: str) -> int:
+    """As `age_ms`, of an age that must be given: TypeError for None."""
+    found = age_ms(value, name)
+    if found is None:
+        raise TypeError(f"{name} None: ms, a timedelta, or a text like '7d'")
+    return found
+
+
 def parse_time(text: str, now_ms: int) -> int:
     """Return ms since the epoch; UsageMistake if it is no time, or has no zone.
 

@@ -90,6 +90,10 @@ class StoreDirectory:
         self.root, self.vfs = checked_root(root), vfs or OsVfs()
         if not self.vfs.exists(self.root):
             raise NotAStore(self.root, "no such directory")
+        try:
+            self.vfs.entries(self.root)
+        except NotADirectoryError:
+            raise NotAStore(self.root, "not a directory") from None
         self.options = dict(options or {})
         paths = self._log_paths()
         refuse_dledger(self.vfs, self.root, ())

@@ -1,5 +1,5 @@
 """One record: its bytes, its message, its columns, its rows; touches no file.
 
-Reading order: properties, prepare, delays, codec, columns, verify, batches, copies, given, encode,
-compression, arrow, rows, message_table.
+Reading order: properties, fields, prepare, delays, codec, columns, verify, batches, copies, given,
+encode, compression, arrow, rows, message_table.
 """

@@ -30,7 +30,12 @@ from rocketcompat.formats import (
 from rocketcompat.messages import BatchItem, Message, MessageBatch
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.columns import RecordColumns
-from rocketcompat.record.prepare import INNER_COUNT_MAX, property_text
+from rocketcompat.record.prepare import (
+    INNER_COUNT_MAX,
+    body_bytes,
+    checked_pairs,
+    property_text,
+)
 from rocketcompat.record.properties import (
     PROPERTY_DELAY,
     PROPERTY_INNER_BASE,
@@ -48,14 +53,15 @@ def encode_items(items: Sequence[BatchItem], config: MessageStoreConfig) -> byte
     parts = []
     for item in items:
         text = property_text(item, trailing_separator=config.trailing_property_separator).encode()
-        size = BATCH_ITEM.size + len(item.body) + _PROPERTIES_LENGTH.size + len(text)
+        body = body_bytes(item.body)
+        size = BATCH_ITEM.size + len(body) + _PROPERTIES_LENGTH.size + len(text)
         try:
             length = _PROPERTIES_LENGTH.pack(len(text))
         except struct.error:
             raise MessageTooLarge(len(text), PROPERTIES_SIZE_MAX, "property string") from None
         head = BATCH_ITEM.pack(total_size=size, magic_code=0, body_crc=0, flag=item.flag,
-                               body_length=len(item.body))  # fmt: skip
-        parts += [head, bytes(item.body), length, text]
+                               body_length=len(body))  # fmt: skip
+        parts += [head, body, length, text]
     return b"".join(parts)
 
 
@@ -98,17 +104,19 @@ def columns_of_batch(batch: MessageBatch, config: MessageStoreConfig) -> dict[st
         for i in batch.items
     ]
     count = len(texts)
-    size = sum(len(item.body) for item in batch.items) + sum(len(t.encode()) for t in texts)
+    bodies = [body_bytes(item.body) for item in batch.items]
+    size = sum(map(len, bodies)) + sum(len(t.encode()) for t in texts)
     size += count * (BATCH_ITEM.size + PROPERTIES_LENGTH_SIZE)
     if size > config.max_message_size:
         raise MessageTooLarge(size, config.max_message_size, "batch body")
     columns: dict[str, Any] = {
-        "topic": pa.array([batch.topic] * count, pa.string()),
-        "body": pa.array([bytes(item.body) for item in batch.items], pa.large_binary()),
+        "topic": [batch.topic] * count,
+        "body": pa.array(bodies, pa.large_binary()),
         "properties": pa.array(texts, pa.large_string()),
         "flag": [item.flag for item in batch.items],
     }
-    columns["store_host"] = [batch.store_host or config.store_host] * count
+    host = config.store_host if batch.store_host is None else batch.store_host
+    columns["store_host"] = [host] * count
     for name in ("queue_id", "sys_flag", "born_host", "reconsume_times"):
         columns[name] = [getattr(batch, name)] * count
     if batch.born_timestamp is not None:
@@ -138,7 +146,9 @@ def _common_text(given: Mapping[str, str] | str | None, config: MessageStoreConf
     """Return the batch's own properties as text."""
     if given is None or isinstance(given, str):
         return given or ""
-    return encode_properties(given, trailing_separator=config.trailing_property_separator)
+    return encode_properties(
+        checked_pairs(given), trailing_separator=config.trailing_property_separator
+    )
 
 
 def _joined(own: str, common: str) -> str:

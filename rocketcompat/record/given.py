@@ -70,7 +70,7 @@ def given_in(messages: Any) -> Given:
         return messages
     try:
         table = pa.table(messages)
-    except (TypeError, ValueError, pa.ArrowInvalid) as error:
+    except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise InvalidMessage(f"not a table of messages: {error}") from None
     names = table.column_names
     unknown = set(names) - _KNOWN
@@ -78,9 +78,13 @@ def given_in(messages: Any) -> Given:
         what = f"unknown columns {sorted(unknown)}" if unknown else "no column 'topic'"
         raise InvalidMessage(f"{what}; known are {', '.join(sorted(_KNOWN))}")
     found = zip(names, map(_whole, table.columns), strict=True)
-    return Given(
-        table.num_rows, {n: array for n, array in found if not pa.types.is_null(array.type)}
-    )
+    columns = {n: array for n, array in found if not pa.types.is_null(array.type)}
+    properties = columns.get("properties")
+    if properties is not None and pa.types.is_nested(properties.type):
+        kind = properties.type
+        if not pa.types.is_map(kind) or _is_number(kind.item_type) or _is_number(kind.key_type):
+            raise InvalidMessage(f"properties: {kind} is neither text nor a map of texts")
+    return Given(table.num_rows, columns)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -95,6 +99,8 @@ def _texts(table: Given, name: str) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     try:
+        if _is_number(column.type):
+            raise pa.ArrowInvalid  # Arrow would write the digits
         return column.cast(pa.large_string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InvalidMessage(f"{name}: {column.type} is no text") from None
@@ -332,6 +338,8 @@ def numbers_of(table: Given, name: str, least: int, most: int) -> Any:
     if column is None:
         return np.full(table.rows, getattr(_DEFAULTS, name), np.int64)
     try:
+        if not _is_number(column.type) or pa.types.is_boolean(column.type):
+            raise pa.ArrowInvalid  # Arrow would read digits
         values = column.cast(pa.int64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InvalidMessage(f"{name}: {column.type} is no whole number of 64 bits") from None
@@ -343,6 +351,11 @@ def numbers_of(table: Given, name: str, least: int, most: int) -> Any:
         row = int(wrong[0])
         raise InvalidMessage(f"{name}: {numbers[row]} in row {row} is outside {least} … {most}")
     return numbers
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def range_of(name: str) -> tuple[int, int]:

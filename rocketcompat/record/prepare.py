@@ -95,11 +95,12 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
     prepared = Prepared()
     body = message.body
     if body.__class__ is not bytes:
-        body = _body_bytes(body)
+        body = body_bytes(body)
     prepared.message, prepared.body = message, body
     prepared.body_crc = crc32(body) & BODY_CRC_MASK if body else 0
     prepared.magic_code, prepared.topic = encode_topic(message.topic, config.topic_size_max)
-    born, store = _host(message.born_host), _host(message.store_host or config.store_host)
+    given = message.store_host
+    born, store = _host(message.born_host), _host(config.store_host if given is None else given)
     prepared.born_host, prepared.store_host = born, store
     sys_flag = message.sys_flag & ~_HOST_FLAGS
     if len(born) == HOST_V6_SIZE:
@@ -261,7 +262,9 @@ class Described(Protocol):
 
 def property_text(message: Described, *, trailing_separator: bool) -> str:
     """Return the property string of a message: its own verbatim, or made of keys, tags, pairs."""
-    given = message.properties
+    given, tags = message.properties, message.tags
+    if tags is not None and not isinstance(tags, str):
+        raise InvalidMessage(f"tags: {tags!r} is no text")
     if given.__class__ is str:
         if message.tags is not None or message.keys is not None:
             raise InvalidMessage("tags and keys belong in the property string when one is given")
@@ -274,19 +277,28 @@ def property_text(message: Described, *, trailing_separator: bool) -> str:
     keys = message.keys
     if keys is not None:
         pairs[PROPERTY_KEYS] = keys if isinstance(keys, str) else _joined_keys(keys)
-    if message.tags is not None:
-        pairs[PROPERTY_TAGS] = message.tags
-    if given:
-        if not isinstance(given, Mapping):
-            raise InvalidMessage(f"properties: {type(given).__name__} is no mapping and no text")
-        pairs.update((name, value) for name, value in given.items() if name not in pairs)
-        if any(NAME_VALUE_SEPARATOR in name for name in given):
-            raise InvalidMessage("a property's name contains U+0001, which ends it")
+    if tags is not None:
+        pairs[PROPERTY_TAGS] = tags
+    if given is not None:
+        mapped = checked_pairs(given)
+        pairs.update((name, value) for name, value in mapped.items() if name not in pairs)
     text = encode_properties(pairs, trailing_separator=trailing_separator)
     expected = len(pairs) - (0 if trailing_separator and pairs else 1)
     if pairs and text.count(PROPERTY_SEPARATOR) != expected:
         raise InvalidMessage("a tag, key or property contains U+0002, which separates them")
     return text
+
+
+def checked_pairs(given: Any) -> Mapping[str, str]:
+    """Return properties that are a mapping of texts, no name of which ends early."""
+    if not isinstance(given, Mapping):
+        raise InvalidMessage(f"properties: {type(given).__name__} is no mapping and no text")
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidMessage(f"properties: {name!r}: {value!r} is no pair of texts")
+        if NAME_VALUE_SEPARATOR in name:
+            raise InvalidMessage("properties: a name contains U+0001, which ends it")
+    return given
 
 
 def _plain_text(message: Described, trailing_separator: bool) -> str | None:
@@ -324,9 +336,8 @@ def _host(text: str) -> bytes:
         raise InvalidMessage(f"host: {error}") from None
 
 
-def _body_bytes(body: Any) -> bytes:
-    if body is None:
-        return b""
+def body_bytes(body: Any) -> bytes:
+    """Return a body as bytes; InvalidMessage for what is none."""
     try:
         return bytes(memoryview(body))
     except TypeError:

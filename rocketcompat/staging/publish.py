@@ -39,7 +39,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from os.path import dirname
 from typing import Any
@@ -189,9 +188,8 @@ class BulkLoads:
             offsets = layout.next_offsets.items()
             self._log.adopt(record.start, record.end, record.rows, offsets, timestamp, tails)
 
-    def clean(self, grace: timedelta) -> list[str]:
-        """Remove what jobs staged that have written nothing for `grace`; returns their names."""
-        grace_ms = grace // timedelta(milliseconds=1)
+    def clean(self, grace_ms: int) -> list[str]:
+        """Remove what jobs staged that wrote nothing for `grace_ms`; returns their names."""
         return clean_staging(self._records, self._vfs, self._clock.now_ms(), grace_ms)
 
 

@@ -30,6 +30,7 @@ from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY
 from rocketcompat.messages import Message, MessageBatch, MessageRecord, PutBatchResult, PutResult
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.delays import RETRY_TIMES_MAX, sent_back
+from rocketcompat.record.prepare import encode_topic
 from rocketcompat.store.cleaning import disk_used_percent, least_used
 from rocketcompat.store.opening import Writer
 from rocketcompat.store.opening_to_read import Reader
@@ -42,12 +43,14 @@ from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import (
     InvalidMessage,
+    NotAStore,
     ReadOnlyStore,
     StoreClosed,
     TubeStoreError,
     documented,
 )
-from tubestore.staging.job_files import check_query
+from tubestore.staging.job_files import check_publish_arguments, check_query
+from tubestore.values import Age, checked_age_ms, checked_seconds, checked_whole
 
 if TYPE_CHECKING:
     from rocketcompat.staging.pieces import StagedPiece
@@ -78,10 +81,15 @@ class DefaultMessageStore(StoreReads):
             raise InvalidMessage(f"mode: {mode!r} is neither 'r' nor 'w'")
         self.root, self.mode = checked_root(root), mode
         self._pid = os.getpid()
+        vfs = vfs or OsVfs(descriptors_max=_DESCRIPTORS_MAX)
+        try:
+            vfs.entries(self.root)
+        except NotADirectoryError:
+            raise NotAStore(self.root, "not a directory") from None
         parts = self._parts = Parts(
             self.root,
             config or MessageStoreConfig(),
-            vfs or OsVfs(descriptors_max=_DESCRIPTORS_MAX),
+            vfs,
             clock or SystemClock(),
             writable=mode == "w",
         )
@@ -163,6 +171,13 @@ class DefaultMessageStore(StoreReads):
     ) -> PutResult:  # fmt: skip
         """Put a message that a group could not consume again, as `record/delays.py` describes."""
         self._check_put()
+        if not isinstance(record, MessageRecord):
+            raise InvalidMessage(f"record: a MessageRecord is needed, not {type(record).__name__}")
+        checked_whole("delay_level", delay_level, least=None)
+        checked_whole("times_max", times_max)
+        if not isinstance(group, str):
+            raise InvalidMessage(f"group: {group!r} is no text")
+        encode_topic(group, self.config.topic_size_max)
         message = sent_back(
             record, group, self.config, delay_level=delay_level, times_max=times_max
         )
@@ -187,6 +202,7 @@ class DefaultMessageStore(StoreReads):
         has changed; StoreFailed when it is not known how far it came: open the store again.
         """
         self._check_put()
+        check_publish_arguments(staged, threads)
         dispatch = self.dispatcher.dispatch_pending
         check_query(job_id, query)
         result = self._writer.loads.publish(job_id, staged, threads, dispatch, query)
@@ -194,10 +210,13 @@ class DefaultMessageStore(StoreReads):
         return result
 
     @documented
-    def clean_staging(self, grace: timedelta = timedelta(days=1)) -> list[str]:
-        """Remove what jobs staged that have written nothing for `grace`; returns their names."""
+    def clean_staging(self, grace: Age = timedelta(days=1)) -> list[str]:
+        """Remove what jobs staged that have written nothing for `grace`; returns their names.
+
+        `grace`: ms, a timedelta, or a text such as "36h".
+        """
         self._check_put()
-        return self._writer.loads.clean(grace)
+        return self._writer.loads.clean(checked_age_ms(grace, "grace"))
 
     @documented
     def deliver_due(self) -> int:
@@ -227,6 +246,9 @@ class DefaultMessageStore(StoreReads):
         again.
         """
         self._check_open()
+        checked_whole("physical_offset", physical_offset, least=None)
+        if timeout is not None:
+            checked_seconds("timeout", timeout)
         if self.mode == "r":
             return self.commit_log.max_offset > physical_offset
         limit = self._dispatch_timeout if timeout is None else timeout

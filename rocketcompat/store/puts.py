@@ -7,6 +7,7 @@ for if its level asks for that. A delayed message is put aside first (`schedule.
 from __future__ import annotations
 
 import re
+import struct
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from rocketcompat.messages import (
 from rocketcompat.record.batches import columns_of_batch, inner_batch
 from rocketcompat.record.delays import delayed
 from rocketcompat.record.encode import EncodedColumns, encode_columns
+from rocketcompat.record.fields import check_fields, fault_of
 from rocketcompat.record.given import (
     Given,
     message_of,
@@ -49,6 +51,8 @@ _DURABILITIES = (None, "page_cache", "fsync")
 #: "Do not wait for my sync", in a property string.
 _NO_WAIT = "(^|\x02)WAIT\x01false(\x02|$)"
 _DOES_NOT_WAIT = re.compile(_NO_WAIT.encode())
+#: What a field of the wrong type makes the encoding raise.
+_UNFIT = (TypeError, AttributeError, OverflowError, UnicodeError, struct.error, pa.ArrowException)
 _NONE = np.empty(0, np.int64)
 
 
@@ -59,6 +63,12 @@ def check_durability(durability: Any) -> None:
             f"durability: {durability!r} is none of 'page_cache', 'fsync' and None"
             " (as the store is configured)"
         )
+
+
+def _check_batch(batch: Any) -> None:
+    if not isinstance(batch, MessageBatch):
+        raise InvalidMessage(f"a rocketcompat.MessageBatch is needed, not {type(batch).__name__}")
+    check_fields(batch)
 
 
 class PutPath:
@@ -75,13 +85,19 @@ class PutPath:
         if not isinstance(message, Message):
             raise InvalidMessage(f"a rocketcompat.Message is needed, not {type(message).__name__}")
         given = message.properties
-        if message.delay_level or (given is not None and PROPERTY_DELAY in given):
-            message = delayed(message, self._config)
+        try:
+            if message.delay_level or (given is not None and PROPERTY_DELAY in given):
+                message = delayed(message, self._config)
+        except _UNFIT as error:
+            raise fault_of(message, error) from error
         return self.append(message, durability)
 
     def append(self, message: Message, durability: Durability | None = None) -> PutResult:
         """Append a message as it is."""
-        prepared = prepare(message, self._config)
+        try:
+            prepared = prepare(message, self._config)
+        except _UNFIT as error:
+            raise fault_of(message, error) from error
         physical_offset, queue_offset, timestamp = self._log.put_one(prepared)
         end = physical_offset + prepared.size
         self._dispatcher.wake_or_help(end)
@@ -188,7 +204,11 @@ class PutPath:
 
     def put_batch(self, batch: MessageBatch, durability: Durability | None) -> PutBatchResult:
         """Append a batch: all of it in one file, or nothing."""
-        encoded = encode_columns(columns_of_batch(batch, self._config), self._config)
+        _check_batch(batch)
+        try:
+            encoded = encode_columns(columns_of_batch(batch, self._config), self._config)
+        except _UNFIT as error:
+            raise fault_of(batch, error) from error
         size, room = int(encoded.bounds[-1]), self._config.mapped_file_size_commit_log - BLANK.size
         if size > room:
             raise MessageTooLarge(size, room, "batch")
@@ -204,7 +224,12 @@ class PutPath:
 
     def put_inner_batch(self, batch: MessageBatch, durability: Durability | None) -> PutResult:
         """Append a batch as one record of a topic of batches."""
-        return self.append(inner_batch(batch, self._config), durability)
+        _check_batch(batch)
+        try:
+            message = inner_batch(batch, self._config)
+        except _UNFIT as error:
+            raise fault_of(batch, error) from error
+        return self.append(message, durability)
 
     def _waits(self, durability: Durability | None) -> bool:
         return durability == "fsync" or (self._sync_always and durability is None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from rocketcompat.reading.times import BOUNDARY_OF_COMPAT, Boundary, offset_by_t
 from rocketcompat.store.stats import StoreStats
 from tubestore.clock import Time, checked_time_ms
 from tubestore.errors import InvalidMessage, documented, documented_rows
-from tubestore.values import whole_number
+from tubestore.values import checked_texts, whole_number
 
 if TYPE_CHECKING:
     from rocketcompat.commitlog.commit_log import CommitLog
@@ -45,11 +45,21 @@ _QUEUES_SCHEMA = pa.schema(
 )
 
 
-def _check_whole(**numbers: int) -> None:
-    """Refuse what is no whole number: `True` would be queue 1."""
-    for name, number in numbers.items():
-        if whole_number(number) is None:
-            raise InvalidMessage(f"{name}: {number!r} is no whole number")
+def _check_whole(least: int | None = None, **numbers: int | None) -> None:
+    """Refuse what is no whole number (`True` would be queue 1), or is below `least`."""
+    for name, given in numbers.items():
+        number = whole_number(given)
+        if number is None:
+            raise InvalidMessage(f"{name}: {given!r} is no whole number")
+        if least is not None and number < least:
+            raise InvalidMessage(f"{name}: {number} is below {least}")
+
+
+def _check_text(**texts: str | None) -> None:
+    """Refuse what is no text."""
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise InvalidMessage(f"{name}: {text!r} is no text")
 
 
 class StoreReads(ABC):
@@ -78,7 +88,10 @@ class StoreReads(ABC):
         records: `where=lambda m: m.properties.get("region") == "eu"`.
         """
         self._check_open()
+        _check_text(topic=topic, tags="" if tags is None else tags)
         _check_whole(queue_id=queue_id, offset=offset, max_count=max_count)
+        if where is not None and not callable(where):
+            raise InvalidMessage(f"where: {where!r} is no function of a record")
         from rocketcompat.reading.pull import get_message
 
         result = get_message(self, topic, queue_id, offset, max_count, tags, where=where)
@@ -98,6 +111,9 @@ class StoreReads(ABC):
         from rocketcompat.reading.keys import query_message
 
         count = self.config.default_query_max_num if max_count is None else max_count
+        _check_text(topic=topic, key=key)
+        _check_whole(begin=begin, end=0 if end is None else end)
+        _check_whole(least=0, max_count=count)
         return query_message(self, topic, key, count, begin, end)
 
     @documented
@@ -116,6 +132,9 @@ class StoreReads(ABC):
         if self.index is None:
             raise InvalidMessage("this store has no index: look for keys by a scan")
         count = self.config.default_query_max_num if max_count is None else max_count
+        _check_text(topic=topic)
+        _check_whole(least=0, max_count=count)
+        keys = checked_texts("keys", keys)
         count = min(count, self.config.max_msgs_num_batch)
         return query_keys(self.commit_log, self.index, topic, keys, count)
 
@@ -132,6 +151,8 @@ class StoreReads(ABC):
         from rocketcompat.reading.columns import QueuePage, read_queue
         from rocketcompat.record.arrow import empty_batch
 
+        _check_whole(offset=offset)
+        _check_whole(least=0, limit=limit)
         queue = self._queue(topic, queue_id)
         if queue is None:
             return QueuePage(empty_batch(), 0)
@@ -148,6 +169,14 @@ class StoreReads(ABC):
         from rocketcompat.reading.columns import QueuesPage, read_queues
         from rocketcompat.record.arrow import empty_batch
 
+        _check_whole(least=0, limit=limit)
+        if not isinstance(offsets, Mapping):
+            raise InvalidMessage(f"offsets: {offsets!r} is no mapping of queues to offsets")
+        for key, offset in offsets.items():
+            if not isinstance(key, tuple) or len(key) != 2:
+                raise InvalidMessage(f"offsets: {key!r} is no pair of topic and queue id")
+            _check_text(topic=key[0])
+            _check_whole(queue_id=key[1], offset=offset)
         found = {key: self.queues.find(*key) if self.queues else None for key in offsets}
         known = {key: queue for key, queue in found.items() if queue is not None}
         following: dict[tuple[str, int], int] = dict.fromkeys(offsets, 0)
@@ -169,6 +198,7 @@ class StoreReads(ABC):
         self._check_open()
         from rocketcompat.reading.columns import scan_log
 
+        _check_whole(least=0, start=0 if start is None else start, end=0 if end is None else end)
         rows = scan_log(self.commit_log, start, end, verify=verify)
         return documented_rows(rows, self.root)
 
@@ -179,20 +209,22 @@ class StoreReads(ABC):
         OffsetOutOfRange outside the log, CorruptRecord where no sound record starts.
         """
         self._check_open()
+        _check_whole(physical_offset=physical_offset)
         return self.commit_log.record_at(physical_offset)
 
     @documented
     def look_message_by_id(self, msg_id: str) -> MessageRecord:
         """Return the record of an offset message id; `look_message`'s errors.
 
-        ValueError for what is no such id. The host in it is not compared: a store may have moved.
+        InvalidMessage for what is no such id. The host in it is not compared: stores may move.
         """
         try:
             if len(msg_id) not in _ID_DIGITS:
                 raise binascii.Error
             raw = binascii.unhexlify(msg_id[-_OFFSET_DIGITS:])
         except (binascii.Error, TypeError, ValueError):
-            raise ValueError(f"{msg_id!r} is no message id of 32 or 56 hex digits") from None
+            text = f"msg_id: {msg_id!r} is no message id of 32 or 56 hex digits"
+            raise InvalidMessage(text) from None
         return self.look_message(int.from_bytes(raw, "big"))
 
     @documented
@@ -202,10 +234,12 @@ class StoreReads(ABC):
         Empty outside the log. This is what a slave is sent.
         """
         self._check_open()
+        _check_whole(physical_offset=physical_offset)
         size = self.config.mapped_file_size_commit_log
         return self.commit_log.read_at(physical_offset, size - physical_offset % size)
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
+        _check_text(topic=topic)
         _check_whole(queue_id=queue_id)
         return self.queues.find(topic, queue_id) if self.queues is not None else None
 
@@ -242,6 +276,7 @@ class StoreReads(ABC):
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of a queue's message; None if there is none (spec §12)."""
         self._check_open()
+        _check_whole(offset=offset)
         queue = self._queue(topic, queue_id)
         unit = queue.unit(offset) if queue else None
         return None if unit is None else store_timestamp_at(self.commit_log, unit.physical_offset)
@@ -256,6 +291,9 @@ class StoreReads(ABC):
         `config.compat` does (4.9.8 nearest, 5.3.3 lower). 0 for an unknown queue.
         """
         self._check_open()
+        milliseconds = checked_time_ms(time)
+        if boundary is not None and boundary not in get_args(Boundary):
+            raise InvalidMessage(f"boundary: {boundary!r} is none of lower, upper and nearest")
         queue = self._queue(topic, queue_id)
         if queue is None:
             return 0
@@ -264,7 +302,6 @@ class StoreReads(ABC):
             unit = queue.unit(offset)
             return None if unit is None else store_timestamp_at(self.commit_log, unit[0])
 
-        milliseconds = checked_time_ms(time)
         chosen = boundary or BOUNDARY_OF_COMPAT[self.config.compat]
         return offset_by_time(queue.min_offset, queue.max_offset, milliseconds, chosen, stored)
 

@@ -30,10 +30,23 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "mapping": (None, 7, True, "text", b"x", [7], _THING),
     "rows": (None, 7, True, "text", b"x", [7], {"x": 5}, _THING),
     "bytes": (None, 7, 1.5, True, "text", [7], {}, b"", _THING),
+    "body": (None, 7, 1.5, True, "text", [7], {}, _THING),
+    "level": ("7", 1.5, b"7", [7], {5: 5}, _THING),
     "key": (None, 7, 1.5, True, [], {}, _THING, "\ud800"),
+    "keys": (7, 1.5, True, b"x", [7], [None], ["a b"], _THING),
+    "pairs": (7, 1.5, True, [], {"a": 5}, {"a": None}, {5: "a"}, {"a\1b": "c"}, _THING, "a\1\0"),
+    "int32": (None, "7", 1.5, float("nan"), [], _THING, 1 << 31, -(1 << 31) - 1),
+    "int64": (None, "7", 1.5, float("nan"), [], _THING, 1 << 63, -(1 << 63) - 1),
+    "host": (None, 7, True, b"x", [], _THING, "", "nowhere", "1.2.3.4", "1.2.3.4:99999999999"),
     "offset": (None, "7", 1.5, True, float("nan"), b"7", [], {}, _THING, -1),
     "function": (7, True, "text", [], {}),
 }  # fmt: skip
+
+
+def refused(kind: str) -> list[Any]:
+    """Return the values that an argument of this kind does not take; "?" behind it allows None."""
+    values = REFUSED[kind.removesuffix("?")]
+    return [v for v in values if v is not None or not kind.endswith("?")]
 
 
 def _result(call: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -56,9 +69,7 @@ def mistakes(
     _result(call, bound)
     for name, kind in kinds.items():
         assert name in signature.parameters, name
-        for value in REFUSED[kind.removesuffix("?")]:
-            if value is None and kind.endswith("?"):
-                continue
+        for value in refused(kind):
             shown = f"{getattr(call, '__name__', call)}({name}={value!r})"
             try:
                 _result(call, {**bound, name: value})

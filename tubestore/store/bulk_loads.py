@@ -18,7 +18,7 @@ from tubestore.staging.job_files import StagedFile, check_publish_arguments, che
 from tubestore.store import publish as publishing
 from tubestore.store.open_topics import OpenTopics
 from tubestore.store.publish import PublishResult
-from tubestore.values import Age, age_ms
+from tubestore.values import Age, checked_age_ms
 
 Array = np.ndarray[Any, Any]
 
@@ -83,9 +83,7 @@ class BulkLoads(OpenTopics):
         `grace`: ms, a timedelta, or a text such as "36h". The background does so by itself after a
         day (`staging_grace_ms`).
         """
-        grace_ms = age_ms(grace, "grace")
-        if grace_ms is None:
-            raise TypeError("grace None: ms, a timedelta, or a text like '7d'")
+        grace_ms = checked_age_ms(grace, "grace")
         with self._topics.lock:
             self._check_open(writing=True)
             records = CommitRecords(self.vfs, self.root)
