@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import tubestore
+from tests.support.refused_calls import refusals
 from tubestore.clock import ManualClock
 from tubestore.errors import TubeStoreError
 from tubestore.staging.writer import StagedWriter
 from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
-from tubestore.testing.faults import FALLIBLE
 
 Store = MessageStoreManager
 
@@ -101,49 +100,16 @@ def use(faulty: FaultyVfs, clock: ManualClock, mode: Any, call: Callable[[Store]
             store.close(give_up=True)
 
 
-def faults(calls: Counter[str]) -> Iterator[tuple[str, int, bool]]:
-    """Go through the calls that are made: the first ones, the last, and one between."""
-    for call in FALLIBLE:
-        count = calls[call]
-        for nth in sorted({1, 2, 3, count // 2, count} & set(range(1, count + 1))):
-            yield call, nth, nth % 2 == 0
-
-
 @pytest.mark.gate
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_the_system_refuses_raises_an_error_of_ours(name: str) -> None:
-    call = CALLS[name]
-    vfs, clock = filled()
-    counting = FaultyVfs(vfs)
-    use(counting, clock, "w", call)
-    struck = 0
-    for what, nth, forever in faults(counting.calls):
-        vfs, clock = filled()
-        faulty = FaultyVfs(vfs)
-        number = errno.ENOSPC if nth == 3 else errno.EIO
-        fault = faulty.fail(what, nth=nth, error=number, forever=forever)
-        try:
-            use(faulty, clock, "w", call)
-        except TubeStoreError as error:
-            struck += "/s" in str(error)
-        except OSError as error:
-            pytest.fail(f"{what} {nth}: {error!r}")
-        assert fault.struck, (what, nth)
-    assert struck
+    assert refusals(filled, lambda vfs, clock: use(vfs, clock, "w", CALLS[name]))
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("name", ["read", "scan", "messages", "refresh", "count", "lease"])
 def test_a_reader_raises_errors_of_ours_too(name: str) -> None:
-    vfs, clock = filled()
-    counting = FaultyVfs(vfs)
-    use(counting, clock, "r", CALLS[name])
-    for what, nth, forever in faults(counting.calls):
-        vfs, clock = filled()
-        faulty = FaultyVfs(vfs)
-        faulty.fail(what, nth=nth, forever=forever)
-        with contextlib.suppress(TubeStoreError):
-            use(faulty, clock, "r", CALLS[name])
+    assert refusals(filled, lambda vfs, clock: use(vfs, clock, "r", CALLS[name]))
 
 
 def test_the_error_names_the_file_and_keeps_its_cause() -> None:

@@ -14,7 +14,7 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.messages import MessageBatch
 from rocketcompat.record.batches import BatchItem
 from rocketcompat.store.default_message_store import DefaultMessageStore
-from tests.tubestore.test_documented_errors import faults
+from tests.support.refused_calls import refusals
 from tubestore.clock import ManualClock
 from tubestore.errors import StorageError, TubeStoreError
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -78,31 +78,9 @@ def use(faulty: FaultyVfs, clock: ManualClock, mode: Any, call: Callable[[Store]
             store.close()
 
 
-def refusals(mode: Any, name: str) -> int:
-    """Let each kind of call to the disk fail; returns how often an error named a file."""
-    vfs, clock = filled()
-    counting = FaultyVfs(vfs)
-    use(counting, clock, mode, CALLS[name])
-    named = 0
-    for what, nth, forever in faults(counting.calls):
-        vfs, clock = filled()
-        faulty = FaultyVfs(vfs)
-        number = errno.ENOSPC if nth == 3 else errno.EIO
-        fault = faulty.fail(what, nth=nth, error=number, forever=forever)
-        try:
-            use(faulty, clock, mode, CALLS[name])
-        except TubeStoreError as error:
-            named += "/s" in str(error)
-        except OSError as error:
-            pytest.fail(f"{what} {nth}: {error!r}")
-        assert fault.struck, (what, nth)
-    return named
-
-
-@pytest.mark.gate
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_the_system_refuses_raises_an_error_of_ours(name: str) -> None:
-    assert refusals("w", name)
+    assert refusals(filled, lambda vfs, clock: use(vfs, clock, "w", CALLS[name]))
 
 
 @pytest.mark.gate
@@ -110,7 +88,7 @@ def test_a_call_that_the_system_refuses_raises_an_error_of_ours(name: str) -> No
     "name", ["get_message", "query_messages", "read_queue", "scan", "times", "refresh"]
 )
 def test_a_reader_raises_errors_of_ours_too(name: str) -> None:
-    assert refusals("r", name)
+    assert refusals(filled, lambda vfs, clock: use(vfs, clock, "r", CALLS[name]))
 
 
 def test_the_error_names_the_file_and_keeps_its_cause() -> None:
