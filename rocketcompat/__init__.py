@@ -62,7 +62,9 @@ def open(
     """Open a store: mode "r" changes nothing, "w" creates what is missing and recovers.
 
     `layouts` says which structures are kept ("consume_queue", "index", "tube"), over the
-    configuration's. Raises NotAStore, StoreLocked, CorruptRecord.
+    configuration's. Without `background` no threads run: `wait_dispatched`, `flush` and `close` do
+    what is pending. Raises NotAStore, StoreLocked, CorruptRecord, InvalidMessage (an argument or
+    option); StorageError or DiskFull where the operating system refuses a call.
     """
     # Here and not above: the command line shows its help without numpy and pyarrow.
     from rocketcompat.store.default_message_store import open_store

@@ -118,6 +118,7 @@ class MessageStoreConfig:
     warm_maped_file_enable: bool = False
     flush_least_pages_when_warm_maped_file: int = 4096
     #: Puts go to memory first, and to the page cache in few large writes (`transient_pool.py`).
+    #: They are acknowledged from memory, as RocketMQ does: a kill loses what was not committed.
     transient_store_pool_enable: bool = False
     transient_store_pool_size: int = 5
     commit_interval_commit_log: int = 200

@@ -87,6 +87,9 @@ def open(
     `settings` are the fields of `tubestore.StoreOptions`, for example `durability="fsync"` or
     `on_damage="raise"`. One writer at a time (StoreLocked); readers come and go at any time and
     never change a byte. `background=False` runs no threads: flushes happen in the caller.
+
+    Raises StoreLocked, NotAStore; StorageError or DiskFull where the operating system refuses a
+    call; ValueError or TypeError, which name it, for an argument.
     """
     from tubestore.options import StoreOptions
     from tubestore.store.manager import MessageStoreManager

@@ -114,7 +114,9 @@ class DefaultMessageStore(StoreReads):
     def put_message(self, message: Message, *, durability: Durability | None = None) -> PutResult:
         """Append a message and return where it stands.
 
-        `durability`: "page_cache", "fsync", or None for what `flush_disk_type` says. Raises
+        `durability`: "page_cache", "fsync", or None for what `flush_disk_type` says; with
+        `transient_store_pool_enable` None acknowledges from memory, as RocketMQ does, and a kill
+        loses what was put in the last `commit_interval_commit_log` ms or so. Raises
         MessageTooLarge, InvalidName, InvalidMessage before anything is written; DiskFull without
         room (may be tried again); StoreFailed after a failed write or sync. The error's `taken`
         says whether the message is in the log: "no", "yes" (at the physical offset `offset`, but
@@ -130,7 +132,9 @@ class DefaultMessageStore(StoreReads):
     def put_columns(self, messages: Any, *, durability: Durability | None = None) -> pa.Table:
         """Append many messages, given as Arrow or a dict of columns (see `encode.py`).
 
-        Returns a row a message: physical_offset, queue_offset, size, store_timestamp, status. The
+        Returns a row a message: physical_offset, queue_offset, size (bytes), store_timestamp (ms),
+        status (a `PutStatus` name: PUT_OK, or FLUSH_DISK_TIMEOUT where the message is stored and
+        its sync took longer than `sync_flush_timeout`). `durability` as in `put_message`. The
         batch is so many single puts: a crash in the middle keeps the first ones. Raises as
         `put_message` does; BatchError if the first rows are in the log and the next could not be
         written: its `acks` are their rows, None of each of the others.
@@ -145,7 +149,8 @@ class DefaultMessageStore(StoreReads):
     ) -> PutBatchResult:
         """Append the messages of a batch, each a record, in one file and without others between.
 
-        All of them are written or none. Raises as `put_message` does.
+        All of them are written or none. Raises as `put_message` does, and InvalidMessage for
+        messages with units in several queues (multi-dispatch): their sizes depend on offsets.
         """
         self._check_put()
         check_durability(durability)

@@ -68,7 +68,8 @@ class TopicReader(TopicShards):
         beyond the end.
 
         `zero_copy`: bodies are a `binary_view` column that shows sealed files where they are mapped
-        and copies the others; it stays valid after close and when retention removes the file.
+        and copies the others; it stays valid after close and when retention removes the file. The
+        mapping, and a removed file's room on the disk, go when the last such page is collected.
         """
         checked_whole("limit", limit)
         if max_bytes is not None:
