@@ -1,4 +1,4 @@
-"""Where something stands in a shard: offsets by time, by count, and what each partition has.
+"""Positions in a shard: offsets by time and by count, and totals of each partition.
 
 Posting lists and times answer; data is not touched. An offset is a byte position in the index,
 common to all partitions of the shard, so "the next but ten" is a matter of counting.
@@ -62,7 +62,7 @@ def last_until(sources: Iterable[Source], partition_id: int, start: int, time: i
 
 
 def _chunks(ordinals: Array) -> Iterator[Array]:
-    """Split what is searched from its beginning: a little first, then more and more."""
+    """Yield growing chunks: a search from the beginning mostly ends in the first."""
     start, size = 0, _CHUNK
     while start < len(ordinals):
         yield ordinals[start : start + size]

@@ -1,4 +1,4 @@
-"""TubeMQ's own read call, for those who come from there: return codes, texts and deltas.
+"""TubeMQ's own read call: its return codes, texts and deltas.
 
 Source: TubeMQ `MessageStore.getMessages`, `MsgFileStore.getMessages`. A consumer's position goes on
 by `delta`, the index bytes that were examined, whatever partition their entries belong to; a

@@ -1,8 +1,8 @@
-"""Read one shard: files and memory joined, without the caller knowing.
+"""One shard at one moment: files and memory, read as one.
 
-A `ShardView` is what a reader sees at one moment: an immutable snapshot, taken under the
-shard's append lock in a microsecond and read without any lock. Whoever reads again while
-nothing was written gets the same view, with everything that it has looked up.
+A `ShardView` is an immutable snapshot: it is taken under the shard's append lock in a microsecond
+and read without any lock. While nothing is written, the shard returns the same view again, with
+everything that it has looked up.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tubestore.segments.segment import FileSegment
 
 Array = np.ndarray[Any, Any]
 SCAN_ROWS = 16_384
-#: What is copied stays in a processor's cache until its headers and checksums were looked at: with
+#: Copied records stay in a processor's cache until their headers and checksums were checked; with
 #: 12 MiB a row takes a fifth longer, with 1 MiB the fixed costs show.
 SCAN_BYTES = 4 << 20
-#: Scattered records are fetched so many bytes at a time: what was looked at is then in reach when
-#: it is copied, and the allocator has such pieces at hand; 10 MiB at once take twice as long a row.
+#: Bytes of scattered records that are fetched together: checked records are then still in the cache
+#: when they are copied, and the allocator reuses such pieces; 10 MiB take twice as long a row.
 _FETCHED_BYTES = 2 << 20
-#: So few are not worth a look at how much they are.
+#: So few rows are fetched without adding up their bytes.
 _FEW_ROWS = 1000
 #: Where the text of attributes begins in a record.
 _ITEM_AT = HEADER_SIZE + LENGTH_SIZE
@@ -69,7 +69,7 @@ class ShardView:
         self._opened: dict[int, Data] = {}
 
     def sources(self, start: int) -> Iterator[Source]:
-        """Go through the stretches that hold offsets from `start` on, in order."""
+        """Yield the stretches that hold offsets from `start` on, in order."""
         if start < self.ends.index_end:
             for segment in self.ends.index_segments.between(start, self.ends.index_end):
                 yield self._sources.get(segment.start) or self._source(segment)
@@ -78,7 +78,7 @@ class ShardView:
                 yield source
 
     def backwards(self) -> Iterator[Source]:
-        """Go through all stretches from the last to the first."""
+        """Yield all stretches from the last to the first."""
         yield from reversed(self._memory)
         start, end = self.ends.index_start, self.ends.index_end
         if start < end:
@@ -137,16 +137,16 @@ class ShardView:
         )
 
     def _asking(self, wanted: Filter) -> Filter:
-        """Have a filter look at the records for its items."""
+        """Return a filter that compares its items with the records, too."""
         if wanted.items is None:
             return wanted
         return replace(wanted, stored=partial(self._have_items, wanted))
 
     def _have_items(self, wanted: Filter, rows: Rows) -> Array:
-        """Return which of some rows do not have other items than the wanted ones, in the records.
+        """Return which rows have a wanted item, or none, in their records.
 
-        Where TubeMQ's text begins with a wanted item, which is so where no hashes are equal, its
-        bytes are compared and nothing is decoded.
+        Usually TubeMQ's text begins with the wanted item: then bytes are compared, and nothing is
+        decoded. Only items with equal hashes need the rest.
         """
         assert wanted.items is not None
         keep = np.zeros(len(rows.offsets), bool)
@@ -170,7 +170,7 @@ class ShardView:
         return keep
 
     def _data_of_all(self, rows: Rows) -> Data | None:
-        """Return the data that has the records of all rows, if they are in one place."""
+        """Return the data with the records of all rows; None if they are in several files."""
         if rows.placed is not None:
             return Data(rows.placed.batch.data.data, rows.placed.data_start)
         segment = self._segment_of(rows.entries["data_offset"].astype(np.int64))
@@ -187,7 +187,7 @@ class ShardView:
         return totals
 
     def portions(self, wanted: Filter = EVERYTHING, *, start: int = 0) -> Iterator[Rows]:
-        """Go through the entries of all messages in the order of their offsets, some at a time."""
+        """Yield the entries of all messages by offset, a portion at a time."""
         start, wanted = max(start, self.index_start), self._asking(wanted)
         for source in self.sources(start):
             yield from portions(source, wanted, source.ordinal(start), SCAN_ROWS, SCAN_BYTES)
@@ -195,14 +195,14 @@ class ShardView:
     def scan(
         self, columns: Columns, wanted: Filter = EVERYTHING, *, start: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """Go through all messages in the order of their offsets, some thousands at a time."""
+        """Yield all messages by offset, some thousands at a time."""
         for rows in self.portions(wanted, start=start):
             yield from self.columns_of(rows, columns)
 
     # -- data --------------------------------------------------------------------------------
 
     def batches_of(self, found: list[Rows], columns: Columns) -> list[pa.RecordBatch]:
-        """Fetch the records of what was found, in its order, some thousands at a time."""
+        """Fetch the records of found rows in their order, some thousands at a time."""
         batches: list[pa.RecordBatch] = []
         for rows in found:
             if len(rows.offsets) <= _FEW_ROWS or not columns.needs_data:
@@ -218,7 +218,7 @@ class ShardView:
         return batches
 
     def columns_of(self, rows: Rows, columns: Columns) -> list[pa.RecordBatch]:
-        """Fetch the records of some entries and return their columns, in the order of the rows."""
+        """Return the columns of some rows' records, in the order of the rows."""
         if rows.placed is not None:
             return [self._decode(rows, self._data_of_all(rows), columns)]
         if not columns.needs_data:
@@ -243,7 +243,7 @@ class ShardView:
         return batches
 
     def _segment_of(self, positions: Array) -> FileSegment | None:
-        """Return the data segment that all of the records are in, if there is one."""
+        """Return the data segment that has all records; None if there are several."""
         segments = self.ends.data_segments
         if segments.only is not None:
             return segments.only  # what it does not hold is marked by `decode`
@@ -283,7 +283,7 @@ class ShardView:
         return batch
 
     def _is_damaged(self, entries: Array) -> bool:
-        """Whether some of these records lie in damage that opening found."""
+        """Return True if opening found damage in some of these records."""
         starts = entries["data_offset"].astype(np.int64)
         ends = starts + entries["data_size"]
         return any(
@@ -298,7 +298,7 @@ class ShardView:
         batches: list[pa.RecordBatch],
         columns: Columns,
     ) -> pa.RecordBatch:
-        """Put rows in their order, those whose data no file holds among the others."""
+        """Join batches in the order of the rows, with those whose data no file holds."""
         found = np.concatenate([some for _, some in groups]) if groups else np.empty(0, np.int64)
         lost = np.setdiff1d(np.arange(len(rows.entries)), found)
         missing = self._decode(Rows(rows.offsets[lost], rows.entries[lost]), None, columns)

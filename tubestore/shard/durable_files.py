@@ -1,4 +1,4 @@
-"""The files of a shard that is written to: writes, syncs, rolls, the checkpoint, and trouble.
+"""The files of a shard that is written to: writes, syncs, rolls, and trouble.
 
 Trouble (`trouble`) refuses appends:
 
@@ -50,7 +50,7 @@ _CHECKPOINT_SECONDS = 0.2
 
 
 class DurableFiles:
-    """The files of a shard, how far they are written and safe, and why appends are refused."""
+    """A shard's files, how far they are written and safe, and why they refuse."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class DurableFiles:
     # -- trouble -----------------------------------------------------------------------------
 
     def check_usable(self) -> None:
-        """Raise the trouble unless it is a full disk, which the next flush may find mended."""
+        """Raise the trouble, unless it is a full disk: the next flush tries again."""
         if self.trouble is not None and not isinstance(self.trouble, DiskFull):
             raise again(self.trouble)
 
@@ -112,7 +112,7 @@ class DurableFiles:
         return self.trouble is trouble and type(before) is not type(trouble)
 
     def fail(self, reason: str) -> StoreFailed:
-        """Refuse everything but reads until the shard is opened again; returns what to raise."""
+        """Refuse all but reads until the shard is opened again; returns the error."""
         failed = StoreFailed(self.files.directory, reason)
         self._note(failed)
         return again(failed)
@@ -229,7 +229,7 @@ class DurableFiles:
 
     @property
     def unsynced_bytes(self) -> int:
-        """Bytes of data that are in the page cache and not known to be on stable storage."""
+        """Bytes of data that no sync has covered."""
         return max(0, self.visible.data_end - self.commits.end)
 
     def is_sync_due(self) -> bool:
@@ -242,7 +242,7 @@ class DurableFiles:
         )
 
     def is_sync_overdue(self) -> bool:
-        """True if something is unsynced and the last sync is as old as the options allow."""
+        """True if data is unsynced and the last sync is as old as the options allow."""
         behind = self.visible.data_end > self.commits.end
         now = self._clock.monotonic()
         return behind and (now - self._last_sync) * 1000 >= self._options.sync_after_ms
@@ -297,7 +297,7 @@ class DurableFiles:
             self.commits.run(lambda: self.commits.end)
 
     def _synced(self, sync: Callable[[], int | None], data_end: int | None) -> int:
-        """Run a sync of the files; returns how far data is safe. A failed one fails the shard."""
+        """Run a sync; returns how far data is safe. A failed sync fails the shard."""
         with self._lock:
             self.check_usable()
         begun = self._clock.monotonic()
@@ -322,9 +322,9 @@ class DurableFiles:
     # -- files that come and go --------------------------------------------------------------
 
     def adopt(self, index: list[tuple[int, int]], data: list[tuple[int, int]]) -> None:
-        """Open files behind both ends, (start, size) in order, all synced; readers see them later.
+        """Open files behind both ends: (start, size) in order, all synced.
 
-        An OSError fails the shard: its files are longer than it knows.
+        Readers see them later. An OSError fails the shard: its files are longer than it knows.
         """
 
         def adopt() -> int:
@@ -348,7 +348,7 @@ class DurableFiles:
         return data_end
 
     def files_from(self, index_offset: int) -> list[tuple[str, int]]:
-        """Return the files that `cut` would change, and the position in each where it cuts."""
+        """Return the files that `cut` would change, with the positions where it cuts."""
         found = []
         data_end = self._data_end_before(index_offset)
         for segments, start in (
@@ -372,9 +372,10 @@ class DurableFiles:
         return int(last["data_offset"]) + int(last["data_size"])
 
     def remove_below(self, data_offset: int) -> int:
-        """Move the files with only messages below a data offset to the trash; returns their number.
+        """Move the files below a data offset to the trash; returns their number.
 
-        Under the flush lock. OSError leaves a part of it done; a failed sync fails the shard.
+        Only files that hold no other messages. Under the flush lock. OSError leaves a part of it
+        done; a failed sync fails the shard.
         """
         # The index too: entries that a power cut loses cannot be made again without their data.
         self.sync_all()

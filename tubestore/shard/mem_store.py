@@ -56,7 +56,7 @@ class MsgMemStore:
         return self.data_end - self.data_start
 
     def has_room(self, size: int, count: int, size_max: int, count_max: int) -> bool:
-        """Return True if `count` messages of `size` bytes fit; an empty buffer takes any."""
+        """True if `count` messages of `size` bytes fit; an empty buffer takes any."""
         if self.count == 0:
             return True
         return self.size_bytes + size <= size_max and self.count + count <= count_max

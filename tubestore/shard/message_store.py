@@ -375,7 +375,7 @@ class MessageStore:
 
     @property
     def dirty_since(self) -> float:
-        """When the first unwritten message came (monotonic seconds); now if there is none."""
+        """When the first unwritten message came (monotonic seconds), else now."""
         return self._buffer.dirty_since
 
     def flush(self, index_end: int | None = None) -> None:
@@ -439,7 +439,7 @@ class MessageStore:
         self._durable.sync_data(self._durable.visible.data_end)
 
     def sync_files(self, *, checkpoint: bool = False) -> None:
-        """Bring the files to stable storage; leaves a checkpoint, if asked for or by time."""
+        """Bring the files to stable storage; leaves a checkpoint, at least now and then."""
         with self._append_lock:
             self._durable.check_usable()
         self._durable.sync_with_checkpoint(always=checkpoint)
@@ -448,7 +448,7 @@ class MessageStore:
 
     @property
     def number(self) -> int:
-        """The shard's number among the journal's pending batches; -1 before the first one."""
+        """The shard's number among the pending batches; -1 before the first one."""
         return self._buffer.number
 
     def lend(self, pending: PendingBatches, generation: int) -> bool:
@@ -459,7 +459,7 @@ class MessageStore:
             )
 
     def deliver(self, parts: Parts) -> None:
-        """Take journalled messages that were gathered while the end was lent; writes everything."""
+        """Take messages that were placed behind the lent end, and write everything."""
         with self._append_lock:
             self._buffer.bring_back(parts)
         self.flush()
@@ -488,17 +488,18 @@ class MessageStore:
         self._durable.sync_data_once(self._durable.visible.data_end)
 
     def has_unwritten(self) -> bool:
-        """Return True if the files lack messages that the shard has taken, journalled or not."""
+        """Return True if the files lack messages that the shard has taken."""
         return self._buffer.has_unwritten()
 
     # -- files that come and go --------------------------------------------------------------
 
     def hold(self) -> tuple[int, int]:
-        """Write and sync everything, and let no message in until `let_go` of the same thread.
+        """Write and sync everything, and let no message in until `let_go`.
 
-        Returns the ends of index and data. For files that are put behind the shard's own:
-        `adopt` opens them, `show_adopted` shows them to readers, `let_go` lets appends go on
-        behind them. Appends wait meanwhile; that time does not count for their deadline.
+        The same thread calls both. Returns the ends of index and data. For files that are put
+        behind the shard's own: `adopt` opens them, `show_adopted` shows them to readers, `let_go`
+        lets appends go on behind them. Appends wait meanwhile; that time does not count for their
+        deadline.
         """
         self._flush_lock.acquire()
         try:
@@ -537,7 +538,7 @@ class MessageStore:
         self._durable.leave_checkpoint()
 
     def cut(self, index_offset: int) -> None:
-        """Remove every message from `index_offset` on (DESIGN.md D2: the log does not have them).
+        """Remove every message from `index_offset` on: the log does not have them (D2).
 
         Loses data; for layers that can bring it back. The buffers must be empty.
         """
@@ -549,15 +550,15 @@ class MessageStore:
             self.recovered.problems.clear()
 
     def files_from(self, index_offset: int) -> list[tuple[str, int]]:
-        """Return the files that `cut` would change, and the position in each where it cuts."""
+        """Return the files that `cut` would change, with the positions where it cuts."""
         return self._durable.files_from(index_offset)
 
     def remove_below(self, data_offset: int) -> int:
-        """Move the files with only messages below a data offset to the trash, durably.
+        """Move the files below a data offset to the trash; returns their number.
 
-        Returns their number. If that is everything, and nothing is in memory, the files that are
-        written to are sealed first. Views that were taken before stay valid. OSError leaves a
-        part of it done; a failed sync fails the shard.
+        Only files that hold no other messages. If all files are below it and nothing is in
+        memory, the files that are written to are sealed first. Views that were taken before stay
+        valid. OSError leaves a part of it done; a failed sync fails the shard.
         """
         with self._flush_lock:
             with self._append_lock:
@@ -621,7 +622,7 @@ class MessageStore:
         return self._durable.failed
 
     def fail(self, reason: str) -> StoreFailed:
-        """Refuse everything but reads until the shard is opened again; returns what to raise."""
+        """Refuse all but reads until the shard is opened again; returns the error."""
         return self._durable.fail(reason)
 
     def is_over(self) -> bool:
@@ -670,7 +671,7 @@ class MessageStore:
         self.close_held()
 
     def close_held(self) -> None:
-        """Leave a checkpoint and give the files back; after `hold`, which wrote everything."""
+        """Leave a checkpoint and give the files back; after `hold`."""
         try:
             self.leave_checkpoint()
             self.files.keep_caches()
@@ -685,7 +686,7 @@ class MessageStore:
             log.error("%s: closed without %d bytes of messages", self.files.directory, lost)
 
     def _shut(self) -> int:
-        """Refuse everything from now on and give the files back; returns the bytes in memory."""
+        """Refuse everything and give the files back; returns the bytes in memory."""
         with self._append_lock:
             self._durable.refuse(StoreClosed(f"{self.name} is closed"))
             lost = self.dirty_bytes

@@ -1,4 +1,4 @@
-"""One shard for a process that only reads, beside a writer or none; never changes a byte."""
+"""One shard for a process that only reads, beside a writer or without one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tubestore.segments.checkpoint import read_checkpoint
 from tubestore.segments.file_store import Damage, FileSnapshot, MsgFileStore
 from tubestore.staging.commit_records import Horizon
 
-#: How many of the last entries are looked at for the end of what is whole.
+#: How many of the last entries `_whole_end` looks at.
 _TAIL_ENTRIES = 8192
 
 
 class ShardReader:
-    """A consistent prefix of a shard, as of the last `refresh`."""
+    """A consistent prefix of a shard, as of the last `refresh`; changes no byte."""
 
     def __init__(
         self,
@@ -40,26 +40,25 @@ class ShardReader:
         self.files = MsgFileStore(vfs, directory, store_id, options)
         self._refusal: StoreClosed | None = None
         self._journal = journal
-        #: What the view was made of.
+        #: The ends of the files that the view shows.
         self._ends: FileSnapshot | None = None
         self._parts: Sequence[JournalPart] = ()
         self.refresh(horizon)
-        # What the writer found when it opened; a reader verifies nothing by itself.
+        # The damage that the writer found when it opened; a reader does not look for any.
         checkpoint = read_checkpoint(self.files)
         if checkpoint is not None:
             self.files.damages = tuple(Damage(*damage) for damage in checkpoint.damages)
 
     def refresh(self, horizon: Horizon | None = None) -> None:
-        """See what has been written since; answers that were given stay valid.
+        """Show what has been written since; views that were taken before stay valid.
 
-        That is what stands in the files, and behind that what the root's journal has.
-
-        Of jobs that were published only those up to `horizon`, all if there is none.
+        It shows the messages in the files, and behind them those in the root's journal. Of jobs
+        that were published it shows those up to `horizon`; all without one.
         """
         limits = None
         if horizon is not None:
             limits = partial(horizon.limits, self.topic, self.store_id)
-        # Before the files: what comes to them meanwhile is seen in both, and not in none.
+        # Before the files: a message that moves to them meanwhile is then seen in both places.
         key = store_key(self.topic, self.store_id)
         parts = self._journal.of(key) if self._journal is not None else ()
         self.files.load(writable=False, limits=limits)
@@ -74,16 +73,16 @@ class ShardReader:
         self._view = ShardView(self.topic, self.store_id, self.files, ends, memory)
 
     def _data_end(self, last_entry: bytes) -> int:
-        """Return where the record of the last entry ends; without one, where the first begins."""
+        """Return where the record of the last entry ends, else where the data begins."""
         if last_entry:
             entry = INDEX_ENTRY.unpack_from(last_entry)
             return int(entry.data_offset + entry.data_size)
         return self.files.data.last.start if len(self.files.data) else 0
 
     def _whole_end(self) -> tuple[int, bytes]:
-        """Return where the entries end that have their data, and the last of them.
+        """Return where the entries that have their data end, and the last such entry.
 
-        A tail in flight is none.
+        An entry whose record is still being written does not count.
         """
         # A file that was rolled just now is empty, and the entry in flight is in the one before.
         filled = [segment for segment in self.files.index if segment.size >= ENTRY_SIZE]
@@ -98,17 +97,17 @@ class ShardReader:
         return whole - ENTRY_SIZE * (count - there), last_entry
 
     def view(self) -> ShardView:
-        """Return what is visible."""
+        """Return the shard as of the last `refresh`."""
         if self._refusal is not None:
             raise again(self._refusal)
         return self._view
 
     def wait_beyond(self, offset: int, timeout: float) -> None:
-        """Wait `timeout` seconds: nobody tells a process what another one has written."""
+        """Wait `timeout` seconds: a process is not notified of another one's writes."""
         time.sleep(timeout)
 
     def abandon(self, reason: StoreClosed) -> None:
-        """Refuse everything from now on (a forked child)."""
+        """Refuse everything from now on: in a forked child."""
         self._refusal = reason
 
     def discard(self, reason: StoreClosed) -> None:
@@ -117,7 +116,7 @@ class ShardReader:
         self.files.close()
 
     def close(self) -> None:
-        """Give the descriptors back; views that were given stay valid."""
+        """Give the descriptors back; views that were taken before stay valid."""
         if self._refusal is None:
             self._refusal = StoreClosed(f"{self.topic}-{self.store_id} is closed")
         self.files.close()

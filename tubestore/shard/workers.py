@@ -1,7 +1,7 @@
-"""The few threads that do what nobody waits for: flushes, syncs, and what is due by time (D8).
+"""The few threads of a store: flushes, syncs, and work that is due by time (D8).
 
-Syncs that are asked for are gathered for a moment: at full speed a thousand messages come in a
-millisecond, and a thread that is woken for each would keep the interpreter from whoever appends.
+Requested syncs are gathered for a moment: at full speed a thousand messages come in a
+millisecond, and a thread that is woken for each would keep the interpreter from appending.
 
 Guards: `_wanted`, `_syncs` and `_busy` are guarded by `_changed`; a shard is worked on by one
 thread at a time.
@@ -29,22 +29,22 @@ _FLUSH, _SYNC = 1, 2
 
 
 class Employer(Protocol):
-    """Whose shards are worked on (`manager.py`); it is not kept alive."""
+    """The store whose shards are worked on; it is not kept alive."""
 
     def writing_shards(self) -> Iterable[MessageStore]:
         """Return the shards that have been used."""
 
     def keep_house(self, pause: Callable[[float], bool]) -> None:
-        """Make a pass of retention if it is time for one; end it when `pause(seconds)` is True."""
+        """Make a pass of retention if it is due; ends when `pause(seconds)` is True."""
 
     def check_lock(self) -> bool:
-        """Stop writing once the lock file was removed or replaced; whether the lock still holds."""
+        """Return True while the lock file is the store's own; else writing stops."""
 
     def maintain_journal(self) -> None:
-        """Write what has been in the journal for a while to its shards."""
+        """Write messages that have been in the journal for a while to their shards."""
 
     def note_problem(self, problem: TubeStoreError) -> None:
-        """Remember what went wrong where nobody was waiting for it."""
+        """Record a problem of work that no caller waits for."""
 
 
 class Workers:
@@ -53,7 +53,7 @@ class Workers:
     def __init__(self, threads: int, employer: Employer) -> None:
         self._employer = weakref.ref(employer)
         self._changed = threading.Condition()
-        #: What is to be done to which shard, in order of asking.
+        #: Requested work by shard, in the order of the requests.
         self._wanted: dict[MessageStore, int] = {}
         #: Shards to be synced when `_sync_at` (monotonic seconds) has come.
         self._syncs: dict[MessageStore, None] = {}
@@ -75,14 +75,14 @@ class Workers:
         self._threads.append(
             threading.Thread(target=self._tick, name="tubestore-timer", daemon=True)
         )
-        # Of its own: a pass may take long, and buffers that are due do not wait for it.
+        # A thread of its own: a pass may take long, and due buffers do not wait for it.
         self._threads.append(
             threading.Thread(target=self._tidy, name="tubestore-retention", daemon=True)
         )
         for thread in self._threads:
             thread.start()
 
-    # -- what is asked -----------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
     def flush_soon(self, shard: MessageStore) -> None:
         """Have a worker write the shard's buffers."""
@@ -91,8 +91,8 @@ class Workers:
             self._changed.notify()
 
     def sync_soon(self, shard: MessageStore) -> None:
-        """Have a worker sync what is in the shard's files, within some hundredths of a second."""
-        if shard in self._syncs:  # without the lock: it was asked for, and was not begun
+        """Have a worker sync the shard's files within some hundredths of a second."""
+        if shard in self._syncs:  # without the lock: requested, and not begun
             return
         with self._changed:
             if not self._syncs:
@@ -111,7 +111,7 @@ class Workers:
                         self._wanted[shard] = self._wanted.get(shard, 0) | _SYNC
                     self._syncs.clear()
                     left = None
-                    if len(self._wanted) > 1:  # else nobody else is woken: that costs who appends
+                    if len(self._wanted) > 1:  # a needless wake-up costs the appending thread
                         self._changed.notify_all()
                 for shard in self._wanted:
                     if shard not in self._busy:
@@ -139,7 +139,7 @@ class Workers:
             shard.sync_files()
 
     def _guarded(self, shard: MessageStore, work: Callable[[], None]) -> None:
-        """Do a shard's work; whatever it raises becomes the shard's own, and a problem."""
+        """Do a shard's work; an unforeseen error fails the shard and is a problem."""
         try:
             work()
             return
@@ -157,7 +157,7 @@ class Workers:
     # -- the timer ---------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        # On an event of its own: a request's `notify` wakes one thread, and that must be a worker.
+        # On an event of its own: the `notify` of a request must wake a worker.
         while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
             if not self._maintain_all():
                 return
@@ -171,7 +171,7 @@ class Workers:
             del employer
 
     def _maintain_all(self) -> bool:
-        """Maintain every shard; False when the store is gone (nothing here keeps it alive)."""
+        """Maintain every shard; False when the store is gone."""
         employer = self._employer()
         if employer is None:
             return False
@@ -179,7 +179,7 @@ class Workers:
             return False
         try:
             employer.maintain_journal()
-        except Exception:  # the timer has to go on; whoever appends next meets it, too
+        except Exception:  # the timer goes on; the next append meets the error, too
             log.exception("the journal")
         shards = list(employer.writing_shards())
         del employer
@@ -188,7 +188,7 @@ class Workers:
         return True
 
     def stop(self) -> None:
-        """End the threads; what was asked for and not begun is dropped (close does it itself)."""
+        """End the threads; drops requests that were not begun: `close` does them."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

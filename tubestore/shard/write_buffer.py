@@ -1,4 +1,4 @@
-"""The messages of a shard that are not in its files yet: two buffers, their room, the lent end.
+"""A shard's messages that are not in its files: two buffers, room, the lent end.
 
 One buffer (main) takes appends while the other (flushing) is written to the files:
 
@@ -140,7 +140,7 @@ class WriteBuffer:
         return main.index_start + ENTRY_SIZE * count
 
     def fits(self, size: int, count: int) -> bool:
-        """True if main takes `count` messages of `size` bytes now; takes memory from the pool."""
+        """True if main takes `count` messages of `size` bytes; takes memory for them."""
         if self.held:
             return False
         main, options, flushing = self.main, self._options, self._flushing
@@ -167,7 +167,7 @@ class WriteBuffer:
         return main
 
     def close_room(self) -> None:
-        """Force the next append and the next journalled batch to look whether they may enter."""
+        """Force the next append and the next journalled batch onto the slow path."""
         self.bring_back()
         self._room_end = self._room_count = -1
 
@@ -184,7 +184,7 @@ class WriteBuffer:
         return self._flushing is None and self.main.count > 0
 
     def swap(self) -> MsgMemStore:
-        """Let the buffers change places; returns the one to write. None is being flushed."""
+        """Let the buffers change places; returns the one to write."""
         assert self._flushing is None
         return self._swap(self.main)
 
@@ -216,7 +216,7 @@ class WriteBuffer:
             self._flushing.first_time = self._clock.monotonic()
 
     def end_flush(self) -> None:
-        """Drop the buffer that was written, and give back the memory that main does not need."""
+        """Drop the written buffer, and give back memory that main does not need."""
         self._flushing = None
         if not self._granted:
             return
@@ -235,7 +235,7 @@ class WriteBuffer:
 
     @property
     def start(self) -> tuple[int, int]:
-        """Offsets of the first message in memory, in index and data: where the files end."""
+        """Index and data offset of the first message in memory: where the files end."""
         first = self._flushing or self._main
         return first.index_start, first.data_start
 
@@ -256,7 +256,7 @@ class WriteBuffer:
 
     @property
     def dirty_since(self) -> float:
-        """When the first unwritten message came (monotonic seconds); now if there is none."""
+        """When the first unwritten message came (monotonic seconds), else now."""
         return (self._flushing or self._main).first_time or self._clock.monotonic()
 
     def has_unwritten(self) -> bool:
