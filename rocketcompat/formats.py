@@ -15,7 +15,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from tubestore.core.layout import Field, Layout
 
@@ -192,6 +192,47 @@ CHECKPOINT = Layout(
     ),
 )
 CHECKPOINT_FILE_SIZE = 4096
+
+
+class MessageColumn(NamedTuple):
+    """A column of messages as rows: in dumps, Arrow, Spark, exports, and what a put takes."""
+
+    name: str
+    #: As the command line prints it; "ms" is a time, an int64.
+    kind: Literal["text", "int32", "int64", "ms", "map", "bytes"]
+    meaning: str
+    #: True for a field of `MESSAGE_HEADS` with the same name and value.
+    is_field: bool = False
+    #: True if the caller of a put may give it.
+    is_given: bool = False
+
+
+#: The columns of a message, in the order in which they are shown; every list of them is made here.
+MESSAGE_COLUMNS = (
+    MessageColumn("topic", "text", "Its topic.", is_given=True),
+    MessageColumn("queue_id", "int32", "Its queue in the topic.", True, True),
+    MessageColumn("queue_offset", "int64", "Its number in the queue.", True),
+    MessageColumn("physical_offset", "int64", "Position of its first byte in the CommitLog."),
+    MessageColumn("store_size", "int32", "Bytes of the record."),
+    MessageColumn("version", "int32", "1, or 2 for topics of more than 127 bytes."),
+    MessageColumn("flag", "int32", "The application's.", True, True),
+    MessageColumn("sys_flag", "int32", "RocketMQ's: compression, transaction, hosts.", True, True),
+    MessageColumn("born_timestamp", "ms", "ms since the epoch.", True, True),
+    MessageColumn("store_timestamp", "ms", "ms since the epoch.", True),
+    MessageColumn("born_host", "text", "address:port.", is_given=True),
+    MessageColumn("store_host", "text", "address:port.", is_given=True),
+    MessageColumn("reconsume_times", "int32", "How often it was consumed again.", True, True),
+    MessageColumn("prepared_transaction_offset", "int64", "Of the half message, or 0.", True, True),
+    MessageColumn("body_crc", "int32", "CRC-32 of the body AND 0x7FFFFFFF.", True),
+    MessageColumn("properties", "map", "Tags, keys and the rest.", is_given=True),
+    MessageColumn("body", "bytes", "As stored: compressed if the producer did.", is_given=True),
+    MessageColumn("msg_id", "text", "RocketMQ's offset message id, hex."),
+    MessageColumn("state", "text", '"ok", or why it cannot be read.'),
+)
+#: The columns that are fields of the record's head.
+MESSAGE_FIELD_COLUMNS = tuple(column.name for column in MESSAGE_COLUMNS if column.is_field)
+#: The columns that the caller of a put may give; `tags`, `keys`, `delay_level` are not stored so.
+GIVEN_COLUMNS = tuple(column.name for column in MESSAGE_COLUMNS if column.is_given)
 
 # Properties (spec §1.4).
 NAME_VALUE_SEPARATOR = "\x01"

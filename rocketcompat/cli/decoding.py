@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rocketcompat import formats
+from rocketcompat.inspect.decode import MESSAGE_FIELDS
 from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.kit.output import (
@@ -24,30 +26,11 @@ _PLACE = (
     Column("state"),
     Column("reason", "line"),
 )
-#: In the order of the file; the names are those of `decode.MESSAGE_FIELDS`.
+_SHARED = {column.name: Column(column.name, column.kind) for column in formats.MESSAGE_COLUMNS}
+#: In the order of the file; what is not a column of messages is a number, but for the dialect.
 MESSAGE_COLUMNS = (
-    Column("total_size", "int32"),
-    Column("magic_code", "int32"),
-    Column("body_crc", "int32"),
-    Column("queue_id", "int32"),
-    Column("flag", "int32"),
-    Column("queue_offset", "int64"),
-    Column("physical_offset", "int64"),
-    Column("sys_flag", "int32"),
-    Column("born_timestamp", "ms"),
-    Column("born_host"),
-    Column("store_timestamp", "ms"),
-    Column("store_host"),
-    Column("reconsume_times", "int32"),
-    Column("prepared_transaction_offset", "int64"),
-    Column("body_length", "int32"),
-    Column("body", "bytes"),
-    Column("topic_length", "int32"),
-    Column("topic"),
-    Column("properties_length", "int32"),
-    Column("properties", "map"),
-    Column("msg_id"),
-    Column("dialect"),
+    *(_SHARED.get(name) or Column(name, "int32") for name in MESSAGE_FIELDS[:-1]),
+    Column(MESSAGE_FIELDS[-1]),
     *_PLACE,
 )
 UNIT_COLUMNS = (

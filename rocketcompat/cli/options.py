@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rocketcompat import formats
 from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.options import REQUIRED, Shared, with_shared
@@ -61,28 +62,8 @@ _SHARED: tuple[Shared, ...] = (
     ("conf", ConfFile, None),
 )
 
-#: The fields of a message, as in `rocketcompat.record.rows`; kinds for the output.
-MESSAGE_COLUMNS = (
-    Column("topic"),
-    Column("queue_id", "int32"),
-    Column("queue_offset", "int64"),
-    Column("physical_offset", "int64"),
-    Column("store_size", "int32"),
-    Column("version", "int32"),
-    Column("flag", "int32"),
-    Column("sys_flag", "int32"),
-    Column("born_timestamp", "ms"),
-    Column("store_timestamp", "ms"),
-    Column("born_host"),
-    Column("store_host"),
-    Column("reconsume_times", "int32"),
-    Column("prepared_transaction_offset", "int64"),
-    Column("body_crc", "int32"),
-    Column("properties", "map"),
-    Column("body", "bytes"),
-    Column("msg_id"),
-    Column("state"),
-)
+#: The columns of a message, with their kinds for the output.
+MESSAGE_COLUMNS = tuple(Column(column.name, column.kind) for column in formats.MESSAGE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)

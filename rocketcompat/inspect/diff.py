@@ -19,7 +19,7 @@ from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.dump import rows_of
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.record.columns import RecordColumns
-from rocketcompat.record.rows import MESSAGE_COLUMNS
+from rocketcompat.record.rows import MESSAGE_SCHEMA
 from tubestore.core.kernels import Int64s, slices
 
 Row = dict[str, Any]
@@ -137,5 +137,5 @@ def _diff_queue(ours: _Messages, theirs: _Messages, key: tuple[str, int, bool]) 
 
 def _fields(one: Row, other: Row, ignored: frozenset[str]) -> str:
     """Return the names of the fields in which two messages differ."""
-    names = [name for name, _, _ in MESSAGE_COLUMNS if name not in (*PLACES, *ignored)]
+    names = [name for name in MESSAGE_SCHEMA.names if name not in (*PLACES, *ignored)]
     return " ".join(name for name in names if one.get(name) != other.get(name)) or "properties"

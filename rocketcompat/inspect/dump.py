@@ -24,7 +24,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rocketcompat.formats import BATCH_CQ_UNIT, MAGIC_V1, decode_host, message_id, parse_properties
+from rocketcompat.formats import (
+    BATCH_CQ_UNIT,
+    MAGIC_V1,
+    MESSAGE_FIELD_COLUMNS,
+    decode_host,
+    message_id,
+    parse_properties,
+)
 from rocketcompat.inspect.batch_queues import BatchQueueView
 from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.queues import QueueView, QueueViews
@@ -32,16 +39,12 @@ from rocketcompat.inspect.selection import Selection
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.record.compression import unpack_bodies
 from rocketcompat.record.message_table import table_of
-from rocketcompat.record.rows import MESSAGE_COLUMNS, STATE_OK, table_of_rows, unreadable_row
+from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK, table_of_rows, unreadable_row
 
 Counted = Callable[[int], None]
 EVERYTHING = Selection()
 
-_NUMBERS = (
-    "queue_id", "queue_offset", "flag", "sys_flag", "born_timestamp", "store_timestamp",
-    "reconsume_times", "prepared_transaction_offset", "body_crc",
-)  # fmt: skip
-_NAMES = [name for name, _, _ in MESSAGE_COLUMNS]
+_NAMES = MESSAGE_SCHEMA.names
 
 
 #: A body that says that it is compressed and could not be unpacked; it is shown as stored.
@@ -108,8 +111,8 @@ def _unpacked_tables(records: RecordColumns) -> Iterator[pa.Table]:
 
 
 def rows_of(records: RecordColumns) -> Iterator[dict[str, Any]]:
-    """Yield records as rows (`message_rows.MESSAGE_COLUMNS`), column by column underneath."""
-    numbers = [records.column(name).tolist() for name in _NUMBERS]
+    """Yield records as rows (`formats.MESSAGE_COLUMNS`), column by column underneath."""
+    numbers = [records.column(name).tolist() for name in MESSAGE_FIELD_COLUMNS]
     topics = [records.topic_names[code] for code in records.topic_codes.tolist()]
     offsets = (records.starts + records.base).tolist()
     sizes = records.column("total_size").tolist()
@@ -118,7 +121,7 @@ def rows_of(records: RecordColumns) -> Iterator[dict[str, Any]]:
     texts, bodies = records.properties().to_pylist(), records.bodies().to_pylist()
     hosts = {raw: decode_host(raw) for raw in {*born, *store}}
     for row, values in enumerate(zip(*numbers, strict=True)):
-        found = dict(zip(_NUMBERS, values, strict=True))
+        found = dict(zip(MESSAGE_FIELD_COLUMNS, values, strict=True))
         found |= {
             "topic": topics[row],
             "physical_offset": offsets[row],

@@ -106,7 +106,7 @@ class Found:
         return [entry for entry in self.entries if isinstance(entry, CorruptRecord)]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row an entry, with its state (`message_rows.MESSAGE_COLUMNS`)."""
+        """Return a row an entry, with its state (`formats.MESSAGE_COLUMNS`)."""
         pairs = zip(self.physical_offsets, self.entries, strict=True)
         return [
             row_of(entry)

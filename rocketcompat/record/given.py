@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketcompat.formats import (
+    GIVEN_COLUMNS,
     INT32_MAX,
     KEY_SEPARATOR,
+    MESSAGE_COLUMNS,
     MESSAGE_HEAD,
     NAME_VALUE_SEPARATOR,
     PROPERTIES_SIZE_MAX,
@@ -44,9 +46,12 @@ from tubestore.errors import InvalidMessage, MessageTooLarge
 _DEFAULTS = Message("")
 #: The last dictionary of topics, and its texts; replaced as one.
 _last_names: tuple[Any, list[str]] = (None, [])
-NUMBERS = ("flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
-_KNOWN = {*NUMBERS, "topic", "body", "queue_id", "tags", "keys", "properties", "born_timestamp",
-          "born_host", "store_host", "delay_level"}  # fmt: skip
+#: The numbers that are 0 unless they are given.
+NUMBERS = tuple(
+    column.name for column in MESSAGE_COLUMNS
+    if column.is_given and column.is_field and column.name not in ("queue_id", "born_timestamp")
+)  # fmt: skip
+_KNOWN = {*GIVEN_COLUMNS, "tags", "keys", "delay_level"}
 _NARROW = (pa.binary(), pa.string())
 #: What property strings are made of.
 _TEXTS = frozenset({"tags", "keys", "properties"})

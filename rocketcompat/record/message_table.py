@@ -1,4 +1,4 @@
-"""Records of the log as Arrow tables, column by column (`message_rows.MESSAGE_SCHEMA`)."""
+"""Records of the log as Arrow tables, column by column (`rows.MESSAGE_SCHEMA`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 from rocketcompat.formats import (
     HOST_V4_SIZE,
     MAGIC_V1,
+    MESSAGE_FIELD_COLUMNS,
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     decode_host,
@@ -19,10 +20,6 @@ from rocketcompat.record.columns import RecordColumns, split
 from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK
 from tubestore.core.kernels import Int64s, binary_from, bytes_of, offsets_of, slices
 
-_NUMBERS = (
-    "queue_id", "queue_offset", "flag", "sys_flag", "born_timestamp", "store_timestamp",
-    "reconsume_times", "prepared_transaction_offset", "body_crc",
-)  # fmt: skip
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _OK = pa.scalar(STATE_OK)
 #: A row with more pairs is looked through for repeated names by itself.
@@ -34,7 +31,7 @@ def table_of(
 ) -> pa.Table:
     """Return sound records as a table; `bodies` and `states` instead of the stored and "ok"."""
     count = len(records)
-    columns: dict[str, Any] = {name: records.column(name) for name in _NUMBERS}
+    columns: dict[str, Any] = {name: records.column(name) for name in MESSAGE_FIELD_COLUMNS}
     magic = records.column("magic_code")
     columns |= {
         "topic": pa.array(records.topic_names, pa.string()).take(pa.array(records.topic_codes)),

@@ -74,6 +74,10 @@ def _reserved(size: int, born_host: int, store_host: int) -> Layout:
 #: By `sys_flag`'s host bits; every size is a multiple of 3, so base64 needs no padding.
 RESERVED = (_reserved(54, 8, 8), _reserved(66, 20, 8), _reserved(66, 8, 20), _reserved(78, 20, 20))
 RESERVED_VERSION = 1
+#: Its fields that are fields of the record.
+RESERVED_FIELDS = tuple(
+    field.name for field in RESERVED[0].fields if field.name not in ("version", "bits")
+)
 BIT_RAW_PROPERTIES, BIT_TRAILING_SEPARATOR, BIT_V2 = 1, 2, 4
 
 #: The letters of `$rmq$`, by the six bits that they stand for.
@@ -274,21 +278,11 @@ def _with_special(
     return reserved.take(order), texts.take(order)
 
 
-_NUMBERS = (
-    "flag",
-    "sys_flag",
-    "queue_offset",
-    "born_timestamp",
-    "reconsume_times",
-    "prepared_transaction_offset",
-)
-
-
 def _wide(log: LogColumns, row: int, bits: int) -> bytes:
     """Return `$rmq$=…` of a row with hosts of any length, without its property string."""
     hosts = {name: log.hosts(name)[row].as_py() for name in ("born_host", "store_host")}
     layout = RESERVED[(len(hosts["born_host"]) == 20) + 2 * (len(hosts["store_host"]) == 20)]
-    fields = {name: int(log.column(name)[row]) for name in _NUMBERS}
+    fields = {name: int(log.column(name)[row]) for name in RESERVED_FIELDS if name not in hosts}
     blob = layout.pack(version=RESERVED_VERSION, bits=bits, **hosts, **fields)
     return _KEY_BYTES.tobytes() + base64.urlsafe_b64encode(blob)
 

@@ -34,6 +34,7 @@ from rocketcompat.shards.record import (
     BIT_TRAILING_SEPARATOR,
     BIT_V2,
     RESERVED,
+    RESERVED_FIELDS,
     RESERVED_KEY,
     from_tube,
 )
@@ -56,8 +57,6 @@ _TO_PROPERTIES = np.arange(256, dtype=np.uint8)
 _TO_PROPERTIES[ord("=")] = ord(NAME_VALUE_SEPARATOR)
 _TO_PROPERTIES[ord(",")] = ord(PROPERTY_SEPARATOR)
 _SYSTEM = (ATTRIBUTE_TYPE, ATTRIBUTE_TIME)
-_FIELDS = ("flag", "sys_flag", "queue_offset", "born_timestamp", "reconsume_times",
-           "prepared_transaction_offset", "born_host", "store_host")  # fmt: skip
 
 
 def to_log(topic: str, tube: RecordColumns, config: MessageStoreConfig) -> pa.LargeBinaryArray:
@@ -170,7 +169,7 @@ def _records(
     heads["queue_id"] = tube.partition_ids[rows]
     heads["store_timestamp"] = tube.received_times[rows]
     heads["body_length"] = np.diff(body_bounds)
-    for field in _FIELDS:
+    for field in RESERVED_FIELDS:
         heads[field] = blobs[field]
     data = joined_parts(kernels.fixed_binary(heads), bodies, topics, properties)
     return kernels.binary_from(offsets_of(sizes), data)

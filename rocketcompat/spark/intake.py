@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketcompat.formats import PROPERTY_KEYS, PROPERTY_TAGS
-from rocketcompat.record.given import given_in, levels_of_stored
+from rocketcompat.record.given import NUMBERS, given_in, levels_of_stored
 from rocketcompat.record.rows import STATE_OK
 from tubestore.errors import InvalidMessage
 from tubestore.spark.kit.intake import (
@@ -44,7 +44,6 @@ from tubestore.spark.kit.shapes import HEADERS
 
 _T = pa.types
 _BYTES = "binary or string"
-_NUMBERS = ("flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
 _HOSTS = {"born_host": "127.0.0.1:0", "store_host": "127.0.0.1:10911"}
 _TAKEN = {
     "topic": Taken("topic", is_text, "string"),
@@ -59,7 +58,7 @@ _TAKEN = {
     "headers": Taken("properties", HEADERS.equals, "array<struct<key:string,value:binary>>"),
     "born_timestamp": Taken("born_timestamp", _T.is_integer, "bigint"),
     "timestamp": Taken("timestamp", _T.is_timestamp, "timestamp"),
-    **{name: Taken(name, _T.is_integer, "int or bigint") for name in _NUMBERS},
+    **{name: Taken(name, _T.is_integer, "int or bigint") for name in NUMBERS},
     **{name: Taken(name, is_text, "string") for name in _HOSTS},
     "state": Taken("state", is_text, "string"),
 }
@@ -87,7 +86,7 @@ class RocketIntake(TakenColumns):
         if "queue_id" not in found:
             turns = np.arange(first, first + batch.num_rows) % self._queues
             found["queue_id"] = pa.array(turns)
-        for name in _NUMBERS:
+        for name in NUMBERS:
             if name in found:
                 found[name] = found[name].fill_null(0)
         if "keys" in found:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rocketcompat.formats import PROPERTY_KEYS
+from rocketcompat.formats import MESSAGE_FIELD_COLUMNS, PROPERTY_KEYS
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.record.message_table import property_maps, table_of
 from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK
@@ -42,10 +42,6 @@ KAFKA = Shape(
 )
 SHAPES = {shape.name: shape for shape in (ROCKETMQ, KAFKA)}
 _OK = pa.scalar(STATE_OK)
-_FIXED = {
-    "queue_id", "queue_offset", "flag", "sys_flag", "born_timestamp", "store_timestamp",
-    "reconsume_times", "prepared_transaction_offset", "body_crc",
-}  # fmt: skip
 
 
 def columns_of(records: RecordColumns, names: Sequence[str]) -> pa.RecordBatch:
@@ -63,7 +59,7 @@ def columns_of(records: RecordColumns, names: Sequence[str]) -> pa.RecordBatch:
 
 def _column(records: RecordColumns, name: str) -> Any:
     """Return a column that is made by itself; None for one of `table_of`."""
-    if name in _FIXED:
+    if name in MESSAGE_FIELD_COLUMNS:
         return pa.array(records.column(name))
     if name == "topic":
         return pa.array(records.topic_names, TEXT).take(pa.array(records.topic_codes))

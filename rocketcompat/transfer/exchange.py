@@ -34,6 +34,7 @@ import pyarrow as pa
 import rocketcompat
 from rocketcompat.commitlog.copy import LogWriter
 from rocketcompat.formats import (
+    GIVEN_COLUMNS,
     NAME_VALUE_SEPARATOR,
     PROPERTY_CRC,
     PROPERTY_CRC_DIGITS,
@@ -72,11 +73,6 @@ SCHEMA = MESSAGE_SCHEMA.append(pa.field(TEXT_COLUMN, pa.string()))
 _ROWS = 10_000
 #: What a property string ends with if it has its record's checksum.
 _CHECKSUM = re.compile(rf"{PROPERTY_CRC}\x01[0-9]{{{PROPERTY_CRC_DIGITS}}}\x02$")
-#: What a put takes, of what is exported.
-_PUT_COLUMNS = (
-    "topic", "queue_id", "body", "properties", "flag", "sys_flag", "born_timestamp", "born_host",
-    "store_host", "reconsume_times", "prepared_transaction_offset",
-)  # fmt: skip
 _DEFAULTS: dict[str, Any] = {
     "queue_id": 0, "flag": 0, "sys_flag": 0, "reconsume_times": 0,
     "prepared_transaction_offset": 0, "born_host": "127.0.0.1:0", "store_host": "127.0.0.1:10911",
@@ -441,7 +437,7 @@ def _puttable(table: pa.Table, config: MessageStoreConfig, *, keep: bool) -> pa.
     What is kept keeps its own, which is computed anew, unless the store writes one.
     """
     columns: dict[str, Any] = {}
-    for name in _PUT_COLUMNS:
+    for name in GIVEN_COLUMNS:
         if name == "properties":
             has_crc = keep and not config.enabled_append_prop_crc
             columns[name] = _property_texts(table, without_crc=not has_crc)

@@ -18,10 +18,8 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.cli.options import MESSAGE_COLUMNS as CLI_COLUMNS
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
-from rocketcompat.record.rows import MESSAGE_COLUMNS
 from tests.support.command import Command
 from tests.support.golden import Golden, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket.cli import command_fixture, digest  # noqa: F401
@@ -222,10 +220,6 @@ def test_no_command_changes_a_byte(golden: GoldenFactory, command: Command, scen
     command("query", store, "--topic", "Topic0", "--key", "key0", "--trust-index")
     command("check", store)
     assert digest(store) == before
-
-
-def test_columns_are_those_of_the_library() -> None:
-    assert [c.name for c in CLI_COLUMNS] == [name for name, _, _ in MESSAGE_COLUMNS]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
