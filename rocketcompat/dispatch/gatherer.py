@@ -53,7 +53,7 @@ class Gatherer:
     def release(self) -> list[DispatchBatch]:
         """Return what is held as one batch; nothing is held then."""
         held, self._held = self._held, []
-        return [merged(held)] if held else []
+        return [merged(held)] if len(held) > 1 else held
 
     def _must_part(self, batch: DispatchBatch) -> bool:
         """Return whether what is held and a batch cannot come out together."""
