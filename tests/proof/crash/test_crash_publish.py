@@ -151,7 +151,7 @@ def look(state: CrashState, now_ms: int, attempt: str) -> Journal:
 def test_a_job_is_there_once_or_not_at_all_after_every_call() -> None:
     thorough = is_thorough()
     counts = explore_publishing(
-        "publish", recorded_run, look, range(40 if thorough else 6), 5 if thorough else 400
+        "publish", recorded_run, look, range(40 if thorough else 3), 5 if thorough else 400
     )
     assert min(counts) > 200
 

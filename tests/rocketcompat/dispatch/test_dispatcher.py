@@ -481,7 +481,9 @@ def test_the_queues_have_a_message_before_the_index(
 ) -> None:
     """DSP-03: a kill at any moment leaves no item of the index without its unit."""
     journal = memory_vfs.record()
-    config = MANY.changed(max_hash_slot_num=4, max_index_num=100)
+    config = MANY.changed(
+        max_hash_slot_num=4, max_index_num=100, mapped_file_size_consume_queue=200
+    )
     with rocketcompat.open(
         "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
     ) as store:
@@ -505,6 +507,6 @@ def pointed_to(vfs: MemoryVfs, directory: str, start: int, step: int) -> set[byt
     """Return the physical offsets that files name, as they stand there; records are no zeros."""
     found = set()
     for name, _, _ in vfs.entries(f"/s/{directory}") if vfs.exists(f"/s/{directory}") else []:
-        raw = vfs.read_file(f"/s/{directory}/{name}")
+        raw = vfs.read_file(f"/s/{directory}/{name}").rstrip(b"\0") + bytes(step)
         found |= {raw[at : at + 8] for at in range(start, len(raw) - 7, step)}
     return found - {bytes(8)}
