@@ -152,6 +152,16 @@ class Page:
         )
 
 
+class FoundInShard(NamedTuple):
+    """What a read of many partitions found in one shard; arrays beside the partitions."""
+
+    partitions: list[int]
+    next_offsets: Any
+    truncated: Any
+    end_offset: int
+    batches: list[pa.RecordBatch]
+
+
 class PageSet:
     """The answer to one read of many partitions: their rows as Arrow, and where each goes on.
 
@@ -160,26 +170,17 @@ class PageSet:
     partition (needs the column `partition_id`).
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, found: Iterable[FoundInShard] = ()) -> None:
         self._schema = schema
         self._batches: list[pa.RecordBatch] = []
         self.next_offset: dict[int, int] = {}
         self.end_offset: dict[int, int] = {}
         self.truncated: dict[int, bool] = {}
-
-    def add(
-        self,
-        partitions: list[int],
-        next_offsets: Any,
-        truncated: Any,
-        end_offset: int,
-        batches: list[pa.RecordBatch],
-    ) -> None:
-        """Take over what was found in one shard; arrays beside its partitions."""
-        self._batches += batches
-        self.next_offset |= zip(partitions, next_offsets.tolist(), strict=True)
-        self.truncated |= zip(partitions, truncated.tolist(), strict=True)
-        self.end_offset |= dict.fromkeys(partitions, end_offset)
+        for one in found:
+            self._batches += one.batches
+            self.next_offset |= zip(one.partitions, one.next_offsets.tolist(), strict=True)
+            self.truncated |= zip(one.partitions, one.truncated.tolist(), strict=True)
+            self.end_offset |= dict.fromkeys(one.partitions, one.end_offset)
 
     @cached_property
     def table(self) -> pa.Table:

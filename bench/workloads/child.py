@@ -23,6 +23,7 @@ import pyarrow as pa
 import tubestore
 import tubestore.store.manager  # loaded before the clock starts
 from bench.workloads.payload import standard_library
+from tubestore.store.topic import shards_of
 
 BATCH = 1000
 PARTITIONS = 10
@@ -42,7 +43,7 @@ def fill(root: str, messages: int) -> tubestore.MessageStoreManager:
 def reopen(root: str) -> None:
     start, cpu = time.perf_counter(), time.process_time()
     store = tubestore.open(root)
-    shard = store.topic("topic00000").shard(0)
+    shard = shards_of(store.topic("topic00000")).shard(0)
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
     counted = sum(shard.view().counts().values())
     found = {"seconds": seconds, "cpu_seconds": cpu_seconds, "messages": counted}

@@ -35,6 +35,7 @@ from tubestore.record.locate import Data
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.listing import list_shard
 from tubestore.segments.shard_bytes import ShardBytes
+from tubestore.store.topic import shards_of
 
 #: Cells of all topics together; beyond that each two become one. 300 bytes each.
 CELLS_MAX = 1 << 15
@@ -191,7 +192,7 @@ class ShardComparison:
         vfs = self._directory.vfs
         with tubestore.open(self._path, mode="r", vfs=vfs, on_damage="isolate") as store:
             for name in sorted({*store.topics(), *self._topics}):
-                views = store.topic(name).views() if name in store.topics() else []
+                views = shards_of(store.topic(name)).views() if name in store.topics() else []
                 topic = _TopicComparison(self._directory, self._path, name, views, end)
                 found = topic.compare(self._cells_of(name), self._widen, self._held_max)
                 yield from _told(os.path.join(self._path, f"{name}-0"), found)

@@ -39,8 +39,10 @@ from tubestore.reading.sources import Rows, Source
 from tubestore.record.columns import columns_for
 from tubestore.record.layouts import DATA_HEADER, PAYLOAD_SIZE_MAX
 from tubestore.shard.message_store import MessageStore
+from tubestore.store.append import append_columns
 from tubestore.store.manager import MessageStoreManager
-from tubestore.store.topic import append_columns
+from tubestore.store.topic import shards_of
+from tubestore.store.topic_shards import TopicShards
 
 log = logging.getLogger(__name__)
 #: What was let go stays readable this long for readers that began before.
@@ -155,17 +157,17 @@ class TubeLayout:
         """Cut the shards at their first records that the log cannot have; returns the mark."""
         mark = min(trusted or 0, log_end)
         for name in self.store.topics():
-            topic = self.store.topic(name)
+            topic = shards_of(self.store.topic(name))
             for store_id in range(topic.options.stores):
-                if not self.store.shard_exists(name, store_id):
+                if not topic.exists(store_id):
                     continue
                 shard = topic.writable(store_id)
                 self._claims[name, store_id] = self._cut_shard(shard, log_end, mark)
         self.store.problems.clear()
         for name in self.store.topics():
-            for opened in self.store.topic(name).opened_shards():
+            for opened in shards_of(self.store.topic(name)).opened_shards():
                 assert isinstance(opened, MessageStore)
-                self.store.problems += opened.recovered.problems
+                self.store.problems.extend(opened.recovered.problems)
         return mark
 
     def _cut_shard(self, shard: MessageStore, log_end: int, mark: int) -> _Claims:
@@ -241,11 +243,10 @@ class TubeLayout:
         """Look what the shards have of a batch, so that it is passed over when that comes again."""
         there = set(self.store.topics())
         for name in there.intersection(records.topic_names):
-            topic = self.store.topic(name)
-            # A shard that found no room for its directory has messages in memory only.
-            opened = {shard.store_id for shard in topic.opened_shards()}
+            topic = shards_of(self.store.topic(name))
             for store_id in range(topic.options.stores):
-                if store_id in opened or self.store.shard_exists(name, store_id):
+                # Also one that found no room for its directory: it has messages in memory only.
+                if topic.exists(store_id):
                     claims, _ = self._tail(topic.writable(store_id), self._written)
                     self._claims[name, store_id] = claims
         self._half_put = True
@@ -320,8 +321,8 @@ class TubeLayout:
 
     def _topics(
         self, records: LogColumns, rows: Array, queue_ids: Array
-    ) -> tuple[Array, list[Any]]:
-        """Return (code of each row's topic, the topics), made or grown as needed."""
+    ) -> tuple[Array, list[TopicShards]]:
+        """Return (code of each row's topic, their shards); topics are made or grown as needed."""
         present, codes = np.unique(records.topic_codes[rows], return_inverse=True)
         wanted = {}
         for place, code in enumerate(present.tolist()):
@@ -329,7 +330,8 @@ class TubeLayout:
             highest = int((ids % PARTITIONS_PER_STORE).max())
             stores = int(ids.max()) // PARTITIONS_PER_STORE + 1
             wanted[records.topic_names[code]] = TopicOptions(partitions=highest + 1, stores=stores)
-        return codes.astype(np.int64), self.store.ensure_topics(wanted)
+        topics = self.store.ensure_topics(wanted)
+        return codes.astype(np.int64), [shards_of(topic) for topic in topics]
 
     def replayed(self) -> None:
         """Forget what was needed for skipping: the log has been handed over once."""
@@ -359,10 +361,10 @@ class TubeLayout:
         """
         count = 0
         for name in self.store.topics():
-            topic = self.store.topic(name)
+            topic = shards_of(self.store.topic(name))
             for store_id in range(topic.options.stores):
                 # Most shards have one data segment: their directory says so, unopened.
-                if self.store.data_segments(name, store_id) > 1:
+                if topic.data_segments(store_id) > 1:
                     shard = topic.writable(store_id)
                     count += shard.remove_below(_expired_end(shard, log_minimum))
         self.store.empty_trash(TRASH_GRACE)

@@ -34,6 +34,8 @@ from tubestore.record.attributes import encode_prefix
 from tubestore.record.layouts import address_from_int
 from tubestore.record.records import ENTRY_SIZE, Row
 from tubestore.shard.reader import ShardReader
+from tubestore.store.manager import engine_of
+from tubestore.store.topic import shards_of
 from tubestore.testing import MemoryVfs
 
 Rows = list[dict[str, Any]]
@@ -467,7 +469,8 @@ def test_topic_append_gives_the_same_files(
             row = _row_of(expected)
             if row.flag or row.key_code != -1:
                 pytest.skip("attributes that were composed otherwise have their own test")
-            monkeypatch.setattr(store, "next_msg_id", lambda msg_id=row.msg_id: msg_id)
+            ids = engine_of(store).context.ids
+            monkeypatch.setattr(ids, "next", lambda msg_id=row.msg_id: msg_id)
             clock.advance(row.received_time - clock.now_ms())
             topic.append(
                 row.payload,
@@ -524,7 +527,7 @@ def test_a_time_that_the_real_classes_find_is_found_no_later(
             first = topic.options.partition_id(int(store_id) * topic.options.partitions)
             mine = range(first, first + topic.options.partitions)
             ours = min(topic.offset_at(partition, moment) for partition in mine)
-            shard = topic.shard(int(store_id)).view()
+            shard = shards_of(topic).shard(int(store_id)).view()
             times = np.concatenate([s.entries["received_time"] for s in shard.sources(0)])
             base = next(shard.sources(0)).index_start
             late = np.flatnonzero(times >= moment) * ENTRY_SIZE + base

@@ -34,6 +34,7 @@ from tubestore.offline.repair import repair
 from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
 from tubestore.segments.listing import find_shards
 from tubestore.staging.writer import StagedWriter
+from tubestore.store.manager import engine_of
 from tubestore.testing import MemoryVfs
 from tubestore.testing.disk import Disk
 
@@ -124,7 +125,7 @@ def make_store(*, journalled: bool) -> Disk:
     if journalled:
         store.append_batch(batch(200, ("a", "b")))
         store.lease(["a"], ttl="1d")
-        store.abandon("killed")
+        engine_of(store).abandon("killed")
         vfs.release_locks()
     else:
         store.close()

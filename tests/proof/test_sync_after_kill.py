@@ -15,7 +15,7 @@ from tests.tubestore.journal.test_journalled import TOPICS, bodies, killed, mixe
 from tubestore.core import local_files as os_vfs
 from tubestore.core.local_files import OsVfs
 from tubestore.errors import StoreFailed
-from tubestore.store.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.testing.power_cut import power_cut
 
@@ -67,7 +67,7 @@ def test_the_file_system_is_synced_once_after_a_kill_and_no_shard_is_opened_for_
     store = tubestore.open("/s", vfs=counting, background=False)
     assert counting.calls["sync_file_system"] == 0
     sync(store)
-    assert list(store.writing_shards()) == []
+    assert list(engine_of(store).shards.written()) == []
     if sync is not SYNCS["close"]:
         sync(store)
         store.close()

@@ -20,7 +20,7 @@ from tubestore.clock import ManualClock
 from tubestore.core.group_commit import GroupCommit
 from tubestore.errors import DiskFull, StoreClosed, StoreFailed, TubeStoreError, again
 from tubestore.options import Durability
-from tubestore.store.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 #: What a thousand refusals may leave; one frame of each would be 400 KB.
@@ -114,7 +114,8 @@ def test_calls_to_a_closed_shard_and_topic(store: MessageStoreManager) -> None:
 
 def test_calls_to_a_reader_that_was_closed(store: MessageStoreManager) -> None:
     store.create_topic("t").append(b"x", durability="page_cache")
-    reader = tubestore.open(store.root, "r", vfs=store.vfs, clock=store.clock)
+    context = engine_of(store).context
+    reader = tubestore.open(store.root, "r", vfs=context.vfs, clock=context.clock)
     topic = reader.topic("t")
     topic.read(0, "earliest")
     reader.close()

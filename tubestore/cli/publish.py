@@ -24,6 +24,7 @@ from tubestore.record.layouts import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
 from tubestore.shard.message_store import MessageStore
 from tubestore.staging.job_files import StagedFile, check_job_id
 from tubestore.staging.writer import StagedWriter
+from tubestore.store.topic import shards_of
 
 _DONE = (
     Column("job_id"),
@@ -134,12 +135,12 @@ def _recover_shards(root: str) -> list[dict[str, Any]]:
             {"topic": name, "store_id": store_id, **_report(store.topic(name), store_id)}
             for name in store.topics()
             for store_id in range(store.topic(name).options.stores)
-            if store.shard_exists(name, store_id)
+            if shards_of(store.topic(name)).exists(store_id)
         ]
 
 
 def _report(topic: tubestore.Topic, store_id: int) -> dict[str, int]:
-    shard = topic.shard(store_id)
+    shard = shards_of(topic).shard(store_id)
     assert isinstance(shard, MessageStore)
     found = shard.recovered
     return {

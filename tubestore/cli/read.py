@@ -18,7 +18,8 @@ from tubestore.messages import ALL_COLUMNS, MESSAGE_SCHEMA
 from tubestore.record.columns import columns_for
 from tubestore.record.layouts import address_from_int
 from tubestore.segments.listing import check_root
-from tubestore.store.topic_reads import TopicReader, make_filter
+from tubestore.store.topic import Topic, shards_of
+from tubestore.store.topic_reads import make_filter
 
 PAGE_ROWS = 1000
 
@@ -102,7 +103,7 @@ def _parse_offset(chosen: Chosen) -> int | str:
 
 
 def _pages(
-    topic: TopicReader, chosen: Chosen, offset: int | str, rows: int, bounds: dict[str, Any]
+    topic: Topic, chosen: Chosen, offset: int | str, rows: int, bounds: dict[str, Any]
 ) -> Iterator[pa.RecordBatch]:
     assert chosen.partition is not None
     position: Any = offset
@@ -115,7 +116,7 @@ def _pages(
 
 
 def _scan(
-    topic: TopicReader, chosen: Chosen, offset: int | str, bounds: dict[str, Any]
+    topic: Topic, chosen: Chosen, offset: int | str, bounds: dict[str, Any]
 ) -> Iterator[pa.RecordBatch]:
     wanted = make_filter(**bounds)
     columns = columns_for(ALL_COLUMNS, verify=chosen.verify)
@@ -125,7 +126,7 @@ def _scan(
             raise UsageMistake(f"--store-id {chosen.store_id}: {topic.name} has {len(stores)}")
         stores = range(chosen.store_id, chosen.store_id + 1)
     for store_id in stores:
-        view = topic.shard(store_id).view()
+        view = shards_of(topic).shard(store_id).view()
         start = offset if isinstance(offset, int) else 0
         yield from view.scan(columns, wanted, start=start)
 

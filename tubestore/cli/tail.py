@@ -27,7 +27,8 @@ from tubestore.record.columns import columns_for
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.listing import check_root
 from tubestore.store.manager import MessageStoreManager
-from tubestore.store.topic_reads import TopicReader, make_filter
+from tubestore.store.topic import Topic, shards_of
+from tubestore.store.topic_reads import make_filter
 
 POLL_SECONDS = 0.2
 _LINES = (Format.TEXT, Format.JSONL, Format.CSV)
@@ -47,7 +48,7 @@ class Wanted(NamedTuple):
 class Tail:
     """Reads a topic from near its end, and what is appended to it."""
 
-    def __init__(self, store: MessageStoreManager, topic: TopicReader, wanted: Wanted) -> None:
+    def __init__(self, store: MessageStoreManager, topic: Topic, wanted: Wanted) -> None:
         self._store, self._topic, self._wanted = store, topic, wanted
         self._filter: Filter = make_filter(wanted.filter_items or None, None, None)
         #: Where to go on, by shard.
@@ -66,7 +67,7 @@ class Tail:
 
     def _views(self) -> list[ShardView]:
         partition = self._wanted.partition
-        views = self._topic.views()
+        views = shards_of(self._topic).views()
         if partition is None:
             return views
         self._topic.next_offset(partition)  # refuses one that there is not
@@ -99,7 +100,7 @@ class Tail:
             elif timeout is not None and now - idle_since >= timeout:
                 return
             time.sleep(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout))
-            self._store.refresh_topic(self._topic)
+            shards_of(self._topic).refresh()
 
     def _rows(self, view: ShardView, start: int) -> Iterator[Row]:
         self._positions[view.store_id] = view.index_end

@@ -16,7 +16,7 @@ accepted offline.accepted
 adoption shard.message_store
 arguments values
 attributes record.attributes
-bulk_loads store.bulk_loads
+bulk_loads store.publish
 cache_formats segments.cache_formats
 check offline.check
 checkpoint segments.checkpoint
@@ -55,12 +55,12 @@ layout core.layout
 leases store.leases
 left_messages journal.left_messages
 manager store.manager
-many_topics store.many_topics
+many_topics store.append
 mem_store shard.mem_store
 memory_pool core.memory_pool
 message_store shard.message_store
-open_shards store.shards
-open_topics store.open_topics
+open_shards store.opening
+open_topics store.topics
 os_vfs core.local_files
 partition_index segments.postings
 partition_totals segments.partition_totals
@@ -115,7 +115,7 @@ time_index segments.times
 topic store.topic
 topic_reads store.topic_reads
 topic_registry store.topics
-topic_settings store.topic_settings
+topic_settings store.topics
 topic_shards store.topic_shards
 trash segments.trash
 verdicts segments.verdicts

@@ -15,7 +15,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
 from tubestore.shard.message_store import MessageStore
@@ -28,30 +27,25 @@ SYNC_DELAY_S = 0.05
 _FLUSH, _SYNC = 1, 2
 
 
-class Employer(Protocol):
-    """The store whose shards are worked on; it is not kept alive."""
-
-    def writing_shards(self) -> Iterable[MessageStore]:
-        """Return the shards that have been used."""
-
-    def keep_house(self, pause: Callable[[float], bool]) -> None:
-        """Make a pass of retention if it is due; ends when `pause(seconds)` is True."""
-
-    def check_lock(self) -> bool:
-        """Return True while the lock file is the store's own; else writing stops."""
-
-    def maintain_journal(self) -> None:
-        """Write messages that have been in the journal for a while to their shards."""
-
-    def note_problem(self, problem: TubeStoreError) -> None:
-        """Record a problem of work that no caller waits for."""
-
-
 class Workers:
     """A pool of flush workers and one timer, for all shards of a store."""
 
-    def __init__(self, threads: int, employer: Employer) -> None:
-        self._employer = weakref.ref(employer)
+    def __init__(
+        self,
+        threads: int,
+        due_shards: Callable[[], Iterable[MessageStore] | None],
+        keep_house: Callable[[Callable[[float], bool]], None],
+        note_problem: Callable[[TubeStoreError], None],
+    ) -> None:
+        """Start the threads. The three methods do not keep the store alive that they belong to.
+
+        `due_shards` returns the shards to be maintained, None once the store's lock is lost;
+        `keep_house` makes a pass of retention if it is time for one, and ends it when its argument
+        returns True; `note_problem` keeps an error that no caller waits for.
+        """
+        self._due_shards = weakref.WeakMethod(due_shards)
+        self._keep_house = weakref.WeakMethod(keep_house)
+        self._note_problem = weakref.WeakMethod(note_problem)
         self._changed = threading.Condition()
         #: Requested work by shard, in the order of the requests.
         self._wanted: dict[MessageStore, int] = {}
@@ -150,9 +144,9 @@ class Workers:
         except Exception as error:
             log.exception("%s: not foreseen", shard.name)
             problem = shard.fail(f"{type(error).__name__}: {error}")
-        employer = self._employer()
-        if employer is not None and isinstance(problem, StoreFailed):
-            employer.note_problem(problem)
+        note_problem = self._note_problem()
+        if note_problem is not None and isinstance(problem, StoreFailed):
+            note_problem(problem)
 
     # -- the timer ---------------------------------------------------------------------------
 
@@ -164,25 +158,19 @@ class Workers:
 
     def _tidy(self) -> None:
         while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
-            employer = self._employer()
-            if employer is None:
+            keep_house = self._keep_house()
+            if keep_house is None:
                 return
-            employer.keep_house(self._stopping.wait)
-            del employer
+            keep_house(self._stopping.wait)
+            del keep_house
 
     def _maintain_all(self) -> bool:
-        """Maintain every shard; False when the store is gone."""
-        employer = self._employer()
-        if employer is None:
+        """Maintain every shard; False when the store is gone (nothing here keeps it alive)."""
+        due_shards = self._due_shards()
+        shards = due_shards() if due_shards is not None else None
+        del due_shards
+        if shards is None:
             return False
-        if not employer.check_lock():
-            return False
-        try:
-            employer.maintain_journal()
-        except Exception:  # the timer goes on; the next append meets the error, too
-            log.exception("the journal")
-        shards = list(employer.writing_shards())
-        del employer
         for shard in shards:
             self._guarded(shard, shard.maintain)
         return True

@@ -45,7 +45,7 @@ from tubestore.segments.listing import ShardFiles, StoredFile, files_before, fin
 from tubestore.spark.kit.options import EARLIEST, LATEST, Offsets, ReadOptions
 from tubestore.staging.commit_records import Horizon
 from tubestore.store.directory import StoreDirectory
-from tubestore.store.topic_settings import saved_settings
+from tubestore.store.topics import saved_settings
 
 log = logging.getLogger(__name__)
 #: What opening the files of a portion costs, in bytes that could be read in that time.

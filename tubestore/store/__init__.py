@@ -1,5 +1,5 @@
 """All topics of a root as one store.
 
-Reading order: directory, topic_settings, topic_shards, topic_reads, topic, topics, many_topics,
-publish, leases, retention, housekeeping, open_topics, bulk_loads, shards, manager.
+Reading order: manager, engine, directory, context, opening, topic_shards, append, topic_reads,
+leases, retention, housekeeping, topic, topics, shards, publish.
 """

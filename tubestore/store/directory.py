@@ -1,7 +1,7 @@
 """The directory of a store: its lock, its identity, and the small files that are its state.
 
     <root>/.tubestore/store.json     uuid and format version of the store
-    <root>/.tubestore/topics.json    settings of every topic (`topic_settings.py`)
+    <root>/.tubestore/topics.json    settings of every topic (`topics.py`)
     <root>/.tubestore/lock           held by the one writer (flock)
     <root>/.tubestore/closed         there if the last writer closed the store, all of it synced
 

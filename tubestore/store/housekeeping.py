@@ -1,4 +1,4 @@
-"""When retention acts on an open store, and on what: topics with bounds, trashes, old leases.
+"""Retention of an open store: topics with bounds, trashes, leases, what jobs have left.
 
 A pass looks at files only; a shard that has nothing to lose is not opened for it. Between what
 is planned and what is done a shard may grow: what is written to by then stays.
@@ -16,19 +16,27 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from tubestore.clock import Clock
 from tubestore.core.paths import join
-from tubestore.core.vfs import Vfs
-from tubestore.errors import NotAStore, OffsetOutOfRange, StoreClosed, TubeStoreError, UnknownTopic
-from tubestore.options import StoreOptions
+from tubestore.errors import (
+    InvalidMessage,
+    NotAStore,
+    OffsetOutOfRange,
+    ReadOnlyStore,
+    StoreClosed,
+    TubeStoreError,
+    UnknownTopic,
+)
 from tubestore.record.names import parse_store_key, store_key
 from tubestore.segments import trash
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
+from tubestore.store.context import Context
 from tubestore.store.leases import Lease, LeaseRecord, forget_expired, live_leases
 from tubestore.store.retention import Bounds, SegmentRow, ShardPlan, keep_within, plan
-from tubestore.store.topic import Topic
+from tubestore.store.topic_shards import TopicShards
+from tubestore.values import Age, age_ms, checked_whole, whole_number
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +51,7 @@ _PAUSE_S = 0.001
 class _Planned:
     """A shard's plan, and the topic that carries it out."""
 
-    topic: Topic
+    topic: TopicShards
     bounds: Bounds
     shard: ShardPlan
 
@@ -51,29 +59,51 @@ class _Planned:
 class Housekeeping:
     """Retention of one open store."""
 
-    def __init__(self, vfs: Vfs, root: str, clock: Clock, options: StoreOptions) -> None:
-        self._vfs, self._root, self._clock, self._options = vfs, root, clock, options
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._vfs, self._root, self._clock = context.vfs, context.root, context.clock
+        self._options = context.options
         self._lock = threading.Lock()
-        first = min(FIRST_PASS_MS, options.retention_interval_ms)
-        self._due = clock.monotonic() + first / 1000
-        #: Topics that nobody had used when they were looked at, and when that is due again (ms).
-        self._quiet: weakref.WeakKeyDictionary[Topic, tuple[Bounds, int]]
+        first = min(FIRST_PASS_MS, self._options.retention_interval_ms)
+        self._due = self._clock.monotonic() + first / 1000
+        #: Topics that were not in use when they were looked at, and when that is due again (ms).
+        self._quiet: weakref.WeakKeyDictionary[TopicShards, tuple[Bounds, int]]
         self._quiet = weakref.WeakKeyDictionary()
 
     # -- retention ---------------------------------------------------------------------------
 
     def retain(
         self,
-        topics: Iterable[Topic],
-        bounds_of: Callable[[Topic], Bounds],
+        topics: Iterable[TopicShards],
         *,
-        max_bytes: int | None = None,
-        dry_run: bool = False,
+        max_age: Age | None,
+        max_bytes: int | None,
+        dry_run: bool,
     ) -> list[SegmentRow]:
         """Remove what the topics' bounds let go; `max_bytes` bounds all of them together.
 
         Returns a row for each segment that went, or would go.
         """
+        self._context.check_open(writing=not dry_run)
+        bound = _checked_size(max_bytes)
+        return self._retain(topics, _bounds_of(age_ms(max_age)), bound, dry_run=dry_run)
+
+    def retain_topic(
+        self, topic: TopicShards, *, max_age: Age | None, max_bytes: int | None, dry_run: bool
+    ) -> list[SegmentRow]:
+        """As `retain` for one topic, with `max_bytes` in place of its own setting."""
+        self._context.check_open(writing=not dry_run)
+        bounds_of = _bounds_of(age_ms(max_age), _checked_size(max_bytes))
+        return self._retain([topic], bounds_of, None, dry_run=dry_run)
+
+    def _retain(
+        self,
+        topics: Iterable[TopicShards],
+        bounds_of: Callable[[TopicShards], Bounds],
+        max_bytes: int | None,
+        *,
+        dry_run: bool,
+    ) -> list[SegmentRow]:
         with self._lock:
             planned = self._plan(topics, bounds_of, max_bytes)
             rows = [row for one in planned for row in one.shard.rows(one.bounds, all_rows=False)]
@@ -82,28 +112,41 @@ class Housekeeping:
                 self._empty_trashes(topics)
             return rows
 
+    def explain(
+        self, topics: Iterable[TopicShards], *, max_age: Age | None, max_bytes: int | None
+    ) -> list[SegmentRow]:
+        """Return a row for every segment: what would become of it, when, and why."""
+        self._context.check_open()
+        bound = _checked_size(max_bytes)
+        return self._explain(topics, _bounds_of(age_ms(max_age)), bound)
+
+    def explain_topic(
+        self, topic: TopicShards, *, max_age: Age | None, max_bytes: int | None
+    ) -> list[SegmentRow]:
+        """As `explain` for one topic, with `max_bytes` in place of its own setting."""
+        self._context.check_open()
+        return self._explain([topic], _bounds_of(age_ms(max_age), _checked_size(max_bytes)), None)
+
+    def _explain(
+        self,
+        topics: Iterable[TopicShards],
+        bounds_of: Callable[[TopicShards], Bounds],
+        max_bytes: int | None,
+    ) -> list[SegmentRow]:
+        with self._lock:
+            planned = self._plan(topics, bounds_of, max_bytes)
+            return [row for one in planned for row in one.shard.rows(one.bounds)]
+
     @staticmethod
     def _carry_out(planned: Iterable[_Planned]) -> None:
         for one in planned:
             if one.shard.count:
                 one.topic.writable(one.shard.store_id).remove_below(one.shard.data_start)
 
-    def explain(
-        self,
-        topics: Iterable[Topic],
-        bounds_of: Callable[[Topic], Bounds],
-        *,
-        max_bytes: int | None = None,
-    ) -> list[SegmentRow]:
-        """Return a row for every segment: what would become of it, when, and why."""
-        with self._lock:
-            planned = self._plan(topics, bounds_of, max_bytes)
-            return [row for one in planned for row in one.shard.rows(one.bounds)]
-
     def _plan(
         self,
-        topics: Iterable[Topic],
-        bounds_of: Callable[[Topic], Bounds],
+        topics: Iterable[TopicShards],
+        bounds_of: Callable[[TopicShards], Bounds],
         max_bytes: int | None,
     ) -> list[_Planned]:
         now_ms = self._clock.now_ms()
@@ -125,13 +168,13 @@ class Housekeeping:
             keep_within([one.shard for one in planned], max_bytes)
         return planned
 
-    def _store_ids(self, topic: Topic) -> list[int]:
+    def _store_ids(self, topic: TopicShards) -> list[int]:
         directory = self._root
         keys = (store_key(topic.name, n) for n in range(topic.options.stores))
         return [n for n, key in enumerate(keys) if self._vfs.exists(join(directory, key))]
 
     def _look(
-        self, topic: Topic, store_id: int, leases: Sequence[LeaseRecord], now_ms: int
+        self, topic: TopicShards, store_id: int, leases: Sequence[LeaseRecord], now_ms: int
     ) -> ShardPlan:
         opened = topic.opened_shard(store_id)
         may_seal = True
@@ -154,7 +197,7 @@ class Housekeeping:
 
     def run(
         self,
-        topics: Iterable[Topic],
+        topics: Iterable[TopicShards],
         pause: Callable[[float], bool],
         clean_staging: Callable[[], object],
     ) -> None:
@@ -179,7 +222,7 @@ class Housekeeping:
         if all(lease.offsets is not None for lease in leases):  # else one holds everything
             clean_staging()
 
-    def _tidy(self, topic: Topic, bounds: Bounds) -> None:
+    def _tidy(self, topic: TopicShards, bounds: Bounds) -> None:
         """Retain one topic, and note when to look again if nobody uses it."""
         with self._lock:
             planned = self._plan([topic], lambda _: bounds, None)
@@ -189,7 +232,7 @@ class Housekeeping:
                 due = [one.shard.due_at(age) for one in planned]
                 self._quiet[topic] = (bounds, min(due, default=now_ms + age))
 
-    def _is_quiet(self, topic: Topic, bounds: Bounds) -> bool:
+    def _is_quiet(self, topic: TopicShards, bounds: Bounds) -> bool:
         """Whether nothing can be due: nobody but us writes, and nobody has used a shard of it."""
         known, due = self._quiet.get(topic, (None, 0))
         return known == bounds and due > self._clock.now_ms() and not topic.opened_shards()
@@ -207,15 +250,17 @@ class Housekeeping:
 
     # -- trash -------------------------------------------------------------------------------
 
-    def empty_trashes(self, topics: Iterable[Topic], grace_ms: int | None = None) -> int:
+    def empty_trashes(self, topics: Iterable[TopicShards], grace: Age | None = None) -> int:
         """Delete what has waited in the trashes for the grace time and no lease holds.
 
         Returns the bytes.
         """
+        self._context.check_open(writing=True)
+        grace_ms = age_ms(grace, "grace")
         with self._lock:
             return self._empty_trashes(topics, grace_ms)
 
-    def _empty_trashes(self, topics: Iterable[Topic], grace_ms: int | None = None) -> int:
+    def _empty_trashes(self, topics: Iterable[TopicShards], grace_ms: int | None = None) -> int:
         now_ms = self._clock.now_ms()
         grace = self._options.trash_grace_ms if grace_ms is None else grace_ms
         forget_expired(self._vfs, self._root, now_ms)
@@ -240,13 +285,33 @@ class Housekeeping:
 
     def lease(
         self,
-        topics: Iterable[Topic],
-        offsets: Mapping[str, int],
+        topics: Iterable[TopicShards],
+        offsets: Mapping[str, int] | None,
         *,
-        ttl_ms: int,
+        ttl: Age,
         holder: str | None,
     ) -> Lease:
         """Take a lease on all shards of some topics, and on others from given offsets on."""
+        self._context.check_open()
+        ttl_ms = age_ms(ttl, "ttl")
+        if not ttl_ms:
+            raise InvalidMessage(f"ttl = {ttl}: above 0")
+        if holder is not None and not isinstance(holder, str):
+            raise TypeError(f"holder {holder!r}: a text is needed")
+        given = {} if offsets is None else offsets
+        _check_offsets(given)
+        try:
+            return self._lease(topics, given, ttl_ms, holder)
+        except PermissionError as error:
+            raise ReadOnlyStore(f"{self._root}: no lease can be written here ({error})") from error
+
+    def _lease(
+        self,
+        topics: Iterable[TopicShards],
+        offsets: Mapping[str, int],
+        ttl_ms: int,
+        holder: str | None,
+    ) -> Lease:
         named = holder or f"{socket.gethostname()}:{os.getpid()}"
         # Those without files too: their messages are in memory or in the journal, and may come.
         keys = [store_key(t.name, n) for t in topics for n in range(t.options.stores)]
@@ -281,3 +346,32 @@ class Housekeeping:
             first, end = self._first_kept(key)
             if offset < first:
                 raise OffsetOutOfRange(offset, first, end)
+
+
+def _check_offsets(offsets: Any) -> None:
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets {offsets!r}: a mapping of shards to offsets is needed")
+    for shard, offset in offsets.items():
+        checked_whole(f"offsets[{shard!r}]", offset)
+
+
+def _checked_size(max_bytes: int | None) -> int | None:
+    number = 0 if max_bytes is None else whole_number(max_bytes)
+    if number is None or number < 0:
+        raise InvalidMessage(f"max_bytes = {max_bytes!r}: a whole number, not negative")
+    return max_bytes
+
+
+def _bounds_of(
+    max_age_ms: int | None, max_bytes: int | None = None
+) -> Callable[[TopicShards], Bounds]:
+    """Return a function from a topic to its bounds: those of a call, else its own settings."""
+
+    def bounds(topic: TopicShards) -> Bounds:
+        own = topic.options
+        return Bounds(
+            own.max_age_ms if max_age_ms is None else max_age_ms,
+            own.max_bytes if max_bytes is None else max_bytes,
+        )
+
+    return bounds

@@ -1,68 +1,46 @@
-"""All topics of a store as one thing: what `tubestore.open` returns.
+"""A store as its users hold it: what `tubestore.open` returns.
 
-Lock order: the topics' lock before any of a shard's (decisions.md D11).
+Each method hands its call to the part of the engine that does it (`engine.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import heapq
-import itertools
 import logging
 import os
-import threading
-import warnings
-import weakref
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
-
 from tubestore.clock import Clock, SystemClock
-from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.paths import checked_root
-from tubestore.core.statistics import total
-from tubestore.core.vfs import LOST_LOCK, OsVfs, Vfs
-from tubestore.errors import (
-    DiskFull,
-    StoreClosed,
-    StoreFailed,
-    TubeStoreError,
-    documented,
-)
-from tubestore.journal.journal_overlay import JournalOverlay
-from tubestore.journal.journalled import JournalledAppends
-from tubestore.journal.left_messages import LeftMessages
+from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.errors import TubeStoreError, documented
 from tubestore.messages import BatchAck
 from tubestore.options import Durability, StoreOptions, TopicOptions
-from tubestore.record import ingest
-from tubestore.shard.message_store import MessageStore
-from tubestore.shard.workers import Workers
-from tubestore.staging import roll_forward as job_recovery
-from tubestore.staging.commit_records import Horizon
-from tubestore.store.directory import StoreDirectory
-from tubestore.store.housekeeping import Housekeeping
-from tubestore.store.many_topics import AddressBook
-from tubestore.store.shards import OpenShards
-from tubestore.store.topic import Topic, append_table
-from tubestore.store.topics import TopicRegistry
+from tubestore.staging.job_files import StagedFile
+from tubestore.store.append import append_to_topics
+from tubestore.store.engine import Engine
+from tubestore.store.leases import Lease
+from tubestore.store.publish import PublishResult
+from tubestore.store.retention import SegmentRow
+from tubestore.store.topic import Topic
+from tubestore.store.topics import Keep, TopicDescription
+from tubestore.values import Age, age_ms
 
 log = logging.getLogger(__name__)
-Array = np.ndarray[Any, Any]
-
-#: Shards that are flushed when the bound on all buffers is reached.
-RELIEVED_AT_ONCE = 16
-#: More than there are threads.
-_ID_GAP = 1 << 12
-_open_stores: weakref.WeakSet[MessageStoreManager] = weakref.WeakSet()
 
 
-class MessageStoreManager(OpenShards):
+class MessageStoreManager:
     """A store: made by `tubestore.open`, closed by `close` or at the end of a `with` block.
 
     One writer a directory, any number of readers. All methods are thread-safe.
+
+    >>> import tempfile, tubestore
+    >>> with tempfile.TemporaryDirectory() as root, tubestore.open(root) as store:
+    ...     ack = store.create_topic("logs").append(b"hello")
+    ...     store.topics(), store["logs"].count(ack.partition)
+    (['logs'], 1)
     """
 
     @documented
@@ -78,71 +56,123 @@ class MessageStoreManager(OpenShards):
     ) -> None:
         if mode not in ("w", "r"):
             raise ValueError(f"mode {mode!r}: 'w' to write (made if missing) or 'r' to read")
-        self.root, self.mode = os.path.abspath(checked_root(root)), mode
-        self.options = options or StoreOptions()
-        self.clock: Clock = clock or SystemClock()
-        self.vfs: Vfs = vfs or OsVfs()
-        self.problems = []
-        self._pool = MemoryPool(self.options.memory_bound_bytes, self._relieve_memory)
-        self._id_lock = threading.Lock()
-        # A million ids a millisecond: whoever opens the store later begins above them.
-        self._count_ids_from(self.clock.now_ms() << 20)
-        self._closed: str | None = "it was never open"  # until the end of this method
-        if mode == "w":
-            self._close_earlier()
-        #: Whether a full disk has kept it from closing.
-        self._kept_open = False
-        self._directory = StoreDirectory(self.vfs, self.root, mode, self.clock)
-        self.uuid = self._directory.uuid
-        self._showing = threading.RLock()
-        self._horizons = {}
-        try:
-            self._find_topics()
-        except BaseException:
-            self._directory.release()
-            raise
-        self._housekeeping = Housekeeping(self.vfs, self.root, self.clock, self.options)
-        self._workers = None
-        if mode == "w" and background:
-            self._workers = Workers(self.options.flush_workers, self)
-        #: Takes batches over many shards; None if there is none, or an old one has to stay.
-        self.journal: JournalledAppends | None = None
-        self._left, self._keeping = LeftMessages(), threading.Lock()
-        self._overlay = JournalOverlay(self.vfs, self.root, self.note_problem)
-        if mode == "r":
-            self._overlay.look_for_damage()
-        self._closed = None
-        _open_stores.add(self)
-        if mode == "w":
-            try:
-                self._take_over_journal()
-            except BaseException:
-                self.close()
-                raise
+        self.root = os.path.abspath(checked_root(root))
+        self._engine = Engine(
+            self.root,
+            mode,
+            options or StoreOptions(),
+            vfs or OsVfs(),
+            clock or SystemClock(),
+            background=background,
+        )
 
-    def _close_earlier(self) -> None:
-        """Close the store here that a full disk has kept from closing; DiskFull as long as it does.
+    @property
+    def mode(self) -> Literal["w", "r"]:
+        """How the store was opened: "w" to write, "r" to read."""
+        return self._engine.context.mode
 
-        Its caller wanted it closed, and may not have kept it.
-        """
-        for store in list(_open_stores):
-            same_disk = store.vfs is self.vfs or (
-                isinstance(store.vfs, OsVfs) and isinstance(self.vfs, OsVfs)
-            )
-            if store._kept_open and store.root == self.root and same_disk:
-                store.close()
+    @property
+    def options(self) -> StoreOptions:
+        """The settings that the store was opened with."""
+        return self._engine.context.options
 
-    def _find_topics(self) -> None:
-        """Finish what a crash left of jobs and deletions, and take in the topics."""
-        if self.mode == "w":
-            job_recovery.recover(self.vfs, self.root)
-        self._horizon = Horizon(self.vfs, self.root)
-        self._topics = TopicRegistry(self._directory, self.options, self._make_topic)
-        if self.mode == "w":
-            self._topics.finish_deletions()
-        self._address_book = AddressBook(self._topics)
+    @property
+    def uuid(self) -> str:
+        """The identity of the store, given when it was made."""
+        return self._engine.context.directory.uuid
+
+    @property
+    def problems(self) -> list[TubeStoreError]:
+        """What opening found damaged, and what failed in the background."""
+        return self._engine.context.problems
 
     # -- topics ------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic; UnknownTopic if there is none of this name."""
+        self._engine.context.check_open()
+        return self._engine.topics.get(name)
+
+    __getitem__ = topic
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._engine.topics
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        return self._engine.topics.names()
+
+    @documented
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        stores: int = 1,
+        max_age: Age | None = None,
+        max_bytes: int | None = None,
+        exist_ok: bool = False,
+    ) -> Topic:
+        """Create a topic, or return it with `exist_ok`; durable when this returns.
+
+        `partitions` is per store (shard); an id is store id * 10,000 + place. Messages older
+        than `max_age` (ms, a timedelta, or a text such as "7d" or TubeMQ's "delete,168h") are
+        removed in the background, and the oldest while the topic has more than `max_bytes`.
+
+        TopicExists if it is there and `exist_ok` is not set, or its settings are others (bounds
+        that are not given are not compared). A topic that only TubeMQ knows, found by its
+        files, takes the settings with `exist_ok` if they hold what is there.
+        """
+        options = TopicOptions(
+            partitions=partitions, stores=stores, max_age_ms=age_ms(max_age), max_bytes=max_bytes
+        )
+        return self._engine.topics.create(name, options, exist_ok=exist_ok)
+
+    @documented
+    def change_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        stores: int | None = None,
+        max_age: Age | Keep | None = Keep.AS_IT_IS,
+        max_bytes: int | Keep | None = Keep.AS_IT_IS,
+    ) -> Topic:
+        """Change what is given of a topic's settings; durable when this returns.
+
+        Partitions and stores only rise (InvalidMessage), and more of them change where keys go.
+        A bound of None is none. Readers in other processes see it at their next `refresh`.
+        """
+        return self._engine.topics.change(
+            name, partitions=partitions, stores=stores, max_age=max_age, max_bytes=max_bytes
+        )
+
+    @documented
+    def ensure_topics(self, wanted: Mapping[str, TopicOptions]) -> list[Topic]:
+        """Return topics that have at least these partitions, creating or growing them.
+
+        Counts only rise: more partitions change where keys go, so this is for callers that
+        give partitions. Durable when this returns: a settings file that is replaced unsynced
+        can be empty after a power cut, and the one before it is gone.
+        """
+        return self._engine.topics.ensure(wanted)
+
+    @documented
+    def describe_topic(self, name: str) -> TopicDescription:
+        """Return a topic's settings, and what each of its shards has."""
+        return self._engine.topics.describe(name)
+
+    @documented
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its messages; durable when this returns, whole or not at all.
+
+        Its files wait in `<root>/.tubestore/trash` as those that retention removes, and who
+        reads them in another process goes on until its next `refresh`. Whoever uses the topic
+        in this process gets StoreClosed. What was in memory is gone.
+        """
+        self._engine.topics.delete(name)
+
+    # -- messages ----------------------------------------------------------------------------
 
     @documented
     def append_batch(self, data: Any, *, durability: Durability | None = None) -> BatchAck:
@@ -150,47 +180,13 @@ class MessageStoreManager(OpenShards):
 
         Otherwise as `Topic.append_batch`; a durable prefix per shard, not atomic across shards.
         """
-        self._check_open(writing=True)
-        table = ingest.as_table(data, with_topic=True)
-        if table.num_rows == 0:
-            return append_table(self, table, [], np.empty(0, np.int64), durability)
-        to, codes = self._address_book.of(table)
-        return append_table(self, table, to.topics, codes, durability, to)
-
-    def _make_topic(self, name: str, options: TopicOptions) -> Topic:
-        return Topic(self, name, options, self._open_shard)
-
-    # -- ids, states -------------------------------------------------------------------------
-
-    def _count_ids_from(self, first: int) -> None:
-        self.next_msg_id = itertools.count(first).__next__  # atomic, and a quarter of a lock's time
-
-    def next_msg_ids(self, count: int) -> Array:
-        """Reserve `count` ids in a row (int64)."""
-        with self._id_lock:
-            # With a gap: other threads may be about to take one from the counter that was.
-            first = self.next_msg_id() + _ID_GAP
-            self._count_ids_from(first + count)
-        return np.arange(first, first + count, dtype=np.int64)
-
-    def _relieve_memory(self) -> None:
-        """Write the oldest buffers and the largest: they hold what the others wait for (D8)."""
-        if self.journal is not None:
-            self.journal.relieve()
-        dirty = [shard for shard in self.writing_shards() if shard.dirty_bytes]
-        some = RELIEVED_AT_ONCE // 2
-        oldest = heapq.nsmallest(some, dirty, key=attrgetter("dirty_since"))
-        largest = heapq.nlargest(some, dirty, key=attrgetter("dirty_bytes"))
-        for shard in dict.fromkeys((*oldest, *largest)):
-            with contextlib.suppress(TubeStoreError):  # it refuses appends itself, and says why
-                shard.flush()
+        engine = self._engine
+        return append_to_topics(engine.opener, engine.address_book, data, durability)
 
     @documented
     def flush(self) -> None:
         """Write all buffers to the files (page cache)."""
-        self._check_open()
-        for shard in list(self.writing_shards()):
-            shard.flush()
+        self._engine.shards.flush()
 
     @documented
     def sync(self) -> None:
@@ -198,14 +194,127 @@ class MessageStoreManager(OpenShards):
 
         What those left in shards that this one has not opened is synced with one call, once.
         """
-        self._check_open()
-        for shard in list(self.writing_shards()):
-            shard.sync()
-        self.sync_earlier()
+        self._engine.shards.sync()
 
-    def sync_earlier(self) -> None:
-        """Bring what earlier processes left unsynced to stable storage; see `sync`."""
-        self._directory.sync_earlier()
+    @documented
+    def refresh(self) -> None:
+        """See what a writer in another process has done since; for mode "r", else nothing to do."""
+        self._engine.shards.refresh()
+
+    # -- jobs --------------------------------------------------------------------------------
+
+    @documented
+    def publish(
+        self,
+        job_id: str,
+        staged: Iterable[StagedFile | Mapping[str, Any]],
+        *,
+        create_topics: bool = False,
+        threads: int | None = None,
+        query: str | None = None,
+    ) -> PublishResult:
+        """Make the files of a job part of the store, in one atomic step, at most once for ever.
+
+        `staged`: what the `tubestore.staging.StagedWriter`s of its tasks described, in the order
+        in which messages shall follow each other. `create_topics`: topics that are missing or
+        too small are made as large as the files need. `threads` work on large jobs (by default
+        one a core). `tubestore.store.publish` says what is guaranteed and when. `query` names whose
+        batch this is, a job `name:<number>`: the name is this query's from then on, and a batch
+        that comes again has to have the same rows, else JobTaken.
+
+        Raises InvalidMessage (a file is missing or not as described), UnknownTopic, DiskFull
+        before anything has changed; StoreFailed when it is not known how far it came: open the
+        store again. Repeating the call is always safe.
+        """
+        return self._engine.publisher.publish(
+            job_id, staged, create=create_topics, threads=threads, query=query
+        )
+
+    @documented
+    def abort(self, job_id: str) -> PublishResult | None:
+        """Give a job up and remove what it staged; returns its result if it was published."""
+        return self._engine.publisher.abort(job_id)
+
+    @documented
+    def clean_staging(self, grace: Age = timedelta(days=1)) -> list[str]:
+        """Remove what jobs staged that have written nothing for `grace`; returns their names.
+
+        `grace`: ms, a timedelta, or a text such as "36h". The background does so by itself after a
+        day (`staging_grace_ms`).
+        """
+        return self._engine.publisher.clean_staging(grace)
+
+    # -- retention ---------------------------------------------------------------------------
+
+    @documented
+    def retain(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        max_age: Age | None = None,
+        max_bytes: int | None = None,
+        dry_run: bool = False,
+    ) -> list[SegmentRow]:
+        """Remove the oldest files of some topics, or of all; returns a row for each that went.
+
+        `max_age` counts for every topic in place of its own setting. `max_bytes` bounds the
+        files of all these topics together, beside their own settings: the oldest go first.
+        With `dry_run` nothing is removed, and a store that is open for reading will do.
+
+        Whole files go, data and index together; those that are written to stay, unless all
+        their messages are older than `max_age`. They wait in a trash for `trash_grace_ms`, and
+        what a lease holds stays. ReadOnlyStore, InvalidMessage, StoreFailed.
+        """
+        chosen = self._engine.topics.chosen(topics)
+        return self._engine.housekeeping.retain(
+            chosen, max_age=max_age, max_bytes=max_bytes, dry_run=dry_run
+        )
+
+    @documented
+    def explain_retention(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        max_age: Age | None = None,
+        max_bytes: int | None = None,
+    ) -> list[SegmentRow]:
+        """Return a row for every file: whether `retain` would remove it, when, and why (not)."""
+        chosen = self._engine.topics.chosen(topics)
+        return self._engine.housekeeping.explain(chosen, max_age=max_age, max_bytes=max_bytes)
+
+    @documented
+    def empty_trash(self, grace: Age | None = None) -> int:
+        """Delete now what has waited in the trash for `grace`; returns the bytes.
+
+        By default for `trash_grace_ms`. What a lease holds stays.
+        """
+        return self._engine.housekeeping.empty_trashes(self._engine.topics.all_shards(), grace)
+
+    @documented
+    def lease(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        offsets: Mapping[str, int] | None = None,
+        ttl: Age = timedelta(minutes=10),
+        holder: str | None = None,
+    ) -> Lease:
+        """Keep retention, in any process, away from what a long reader needs, for `ttl`.
+
+        On all shards that these topics (by default all, or none with `offsets`) have, from their
+        first offset on; or from the index offsets on that `offsets` gives by shard
+        (`{"logs-0": 5600}`). Renew it in time, with higher offsets as the work goes on, and
+        release it at the end; as a context manager it does that itself. Take it first and
+        then open or refresh a reader. A holder that dies is forgotten after `ttl`.
+
+        In mode "r" too: it writes a file in `.tubestore/leases`. OffsetOutOfRange if something
+        is gone already; ReadOnlyStore where no file can be written.
+        """
+        names = () if topics is None and offsets is not None else topics
+        chosen = self._engine.topics.chosen(names)
+        return self._engine.housekeeping.lease(chosen, offsets, ttl=ttl, holder=holder)
+
+    # -- state, and the end ------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """Return what the store has done since it was opened, and how it stands.
@@ -214,58 +323,12 @@ class MessageStoreManager(OpenShards):
         been written to or read in `shards`, by store id. Bytes and seconds as the names say;
         `tubestore.metrics` has the table, and the same for Prometheus.
         """
-        self._check_open()
-        topics: dict[str, Any] = {}
-        for topic in self._topics:
-            shards = {
-                shard.store_id: shard.stats()
-                for shard in topic.opened_shards()
-                if isinstance(shard, MessageStore)
-            }
-            if shards:
-                topics[topic.name] = {**total(shards.values()), "shards": shards}
-        return {
-            **total(topics.values()),
-            "memory_bytes": self._pool.used,
-            "memory_bound_bytes": self._pool.bound_bytes,
-            "journal_bytes": self.journal.size if self.journal is not None else 0,
-            "problems": len(self.problems),
-            "topics": topics,
-        }
+        return self._engine.shards.stats()
 
     @documented
     def maintain(self) -> None:
         """Do what is due by time; with `background=True` a thread calls this by itself."""
-        if not self.check_lock():
-            return
-        self.maintain_journal()
-        for shard in list(self.writing_shards()):
-            shard.maintain()
-        self.keep_house(lambda seconds: False)
-
-    def check_lock(self) -> bool:
-        """Stop writing once the lock file was removed or replaced; whether the lock still holds.
-
-        Another process may write to the directory then, and two writers would spoil its files.
-        """
-        if self._closed is not None or self._directory.is_locked():
-            return self._closed != LOST_LOCK
-        self.note_problem(StoreFailed(self.root, LOST_LOCK))
-        self.abandon(LOST_LOCK)
-        if self._workers is not None:
-            self._workers.stop()
-        self._directory.release()
-        return False
-
-    def maintain_journal(self) -> None:
-        """Write what has been in the journal for a while to its shards."""
-        if self.journal is not None:
-            self.journal.maintain()
-
-    def keep_house(self, pause: Callable[[float], bool]) -> None:
-        """Make a pass of retention, over trashes and staged files too, if it is time for one."""
-        if self._housekeeping.is_due():
-            self._housekeeping.run(self._topics, pause, self._clean_old_staging)
+        self._engine.maintain()
 
     @documented
     def close(self, *, give_up: bool = False) -> None:
@@ -277,87 +340,7 @@ class MessageStoreManager(OpenShards):
         since may not be in the files. After an interrupt the store is open, except for shards that
         were closed before it: close it again.
         """
-        if not self.check_lock():
-            raise StoreFailed(self.root, LOST_LOCK)
-        with self._topics.lock:
-            if self._closed is not None:
-                return
-            errors = self._left.open_each()  # what only the journal has, a broker would not see
-            self._closed = "the store is closed"
-        try:
-            if self._workers is not None:
-                self._workers.stop()
-            errors += self._close_files(give_up=give_up)
-        except BaseException:  # a full disk, or an interrupt
-            self._closed, self._kept_open = None, True
-            if self._workers is not None:
-                self._workers.stop()  # the interrupt may have come before they had ended
-                self._workers.start()
-            raise
-        self._directory.release()
-        _open_stores.discard(self)
-        if errors:
-            raise errors[0]
-
-    def _close_files(self, *, give_up: bool) -> list[TubeStoreError]:
-        """Close everything that has files, and note it; returns what was raised.
-
-        DiskFull, and every shard is open.
-        """
-        errors = self._close_shards(give_up=give_up)
-        # Also those that an earlier call has closed, which an interrupt ended.
-        lacking = any(shard.failed or shard.has_unwritten() for shard in self.writing_shards())
-        try:
-            self._directory.sync_earlier()
-        except TubeStoreError as error:
-            errors.append(error)
-        if self.journal is not None:
-            try:
-                self.journal.close(keep=bool(errors) or lacking)
-            except OSError as error:
-                errors.append(StoreFailed(self.root, f"journal: {error}"))
-        if self.mode == "w" and not errors and not lacking:
-            self._directory.note_closed()
-        return errors
-
-    def _close_shards(self, *, give_up: bool) -> list[TubeStoreError]:
-        """Close all shards; returns what they raised. DiskFull, and every shard is open."""
-        opened = [shard for topic in self._topics for shard in topic.shards_at_close()]
-        shards = [s for s in opened if isinstance(s, MessageStore) and not s.is_over()]
-        held: set[MessageStore] = set()
-        errors: list[TubeStoreError] = []
-        try:
-            for shard in shards:  # all of them before one is closed: that is not taken back
-                try:
-                    shard.hold()
-                    held.add(shard)
-                except TubeStoreError as error:
-                    errors.append(error)
-            full = next((error for error in errors if isinstance(error, DiskFull)), None)
-            if full is not None and not give_up:
-                raise full
-            for shard in shards:
-                if shard in held:
-                    shard.close_held()
-                else:
-                    shard.give_up()
-        except BaseException:
-            for shard in held:
-                if not shard.is_over():
-                    shard.let_go()
-            raise
-        for reader in opened:
-            reader.close()
-        return [error for error in errors if not isinstance(error, DiskFull)]
-
-    def abandon(self, reason: str) -> None:
-        """Stop without writing anything: what a forked child does with its parent's stores."""
-        self._closed = reason
-        self._topics.abandon()
-        if self.journal is not None:
-            self.journal.abandon()
-        for topic in self._topics:
-            topic.abandon(StoreClosed(f"{self.root}: {reason}"))
+        self._engine.close(give_up=give_up)
 
     def __enter__(self) -> MessageStoreManager:
         return self
@@ -378,21 +361,12 @@ class MessageStoreManager(OpenShards):
     def __reduce__(self) -> Any:
         raise TypeError("an open store cannot be pickled; open it in the other process (mode='r')")
 
-    def __del__(self) -> None:
-        if getattr(self, "_closed", "never opened") is None:
-            text = f"store {self.root} was not closed"
-            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
-            with contextlib.suppress(Exception):
-                self.close(give_up=True)
-
     def __repr__(self) -> str:
-        state = f", {self._closed}" if self._closed else ""
+        closed = self._engine.context.state.closed
+        state = f", {closed}" if closed else ""
         return f"MessageStoreManager({self.root!r}, mode={self.mode!r}{state})"
 
 
-def _after_fork() -> None:
-    for store in list(_open_stores):
-        store.abandon("opened before this process was forked; open it again here")
-
-
-os.register_at_fork(after_in_child=_after_fork)
+def engine_of(store: MessageStoreManager) -> Engine:
+    """Return the parts of a store, for the package itself and for its tests."""
+    return store._engine

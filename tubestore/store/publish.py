@@ -36,13 +36,10 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os.path import dirname
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import (
@@ -52,6 +49,7 @@ from tubestore.errors import (
     TubeStoreError,
     failed_write,
 )
+from tubestore.options import TopicOptions
 from tubestore.record.names import STAGING_DIRECTORY
 from tubestore.shard.message_store import MessageStore
 from tubestore.staging.commit_records import CommitRecords, JobRecords
@@ -61,13 +59,21 @@ from tubestore.staging.job_files import (
     PlacedFile,
     StagedFile,
     check_job_id,
+    check_publish_arguments,
+    check_query,
     staging_directory,
 )
 from tubestore.staging.placing import THREADED_BYTES, place_all, place_file
 from tubestore.staging.roll_forward import remove_staging, remove_tree, roll_forward
+from tubestore.store.context import Context
+from tubestore.store.opening import ShardOpener
+from tubestore.store.topic import shards_of
+from tubestore.store.topics import Topics
+from tubestore.values import Age, checked_age_ms
 
 log = logging.getLogger(__name__)
-Array = np.ndarray[Any, Any]
+#: Shards by topic and store id.
+Shards = Mapping[tuple[str, int], MessageStore]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,88 +98,164 @@ class PublishResult:
         return sum(file.data_size for file in self.files)
 
 
-class PublishHost(Protocol):
-    """What publishing asks of the store (`manager.py`)."""
+class Publisher:
+    """Publishes the files of jobs into an open store, and removes what jobs have left."""
 
-    root: str
-    vfs: Vfs
-    clock: Clock
+    def __init__(self, context: Context, opener: ShardOpener, topics: Topics) -> None:
+        self._context, self._opener, self._topics = context, opener, topics
 
-    def next_msg_ids(self, count: int) -> Array:
-        """Reserve ids in a row (int64)."""
+    def publish(
+        self,
+        job_id: str,
+        staged: Iterable[StagedFile | Mapping[str, Any]],
+        *,
+        create: bool,
+        threads: int | None,
+        query: str | None = None,
+    ) -> PublishResult:
+        """Make a job part of the store, or return what became of it before; see the head."""
+        check_publish_arguments(staged, threads)
+        with self._topics.lock:
+            self._context.check_open(writing=True)
+            return self._publish(
+                job_id, staged, create=create, threads=threads, query=check_query(job_id, query)
+            )
 
-    def shards_to_publish(
-        self, staged: list[StagedFile], *, create: bool
-    ) -> dict[tuple[str, int], MessageStore]:
-        """Return the shards of these files by topic and store id, opened for writing."""
+    def abort(self, job_id: str) -> PublishResult | None:
+        """Give a job up: remove what it has staged. Returns its result if it was published."""
+        with self._topics.lock:
+            self._context.check_open(writing=True)
+            return abort(self._context.vfs, self._context.root, job_id)
 
-    def showing(self) -> contextlib.AbstractContextManager[Any]:
-        """Hold off whoever takes a view of several shards."""
+    def clean_staging(self, grace: Age) -> list[str]:
+        """Remove what jobs staged that have written nothing for `grace`; returns their names."""
+        grace_ms = checked_age_ms(grace, "grace")
+        with self._topics.lock:
+            self._context.check_open(writing=True)
+            vfs, now_ms = self._context.vfs, self._context.clock.now_ms()
+            return clean_staging(CommitRecords(vfs, self._context.root), vfs, now_ms, grace_ms)
 
+    def clean_old_staging(self) -> None:
+        """Do so in the background, unless a job is about to be published: then the next time."""
+        if self._topics.lock.acquire(blocking=False):
+            try:
+                grace_ms = self._context.options.staging_grace_ms
+                self.clean_staging(grace_ms)
+            finally:
+                self._topics.lock.release()
 
-def publish(
-    host: PublishHost,
-    job_id: str,
-    staged: Iterable[StagedFile | Mapping[str, Any]],
-    *,
-    create_topics: bool,
-    threads: int | None,
-    query: str | None = None,
-) -> PublishResult:
-    """Make a job part of the store, or return what became of it before; see the head."""
-    records = CommitRecords(host.vfs, host.root)
-    files = [StagedFile.from_json(one) for one in staged]
-    batch = None if query is None else Batch.of(query, files)
-    known = find_result(records, check_job_id(job_id), batch)
-    if known is not None:
-        remove_staging(host.vfs, host.root, job_id)
-        return known
-    _check_staged(host, job_id, files)
-    shards = host.shards_to_publish(files, create=create_topics)
-    with contextlib.ExitStack() as held:
-        ends = {}
-        for key, shard in sorted(shards.items()):
-            ends[key] = shard.hold()
-            held.callback(shard.let_go)
-        record = replace(_place(host, records, job_id, files, ends), batch=batch)
+    def _publish(
+        self,
+        job_id: str,
+        staged: Iterable[StagedFile | Mapping[str, Any]],
+        *,
+        create: bool,
+        threads: int | None,
+        query: str | None,
+    ) -> PublishResult:
+        vfs, root = self._context.vfs, self._context.root
+        records = CommitRecords(vfs, root)
+        files = [StagedFile.from_json(one) for one in staged]
+        batch = None if query is None else Batch.of(query, files)
+        known = find_result(records, check_job_id(job_id), batch)
+        if known is not None:
+            remove_staging(vfs, root, job_id)
+            return known
+        _check_staged(vfs, root, job_id, files)
+        shards = self._shards_of(files, create=create)
+        with contextlib.ExitStack() as held:
+            ends = {}
+            for key, shard in sorted(shards.items()):
+                ends[key] = shard.hold()
+                held.callback(shard.let_go)
+            placed = _place(files, ends)
+            now_ms = self._context.clock.now_ms()
+            record = CommitRecord(records.finished() + 1, job_id, now_ms, placed, batch)
+            try:
+                self._prepare(records, record, files, threads)
+            except OSError as error:
+                raise failed_write(root, error) from error
+            try:
+                self._commit(records, record, shards)
+            except _Taken as error:
+                raise StoreLocked(root, "another process that has just published") from error
+            except BaseException as error:
+                # The files may be longer than the shards know: nothing may be appended to them.
+                for shard in shards.values():
+                    shard.fail(f"job {job_id!r} may be half published: {error}")
+                if isinstance(error, OSError | TubeStoreError):
+                    raise StoreFailed(root, f"publishing {job_id!r}: {error}") from error
+                raise
+        remove_staging(vfs, root, job_id)
+        _keep_digests(shards, record, threads)
+        return PublishResult(job_id, record.number, False, record.files)
+
+    def _shards_of(self, staged: list[StagedFile], *, create: bool) -> Shards:
+        """Return the shards of staged files, opened for writing; `create` makes their topics."""
+        needed: dict[str, TopicOptions] = {}
+        for file in staged:
+            options = TopicOptions(partitions=file.partitions, stores=file.store_id + 1)
+            needed[file.topic] = needed.get(file.topic, options).grown_to(options)
+        if create:
+            self._topics.ensure(needed)
+        for name, options in needed.items():
+            if not (known := self._topics.get(name).options).covers(options):
+                raise InvalidMessage(f"topic {name!r} has {known}, the job needs {options}")
+        keys = {(file.topic, file.store_id) for file in staged}
+        return {key: shards_of(self._topics.get(key[0])).writable(key[1]) for key in keys}
+
+    def _prepare(
+        self,
+        records: CommitRecords,
+        record: CommitRecord,
+        files: list[StagedFile],
+        threads: int | None,
+    ) -> None:
+        """Do everything that comes before the record, up to stable storage."""
+        vfs, root = self._context.vfs, self._context.root
+        staging = staging_directory(root, record.job_id)
+        described = {file.name: file for file in files}
+
+        def place(file: PlacedFile) -> None:
+            staged = described[file.name]
+            ids = None if staged.has_ids else self._context.ids.next_many(file.rows)
+            place_file(vfs, staging, staged, file, ids)
+
+        place_all(place, record.files, sum(file.data_size for file in files), threads)
+        if files:
+            for directory in (staging, dirname(staging), join(root, OWN_DIRECTORY)):
+                vfs.sync_directory(directory)
+        records.prepare()
+        records.draft(record)
+
+    def _commit(self, records: CommitRecords, record: CommitRecord, shards: Shards) -> None:
+        """Make the record, and everything that follows from it."""
         try:
-            _prepare(host, records, record, files, threads)
-        except OSError as error:
-            raise failed_write(host.root, error) from error
-        try:
-            _commit(host, records, record, shards)
-        except _Taken as error:
-            raise StoreLocked(host.root, "another process that has just published") from error
-        except BaseException as error:
-            # The files may be longer than the shards know: nothing may be appended to them.
+            records.commit(record)
+        except FileExistsError as error:
+            raise _Taken from error
+        roll_forward(self._context.vfs, self._context.root, record)
+        records.finish(record)
+        self._adopt(record, shards)
+
+    def _adopt(self, record: CommitRecord, shards: Shards) -> None:
+        """Let the open shards know their new files, and all readers see them at one moment."""
+        index: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in shards}
+        data: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in shards}
+        for file in record.files:
+            index[file.shard].append((file.index_start, file.index_size))
+            data[file.shard].append((file.data_start, file.data_size))
+        for key, shard in shards.items():
+            shard.adopt(index[key], data[key])
+        with self._opener.showing:
             for shard in shards.values():
-                shard.fail(f"job {job_id!r} may be half published: {error}")
-            if isinstance(error, OSError | TubeStoreError):
-                raise StoreFailed(host.root, f"publishing {job_id!r}: {error}") from error
-            raise
-    remove_staging(host.vfs, host.root, job_id)
-    _keep_digests(shards, record, threads)
-    return PublishResult(job_id, record.number, False, record.files)
+                shard.show_adopted()
+        for shard in shards.values():
+            shard.leave_checkpoint()
 
 
 class _Taken(Exception):
     """The number of the record was given to another job: somebody else publishes here."""
-
-
-def _commit(
-    host: PublishHost,
-    records: CommitRecords,
-    record: CommitRecord,
-    shards: Mapping[tuple[str, int], MessageStore],
-) -> None:
-    """Make the record, and everything that follows from it."""
-    try:
-        records.commit(record)
-    except FileExistsError as error:
-        raise _Taken from error
-    roll_forward(host.vfs, host.root, record)
-    records.finish(record)
-    _adopt(host, record, shards)
 
 
 def find_result(
@@ -188,10 +270,10 @@ def find_result(
     return PublishResult(job_id, record.number, True, record.files)
 
 
-def _check_staged(host: PublishHost, job_id: str, files: list[StagedFile]) -> None:
+def _check_staged(vfs: Vfs, root: str, job_id: str, files: list[StagedFile]) -> None:
     """Raise InvalidMessage if a file is not what its description says, as far as sizes tell."""
-    directory = staging_directory(host.root, job_id)
-    sizes = {name: size for name, is_directory, size in host.vfs.entries(directory)}
+    directory = staging_directory(root, job_id)
+    sizes = {name: size for name, is_directory, size in vfs.entries(directory)}
     seen: set[str] = set()
     for file in files:
         file.check()
@@ -206,12 +288,8 @@ def _check_staged(host: PublishHost, job_id: str, files: list[StagedFile]) -> No
 
 
 def _place(
-    host: PublishHost,
-    records: CommitRecords,
-    job_id: str,
-    files: list[StagedFile],
-    ends: dict[tuple[str, int], tuple[int, int]],
-) -> CommitRecord:
+    files: list[StagedFile], ends: Mapping[tuple[str, int], tuple[int, int]]
+) -> tuple[PlacedFile, ...]:
     """Give every file its place behind the end of its shard, in the order given."""
     placed = []
     ends = dict(ends)
@@ -231,56 +309,10 @@ def _place(
             )
         )
         ends[key] = (index_start + file.index_size, data_start + file.data_size)
-    placed.sort(key=lambda file: (file.shard, file.index_start))
-    return CommitRecord(records.finished() + 1, job_id, host.clock.now_ms(), tuple(placed))
+    return tuple(sorted(placed, key=lambda file: (file.shard, file.index_start)))
 
 
-def _prepare(
-    host: PublishHost,
-    records: CommitRecords,
-    record: CommitRecord,
-    files: list[StagedFile],
-    threads: int | None,
-) -> None:
-    """Do everything that comes before the record, up to stable storage."""
-    vfs = host.vfs
-    staging = staging_directory(host.root, record.job_id)
-    described = {file.name: file for file in files}
-
-    def place(file: PlacedFile) -> None:
-        staged = described[file.name]
-        ids = None if staged.has_ids else host.next_msg_ids(file.rows)
-        place_file(vfs, staging, staged, file, ids)
-
-    place_all(place, record.files, sum(file.data_size for file in files), threads)
-    if files:
-        for directory in (staging, dirname(staging), join(host.root, OWN_DIRECTORY)):
-            vfs.sync_directory(directory)
-    records.prepare()
-    records.draft(record)
-
-
-def _adopt(
-    host: PublishHost, record: CommitRecord, shards: Mapping[tuple[str, int], MessageStore]
-) -> None:
-    """Let the open shards know their new files, and all readers see them at one moment."""
-    index: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in shards}
-    data: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in shards}
-    for file in record.files:
-        index[file.shard].append((file.index_start, file.index_size))
-        data[file.shard].append((file.data_start, file.data_size))
-    for key, shard in shards.items():
-        shard.adopt(index[key], data[key])
-    with host.showing():
-        for shard in shards.values():
-            shard.show_adopted()
-    for shard in shards.values():
-        shard.leave_checkpoint()
-
-
-def _keep_digests(
-    shards: Mapping[tuple[str, int], MessageStore], record: CommitRecord, threads: int | None
-) -> None:
+def _keep_digests(shards: Shards, record: CommitRecord, threads: int | None) -> None:
     """Have the sealed files of a large job digested while they are in the page cache.
 
     Several at a time: a stream is offered as often as it has new files, and whoever comes to it

@@ -1,125 +1,108 @@
-"""A topic: its shards as one thing to append to and read from. `store.topic(…)` returns it."""
+"""A topic: its shards as one thing to append to and to read from. `store.topic(…)` returns it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from tubestore.clock import Time, time_ms
-from tubestore.errors import (
-    BatchError,
-    InvalidMessage,
-    MessageTooLarge,
-    ReadOnlyStore,
-    TubeStoreError,
-    documented,
-)
-from tubestore.journal.chosen_shards import ChosenShards, JournalledShard
-from tubestore.journal.journalled import (
-    IN_MEMORY,
-    IN_PAGE_CACHE,
-    NOT_TAKEN,
-    SYNCED,
-    JournalledAppends,
-    append_part,
-)
-from tubestore.messages import Ack, BatchAck
-from tubestore.options import (
-    DURABILITIES,
-    PARTITIONS_PER_STORE,
-    Durability,
-    TopicOptions,
-    check_durability,
+from tubestore.clock import Time, checked_time_ms, time_ms
+from tubestore.errors import InvalidMessage, MessageTooLarge, documented, documented_rows
+from tubestore.messages import Ack, BatchAck, FoundInShard, Message, Page, PageSet
+from tubestore.options import PARTITIONS_PER_STORE, Durability, TopicOptions, check_durability
+from tubestore.reading import positions
+from tubestore.reading.tubemq_reads import (
+    DEFAULT_MAX_BYTES,
+    DEFAULT_SWITCH,
+    ENTRIES_MAX,
+    GetMessageResult,
+    get_messages,
 )
 from tubestore.record import ingest
 from tubestore.record.attributes import encode_prefix
-from tubestore.record.columns import integers
+from tubestore.record.columns import Columns
 from tubestore.record.layouts import FLAG_HAS_ATTRIBUTES, NO_KEY_CODE, address_to_int, key_code_of
-from tubestore.record.records import RecordColumns, encode_columns, pack_header
+from tubestore.record.records import ENTRY_SIZE, pack_header
 from tubestore.shard.message_store import MessageStore
+from tubestore.store.append import append_table
+from tubestore.store.housekeeping import Housekeeping
+from tubestore.store.opening import ShardOpener
 from tubestore.store.retention import SegmentRow
-from tubestore.store.topic_reads import TopicReader
-from tubestore.store.topic_shards import ReadHost, Shard
-from tubestore.values import Age, whole_number
+from tubestore.store.topic_reads import (
+    DEFAULT_PAGE_BYTES,
+    DEFAULT_PAGES_BYTES,
+    check_limits,
+    chosen_columns,
+    first_offset,
+    make_filter,
+    messages_from,
+    offset_of_time,
+    partition_table,
+    resolve,
+    scanned,
+)
+from tubestore.store.topic_shards import TopicShards
+from tubestore.values import Age, checked_seconds, checked_texts, checked_whole, whole_number
 
-Array = np.ndarray[Any, Any]
+Offset = int | Literal["earliest", "latest"]
+Boundary = Literal["lower", "upper", "nearest"]
 # As `Ack(...)`, at a third of the time: one append makes one.
 _ack: Callable[[tuple[Any, ...]], Ack] = partial(tuple.__new__, Ack)
 
 
-class TopicHost(ReadHost, Protocol):
-    """What a topic asks of the store that it belongs to (`manager.py`)."""
+class Topic:
+    """One topic of a store; thread-safe, and valid as long as its store is open.
 
-    journal: JournalledAppends | None
-
-    def sync_earlier(self) -> None:
-        """Bring what earlier processes left unsynced to stable storage."""
-
-    def next_msg_id(self) -> int:
-        """Return an id that no message of the store has."""
-
-    def next_msg_ids(self, count: int) -> Array:
-        """Reserve ids in a row (int64)."""
-
-    def retain_topic(
-        self, topic: Topic, max_age: Age | None, max_bytes: int | None, *, dry_run: bool
-    ) -> list[SegmentRow]:
-        """Remove a topic's oldest files."""
-
-    def explain_topic(
-        self, topic: Topic, max_age: Age | None, max_bytes: int | None
-    ) -> list[SegmentRow]:
-        """Say what would become of each of a topic's files."""
-
-
-class Recipients(Protocol):
-    """What is known in columns of the topics that a batch is for (`many_topics.py`)."""
-
-    #: Partitions in each store, and stores, of each topic (int64).
-    partitions: Array
-    stores: Array
-
-    def shards(self, keys: Array) -> ChosenShards:
-        """Return the shards with these keys: topic code * 10,000 + store id."""
-
-
-class Topic(TopicReader):
-    """One topic of a store; thread-safe, and valid as long as its store is open."""
+    >>> import tempfile, tubestore
+    >>> with tempfile.TemporaryDirectory() as root, tubestore.open(root) as store:
+    ...     logs = store.create_topic("logs", partitions=2)
+    ...     ack = logs.append(b"hello", partition=1)
+    ...     logs.read(1).table["body"].to_pylist(), logs.count(1)
+    ([b'hello'], 1)
+    """
 
     def __init__(
         self,
-        store: TopicHost,
-        name: str,
-        options: TopicOptions,
-        open_shard: Callable[[str, int], Shard],
+        opener: ShardOpener,
+        shards: TopicShards,
+        housekeeping: Housekeeping,
+        engine: object,
     ) -> None:
-        super().__init__(store, name, options, open_shard)
-        self._store: TopicHost = store
-        self._level = store.options.durability
-        self._payload_size_max = store.options.payload_size_max
-        self._next = 0
-        #: Ids below this are partitions of store 0.
-        self._first_store_end = options.partitions
+        """`engine` lives as long as the topic: a store that is not used any more closes itself."""
+        self._opener, self._shards, self._housekeeping = opener, shards, housekeeping
+        self._engine = engine
+        context = opener.context
+        self._by_id, self._clock, self._ids = shards.by_id, context.clock, context.ids
+        self._level = context.options.durability
+        self._payload_size_max = context.options.payload_size_max
+        self._strict = context.options.on_damage == "raise"
 
-    def adopt(self, options: TopicOptions) -> None:
-        """Take over changed settings."""
-        super().adopt(options)
-        self._first_store_end = options.partitions
+    @property
+    def name(self) -> str:
+        """The name of the topic."""
+        return self._shards.name
 
-    def writable(self, store_id: int) -> MessageStore:
-        """Return one of the topic's shards for appending; ReadOnlyStore in mode "r"."""
-        shard = self._shards.get(store_id)
-        if type(shard) is MessageStore:
-            return shard
-        shard = self.shard(store_id)
-        if not isinstance(shard, MessageStore):
-            raise ReadOnlyStore(f"{self._store.root} was opened with mode='r'")
-        return shard
+    @property
+    def options(self) -> TopicOptions:
+        """The settings of the topic as they are now."""
+        return self._shards.options
+
+    @property
+    def root(self) -> str:
+        """The directory of the store."""
+        return self._shards.root
+
+    @property
+    def partition_ids(self) -> list[int]:
+        """The ids of all partitions: store id * 10,000 + place."""
+        return [self.options.partition_id(n) for n in range(self.options.partition_count)]
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r}, partitions={self.options.partition_count})"
 
     # -- append ------------------------------------------------------------------------------
 
@@ -145,9 +128,8 @@ class Topic(TopicReader):
         """
         if type(body) is not bytes or not body:
             body = _checked_body(body)
-        store = self._store
         level = self._level if durability is None else check_durability(durability)
-        now = store.clock.now_ms() if received_time is None else _checked_time(received_time)
+        now = self._clock.now_ms() if received_time is None else _checked_time(received_time)
         payload, flag, code = body, 0, NO_KEY_CODE
         if filter_item is not None or attributes:
             prefix = encode_prefix(filter_item, now, attributes)
@@ -156,19 +138,20 @@ class Topic(TopicReader):
             code = key_code_of(filter_item)
         if len(payload) > self._payload_size_max:
             raise MessageTooLarge(len(payload), self._payload_size_max, "payload")
-        if type(partition) is int and 0 <= partition < self._first_store_end:
-            number, shard = partition, self._shards.get(0)
+        if type(partition) is int and 0 <= partition < self._shards.first_store_end:
+            number, shard = partition, self._by_id.get(0)
         else:
             number = self._choose(key, partition)
-            shard = self._shards.get(number // PARTITIONS_PER_STORE)
+            shard = self._by_id.get(number // PARTITIONS_PER_STORE)
         if type(shard) is not MessageStore:
-            shard = self.writable(number // PARTITIONS_PER_STORE)
+            shard = self._shards.writable(number // PARTITIONS_PER_STORE)
         address = ingest.LOOPBACK if sender is None else _checked_address(sender)
-        header = pack_header(number, code, now, address, store.next_msg_id(), flag, payload)
+        header = pack_header(number, code, now, address, self._ids.next(), flag, payload)
         return _ack((number, shard.append_record(header, payload, level), level))
 
     def _choose(self, key: str | bytes | None, partition: int | None) -> int:
-        options = self.options
+        shards = self._shards
+        options = shards.options
         if partition is not None:
             number = whole_number(partition)
             if number is None or not options.holds(number):
@@ -176,7 +159,7 @@ class Topic(TopicReader):
             return number
         if key is not None:
             return options.partition_id(ingest.hash_key(key) % options.partition_count)
-        self._next = turn = (self._next + 1) % options.partition_count
+        shards.turn = turn = (shards.turn + 1) % options.partition_count
         return options.partition_id(turn)
 
     @documented
@@ -187,17 +170,328 @@ class Topic(TopicReader):
         was taken. Everything that can be refused is refused before anything is written.
         """
         table = ingest.as_table(data, with_topic=False)
-        return append_table(
-            self._store, table, [self], np.zeros(table.num_rows, np.int64), durability
+        codes = np.zeros(table.num_rows, np.int64)
+        return append_table(self._opener, table, [self._shards], codes, durability)
+
+    @documented
+    def flush(self) -> None:
+        """Write the buffers to the files (page cache)."""
+        self._shards.flush()
+
+    @documented
+    def sync(self) -> None:
+        """Bring everything that was taken to stable storage, by earlier processes too."""
+        self._shards.sync()
+
+    # -- pages -------------------------------------------------------------------------------
+
+    @documented
+    def read(
+        self,
+        partition: int,
+        offset: Offset = "earliest",
+        *,
+        limit: int = 1000,
+        max_bytes: int | None = DEFAULT_PAGE_BYTES,
+        columns: Sequence[str] | None = None,
+        filter_items: Iterable[str] | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
+        verify: bool = False,
+        zero_copy: bool = False,
+    ) -> Page:
+        """Read up to `limit` messages of a partition from `offset` on; never waits for more.
+
+        `max_bytes` counts whole records; the first message comes even if it is larger. `start` and
+        `end`: received at or after, received before. `verify` compares checksums, and entries
+        with records. With `on_damage="raise"` an unreadable message raises CorruptRecord; else it
+        is a row whose `state` is not "ok". OffsetOutOfRange below the first kept offset or
+        beyond the end.
+
+        `zero_copy`: bodies are a `binary_view` column that shows sealed files where they are mapped
+        and copies the others; it stays valid after close and when retention removes the file. The
+        mapping, and a removed file's room on the disk, go when the last such page is collected.
+        """
+        checked_whole("limit", limit)
+        check_limits(limit=None, max_bytes=max_bytes)
+        view = self._shards.view_of(partition)
+        chosen = self._columns(columns, verify, zero_copy)
+        found = view.find(
+            int(partition),
+            resolve(view, offset),
+            limit=limit,
+            max_bytes=max_bytes,
+            wanted=make_filter(filter_items, start, end),
+        )
+        return Page(
+            view.batches_of(found.rows, chosen),
+            chosen.schema,
+            next_offset=found.next_offset,
+            end_offset=view.index_end,
+            truncated=found.truncated,
         )
 
-    def round_robin(self, count: int) -> int:
-        """Reserve `count` turns; returns the first."""
-        with self._lock:
-            first = self._next + 1
-            self._next += count
-        return first
+    @documented
+    def read_many(
+        self,
+        offsets: Mapping[int, Offset],
+        *,
+        limit: int = 1000,
+        max_bytes: int | None = DEFAULT_PAGES_BYTES,
+        columns: Sequence[str] | None = None,
+        filter_items: Iterable[str] | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
+        verify: bool = False,
+        zero_copy: bool = False,
+    ) -> PageSet:
+        """Read many partitions, each from its offset, in one go: `{partition: offset, …}`.
 
+        `limit` is for each partition, `max_bytes` for all of them: a shard with several takes its
+        part of it, and gives at least one message. Rows come shard by shard in the order of their
+        offsets, which is that in which they were appended. `next_offset` of the answer is what the
+        next call takes. All shards are seen at one moment; filters and errors as `read`.
+        """
+        checked_whole("limit", limit)
+        check_limits(limit=None, max_bytes=max_bytes)
+        if not isinstance(offsets, Mapping):
+            raise TypeError(f"offsets {offsets!r}: a mapping of partitions to offsets is needed")
+        chosen = self._columns(columns, verify, zero_copy)
+        wanted = make_filter(filter_items, start, end)
+        by_store: dict[int, list[int]] = {}
+        for partition in sorted(map(self._shards.known, offsets)):
+            by_store.setdefault(partition // PARTITIONS_PER_STORE, []).append(partition)
+        views = self._shards.views_of(list(by_store))
+        share = None if max_bytes is None else max_bytes // max(1, len(views))
+        answers = []
+        for view, partitions in zip(views, by_store.values(), strict=True):
+            starts = [resolve(view, offsets[p]) for p in partitions]
+            found = view.find_many(
+                np.array(partitions, np.int64),
+                np.array(starts, np.int64),
+                limit=limit,
+                max_bytes=share,
+                wanted=wanted,
+            )
+            batches = view.batches_of(found.rows, chosen)
+            answers.append(
+                FoundInShard(
+                    partitions, found.next_offsets, found.truncated, view.index_end, batches
+                )
+            )
+        return PageSet(chosen.schema, answers)
+
+    def _columns(
+        self, names: Sequence[str] | None, verify: bool, zero_copy: bool = False
+    ) -> Columns:
+        return chosen_columns(names, strict=self._strict, verify=verify, zero_copy=zero_copy)
+
+    @documented
+    def get_messages(
+        self,
+        partition: int,
+        offset: int,
+        *,
+        filter_items: Iterable[str] | None = None,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        min_time: Time | None = None,
+        switch: int = DEFAULT_SWITCH,
+        max_entries: int = ENTRIES_MAX,
+    ) -> GetMessageResult:
+        """Read as TubeMQ's `getMessages` does, with its return codes and deltas.
+
+        Go on at `request_offset + delta`, also after a failure. A page ends behind the record with
+        which `max_bytes` is reached, or when `max_entries` of the index, whatever their partition,
+        were examined; both are at least 1. `switch`: 101 the files only, 301 the buffers too; of a
+        filter the last digit counts. Below the first offset it begins there; beyond the end is
+        NOT_FOUND.
+        """
+        view = self._shards.view_of(partition)
+        at = checked_whole("offset", offset, least=None)
+        checked_whole("switch", switch, least=None)
+        for name, bound in (("max_bytes", max_bytes), ("max_entries", max_entries)):
+            checked_whole(name, bound, least=1)
+        earliest = time_ms(min_time, "min_time")
+        # As TubeMQ does, by the hash alone.
+        wanted = replace(make_filter(filter_items, earliest, None), items=None)
+        return get_messages(
+            view,
+            int(partition),
+            at - at % ENTRY_SIZE,
+            wanted,
+            switch=switch,
+            max_bytes=max_bytes,
+            max_entries=max_entries,
+        )
+
+    def message_at(self, partition: int, offset: int) -> Message | None:
+        """Return the message at exactly this offset, None if it is another partition's."""
+        page = self.read(partition, checked_whole("offset", offset), limit=1)
+        found = next(iter(page), None)
+        return found if found is not None and found.offset == offset else None
+
+    # -- one by one --------------------------------------------------------------------------
+
+    def messages(
+        self,
+        partition: int,
+        offset: Offset = "earliest",
+        *,
+        filter_items: Iterable[str] | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
+        verify: bool = False,
+    ) -> Iterator[Message]:
+        """Go through a partition from `offset` to its end at the time of the call."""
+        view = self._shards.view_of(partition)
+        chosen = self._columns(None, verify)
+        wanted = make_filter(filter_items, start, end)
+        position = resolve(view, offset)
+        rows = messages_from(view, int(partition), position, wanted, chosen)
+        return documented_rows(rows, self.root)
+
+    def follow(
+        self,
+        partition: int,
+        offset: Offset = "earliest",
+        *,
+        filter_items: Iterable[str] | None = None,
+        idle_timeout: float | None = None,
+        poll_interval: float = 0.05,
+    ) -> Iterator[Message]:
+        """Go through a partition and wait for more; ends after `idle_timeout` idle seconds.
+
+        Beside a writer in another process it looks every `poll_interval` seconds; what this
+        process appends wakes it at once.
+        """
+        position = resolve(self._shards.view_of(partition), offset)
+        # Refused now, and not when something came.
+        items = None if filter_items is None else checked_texts("filter_items", filter_items)
+        checked_seconds("poll_interval", poll_interval)
+        if idle_timeout is not None:
+            checked_seconds("idle_timeout", idle_timeout)
+        return self._following(partition, position, items, idle_timeout, poll_interval)
+
+    def _following(
+        self,
+        partition: int,
+        position: int,
+        items: list[str] | None,
+        idle_timeout: float | None,
+        poll_interval: float,
+    ) -> Iterator[Message]:
+        shard = self._shards.shard(int(partition) // PARTITIONS_PER_STORE)
+        clock = self._clock
+        idle_since = clock.monotonic()
+        while True:
+            page = self.read(partition, position, filter_items=items)
+            yield from page
+            position = page.next_offset
+            now = clock.monotonic()
+            if len(page):
+                idle_since = now
+            elif idle_timeout is not None and now - idle_since >= idle_timeout:
+                return
+            if not page.truncated:
+                left = poll_interval
+                if idle_timeout is not None:
+                    left = max(0.0, min(left, idle_timeout - (now - idle_since)))
+                shard.wait_beyond(page.end_offset, left)
+                self._shards.refresh()
+
+    # -- everything --------------------------------------------------------------------------
+
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter_items: Iterable[str] | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
+        limit: int | None = None,
+        max_bytes: int | None = None,
+        verify: bool = False,
+        zero_copy: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Read the whole topic as a stream of Arrow batches, shard by shard in offset order.
+
+        Sees what was there at the call, one moment for all shards. Use as a context manager, or
+        read it to its end. `limit` and `max_bytes` (of whole records) end it early; the rest of
+        the arguments as `read`.
+        """
+        check_limits(limit=limit, max_bytes=max_bytes)
+        chosen = self._columns(columns, verify, zero_copy)
+        wanted = make_filter(filter_items, start, end)
+        rows = scanned(self._shards.views(), chosen, wanted, limit, max_bytes)
+        batches = documented_rows(rows, self.root)
+        return pa.RecordBatchReader.from_batches(chosen.schema, batches)
+
+    # -- places ------------------------------------------------------------------------------
+
+    @documented
+    def first_offset(self, partition: int) -> int:
+        """Return the offset of a partition's first message; that of the next one if it is empty."""
+        return first_offset(self._shards.view_of(partition), partition)
+
+    @documented
+    def last_offset(self, partition: int) -> int | None:
+        """Return the offset of a partition's last message; None if it is empty."""
+        view = self._shards.view_of(partition)
+        return positions.back(view.backwards(), partition, view.index_start, view.index_end, 1)
+
+    def next_offset(self, partition: int) -> int:
+        """Return the offset behind the last message of the partition's shard: "latest"."""
+        return self._shards.view_of(partition).index_end
+
+    @documented
+    def count(self, partition: int, start: Offset = "earliest", end: Offset = "latest") -> int:
+        """Return how many messages a partition has at the offsets [start, end)."""
+        view = self._shards.view_of(partition)
+        low, high = resolve(view, start, "start"), resolve(view, end, "end")
+        return positions.count(view.sources(low), partition, low, high)
+
+    @documented
+    def skip(self, partition: int, offset: Offset, count: int) -> int:
+        """Return the offset from which a read leaves out `count` messages; back if it is negative.
+
+        `skip(7, "latest", -100)` is where the last hundred begin. Ends at the partition's own ends.
+        """
+        view = self._shards.view_of(partition)
+        at = resolve(view, offset)
+        count = checked_whole("count", count, least=None)
+        if count >= 0:
+            found = positions.ahead(view.sources(at), partition, at, count) if count else at
+            return view.index_end if found is None else found
+        found = positions.back(view.backwards(), partition, view.index_start, at, -count)
+        return view.index_start if found is None else found
+
+    @documented
+    def offset_at(self, partition: int, time: Time, *, boundary: Boundary = "lower") -> int:
+        """Return the offset of a message by when it was received, whatever order they came in.
+
+        "lower": the first one received at or after `time`; "latest" if there is none. "upper": the
+        last one received at or before `time`; the first message if there is none. "nearest": the
+        one of both whose time is nearer, the later one of equally near.
+        """
+        if boundary not in ("lower", "upper", "nearest"):
+            raise ValueError(f"boundary {boundary!r}: lower, upper or nearest")
+        at = checked_time_ms(time)
+        return offset_of_time(self._shards.view_of(partition), partition, at, boundary)
+
+    @documented
+    def partitions(self) -> pa.Table:
+        """Return a row a partition: partition, first, next, count, bytes, oldest.
+
+        `first`: the offset of its first message, `next` if it has none; `next`: where its shard
+        ends; `bytes`: of its records, headers included; `oldest`: when the one that was received
+        first was received. One moment for all shards; the index is gone through once, and by later
+        calls from there on.
+        """
+        return partition_table(self._shards.views(), self.options)
+
+    # -- retention ---------------------------------------------------------------------------
+
+    @documented
     def retain(
         self,
         *,
@@ -209,28 +503,21 @@ class Topic(TopicReader):
 
         What is not given is the topic's own setting. See `MessageStoreManager.retain`.
         """
-        return self._store.retain_topic(self, max_age, max_bytes, dry_run=dry_run)
+        return self._housekeeping.retain_topic(
+            self._shards, max_age=max_age, max_bytes=max_bytes, dry_run=dry_run
+        )
 
+    @documented
     def explain_retention(
         self, *, max_age: Age | None = None, max_bytes: int | None = None
     ) -> list[SegmentRow]:
         """Return a row for every file of the topic: whether it would go, when, and why (not)."""
-        return self._store.explain_topic(self, max_age, max_bytes)
+        return self._housekeeping.explain_topic(self._shards, max_age=max_age, max_bytes=max_bytes)
 
-    @documented
-    def sync(self) -> None:
-        """Bring everything that was taken to stable storage, by earlier processes too."""
-        for shard in self.opened_shards():
-            if isinstance(shard, MessageStore):
-                shard.sync()
-        self._store.sync_earlier()
 
-    @documented
-    def flush(self) -> None:
-        """Write the buffers to the files (page cache)."""
-        for shard in self.opened_shards():
-            if isinstance(shard, MessageStore):
-                shard.flush()
+def shards_of(topic: Topic) -> TopicShards:
+    """Return the shards of a topic, for the package itself: users reach them by partition."""
+    return topic._shards
 
 
 def _checked_body(body: Any) -> bytes:
@@ -259,139 +546,3 @@ def _checked_address(sender: Any) -> int:
     except ValueError:
         pass
     raise InvalidMessage(f"sender {sender!r}: an IPv4 address such as '10.0.0.1' is needed")
-
-
-def append_table(
-    store: TopicHost,
-    table: pa.Table,
-    topics: list[Topic],
-    codes: Array,
-    durability: Durability | None,
-    to: Recipients | None = None,
-) -> BatchAck:
-    """Append the rows of a checked table to their topics: `codes[i]` says which of `topics`.
-
-    `to`: what is known of these topics in columns. Rows are grouped by shard, encoded together
-    once, and handed to their shards in slices.
-    """
-    level = store.options.durability if durability is None else check_durability(durability)
-    count = table.num_rows
-    if count == 0:
-        return BatchAck(pa.array([], pa.int32()), pa.array([], pa.int64()), level)
-    turns = partial(_turns, topics)
-    if to is None:
-        partition_ids = ingest.route(table, codes, [t.options for t in topics], turns)
-    else:
-        partition_ids = ingest.route_among(table, codes, to.partitions, to.stores, turns)
-    columns = ingest.build_columns(
-        table,
-        partition_ids,
-        now_ms=store.clock.now_ms(),
-        payload_size_max=store.options.payload_size_max,
-        next_msg_ids=store.next_msg_ids,
-    )
-    offsets = append_columns(topics, codes, columns, level, store.journal, to)
-    return BatchAck(
-        integers(pa.int32(), columns.partition_ids), integers(pa.int64(), offsets), level
-    )
-
-
-def append_columns(
-    topics: list[Topic],
-    codes: Array,
-    columns: RecordColumns,
-    level: Durability,
-    journal: JournalledAppends | None = None,
-    to: Recipients | None = None,
-) -> Array:
-    """Append checked columns to their topics; returns the offsets (int64) in their order.
-
-    Rows of a shard keep their order. BatchError says what was taken when a part was not.
-    """
-    order, firsts, keys = ingest.shard_order(codes, columns.partition_ids)
-    shards: Sequence[JournalledShard]
-    if to is None:
-        pairs = (divmod(key, PARTITIONS_PER_STORE) for key in keys.tolist())
-        shards = [topics[code].writable(store_id) for code, store_id in pairs]
-    else:
-        shards = to.shards(keys)
-    placed = np.full(len(columns), -1, np.int64)
-    reached = np.full(len(shards), NOT_TAKEN, np.int8)
-    failure: TubeStoreError | None = None
-    try:
-        ordered = columns if order is None else columns.take(order)
-        _append_slices(ordered, shards, firsts, placed, reached, level, journal)
-    except TubeStoreError as error:
-        failure = error
-    offsets = _given_order(order, placed)
-    if failure is not None:
-        _note_written(shards, firsts, placed, reached)
-        row_levels = np.repeat(reached, np.diff(np.append(firsts, len(columns))))
-        levels = _given_order(order, row_levels).tolist()
-        rows = zip(columns.partition_ids.tolist(), offsets.tolist(), levels, strict=True)
-        acks = [Ack(p, o, DURABILITIES[r - 1]) if r != NOT_TAKEN else None for p, o, r in rows]
-        if not any(acks):
-            raise failure
-        refused = BatchError(str(failure), acks)
-        refused.taken = "yes" if all(acks) else "unknown" if failure.taken == "unknown" else "no"
-        raise refused from failure
-    return offsets
-
-
-def _given_order(order: Array | None, values: Array) -> Array:
-    """Return the values of rows that were grouped by shard in the order of the batch."""
-    if order is None:
-        return values
-    given = np.empty_like(values)
-    given[order] = values
-    return given
-
-
-def _note_written(
-    shards: Sequence[JournalledShard], firsts: Array, placed: Array, reached: Array
-) -> None:
-    """Raise the level of rows that are in a shard's files, whatever failed after that."""
-    lasts = [*(firsts[1:] - 1).tolist(), len(placed) - 1]
-    for n in np.flatnonzero(reached == IN_MEMORY).tolist():
-        if shards[n].has_written(int(placed[lasts[n]])):
-            reached[n] = IN_PAGE_CACHE
-
-
-def _turns(topics: list[Topic], codes: Array) -> Array:
-    """Return round-robin numbers for every row, each topic continuing its own count."""
-    numbers = np.empty(len(codes), np.uint64)
-    for code in np.unique(codes).tolist():
-        rows = np.flatnonzero(codes == code)
-        first = topics[code].round_robin(len(rows))
-        numbers[rows] = np.arange(first, first + len(rows))
-    return numbers
-
-
-def _append_slices(
-    columns: RecordColumns,
-    shards: Sequence[JournalledShard],
-    firsts: Array,
-    offsets: Array,
-    reached: Array,
-    level: Durability,
-    journal: JournalledAppends | None,
-) -> None:
-    """Encode once, append each shard's slice; `fsync` syncs after all are written.
-
-    Fills `offsets` by row and `reached` by shard, also when it raises.
-    """
-    batch = encode_columns(columns)
-    if journal is not None and level != "memory" and journal.takes(len(shards), len(batch.data)):
-        chosen = shards if isinstance(shards, ChosenShards) else ChosenShards.of(shards)
-        journal.append(batch, chosen, firsts, offsets, reached, level)
-        return
-    bounds = [*firsts.tolist(), len(columns)]
-    # Over several shards `fsync` is a step of its own.
-    below = "page_cache" if level == "fsync" and len(shards) > 1 else level
-    for n, (first, end) in enumerate(pairwise(bounds)):
-        part = batch if len(shards) == 1 else batch.part(first, end)
-        append_part(shards, n, part, offsets[first:end], reached, below)
-    if below != level:
-        for n, shard in enumerate(shards):
-            shard.sync_data()
-            reached[n] = SYNCED

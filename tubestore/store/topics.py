@@ -5,40 +5,108 @@ file without the topic. What comes after it, moving the shards to the trash, is 
 the next opening for writing if a crash comes in between; until then the file names the topic
 as deleted, so that what is left of it is not taken for a topic that only TubeMQ knows.
 
+TubeMQ keeps a topic's settings elsewhere, so topics are found by their shards' directories
+too. What such a topic has at least is learned from its files: a *guess*, which is never
+saved, since a broker may add partitions later.
+
 Guards: `lock`, the store's own, guards the topics and their settings file.
 """
 
 from __future__ import annotations
 
+import enum
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from tubestore.core.paths import join
-from tubestore.errors import InvalidMessage, InvalidName, StoreClosed, TopicExists, UnknownTopic
-from tubestore.options import StoreOptions, TopicOptions
-from tubestore.record.names import check_topic_name, store_key
+from tubestore.core.vfs import Vfs
+from tubestore.errors import (
+    InvalidMessage,
+    InvalidName,
+    StoreClosed,
+    StoreFailed,
+    TopicExists,
+    TubeStoreError,
+    UnknownTopic,
+)
+from tubestore.options import PARTITIONS_PER_STORE, StoreOptions, TopicOptions
+from tubestore.reading.view import ShardView
+from tubestore.record.names import (
+    INDEX_DIRECTORY,
+    TOPICS_FILE,
+    check_topic_name,
+    parse_store_key,
+    store_key,
+)
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.record.state_files import SavedTopics, parse_topics
 from tubestore.segments import trash
+from tubestore.shard.message_store import MessageStore
+from tubestore.shard.reader import ShardReader
+from tubestore.staging.commit_records import CommitRecords
+from tubestore.store.context import Context
 from tubestore.store.directory import StoreDirectory
-from tubestore.store.topic import Topic
-from tubestore.store.topic_settings import load_topics, save_topics, shards_on_disk
+from tubestore.store.opening import ShardOpener
+from tubestore.store.topic import Topic, shards_of
+from tubestore.store.topic_shards import TopicShards
+from tubestore.values import Age, age_ms, checked_texts
 
 
-class TopicRegistry:
+class KnownTopics(NamedTuple):
+    """Every topic's settings, and what else is known of their names."""
+
+    settings: dict[str, TopicOptions]
+    #: Their settings are guessed from their files.
+    guessed: set[str]
+    #: They were deleted; some of their shards may still be in their places.
+    deleted: set[str]
+
+
+class Keep(enum.Enum):
+    """Sentinel: leave the setting unchanged (None means "no bound")."""
+
+    AS_IT_IS = enum.auto()
+
+
+class ShardDescription(NamedTuple):
+    """One shard: bounds, messages of all its partitions, and its files with their bytes."""
+
+    store_id: int
+    first_offset: int
+    end_offset: int
+    messages: int
+    data_bytes: int
+    index_bytes: int
+    data_files: int
+    index_files: int
+
+
+class TopicDescription(NamedTuple):
+    """A topic's settings, and its shards that have files."""
+
+    name: str
+    options: TopicOptions
+    shards: tuple[ShardDescription, ...]
+
+
+class Topics:
     """Topics by name; made with those that the directory has."""
 
     def __init__(
         self,
-        directory: StoreDirectory,
-        options: StoreOptions,
+        context: Context,
+        opener: ShardOpener,
         make_topic: Callable[[str, TopicOptions], Topic],
     ) -> None:
-        self._directory, self._options = directory, options
+        self._context, self._opener = context, opener
+        self._directory = context.directory
         self._make_topic = make_topic
         self.lock = threading.RLock()
         #: Counts up when topics or their settings change.
         self.version = 0
-        known = load_topics(directory, options)
-        #: Topics whose settings nobody gave: learned from their files, and never saved.
+        known = load_topics(context.directory, context.options)
+        #: Topics whose settings are guessed from their files, and never saved.
         self._guessed = known.guessed
         #: Topics whose shards are not all moved away yet.
         self._deleted = known.deleted
@@ -63,20 +131,48 @@ class TopicRegistry:
         except TypeError:
             raise InvalidName(repr(name), "a topic's name is a text") from None
 
-    def get_all(self, names: Iterable[str]) -> list[Topic]:
-        """As `get` for each of some names."""
+    def shards_of_all(self, names: Iterable[str]) -> list[TopicShards]:
+        """Return the shards of each of some topics; UnknownTopic if there is none of a name."""
         topics = self._topics
         try:
-            return [topics[name] for name in names]
+            return [shards_of(topics[name]) for name in names]
         except KeyError as error:
             raise UnknownTopic(error.args[0]) from None
+
+    def chosen(self, names: Iterable[str] | None) -> list[TopicShards]:
+        """Return the shards of the topics that a caller names, those of all for None."""
+        self._context.check_open()
+        if names is None:
+            return self.all_shards()
+        return self.shards_of_all(checked_texts("topics", names))
+
+    def all_shards(self) -> list[TopicShards]:
+        """Return the shards of every topic."""
+        return [shards_of(topic) for topic in self]
+
+    def shard_of_key(self, key: str) -> MessageStore | None:
+        """Return a shard by its directory's name; None if there is no such topic any more."""
+        parsed = parse_store_key(key)
+        if parsed is None or parsed[0] not in self:
+            return None
+        topic = shards_of(self.get(parsed[0]))
+        return topic.writable(parsed[1]) if parsed[1] < topic.options.stores else None
+
+    def describe(self, name: str) -> TopicDescription:
+        """Return a topic's settings, and what each of its shards has."""
+        self._context.check_open()
+        topic = shards_of(self.get(name))
+        there = [n for n in range(topic.options.stores) if self._opener.exists(name, n)]
+        shards = tuple(_described(topic.shard(store_id).view()) for store_id in there)
+        return TopicDescription(name, topic.options, shards)
 
     # -- creating and changing ---------------------------------------------------------------
 
     def create(self, name: str, options: TopicOptions, *, exist_ok: bool) -> Topic:
-        """Create a topic, or return it with `exist_ok`; see `OpenTopics.create_topic`."""
-        check_topic_name(name)
+        """Create a topic, or return it with `exist_ok`; see `create_topic` of the store."""
         with self.lock:
+            self._context.check_open(writing=True)
+            check_topic_name(name)
             topic = self._topics.get(name)
             if topic is None:
                 self._put({name: options})
@@ -96,6 +192,7 @@ class TopicRegistry:
             if not isinstance(options, TopicOptions):
                 raise TypeError(f"wanted: {options!r} of {name!r} is not a TopicOptions")
         with self.lock:
+            self._context.check_open(writing=True)
             changed: dict[str, TopicOptions] = {}
             for name, options in wanted.items():
                 known = self._topics.get(name)
@@ -107,15 +204,33 @@ class TopicRegistry:
                 self._put(changed)
             return [self._topics[name] for name in wanted]
 
-    def change(self, name: str, options: TopicOptions) -> Topic:
-        """Give a topic other settings; InvalidMessage if it would have fewer partitions."""
+    def change(
+        self,
+        name: str,
+        *,
+        partitions: int | None,
+        stores: int | None,
+        max_age: Age | Keep | None,
+        max_bytes: int | Keep | None,
+    ) -> Topic:
+        """Change what is given of a topic's settings; InvalidMessage for fewer partitions."""
         with self.lock:
+            self._context.check_open(writing=True)
             topic = self.get(name)
-            if not options.covers(topic.options):
+            changed = topic.options
+            if partitions is not None:
+                changed = changed.with_values(partitions=partitions)
+            if stores is not None:
+                changed = changed.with_values(stores=stores)
+            if not isinstance(max_age, Keep):
+                changed = changed.with_values(max_age_ms=age_ms(max_age))
+            if not isinstance(max_bytes, Keep):
+                changed = changed.with_values(max_bytes=max_bytes)
+            if not changed.covers(topic.options):
                 has = f"{topic.options.partitions} partitions in {topic.options.stores} stores"
                 raise InvalidMessage(f"topic {name!r} has {has}: these only rise")
-            if options != topic.options or name in self._guessed:
-                self._put({name: options})
+            if changed != topic.options or name in self._guessed:
+                self._put({name: changed})
             return topic
 
     def _put(self, changed: Mapping[str, TopicOptions]) -> None:
@@ -127,7 +242,7 @@ class TopicRegistry:
         for name, options in named.items():
             self._guessed.discard(name)
             if name in self._topics:
-                self._topics[name].adopt(options)
+                shards_of(self._topics[name]).adopt(options)
             else:
                 self._topics[name] = self._make_topic(name, options)
         self.version += 1
@@ -147,18 +262,26 @@ class TopicRegistry:
     # -- deleting ----------------------------------------------------------------------------
 
     def delete(self, name: str) -> None:
-        """Delete a topic; its shards go to the trash. See `OpenTopics.delete_topic`."""
+        """Delete a topic; its shards go to the trash. See `delete_topic` of the store."""
         with self.lock:
+            self._context.check_open(writing=True)
             topic = self.get(name)
-            settings = self._given()
-            settings.pop(name, None)
-            save_topics(self._directory, settings, {*self._deleted, name})
-            self._deleted.add(name)
-            self._guessed.discard(name)
-            del self._topics[name]
-            self.version += 1
-            topic.discard(StoreClosed(f"topic {name!r} was deleted"))
-            self.finish_deletions()
+            if CommitRecords(self._context.vfs, self._context.root).pending() is not None:
+                raise StoreFailed(self._context.root, "a published job is not finished")
+            with self._opener.without_journal():
+                self._delete(topic)
+
+    def _delete(self, topic: Topic) -> None:
+        name = topic.name
+        settings = self._given()
+        settings.pop(name, None)
+        save_topics(self._directory, settings, {*self._deleted, name})
+        self._deleted.add(name)
+        self._guessed.discard(name)
+        del self._topics[name]
+        self.version += 1
+        shards_of(topic).discard(StoreClosed(f"topic {name!r} was deleted"))
+        self.finish_deletions()
 
     def finish_deletions(self) -> None:
         """Move what is left of deleted topics to the trash, durably."""
@@ -180,17 +303,17 @@ class TopicRegistry:
     def refresh(self) -> None:
         """See the topics and settings that a writer in another process has now."""
         with self.lock:
-            fresh = load_topics(self._directory, self._options)
+            fresh = load_topics(self._directory, self._context.options)
             topics: dict[str, Topic] = {}
             for name, options in fresh.settings.items():
                 topic = self._topics.get(name)
                 if topic is None or _is_another(topic.options, options):
                     topic = self._make_topic(name, options)
-                topic.adopt(options)
+                shards_of(topic).adopt(options)
                 topics[name] = topic
             for name, topic in self._topics.items():
                 if topics.get(name) is not topic:
-                    topic.discard(StoreClosed(f"topic {name!r} was deleted"))
+                    shards_of(topic).discard(StoreClosed(f"topic {name!r} was deleted"))
             self._topics, self._guessed = topics, fresh.guessed
             self.version += 1
 
@@ -211,3 +334,90 @@ def _agree(wanted: TopicOptions, known: TopicOptions) -> bool:
     if wanted.max_bytes is None:
         wanted = wanted.with_values(max_bytes=known.max_bytes)
     return wanted == known
+
+
+def _described(view: ShardView) -> ShardDescription:
+    data, index = view.ends.data_segments, view.ends.index_segments
+    return ShardDescription(
+        view.store_id,
+        view.index_start,
+        view.index_end,
+        (view.index_end - view.index_start) // ENTRY_SIZE,
+        sum(segment.size for segment in data),
+        sum(segment.size for segment in index),
+        len(data),
+        len(index),
+    )
+
+
+# -- topics.json, and topics without it ------------------------------------------------------
+
+
+def load_topics(directory: StoreDirectory, options: StoreOptions) -> KnownTopics:
+    """Return the topics of a store; NotAStore if their file makes no sense."""
+    settings, deleted = _saved(directory)
+    guessed = set()
+    others = shards_on_disk(directory.vfs, directory.root, {*settings, *deleted})
+    for name, stores in sorted(others.items()):
+        settings[name] = _guess_options(directory, name, stores, options)
+        guessed.add(name)
+    return KnownTopics(settings, guessed, deleted)
+
+
+def saved_settings(directory: StoreDirectory) -> dict[str, TopicOptions]:
+    """Return the settings that were given; NotAStore if their file makes no sense."""
+    return _saved(directory).settings
+
+
+def _saved(directory: StoreDirectory) -> SavedTopics:
+    return directory.read_state(TOPICS_FILE, parse_topics) or SavedTopics({}, set())
+
+
+def save_topics(
+    directory: StoreDirectory, settings: Mapping[str, TopicOptions], deleted: Iterable[str] = ()
+) -> None:
+    """Replace the settings of all topics, durable when this returns.
+
+    `deleted` are topics whose shards are still to be moved away: with them in the file, what is
+    left of them after a crash is not taken for a topic of TubeMQ.
+    """
+    content: dict[str, Any] = {"topics": {n: t.as_json() for n, t in settings.items()}}
+    if names := sorted(deleted):
+        content["deleted"] = names
+    directory.write_state(TOPICS_FILE, content)
+
+
+def shards_on_disk(vfs: Vfs, root: str, known: Container[str] = ()) -> dict[str, list[int]]:
+    """Return the store ids of the shards that have a directory, by topic; without `known` ones."""
+    found: dict[str, list[int]] = {}
+    for name, is_directory, _ in vfs.entries(root):
+        key = parse_store_key(name) if is_directory else None
+        if key is None or key[0] in known or key[1] >= PARTITIONS_PER_STORE:
+            continue
+        if _is_shard(vfs, join(root, name)):
+            found.setdefault(key[0], []).append(key[1])
+    return found
+
+
+def _is_shard(vfs: Vfs, path: str) -> bool:
+    return vfs.exists(join(path, INDEX_DIRECTORY)) or any(
+        entry.endswith(".tube") for entry, _, _ in vfs.entries(path)
+    )
+
+
+def _guess_options(
+    directory: StoreDirectory, topic: str, stores: list[int], options: StoreOptions
+) -> TopicOptions:
+    """Learn from a foreign store's entries how many partitions its topic has at least."""
+    most = 1
+    for store_id in stores:
+        path = join(directory.root, store_key(topic, store_id))
+        try:
+            view = ShardReader(directory.vfs, path, topic, store_id, options).view()
+        except TubeStoreError:
+            continue  # its own opening says what is wrong with it
+        for source in view.sources(0):
+            places = source.entries["partition_id"] - store_id * PARTITIONS_PER_STORE
+            places = places[(places >= 0) & (places < PARTITIONS_PER_STORE)]
+            most = max(most, int(places.max(initial=0)) + 1)
+    return TopicOptions(partitions=most, stores=max(stores) + 1)

@@ -30,6 +30,7 @@ from tubestore.staging.job_files import StagedFile
 from tubestore.staging.job_ids import JobIds
 from tubestore.staging.writer import StagedWriter
 from tubestore.store import publish
+from tubestore.store.manager import engine_of
 from tubestore.testing import CrashState, Journal, LyingVfs, MemoryVfs
 
 pytestmark = pytest.mark.gate
@@ -89,7 +90,7 @@ def recorded_run() -> tuple[Journal, int]:
         if job:
             store.publish(job, stage(vfs, clock, job, "0"))
             vfs.mark(job)
-    store.abandon("killed")
+    engine_of(store).abandon("killed")
     return journal, clock.now_ms()
 
 
@@ -140,7 +141,7 @@ def look(state: CrashState, now_ms: int, attempt: str) -> Journal:
         assert check_shown(shown(store, sound=True), state.marks) == set(JOBS)
         store.close()
     finally:
-        store.abandon("looked at")
+        engine_of(store).abandon("looked at")
     assert list(check(ROOT, vfs=vfs)) == []
     read_shards(vfs, ROOT, Book(), damage_allowed=False)
     assert CommitRecords(vfs, ROOT).pending() is None
@@ -183,7 +184,7 @@ def rewriting_run() -> tuple[Journal, int]:
     staged = staged_for_places(vfs)
     journal = vfs.record()
     store.publish(JOBS[0], staged[::-1])
-    store.abandon("killed")
+    engine_of(store).abandon("killed")
     return journal, clock.now_ms()
 
 
@@ -203,7 +204,7 @@ def look_at_rewritten(state: CrashState, now_ms: int, attempt: str) -> Journal:
         assert shown(store, sound=True) == {"a": [p for pair in order for p in PAIRS[pair]]}
         store.close()
     finally:
-        store.abandon("looked at")
+        engine_of(store).abandon("looked at")
     assert list(check(ROOT, vfs=vfs)) == []
     read_shards(vfs, ROOT, Book(), damage_allowed=False)
     return recovery

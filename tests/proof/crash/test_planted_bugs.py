@@ -90,7 +90,7 @@ def test_a_skipped_fsync_of_the_journal_is_found() -> None:
 
 
 def test_a_journal_that_is_not_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tubestore.store.shards.read_journal", lambda vfs, root: None)
+    monkeypatch.setattr("tubestore.store.opening.read_journal", lambda vfs, root: None)
     states_until_found(ENGINE, "lost|running on")  # a reader, which reads it, may say so first
 
 

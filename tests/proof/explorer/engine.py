@@ -20,6 +20,8 @@ from tubestore.core.vfs import Vfs
 from tubestore.options import DURABILITIES, Durability
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.staging.writer import StagedWriter
+from tubestore.store.manager import engine_of
+from tubestore.store.topic import shards_of
 from tubestore.testing import MemoryVfs
 
 ROOT = "/store"
@@ -151,7 +153,7 @@ class EngineRun(RandomRun):
         )
         going = topic.retain(**bounds, dry_run=True)
         firsts = {
-            store_id: _first_behind(topic.shard(store_id).view(), going)
+            store_id: _first_behind(shards_of(topic).shard(store_id).view(), going)
             for store_id in {row.store_id for row in going}
         }
         gone = [p for p in self.promises.values() if self._goes(p, topic.name, firsts)]
@@ -182,7 +184,7 @@ class EngineRun(RandomRun):
     def grow_older(self) -> None:
         """Let time pass, and do what is due by then."""
         self.clock.advance(self.random.choice((5_000, 30_000)))
-        for shard in self.store.writing_shards():
+        for shard in engine_of(self.store).shards.written():
             shard.maintain()
 
     def reopen(self) -> None:
@@ -206,7 +208,7 @@ class EngineRun(RandomRun):
 
     def stop(self) -> None:
         """End without writing anything."""
-        self.store.abandon("killed")
+        engine_of(self.store).abandon("killed")
         self.vfs.release_locks()
 
     # -- promises ------------------------------------------------------------------------------
@@ -228,7 +230,7 @@ class EngineRun(RandomRun):
 
     def _opened(self) -> list[Promise]:
         """The promises of the shards that this process has to do with."""
-        shards = {(t, s.store_id) for t in TOPICS for s in self.store[t].opened_shards()}
+        shards = {(t, s.store_id) for t in TOPICS for s in shards_of(self.store[t]).opened_shards()}
         return [p for p in self.promises.values() if self._shard(p.id) in shards]
 
 
@@ -295,7 +297,7 @@ def check_state(
         for topic, partitions in TOPICS.items():
             if topic in store:
                 for store_id in {partition // 10_000 for partition in partitions}:
-                    store[topic].shard(store_id)
+                    shards_of(store[topic]).shard(store_id)
         damaged: set[str] = set()
         found = read_shards(vfs, ROOT, book, damage_allowed=damage_allowed, damaged=damaged)
         check_history(found, book, promises, damage_allowed=damage_allowed)
@@ -310,7 +312,7 @@ def check_state(
             added += _append_and_read(store)
             _check_reopened(store, vfs, clock, book, found, added)
     finally:
-        store.abandon("looked at")
+        engine_of(store).abandon("looked at")
 
 
 def _append_everywhere(store: tubestore.MessageStoreManager, vfs: MemoryVfs) -> list[bytes]:
@@ -364,7 +366,7 @@ def _check_reopened(
                 whole = [f for f in rows if (f.topic, f.partition) == (topic, partition)]
                 _check_partition(again[topic], partition, [f for f in whole if f.state == "ok"])
     finally:
-        again.abandon("looked at")
+        engine_of(again).abandon("looked at")
 
 
 def _check_partition(topic: tubestore.Topic, partition: int, rows: list[Found]) -> None:

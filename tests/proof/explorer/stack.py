@@ -22,6 +22,7 @@ from tests.proof.explorer.run import RandomRun, body_of
 from tests.proof.explorer.shards import check_agrees, read_shards
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import Vfs
+from tubestore.store.manager import engine_of
 from tubestore.testing import MemoryVfs
 
 ROOT = "/store"
@@ -60,7 +61,7 @@ def abandon(store: Store) -> None:
     """Leave a store as a killed process leaves it: nothing is written any more."""
     store._closed = True
     if store.tube is not None:
-        store.tube.store.abandon("killed")
+        engine_of(store.tube.store).abandon("killed")
 
 
 def dispatch_all(store: Store) -> None:

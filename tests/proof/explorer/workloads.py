@@ -28,6 +28,7 @@ from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
 from tubestore.offline.check import check
 from tubestore.options import Durability
 from tubestore.staging.writer import StagedWriter
+from tubestore.store.manager import engine_of
 from tubestore.testing import FaultyVfs
 from tubestore.testing.faults import Fault
 
@@ -311,7 +312,7 @@ class EngineWorkload(Workload):
     def abandon(self) -> None:
         """End without writing anything."""
         if self.store is not None:
-            self.store.abandon("killed")
+            engine_of(self.store).abandon("killed")
             self.store = None
         self.forget_memory()
 
@@ -459,7 +460,7 @@ class RocketWorkload(Workload):
         if self.store is not None:
             self.store._closed = True
             if self.store.tube is not None:
-                self.store.tube.store.abandon("killed")
+                engine_of(self.store.tube.store).abandon("killed")
             self.store = None
         self.forget_memory()
 

@@ -27,6 +27,7 @@ from rocketcompat.record.codec import decode_one
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, NotAStore
+from tubestore.store.manager import engine_of
 from tubestore.testing import Distinct, FaultyVfs, MemoryVfs, crash_states
 
 ROOT = "/store"
@@ -68,7 +69,7 @@ class Bench:
         assert self.store is not None
         self.store._closed = True
         if self.store.tube is not None:
-            self.store.tube.store.abandon("killed")
+            engine_of(self.store.tube.store).abandon("killed")
         self.vfs.release_locks()
 
     def overwrite(self, path: str, position: int, data: bytes) -> None:

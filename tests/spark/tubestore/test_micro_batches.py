@@ -22,6 +22,7 @@ from tubestore.spark.kit.options import ReadOptions
 from tubestore.spark.lag import lag_behind, position_of
 from tubestore.spark.micro_batches import MicroBatches, Position
 from tubestore.store.leases import read_leases
+from tubestore.store.manager import engine_of
 from tubestore.testing import MemoryVfs
 
 Rows = list[dict[str, Any]]
@@ -190,7 +191,7 @@ def test_a_stream_follows_the_journal_of_a_writer_through_a_kill_and_its_recover
     for number, first in enumerate(range(24, 240, 24)):
         store.append_batch(mixed(first))
         if number % 3 == 1:
-            store.journal.settle()  # the next frame is written over the first one
+            engine_of(store).opener.journal.settle()  # the next frame is written over the first one
         at, more = drain(batches, at, memory_vfs, rows=7)
         found += more
     killed(store, memory_vfs)

@@ -13,6 +13,7 @@ import pytest
 import tubestore
 from tests.support.command import Command, run_command
 from tubestore.cli import main
+from tubestore.store.manager import engine_of
 
 SMALL: dict[str, Any] = {"segment_size_bytes": 3000, "index_segment_size_bytes": 560}
 DAY = 86_400_000
@@ -29,7 +30,7 @@ def root(tmp_path: Path) -> Path:
     """A topic of 100 messages, one an hour, in files of some 20; the last is two days old."""
     with tubestore.open(tmp_path / "s", **SMALL) as store:
         topic = store.create_topic("t", partitions=4)
-        now = store.clock.now_ms()
+        now = engine_of(store).context.clock.now_ms()
         for number in range(100):
             age = 2 * DAY + (99 - number) * 3_600_000
             topic.append(b"%0100d" % number, partition=0, received_time=now - age)

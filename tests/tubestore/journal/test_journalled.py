@@ -15,7 +15,8 @@ from tubestore.clock import ManualClock
 from tubestore.core.vfs import Vfs
 from tubestore.errors import DiskFull, StoreFailed, TubeStoreError
 from tubestore.offline.check import check
-from tubestore.store.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager, engine_of
+from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 TOPICS = [f"t{n:02d}" for n in range(12)]
@@ -52,7 +53,7 @@ def bodies(store: MessageStoreManager) -> list[int]:
 
 
 def killed(store: MessageStoreManager, vfs: MemoryVfs) -> None:
-    store.abandon("killed")
+    engine_of(store).abandon("killed")
     vfs.release_locks()
 
 
@@ -70,7 +71,7 @@ def test_a_batch_over_many_shards_is_written_once_and_synced_once(memory_vfs: Me
 
 def test_offsets_are_those_that_each_shard_would_have_given(memory_vfs: MemoryVfs) -> None:
     with open_store(memory_vfs) as store, open_store(MemoryVfs(), journal_size_bytes=0) as plain:
-        assert plain.journal is None
+        assert engine_of(plain).opener.journal is None
         for first in (0, 24, 48):
             ours, theirs = (s.append_batch(mixed(first)) for s in (store, plain))
             assert ours.offsets.equals(theirs.offsets)
@@ -164,8 +165,8 @@ def test_shards_sync_their_own_files_when_the_journal_cannot(memory_vfs: MemoryV
         assert faulty.calls["sync"] - before > len(TOPICS)
         store.append_batch(mixed(24), durability="fsync")
         assert bodies(store) == list(range(48))
-        assert store.journal is not None
-        assert not store.journal.takes(100, 100)
+        assert engine_of(store).opener.journal is not None
+        assert not engine_of(store).opener.journal.takes(100, 100)
 
 
 def test_what_an_earlier_process_left_unsynced_is_covered_too(memory_vfs: MemoryVfs) -> None:
@@ -239,7 +240,7 @@ def test_after_a_reboot_a_shard_that_cannot_be_opened_keeps_the_journal(
 
 
 def opened_shards(store: MessageStoreManager) -> int:
-    return len(list(store.writing_shards()))
+    return len(list(engine_of(store).shards.written()))
 
 
 def test_opening_after_a_kill_opens_no_shard(memory_vfs: MemoryVfs) -> None:
@@ -317,7 +318,7 @@ def test_retention_plans_with_what_a_kill_left(memory_vfs: MemoryVfs) -> None:
     with open_store(memory_vfs, **settings) as again:
         topic = again[TOPICS[0]]
         going = topic.retain(max_bytes=0, dry_run=True)
-        topic.shard(0)
+        shards_of(topic).shard(0)
         assert going
         assert topic.retain(max_bytes=0) == going
 
@@ -409,8 +410,8 @@ def test_a_shard_that_somebody_else_has_written_to_takes_no_part_until_the_next_
     store.append_batch(mixed(24))
     assert [str(p) for p in store.problems if "another one" in str(p)]
     assert [m.body for m in store[TOPICS[0]].messages(0)] == [b"another one", b"24"]
-    assert store[TOPICS[0]].shard(0).stats()["dirty_bytes"] == 0
-    assert store[TOPICS[1]].shard(0).stats()["dirty_bytes"] > 0
+    assert shards_of(store[TOPICS[0]]).shard(0).stats()["dirty_bytes"] == 0
+    assert shards_of(store[TOPICS[1]]).shard(0).stats()["dirty_bytes"] > 0
     killed(store, vfs)
     with open_store(vfs) as again:
         assert [m.body for m in again[TOPICS[0]].messages(0)] == [b"another one", b"24"]
@@ -475,11 +476,11 @@ def test_few_shards_and_large_slices_write_their_files_at_once(memory_vfs: Memor
 
 def test_a_forked_child_is_not_stopped_by_a_lock_of_its_parent(memory_vfs: MemoryVfs) -> None:
     store = open_store(memory_vfs)
-    assert store.journal is not None
-    held = store.journal.lock
+    assert engine_of(store).opener.journal is not None
+    held = engine_of(store).opener.journal.lock
     held.acquire()
-    store.abandon("forked")
-    assert store.journal.lock is not held
+    engine_of(store).abandon("forked")
+    assert engine_of(store).opener.journal.lock is not held
     held.release()
     with pytest.raises(tubestore.StoreClosed):
         store.append_batch(mixed(0))
@@ -516,10 +517,10 @@ def test_a_generation_whose_beginning_cannot_be_synced_ends_the_journal(
     faulty = FaultyVfs(memory_vfs)
     with open_store(faulty) as store:
         store.append_batch(mixed(0), durability="fsync")
-        assert store.journal is not None
-        store.journal.settle()
+        assert engine_of(store).opener.journal is not None
+        engine_of(store).opener.journal.settle()
         faulty.fail("sync", path="journal")
         store.append_batch(mixed(24), durability="fsync")
-        assert not store.journal.takes(100, 100)
+        assert not engine_of(store).opener.journal.takes(100, 100)
         store.append_batch(mixed(48), durability="fsync")
         assert bodies(store) == list(range(72))

@@ -27,14 +27,15 @@ from tubestore.errors import StoreClosed, StoreFailed, UnknownTopic
 from tubestore.journal.pending_batches import Parts, PendingBatches
 from tubestore.record.records import encode_columns
 from tubestore.shard.message_store import MessageStore
-from tubestore.store.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager, engine_of
+from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 ROOM = 1 << 20
 
 
 def shard_of(store: MessageStoreManager, number: int) -> MessageStore:
-    return store[TOPICS[number]].writable(0)
+    return shards_of(store[TOPICS[number]]).writable(0)
 
 
 def is_lent(shard: MessageStore) -> bool:
@@ -376,7 +377,7 @@ def test_a_forked_child_refuses_reads_of_what_waits(memory_vfs: MemoryVfs) -> No
     store = open_store(memory_vfs)
     store.append_batch(mixed(0))
     shard = shard_of(store, 0)
-    store.abandon("forked")
+    engine_of(store).abandon("forked")
     with pytest.raises(StoreClosed):
         shard.view()
 

@@ -19,6 +19,7 @@ from tubestore.offline.check import Finding, Reason, check
 from tubestore.offline.dump import dump
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.listing import find_shards
+from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 SMALL: dict[str, Any] = {"segment_size_bytes": 300, "index_segment_size_bytes": 5 * ENTRY_SIZE}
@@ -131,7 +132,7 @@ def stored(name: str = "partition_id.postings") -> tuple[MemoryVfs, str]:
     vfs = MemoryVfs(CLOCK)
     with open_store(vfs, **SMALL) as store:
         store.create_topic("t", partitions=3)
-        shard = store["t"].writable(0)
+        shard = shards_of(store["t"]).writable(0)
         for row in make_rows(20):
             shard.append(row, "page_cache")
         assert len(store["t"].read(1, start=T0)) == 7

@@ -23,6 +23,7 @@ from tubestore.offline.dump import dump
 from tubestore.offline.repair import Action, repair
 from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
 from tubestore.record.records import ENTRY_SIZE
+from tubestore.store.topic import shards_of
 from tubestore.testing import Distinct, MemoryVfs, crash_states
 
 Rows = list[dict[str, Any]]
@@ -75,7 +76,7 @@ def test_each_golden_store_is_repaired_and_opening_it_changes_nothing(
             if topic not in opened:
                 assert expected == []
                 continue
-            shard = opened[topic].writable(int(store_id))
+            shard = shards_of(opened[topic]).writable(int(store_id))
             found = shard.recovered
             assert (found.reindexed, found.data_cut, found.index_cut) == (0, 0, 0), home.name
             rows = opened[topic].scan(verify=True).read_all().to_pylist()

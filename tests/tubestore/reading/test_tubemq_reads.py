@@ -13,14 +13,14 @@ from tubestore.clock import ManualClock
 from tubestore.messages import STATE_OK
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.store.manager import MessageStoreManager
-from tubestore.store.topic_reads import TopicReader
+from tubestore.store.topic import Topic, shards_of
 
 SCENARIOS = ["basic", "multistore", "rolled", "filtered", "memory", "large", "attributes"]
 
 
-def entries_examined(topic: TopicReader, partition: int, offset: int, filtered: bool) -> int:
+def entries_examined(topic: Topic, partition: int, offset: int, filtered: bool) -> int:
     """How many entries the real one examines: half of what it reads, of one file (6.4)."""
-    view = topic.shard(partition // 10_000).view()
+    view = shards_of(topic).shard(partition // 10_000).view()
     partitions = topic.options.partitions
     limit = min(max(1000 * partitions, 8000), 13_500) * (3 if filtered else 1)
     for source in view.sources(max(offset, view.index_start)):
@@ -81,7 +81,7 @@ def test_the_real_ones_defects_are_not_ours(golden: GoldenFactory) -> None:
 
 
 @pytest.fixture
-def topic(store: MessageStoreManager, clock: ManualClock) -> TopicReader:
+def topic(store: MessageStoreManager, clock: ManualClock) -> Topic:
     """100 messages over 10 partitions: half in the files, half in the buffers."""
     topic = store.create_topic("t", partitions=10)
     for number in range(100):
@@ -99,7 +99,7 @@ def bodies(found: Any) -> list[bytes]:
     return found.table.column("body").to_pylist()  # type: ignore[no-any-return]
 
 
-def test_buffers_are_read_unless_the_switch_says_files_only(topic: TopicReader) -> None:
+def test_buffers_are_read_unless_the_switch_says_files_only(topic: Topic) -> None:
     assert bodies(topic.get_messages(3, 0)) == [b"%02d" % n for n in range(3, 100, 10)]
     files = topic.get_messages(3, 0, switch=101)
     assert bodies(files) == [b"%02d" % n for n in range(3, 50, 10)]
@@ -113,14 +113,14 @@ def test_buffers_are_read_unless_the_switch_says_files_only(topic: TopicReader) 
     assert topic.get_messages(3, 2800, switch=201).code == 404
 
 
-def test_a_failure_in_the_buffers_has_a_delta_too(topic: TopicReader) -> None:
+def test_a_failure_in_the_buffers_has_a_delta_too(topic: Topic) -> None:
     """An idle partition's consumer passes everything in one call."""
     found = topic.get_messages(0, 91 * ENTRY_SIZE)
     assert (found.success, found.code, found.delta) == (False, 404, 9 * ENTRY_SIZE)
     assert found.text == "Can't found Message by index!"
 
 
-def test_a_page_ends_behind_the_record_that_reaches_the_size(topic: TopicReader) -> None:
+def test_a_page_ends_behind_the_record_that_reaches_the_size(topic: Topic) -> None:
     found: list[bytes] = []
     position, calls = 0, 0
     while (page := topic.get_messages(4, position, max_bytes=100)).success:
@@ -132,7 +132,7 @@ def test_a_page_ends_behind_the_record_that_reaches_the_size(topic: TopicReader)
     assert calls >= 5
 
 
-def test_old_messages_are_examined_and_not_returned(topic: TopicReader, clock: ManualClock) -> None:
+def test_old_messages_are_examined_and_not_returned(topic: Topic, clock: ManualClock) -> None:
     """The real one's delta stops short of them, and the next call looks at some again."""
     found = topic.get_messages(7, 0, min_time=clock.now_ms() + 60)
     assert bodies(found) == [b"67", b"77", b"87", b"97"]
@@ -140,7 +140,7 @@ def test_old_messages_are_examined_and_not_returned(topic: TopicReader, clock: M
 
 
 def test_an_unreadable_record_is_passed_over_and_does_not_count(
-    topic: TopicReader, memory_vfs: Any
+    topic: Topic, memory_vfs: Any
 ) -> None:
     memory_vfs.open(f"/store/t-0/{0:020d}.tube").pwrite(b"nope", 4)
     found = topic.get_messages(0, 0, max_bytes=54)
@@ -149,6 +149,6 @@ def test_an_unreadable_record_is_passed_over_and_does_not_count(
     assert topic.read(0, limit=1).table.column("state").to_pylist() != [STATE_OK]
 
 
-def test_an_offset_below_the_first_begins_there(topic: TopicReader) -> None:
+def test_an_offset_below_the_first_begins_there(topic: Topic) -> None:
     assert topic.get_messages(0, -28).request_offset == 0
     assert bodies(topic.get_messages(1, 40)) == [b"%02d" % n for n in range(1, 100, 10)]

@@ -16,7 +16,7 @@ from tubestore.record.layouts import FLAG_HAS_ATTRIBUTES, key_code_of
 from tubestore.record.records import pack_header
 from tubestore.spark.kit.options import ReadOptions
 from tubestore.store.manager import MessageStoreManager
-from tubestore.store.topic import Topic
+from tubestore.store.topic import Topic, shards_of
 
 ITEMS = ["Aa", "BB", None, "Aa", "C", "BB", "BB", "Aa"]
 
@@ -84,7 +84,7 @@ def test_an_item_behind_other_attributes_is_found_and_a_row_without_one_stays(
     store: MessageStoreManager,
 ) -> None:
     topic = store.create_topic("t")
-    shard = topic.writable(0)
+    shard = shards_of(topic).writable(0)
     for n, text in enumerate((b"k=v,$msgType$=BB", b"k=v,$msgType$=Aa", b"$msgType$=Aa", b"k=v")):
         payload = struct.pack(">i", len(text)) + text + b"%d" % n
         header = pack_header(0, key_code_of("Aa"), 1, 0, n, FLAG_HAS_ATTRIBUTES, payload)

@@ -16,6 +16,8 @@ from tubestore.offline.repair import repair
 from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
 from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES, DIGESTS_HEADER, signed_digest
 from tubestore.segments.digests import digest_blocks, digests_path, parse_digests
+from tubestore.store.manager import engine_of
+from tubestore.store.topic import shards_of
 from tubestore.testing import LyingVfs, MemoryVfs
 
 ROOT = "/store"
@@ -154,7 +156,7 @@ def test_digests_go_with_the_files_that_retention_removes() -> None:
 def test_a_file_that_is_cut_and_written_again_is_not_held_against_its_old_digests() -> None:
     vfs = filled()
     with open_store(vfs) as store:
-        shard = store["t"].shard(0)
+        shard = shards_of(store["t"]).shard(0)
         end = shard.view().index_end
         shard.cut(2 * INDEX_ENTRY.size)  # type: ignore[union-attr]
         while shard.view().index_end < end:
@@ -174,7 +176,7 @@ def test_recovery_that_writes_into_a_sealed_index_takes_its_digests_away() -> No
     place = len(vfs.tree()[sealed]) - INDEX_ENTRY.size
     flip(vfs, sealed, place + INDEX_ENTRY.position("data_offset") + 7)
     with open_store(vfs) as store:
-        assert store["t"].shard(0).recovered.reindexed  # type: ignore[union-attr]
+        assert shards_of(store["t"]).shard(0).recovered.reindexed  # type: ignore[union-attr]
         assert digests_path(sealed, start_of(sealed)) not in kept(vfs)
     assert found(vfs) == []
 
@@ -184,7 +186,7 @@ def test_digests_are_removed_durably_before_a_file_is_sealed_anew() -> None:
     vfs = filled()
     journal = vfs.record()
     with open_store(vfs) as store:
-        store["t"].shard(0).cut(2 * INDEX_ENTRY.size)  # type: ignore[union-attr]
+        shards_of(store["t"]).shard(0).cut(2 * INDEX_ENTRY.size)  # type: ignore[union-attr]
         for _ in range(12):
             store["t"].append(b"MESSAGE 9999")
     calls = [(call.kind, call.target or call.path) for call in journal.calls]
@@ -201,7 +203,7 @@ def test_a_crash_between_sealing_and_digests_leaves_a_file_without_them() -> Non
     for n in range(12):
         topic.append(b"message %04d" % n)
     assert kept(vfs) == []
-    store.abandon("killed")
+    engine_of(store).abandon("killed")
     vfs.release_locks()
     with open_store(vfs) as store:
         store["t"].append(b"more")

@@ -22,6 +22,7 @@ from tubestore.errors import StoreClosed, UnknownTopic
 from tubestore.options import StoreOptions
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.shard.reader import ShardReader
+from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"
@@ -136,10 +137,10 @@ def test_a_refresh_opens_only_what_is_new(memory_vfs: MemoryVfs) -> None:
         counting = FaultyVfs(memory_vfs)
         with tubestore.open("/s", "r", vfs=counting) as reader:
             shown = list(reader["t"].messages(0))
-            view = reader["t"].shard(0).view()
+            view = shards_of(reader["t"]).shard(0).view()
             before = counting.calls["open"]
             reader.refresh()
-            assert reader["t"].shard(0).view() is view
+            assert shards_of(reader["t"]).shard(0).view() is view
             topic.append(b"y")
             reader.refresh()
             assert list(reader["t"].messages(0))[:10] == shown

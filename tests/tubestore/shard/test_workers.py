@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +13,8 @@ import tubestore
 from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.shard.workers import Workers
+from tubestore.store.manager import engine_of
+from tubestore.store.topic import shards_of
 from tubestore.testing import MemoryVfs
 
 
@@ -57,27 +59,25 @@ class Owner:
         self.problems: list[TubeStoreError] = []
         self.tidied = threading.Semaphore(0)
 
-    def writing_shards(self) -> Iterator[Any]:
-        yield from self.all
+    def due_shards(self) -> list[Any]:
+        return list(self.all)
 
     def keep_house(self, pause: Callable[[float], bool]) -> None:
         if not pause(0):
             self.tidied.release()
 
-    def maintain_journal(self) -> None:
-        pass
-
-    def check_lock(self) -> bool:
-        return True
-
     def note_problem(self, problem: TubeStoreError) -> None:
         self.problems.append(problem)
+
+
+def workers_of(threads: int, owner: Owner) -> Workers:
+    return Workers(threads, owner.due_shards, owner.keep_house, owner.note_problem)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_every_request_is_done(threads: int) -> None:
     owner = Owner()
-    workers = Workers(threads, owner)
+    workers = workers_of(threads, owner)
     shard: Any = Shard()
     try:
         for _ in range(50):
@@ -91,7 +91,7 @@ def test_every_request_is_done(threads: int) -> None:
 
 def test_a_request_wakes_a_worker_at_once_and_not_the_timer() -> None:
     owner = Owner()
-    workers = Workers(1, owner)
+    workers = workers_of(1, owner)
     shard: Any = Shard()
     slow = 0
     try:
@@ -107,7 +107,7 @@ def test_a_request_wakes_a_worker_at_once_and_not_the_timer() -> None:
 
 def test_a_shard_is_worked_on_by_one_thread_at_a_time() -> None:
     owner = Owner()
-    workers = Workers(4, owner)
+    workers = workers_of(4, owner)
     shard: Any = Shard()
     shard.hold = threading.Event()
     try:
@@ -123,7 +123,7 @@ def test_a_shard_is_worked_on_by_one_thread_at_a_time() -> None:
 
 def test_one_stuck_shard_does_not_stop_the_others() -> None:
     owner = Owner()
-    workers = Workers(2, owner)
+    workers = workers_of(2, owner)
     stuck: Any = Shard()
     stuck.hold = threading.Event()
     other: Any = Shard()
@@ -138,7 +138,7 @@ def test_one_stuck_shard_does_not_stop_the_others() -> None:
 
 def test_a_failing_shard_does_not_end_a_worker() -> None:
     owner = Owner()
-    workers = Workers(1, owner)
+    workers = workers_of(1, owner)
     bad: Any = Shard()
     bad.error = StoreFailed("/s/t-0", "EIO")
     good: Any = Shard()
@@ -162,11 +162,11 @@ def test_an_error_that_nobody_foresaw_fails_its_shard_and_is_kept_as_a_problem(
     store = tubestore.open("/s", vfs=memory_vfs, flush_workers=1)
     topic = store.create_topic("t", stores=2)
     topic.append(b"kept", partition=0, durability="memory")
-    shard: Any = topic.shard(0)
+    shard: Any = shards_of(topic).shard(0)
     monkeypatch.setattr(MsgFileStore, "append", broken)
-    assert store._workers is not None
-    store._workers.flush_soon(shard)
-    store._workers.flush_soon(_Signal(done))  # type: ignore[arg-type]
+    assert engine_of(store).opener.background is not None
+    engine_of(store).opener.background.flush_soon(shard)
+    engine_of(store).opener.background.flush_soon(_Signal(done))  # type: ignore[arg-type]
     assert done.wait(10), "the worker ended"
     monkeypatch.undo()
     assert "a bug" in str(store.problems[0])
@@ -199,7 +199,7 @@ def test_an_error_in_the_timer_fails_one_shard_and_the_others_are_maintained() -
 
     bad.maintain = broken
     owner.all += [bad, good]
-    workers = Workers(1, owner)
+    workers = workers_of(1, owner)
     try:
         assert maintained.wait(5)
     finally:
@@ -209,7 +209,7 @@ def test_an_error_in_the_timer_fails_one_shard_and_the_others_are_maintained() -
 
 def test_syncs_that_are_asked_for_in_a_moment_are_done_once() -> None:
     owner = Owner()
-    workers = Workers(1, owner)
+    workers = workers_of(1, owner)
     shard: Any = Shard()
     try:
         for _ in range(1000):
@@ -227,7 +227,7 @@ def test_the_timer_maintains_every_shard() -> None:
     shard: Any = Shard()
     shard.maintain = maintained.set
     owner.all.append(shard)
-    workers = Workers(1, owner)
+    workers = workers_of(1, owner)
     try:
         assert maintained.wait(5)
     finally:
@@ -242,7 +242,7 @@ def test_a_store_that_was_forgotten_is_not_kept_alive_by_its_timer(
     topic = store.create_topic("t")
     topic.append(b"x", durability="memory")
     turned = threading.Event()
-    shard: Any = topic.shard(0)
+    shard: Any = shards_of(topic).shard(0)
     monkeypatch.setattr(shard, "maintain", turned.set)
     assert turned.wait(5)
     del topic, shard
@@ -257,7 +257,7 @@ def test_a_store_that_was_forgotten_is_not_kept_alive_by_its_timer(
 def test_stopping_ends_all_threads() -> None:
     before = threading.active_count()
     owner = Owner()
-    workers = Workers(3, owner)
+    workers = workers_of(3, owner)
     assert threading.active_count() == before + 5  # the timer, and retention
     workers.stop()
     assert threading.active_count() == before
@@ -267,7 +267,7 @@ def test_the_house_is_kept_by_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatc
     """A pass over many files takes long; buffers that are due by time do not wait for it."""
     monkeypatch.setattr("tubestore.shard.workers.MAINTENANCE_INTERVAL_S", 0.001)
     owner = Owner()
-    workers = Workers(1, owner)
+    workers = workers_of(1, owner)
     for _ in range(3):
         assert owner.tidied.acquire(timeout=10)
     workers.stop()
@@ -275,7 +275,7 @@ def test_the_house_is_kept_by_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatc
 
 def test_a_shard_whose_topic_was_deleted_is_no_problem(caplog: pytest.LogCaptureFixture) -> None:
     owner = Owner()
-    workers = Workers(1, owner)
+    workers = workers_of(1, owner)
     shard: Any = Shard()
     shard.error = StoreClosed("deleted")
     workers.flush_soon(shard)

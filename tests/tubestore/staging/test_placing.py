@@ -17,6 +17,7 @@ from tubestore.offline.check import check
 from tubestore.staging.job_files import StagedFile
 from tubestore.staging.placing import place_all
 from tubestore.staging.writer import StagedWriter
+from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 
@@ -107,7 +108,7 @@ def end_of(before: int) -> tuple[int, int]:
         store.create_topic("a", partitions=3)
         for number in range(before):
             store["a"].append(b"before %d" % number, partition=0)
-        shard = store["a"].writable(0)
+        shard = shards_of(store["a"]).writable(0)
         shard.flush()
         return shard.files.index.end, shard.files.data.end
 

@@ -22,7 +22,8 @@ from tubestore.errors import (
 )
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.store.housekeeping import Housekeeping
-from tubestore.store.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager, engine_of
+from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 
@@ -48,7 +49,7 @@ def test_the_background_removes_what_the_settings_let_go(
     with open_small(memory_vfs, clock) as store:
         store.change_topic("u", max_bytes=1)
         store.maintain()
-        assert store["u"].opened_shards() == [], "not so soon after opening"
+        assert shards_of(store["u"]).opened_shards() == [], "not so soon after opening"
         clock.advance(10_000)
         store.maintain()
         assert numbers(store["u"]) == [20, 21, 22]
@@ -62,7 +63,7 @@ def test_a_shard_that_has_nothing_to_lose_is_not_opened(
     with open_small(memory_vfs, clock) as store:
         clock.advance(10_000)
         store.maintain()
-        assert store["t"].opened_shards() == []
+        assert shards_of(store["t"]).opened_shards() == []
 
 
 def test_a_topic_that_nobody_uses_is_looked_at_when_it_is_due(
@@ -105,7 +106,7 @@ def test_a_pass_ends_when_the_store_closes(small: MessageStoreManager, clock: Ma
         pauses.append(seconds)
         return len(pauses) == 3
 
-    small.keep_house(pause)
+    engine_of(small).keep_house(pause)
     assert [len(numbers(small[name])) for name in ("a", "b", "c")] == [0, 0, 6]
 
 

@@ -18,7 +18,7 @@ from tubestore.errors import (
     TopicExists,
     UnknownTopic,
 )
-from tubestore.store.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 
@@ -198,7 +198,7 @@ def test_a_missing_directory_is_made_for_writing_and_refused_for_reading(tmp_pat
 def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
     with tubestore.open(tmp_path) as store:
         store.create_topic("t").append(b"x")
-        for vfs in (OsVfs(), store.vfs):
+        for vfs in (OsVfs(), engine_of(store).context.vfs):
             with pytest.raises(StoreLocked, match="mode='r'"):
                 tubestore.open(tmp_path, vfs=vfs)
         with tubestore.open(tmp_path, mode="r") as one, tubestore.open(tmp_path, mode="r") as two:

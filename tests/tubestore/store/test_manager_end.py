@@ -26,7 +26,8 @@ from tubestore.errors import (
     StoreLocked,
 )
 from tubestore.shard.message_store import MessageStore
-from tubestore.store.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager, engine_of
+from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 
@@ -226,7 +227,7 @@ def test_a_message_that_an_append_took_while_the_store_was_closed_is_in_it(
     write = faulty.ask_write
     #: The append has ended, or it waits: the shard is held.
     arrived = threading.Event()
-    shard = topic.shard(0)
+    shard = shards_of(topic).shard(0)
     assert isinstance(shard, MessageStore)
     stall = shard._stall
 
@@ -276,7 +277,7 @@ def test_a_shard_that_another_thread_opens_during_close_is_closed(memory_vfs: Me
         ask(call, path)
 
     faulty.ask = close_meanwhile  # type: ignore[method-assign]
-    shard = topic.shard(0)
+    shard = shards_of(topic).shard(0)
     closing.join(30)
     assert isinstance(shard, MessageStore)
     assert shard.is_over()
@@ -430,8 +431,8 @@ def test_a_child_forked_while_another_thread_was_in_a_call_does_not_hang(tmp_pat
     with tubestore.open(tmp_path, background=False) as store:
         topic = store.create_topic("t")
         topic.append(b"x")
-        shard: Any = topic.shard(0)
-        with shard._append_lock, store._topics.lock:  # as if other threads were inside
+        shard: Any = shards_of(topic).shard(0)
+        with shard._append_lock, engine_of(store).topics.lock:  # as if other threads were inside
             assert in_a_child(lambda: topic.append(b"y")) == "StoreClosed"
             assert in_a_child(lambda: topic.read(0)) == "StoreClosed"
             assert in_a_child(store.sync) == "StoreClosed"
@@ -451,11 +452,12 @@ def test_background_threads_end_with_the_store(tmp_path: Path) -> None:
 def test_message_ids_rise_and_go_on_after_the_clock_stepped_back(
     store: MessageStoreManager, clock: ManualClock
 ) -> None:
-    ids = [store.next_msg_id()]
+    counter = engine_of(store).context.ids
+    ids = [counter.next()]
     clock.advance(-60_000)
-    ids += [store.next_msg_id(), *store.next_msg_ids(3).tolist(), store.next_msg_id()]
+    ids += [counter.next(), *counter.next_many(3).tolist(), counter.next()]
     clock.advance(120_000)
-    ids.append(store.next_msg_id())
+    ids.append(counter.next())
     assert ids == sorted(set(ids))
 
 
@@ -472,7 +474,7 @@ def test_a_new_topic_does_not_wait_for_room_that_idle_ones_hold(memory_vfs: Memo
         topic = store.create_topic("t", stores=10)
         for number in range(10):
             topic.append(b"x", partition=number * 10_000)
-        assert store._pool.used <= 4 * (64 << 10)
+        assert engine_of(store).context.pool.used <= 4 * (64 << 10)
 
 
 def test_at_the_bound_the_oldest_and_the_largest_buffers_are_written(
@@ -486,7 +488,7 @@ def test_at_the_bound_the_oldest_and_the_largest_buffers_are_written(
         for number in range(30):  # the older, the smaller
             topic.append(b"x" * (number + 1), partition=number * 10_000)
             clock.advance(1)
-        store._pool.relieve()
-        shards = [shard for shard in topic.opened_shards() if isinstance(shard, MessageStore)]
+        engine_of(store).context.pool.relieve()
+        shards = shards_of(topic).written_shards()
         waiting = [shard.store_id for shard in shards if shard.dirty_bytes]
         assert waiting == list(range(8, 22))

@@ -28,6 +28,8 @@ from tubestore.errors import (
 )
 from tubestore.offline.check import check
 from tubestore.staging.writer import StagedWriter
+from tubestore.store.manager import engine_of
+from tubestore.store.topic import shards_of
 from tubestore.testing import MemoryVfs
 
 
@@ -175,10 +177,10 @@ def test_the_next_opening_verifies_nothing_again(
     vfs: MemoryVfs, store: tubestore.MessageStoreManager
 ) -> None:
     store.publish("j", stage(vfs, "j", batch(numbered(9), partitions=(0,))))
-    store.abandon("killed")
+    engine_of(store).abandon("killed")
     vfs.release_locks()
     with open_store(vfs) as again:
-        shard = again["a"].writable(0)
+        shard = shards_of(again["a"]).writable(0)
         assert shard.recovered.verified == 0
         assert len(bodies(again)) == 9
 

@@ -15,6 +15,7 @@ from tubestore.clock import ManualClock
 from tubestore.errors import (
     InvalidMessage,
 )
+from tubestore.store.manager import engine_of
 from tubestore.testing import MemoryVfs
 
 
@@ -97,7 +98,7 @@ def test_the_background_waits_for_a_job_that_is_being_published() -> None:
         busy, done = threading.Event(), threading.Event()
 
         def publish() -> None:
-            with store._topics.lock:
+            with engine_of(store).topics.lock:
                 busy.set()
                 done.wait(30)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,8 @@ import tubestore
 from tests.support.publishing import SMALL, batch, bodies, numbered, open_store, some, stage
 from tests.support.publishing import store as store
 from tests.support.publishing import vfs as vfs
+from tubestore.store.manager import engine_of
+from tubestore.store.topic import shards_of
 from tubestore.testing import MemoryVfs
 
 
@@ -38,7 +39,7 @@ def test_a_reader_that_follows_one_topic_sees_no_half_of_another(
         job = [batch(numbered(3)), batch(numbered(2), "b", (1,))]
         assert bodies(reader, "b") == []
         store.publish("j", stage(vfs, "j", *job))
-        reader.refresh_topic(reader["a"])
+        shards_of(reader["a"]).refresh()
         assert len(bodies(reader, "a")) == 3
         assert bodies(reader, "b") == []
 
@@ -95,12 +96,15 @@ def test_a_scan_that_begins_before_a_job_makes_shards_sees_all_of_it(
         store.create_topic("a", partitions=1, stores=8).append(b"before", partition=0)
         partitions = tuple(store_id * 10_000 for store_id in range(8))
         staged = stage(vfs, "j", batch(numbered(8), partitions=partitions))
-        showing = store.showing
+        opener = engine_of(store).opener
 
-        def showing_later() -> Any:
-            monkeypatch.undo()
-            store.publish("j", staged)
-            return showing()
+        class ShowingLater:
+            def __enter__(self) -> None:
+                monkeypatch.undo()
+                store.publish("j", staged)
 
-        monkeypatch.setattr(store, "showing", showing_later)
+            def __exit__(self, *_: object) -> None:
+                pass
+
+        monkeypatch.setattr(opener, "showing", ShowingLater())
         assert store["a"].scan(columns=["offset"]).read_all().num_rows == 9

@@ -19,6 +19,7 @@ from tubestore.offline.check import check
 from tubestore.offline.dump import dump
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.store.manager import MessageStoreManager
+from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 
@@ -41,7 +42,8 @@ def test_a_reader_in_another_process_sees_retention_without_errors(
         stream = seen.scan(columns=["body"])
         messages = seen.messages(0)
         assert int(next(messages).body or b"-1") == 0
-        for segment in (*seen.shard(0).files.data, *seen.shard(0).files.index):
+        files = shards_of(seen).shard(0).files
+        for segment in (*files.data, *files.index):
             segment.close()  # as the pool of descriptors does
         topic.retain(max_bytes=0)
         assert stream.read_all().num_rows == 23, "a scan sees what was there at the call"
@@ -61,7 +63,7 @@ def test_who_comes_too_late_is_told_where_the_store_begins(
     fill(topic, clock)
     with open_small(memory_vfs, clock, "r") as reader:
         seen = reader["t"]
-        shard: Any = seen.shard(0)
+        shard: Any = shards_of(seen).shard(0)
         for segment in (*shard.files.data, *shard.files.index):
             segment.close()
         topic.retain(max_bytes=0)

@@ -24,7 +24,7 @@ from tubestore.reading import view as read_path
 from tubestore.record.layouts import DATA_HEADER
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
 from tubestore.store.manager import MessageStoreManager
-from tubestore.store.topic import Topic
+from tubestore.store.topic import Topic, shards_of
 from tubestore.testing import MemoryVfs
 
 # -- pages -----------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_the_partitions_table_counts_messages(filled: Topic) -> None:
 
 
 def _record_sizes(topic: Topic, partition: int) -> list[int]:
-    found = topic.shard(0).view().find(partition, 0, limit=1000, max_bytes=None)
+    found = shards_of(topic).shard(0).view().find(partition, 0, limit=1000, max_bytes=None)
     return [int(size) for rows in found.rows for size in rows.entries["data_size"]]
 
 

@@ -24,7 +24,8 @@ from tubestore.errors import (
     UnknownTopic,
 )
 from tubestore.offline.check import check
-from tubestore.store.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager, engine_of
+from tubestore.store.topic import shards_of
 from tubestore.testing import CrashState, Distinct, FaultyVfs, MemoryVfs, crash_states
 
 DAY = 86_400_000
@@ -226,7 +227,7 @@ def test_who_uses_a_deleted_topic_is_told(store: MessageStoreManager) -> None:
     topic = store.create_topic("t", stores=2)
     topic.append(b"x", partition=0)
     topic.append(b"in memory", partition=0, durability="memory")
-    view = topic.shard(0).view()
+    view = shards_of(topic).shard(0).view()
     store.delete_topic("t")
     calls: list[Any] = [
         lambda: topic.append(b"x", partition=0),
@@ -249,9 +250,9 @@ def test_memory_of_a_deleted_topic_is_given_back(memory_vfs: MemoryVfs) -> None:
         for _ in range(5):
             topic = store.create_topic("t")
             topic.append_batch({"body": [b"x" * 1000] * 100}, durability="memory")
-            assert store._pool.used > 0
+            assert engine_of(store).context.pool.used > 0
             store.delete_topic("t")
-            assert store._pool.used == 0
+            assert engine_of(store).context.pool.used == 0
 
 
 def test_a_topic_of_the_same_name_starts_anew(
@@ -411,7 +412,7 @@ def test_a_crash_leaves_every_change_of_topics_whole_or_undone(
     vfs.mark("deleted")
     store.create_topic("doomed", partitions=2).append(b"new", durability="fsync")
     vfs.mark("again")
-    store.abandon("killed")
+    engine_of(store).abandon("killed")
     distinct = Distinct()
     for state in crash_states(journal, seed=seed, variants=10):
         if distinct.is_new(state):

@@ -57,7 +57,7 @@ from tubestore.spark.planning import (
 from tubestore.spark.reading import portion_entries
 from tubestore.staging.writer import Place, StagedWriter
 from tubestore.store.directory import StoreDirectory
-from tubestore.store.topic_settings import load_topics
+from tubestore.store.topics import load_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

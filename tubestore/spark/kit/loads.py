@@ -38,7 +38,7 @@ from tubestore.store import publish as publishing
 from tubestore.store.directory import StoreDirectory
 from tubestore.store.manager import MessageStoreManager
 from tubestore.store.publish import PublishResult
-from tubestore.store.topic_settings import load_topics
+from tubestore.store.topics import load_topics
 
 S = TypeVar("S")
 #: Between two looks whether the lock is free, in seconds: from this to ten times this.

@@ -11,8 +11,8 @@ import pytest
 
 from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage, StoreFailed, UnknownTopic
-from tubestore.store.manager import MessageStoreManager
-from tubestore.store.many_topics import AddressBook
+from tubestore.store.append import AddressBook
+from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 NAMES = [f"topic{n}" for n in range(9)]
@@ -39,7 +39,7 @@ def named(book: AddressBook, column: pa.Array) -> list[str]:
 @pytest.fixture
 def book(memory_vfs: MemoryVfs) -> Iterator[AddressBook]:
     with opened(memory_vfs) as store:
-        yield AddressBook(store._topics)
+        yield engine_of(store).address_book
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])

@@ -1,0 +1,64 @@
+"""What users hold shows documented names only; a name that comes or goes is seen here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tubestore
+from tubestore.testing import MemoryVfs
+
+Store = tubestore.MessageStoreManager
+
+STORE = """
+    abort append_batch change_topic clean_staging close create_topic delete_topic describe_topic
+    empty_trash ensure_topics explain_retention flush lease maintain mode options problems publish
+    refresh retain root stats sync topic topics uuid
+"""
+TOPIC = """
+    append append_batch count explain_retention first_offset flush follow get_messages last_offset
+    message_at messages name next_offset offset_at options partition_ids partitions read read_many
+    retain root scan skip sync
+"""
+PAGE = "end_offset next_offset table truncated"
+MESSAGE = """
+    attributes body filter_item key_code msg_id offset partition received_time state topic
+"""
+LEASE = "expires_ms holder offsets release renew root ttl_ms"
+ANSWER = "code delta last_data_offset max_offset request_offset size success table text"
+
+HELD: dict[str, tuple[Callable[[Store], Any], str]] = {
+    "store": (lambda store: store, STORE),
+    "topic": (lambda store: store["t"], TOPIC),
+    "page": (lambda store: store["t"].read(0), PAGE),
+    "pages": (lambda store: store["t"].read_many({0: 0}), PAGE),
+    "answer of get_messages": (lambda store: store["t"].get_messages(0, 0), ANSWER),
+    "message": (lambda store: next(store["t"].messages(0)), MESSAGE),
+    "lease": (lambda store: store.lease(), LEASE),
+}
+
+
+def public(held: Any) -> list[str]:
+    return [name for name in dir(held) if not name.startswith("_")]
+
+
+@pytest.fixture
+def store(memory_vfs: MemoryVfs) -> Any:
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as opened:
+        opened.create_topic("t").append(b"x")
+        yield opened
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_an_object_that_users_hold_shows_only_documented_names(store: Store, held: str) -> None:
+    make, names = HELD[held]
+    assert public(make(store)) == sorted(names.split())
+
+
+@pytest.mark.parametrize("kind", [tubestore.MessageStoreManager, tubestore.Topic])
+def test_each_public_method_has_a_docstring(kind: type) -> None:
+    for name in public(kind):
+        assert getattr(kind, name).__doc__, name
+    assert ">>> " in (kind.__doc__ or "")

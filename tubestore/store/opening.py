@@ -1,0 +1,242 @@
+"""Opens the shards of a store: with what the journal has of them, or as a reader sees them.
+
+Always true:
+- what a killed process left in the journal is in a shard's files before anything else is
+  appended to it, and in all files before the journal goes; what does not fit there is kept in
+  quarantine with the whole journal;
+- several shards that are looked at together show the same jobs.
+
+Guards: `showing` is held while a job appears in several shards, and while views of several shards
+are taken. `_keeping` guards the copy of the journal in quarantine.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.quarantine import Quarantine
+from tubestore.errors import StoreFailed, TubeStoreError, documented
+from tubestore.journal.journal_overlay import JournalOverlay
+from tubestore.journal.journalled import JournalledAppends
+from tubestore.journal.left_messages import LeftMessages
+from tubestore.journal.root_journal import read_journal
+from tubestore.record.names import DATA_SUFFIX, JOURNAL_FILE, store_key
+from tubestore.segments.file_store import MsgFileStore
+from tubestore.shard.message_store import MessageStore
+from tubestore.shard.reader import ShardReader
+from tubestore.shard.workers import Workers
+from tubestore.staging.commit_records import Horizon
+from tubestore.store.context import Context
+
+log = logging.getLogger(__name__)
+
+Shard = MessageStore | ShardReader
+
+
+class ShardOpener:
+    """Opens shards by topic and store id; keeps the journal that they share."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        #: Flushes and syncs in the background; None without threads.
+        self.background: Workers | None = None
+        #: Takes batches over many shards; None if there is none, or an old one has to stay.
+        self.journal: JournalledAppends | None = None
+        #: What a killed process left in the journal, for shards that were not opened since.
+        self.left = LeftMessages()
+        #: Held while a job appears in several shards, and while views of several are taken.
+        self.showing = threading.RLock()
+        #: What a reader sees of the journal.
+        self._overlay = JournalOverlay(context.vfs, context.root, context.note_problem)
+        #: The last job that readers see: of the store, and of topics refreshed alone since.
+        self._horizon = Horizon(context.vfs, context.root)
+        self._horizons: dict[str, Horizon] = {}
+        #: True once what an earlier process left in the journal is in quarantine, or goes there.
+        self._journal_is_kept = False
+        self._keeping = threading.Lock()
+
+    @property
+    def root(self) -> str:
+        """The directory of the store."""
+        return self.context.root
+
+    # -- shards ------------------------------------------------------------------------------
+
+    @documented
+    def open(self, topic: str, store_id: int) -> Shard:
+        """Open a shard for writing, or for reading in mode "r"."""
+        context, key = self.context, store_key(topic, store_id)
+        context.check_open()
+        directory = join(context.root, key)
+        if context.mode == "r":
+            horizon = self._horizons.get(topic, self._horizon)
+            return ShardReader(
+                context.vfs, directory, topic, store_id, context.options, horizon, self._overlay
+            )
+        shard = MessageStore.open(
+            MsgFileStore(context.vfs, directory, store_id, context.options),
+            topic=topic,
+            options=context.options,
+            clock=context.clock,
+            pool=context.pool,
+            background=self.background,
+            journalled=self.left.of(key),
+        )
+        if key in self.left:
+            if not shard.has_all_journalled:
+                try:
+                    self._keep_journal()
+                except OSError:
+                    shard.files.close()
+                    raise
+            if self.journal is not None:
+                self.journal.inherit(shard)
+            # Not before: without them an opening after one that failed would give offsets twice.
+            self.left.was_given(key)
+        context.problems.extend(shard.recovered.problems)
+        return shard
+
+    def exists(self, topic: str, store_id: int) -> bool:
+        """Return whether the shard has a directory, or messages in the journal."""
+        key = store_key(topic, store_id)
+        known = self.left if self.context.mode == "w" else self._overlay
+        return self.context.vfs.exists(join(self.root, key)) or key in known
+
+    def has_left(self, topic: str, store_id: int) -> bool:
+        """Return whether a shard gets something of the journal when it is opened."""
+        return store_key(topic, store_id) in self.left
+
+    def data_segments(self, topic: str, store_id: int) -> int:
+        """Return how many data segments the shard's directory lists; opens nothing."""
+        directory = join(self.root, store_key(topic, store_id))
+        return sum(name.endswith(DATA_SUFFIX) for name, _, _ in self.context.vfs.entries(directory))
+
+    # -- readers -----------------------------------------------------------------------------
+
+    def look_for_damage(self) -> None:
+        """Note damage of the journal as problems, for a reader."""
+        self._overlay.look_for_damage()
+
+    def look_again(self) -> Horizon:
+        """See the jobs and the journal of another process as they are now; under `showing`."""
+        self._horizon = Horizon(self.context.vfs, self.root)
+        self._horizons = {}
+        self._overlay.refresh()
+        return self._horizon
+
+    def look_again_at(self, topic: str) -> Horizon:
+        """As `look_again`, for the shards of one topic."""
+        horizon = self._horizons[topic] = Horizon(self.context.vfs, self.root)
+        self._overlay.refresh()
+        return horizon
+
+    # -- the journal -------------------------------------------------------------------------
+
+    def take_over_journal(self, shard_of: Callable[[str], MessageStore | None]) -> None:
+        """Go on with the journal of a process that was killed, or begin one.
+
+        `shard_of` returns a shard by its directory's name, None if its topic is gone.
+
+        While the machine runs, what the process had written is there: the journal goes on, and
+        each shard gets its part when it is opened. Otherwise files may be torn, and all shards are
+        opened and synced before anything else is done. OSError if the journal cannot be read:
+        nothing may be appended behind unknown content.
+
+        A journal with damage is given to all shards at once, too, and then kept in quarantine:
+        nothing is written behind it.
+        """
+        context = self.context
+        frames = read_journal(context.vfs, self.root)
+        journal = JournalledAppends(
+            context.vfs, self.root, context.options, context.clock, context.ids.next, context.pool
+        )
+        damages = frames.damages if frames is not None else []
+        self._journal_is_kept = bool(damages)
+        for damage in damages:
+            log.error("%s", damage)
+            context.note_problem(damage)
+        if frames is not None and frames.parts:
+            self.left = LeftMessages(frames.parts, lambda name: self._open_left(name, shard_of))
+            same_boot = frames.boot_id == context.vfs.boot_id()
+            if same_boot and not damages and context.options.journal_size_bytes:
+                journal.go_on(frames, self.left)
+                self.journal = journal
+                return
+            if not self._give_all_shards(shard_of):
+                return  # the journal stays
+        if damages and not self._set_journal_aside():
+            return
+        journal.remove_left_over()
+        if context.options.journal_size_bytes:
+            self.journal = journal
+
+    @contextmanager
+    def without_journal(self) -> Iterator[None]:
+        """Keep the journal empty meanwhile: a new topic of a deleted name would be given it."""
+        if self.journal is None:
+            if self.context.vfs.exists(self._journal_path):
+                raise StoreFailed(self.root, "its journal could not be put into all shards")
+            yield
+            return
+        with self.journal.lock:
+            self.journal.forget()
+            yield
+
+    @property
+    def _journal_path(self) -> str:
+        return join(self.root, OWN_DIRECTORY, JOURNAL_FILE)
+
+    def _quarantine(self) -> Quarantine:
+        return Quarantine(self.context.vfs, self.root, self.context.clock.now_ms())
+
+    def _set_journal_aside(self) -> bool:
+        """Move a damaged journal into quarantine; False if that cannot be done: it stays."""
+        try:
+            self._quarantine().move(self._journal_path)
+        except OSError as error:
+            failed = StoreFailed(self._journal_path, f"it cannot be moved into quarantine: {error}")
+            log.error("%s", failed)
+            self.context.note_problem(failed)
+            return False
+        return True
+
+    def _keep_journal(self) -> None:
+        """Copy the journal into quarantine, once; OSError if that cannot be done.
+
+        A shard's files do not take all that the journal holds of it, and it is emptied later.
+        """
+        with self._keeping:
+            if not self._journal_is_kept:
+                self._quarantine().copy(self._journal_path)
+                self._journal_is_kept = True
+
+    def _give_all_shards(self, shard_of: Callable[[str], MessageStore | None]) -> bool:
+        """Open and sync every shard that the journal has something of; False if one cannot be."""
+        names, problems = list(self.left), self.left.open_each()
+        for name in names:
+            if name not in self.left and (shard := shard_of(name)) is not None:
+                try:
+                    shard.sync()
+                except TubeStoreError as error:
+                    problems.append(error)
+        for problem in problems:
+            log.error("the journal stays: %s", problem)
+            self.context.note_problem(problem)
+        return not problems
+
+    def _open_left(
+        self, name: str, shard_of: Callable[[str], MessageStore | None]
+    ) -> MessageStore | None:
+        try:
+            return shard_of(name)
+        except TubeStoreError as error:
+            self.context.note_problem(error)
+            raise
+        except OSError as error:
+            failed = StoreFailed(join(self.root, name), str(error))
+            self.context.note_problem(failed)
+            raise failed from error
