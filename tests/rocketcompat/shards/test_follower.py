@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import rocketcompat
 import tubestore
 from rocketcompat import Message, MessageStoreConfig
 from tubestore.clock import ManualClock
+from tubestore.options import StoreOptions
 from tubestore.testing import MemoryVfs
 
 LOG = "commitlog/00000000000000000000"
@@ -85,17 +87,18 @@ def test_messages_that_the_log_keeps_no_more_keep_their_offsets(tmp_path: Path) 
 
 
 def test_shards_let_go_of_segments_that_lie_below_the_logs_begin(
-    memory_vfs: MemoryVfs, clock: ManualClock
+    memory_vfs: MemoryVfs, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file of the log has some twenty messages, each data segment fewer."""
     config = CONFIG.changed(
         mapped_file_size_commit_log=2000, delete_when="", layouts=frozenset({"tube"})
     )
+    small = partial(StoreOptions, segment_size_bytes=1000)
+    monkeypatch.setattr("rocketcompat.shards.follower.StoreOptions", small)
     with rocketcompat.open(
         "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
     ) as store:
         assert store.tube is not None
-        store.tube.store.options = store.tube.store.options.with_values(segment_size_bytes=1000)
         for number in range(60):
             store.put_message(Message("T", b"%d" % number))
             store.wait_dispatched(store.max_physical_offset - 1)
