@@ -475,7 +475,6 @@ def test_gathered_pieces_know_of_the_damage_before_them(
     ]  # fmt: skip
 
 
-@pytest.mark.gate
 def test_the_queues_have_a_message_before_the_index(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
