@@ -236,11 +236,17 @@ class DefaultMessageStore(StoreReads):
 
     @documented
     def flush(self) -> None:
-        """Bring everything put so far, and what is built from it, to stable storage."""
+        """Bring everything put so far, and what is built from it, to stable storage.
+
+        StoreFailed if queues, index or shards stopped before they got all of it. The log is synced
+        then: the next opening builds from it what they lack.
+        """
         self._check_put()
         self.commit_log.commit()
-        self.dispatcher.wait_dispatched(self.commit_log.max_offset - 1, self._dispatch_timeout)
+        last = self.commit_log.max_offset - 1
+        self.dispatcher.wait_dispatched(last, self._dispatch_timeout)
         self._writer.flusher.persist()
+        self.dispatcher.refuse_stopped(self.root, last)
 
     @documented
     def wait_dispatched(self, physical_offset: int, timeout: float | None = None) -> bool:

@@ -188,6 +188,23 @@ def test_waiting_for_a_structure_that_stopped_is_an_error(clock: ManualClock) ->
         assert len(store.query_messages("T", ["k"])) == 2
 
 
+def test_a_flush_syncs_the_log_and_names_the_structure_that_stopped(clock: ManualClock) -> None:
+    vfs = FaultyVfs(MemoryVfs(clock))
+    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
+        store.put_message(Message("T", keys="k"))
+        store.flush()
+        vfs.fail("pwrite", path="/s/index", forever=True)
+        store.put_message(Message("T", keys="k"))
+        for _ in range(2):
+            with pytest.raises(StoreFailed, match="index stopped at"):
+                store.flush()
+            assert store.commit_log.synced_offset == store.max_physical_offset
+        vfs.heal()
+    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
+        store.flush()
+        assert len(store.query_messages("T", ["k"])) == 2
+
+
 def test_waiting_is_over_at_once_when_dispatch_has_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
