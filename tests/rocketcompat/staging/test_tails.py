@@ -10,7 +10,7 @@ import pytest
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.whole import check_store
-from rocketcompat.dispatch import dispatcher as dispatch
+from rocketcompat.dispatch import feed
 from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
@@ -90,7 +90,7 @@ def only_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> Any:
         raise AssertionError("read from the log")
 
-    monkeypatch.setattr(dispatch, "batch_of", refused)
+    monkeypatch.setattr(feed, "batch_of", refused)
 
 
 @pytest.mark.usefixtures("only_rows")
