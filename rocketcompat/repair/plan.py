@@ -46,13 +46,14 @@ from rocketcompat.inspect.batch_queues import BatchQueueViews
 from rocketcompat.inspect.decode import decode_record
 from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
-from rocketcompat.inspect.log_units import QueueKey
 from rocketcompat.inspect.queues import QueueViews
+from rocketcompat.queues.units import Units
 from rocketcompat.repair.actions import RepairPlan
 from rocketcompat.repair.log import LostMessage, Mended, Neighbour, mend
 from rocketcompat.repair.overlay import FileChange
 from rocketcompat.repair.places import plan_places
 from rocketcompat.repair.queues import plan_queues
+from tubestore.core.kernels import Int64s
 from tubestore.core.quarantine import Action
 from tubestore.errors import InvalidMessage
 
@@ -132,8 +133,8 @@ def _plan_log(
         narrow = len(host) == len(before.store_host)
         before = Neighbour(stored, host if narrow else before.store_host)
         log_end = piece.base + int(piece.starts[row] + piece.column("total_size")[row])
-    damaged = [(r, n) for r, n in regions if r.state == "damaged"]
-    views = QueueViews(directory) if damaged else None
+    damaged = [region for region, _ in regions if region.state == "damaged"]
+    in_queues = _lost_in_queues(directory, damaged) if damaged else {}
     taken: set[tuple[str, int, int]] = set()
     for region, neighbour in regions:
         if region.start in unclear:
@@ -143,8 +144,8 @@ def _plan_log(
         elif region.state == "missing":
             what = f"offsets {region.start} to {region.end}: lost, brokers pass over it"
             plan.actions.append(Action(region.path, "leave", 0, region.end - region.start, what))
-        elif views is not None:
-            lost = _lost_messages(directory, views, region, taken)
+        elif region.state == "damaged":
+            lost = _lost_messages(directory, in_queues[region.start], region, taken)
             _plan_region(directory, plan, region, lost, neighbour, keep_bodies=keep_bodies)
             log_end = max(log_end, region.end)
     last = directory.log.find(max(log_end - 1, 0))
@@ -167,10 +168,39 @@ def _zero_from(directory: StoreDirectory, plan: RepairPlan, offset: int, why: st
                 FileChange(file.path, file.file_size, zero_from=position))  # fmt: skip
 
 
+def _lost_in_queues(
+    directory: StoreDirectory, regions: list[Region]
+) -> dict[int, list[LostMessage]]:
+    """Return what the queues name of the messages that stood in each region, by its start."""
+    found: dict[int, list[LostMessage]] = {region.start: [] for region in regions}
+    views = QueueViews(directory)
+    for view in views:
+        key = view.topic, view.queue_id
+        places = np.flatnonzero(view.states == "damaged")
+        offsets = view.units["physical_offset"][places].astype(np.int64)
+        computed = views.computed(key)
+        for region in regions:
+            lost = found[region.start]
+            for row in np.flatnonzero((offsets >= region.start) & (offsets < region.end)).tolist():
+                number = view.min_offset + int(places[row])
+                lost.append(LostMessage(*key, number, int(offsets[row])))
+            lost += [LostMessage(*key, number) for number in _missing_numbers(*computed, region)]
+    for of_batches in BatchQueueViews(directory):
+        for place in np.flatnonzero(of_batches.states == "damaged").tolist():
+            unit = of_batches.units[place]
+            offset, base = int(unit["physical_offset"]), int(unit["base_offset"])
+            for region in regions:
+                if region.start <= offset < region.end:
+                    lost = found[region.start]
+                    lost.append(LostMessage(of_batches.topic, of_batches.queue_id, base, offset))
+    return found
+
+
 def _lost_messages(
-    directory: StoreDirectory, views: QueueViews, region: Region, taken: set[tuple[str, int, int]]
-) -> list[LostMessage]:
-    """Return the messages that stood in a region, as far as anything tells."""
+    directory: StoreDirectory, in_queues: list[LostMessage], region: Region,
+    taken: set[tuple[str, int, int]],
+) -> list[LostMessage]:  # fmt: skip
+    """Return the messages that stood in a region, as far as it or the queues name them."""
     found: dict[tuple[str, int, int], LostMessage] = {}
     raw = directory.log.read(region.start, region.end - region.start)
     own = decode_record(raw, physical_offset=region.start)
@@ -178,30 +208,15 @@ def _lost_messages(
         key = (own["topic"], own["queue_id"], own["queue_offset"])
         names = ("born_timestamp", "store_timestamp", "flag", "reconsume_times", "properties")
         found[key] = LostMessage(*key, region.start, **{name: own[name] for name in names})
-    for view in views:
-        for place in np.flatnonzero(view.states == "damaged").tolist():
-            offset = int(view.units[place]["physical_offset"])
-            key = (view.topic, view.queue_id, view.min_offset + place)
-            if region.start <= offset < region.end:
-                found.setdefault(key, LostMessage(*key, offset))
-        for number in _missing_numbers(views, (view.topic, view.queue_id), region):
-            key = (view.topic, view.queue_id, number)
-            found.setdefault(key, LostMessage(*key))
-    for of_batches in BatchQueueViews(directory):
-        for place in np.flatnonzero(of_batches.states == "damaged").tolist():
-            unit = of_batches.units[place]
-            offset, base = int(unit["physical_offset"]), int(unit["base_offset"])
-            key = (of_batches.topic, of_batches.queue_id, base)
-            if region.start <= offset < region.end:
-                found.setdefault(key, LostMessage(*key, offset))
+    for message in in_queues:
+        found.setdefault((message.topic, message.queue_id, message.queue_offset), message)
     fresh = {key: message for key, message in found.items() if key not in taken}
     taken |= set(fresh)
     return [fresh[key] for key in sorted(fresh)]
 
 
-def _missing_numbers(views: QueueViews, key: QueueKey, region: Region) -> Iterator[int]:
+def _missing_numbers(offsets: Int64s, units: Units, region: Region) -> Iterator[int]:
     """Yield the queue offsets that lie between the records before and behind a region."""
-    offsets, units = views.computed(key)
     place = int(np.searchsorted(units["physical_offset"].astype(np.int64), region.start))
     if 0 < place < len(offsets):
         low, high = int(offsets[place - 1]) + 1, int(offsets[place])

@@ -1,0 +1,43 @@
+"""A plan of repair reads each structure once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.log_units import QueueKey
+from rocketcompat.inspect.queues import QueueView, QueueViews
+from rocketcompat.repair.plan import plan_repair
+
+
+@pytest.mark.parametrize("damaged", [1, 7])
+def test_the_queues_are_looked_through_once_for_all_damaged_parts_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: int
+) -> None:
+    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10)
+    with rocketcompat.open(tmp_path, "w", config, layouts=["consume_queue"]) as store:
+        puts = [store.put_message(Message("T", b"x" * 50)) for _ in range(40)]
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    raw = bytearray(log.read_bytes())
+    for put in puts[4 : 4 + 3 * damaged : 3]:
+        raw[put.physical_offset + 90] ^= 0xFF
+    log.write_bytes(raw)
+    seen: list[QueueKey] = []
+    view = QueueViews.view
+
+    def counted(self: QueueViews, key: QueueKey) -> QueueView:
+        seen.append(key)
+        return view(self, key)
+
+    monkeypatch.setattr(QueueViews, "view", counted)
+    plan = plan_repair(StoreDirectory(tmp_path))
+    stand_ins = [action for action in plan.actions if "stand-ins for T/0@" in action.message]
+    assert [a.message.partition("@")[2] for a in stand_ins] == [
+        str(4 + 3 * number) for number in range(damaged)
+    ]
+    # For the log, for extensions, and for the files of the queue.
+    assert seen == [("T", 0)] * 3
