@@ -13,7 +13,7 @@ import typer
 from rocketcompat.cli.checking import FINDING_COLUMNS
 from rocketcompat.cli.mending import ACTION_COLUMNS, QuarantineOption
 from rocketcompat.formats import TUBE_DIRECTORY
-from tubestore.cli.kit.arguments import printing, say
+from tubestore.cli.kit.arguments import AllOption, emit_findings, printing, say
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.kit.output import emit_rows
 from tubestore.cli.kit.spark_jobs import JobRun, job_command, spark_app, stats_columns
@@ -90,10 +90,11 @@ def rebuild(
 
 @app.command()
 @job_command()
-def audit(given: JobRun, root: StoreArgument) -> None:
-    """Cross-check log, queues and index as `check` does. A row a finding, exit code 1 with any.
+def audit(given: JobRun, root: StoreArgument, everything: AllOption = False) -> None:
+    """Cross-check log, queues and index as `check` does. Exit 1 if something new is found.
 
-    Options are the store's, with RocketMQ's names. A broker may be at work.
+    What `check --accept` acknowledged counts no more. Options are the store's, with RocketMQ's
+    names. A broker may be at work.
     """
     from rocketcompat.spark.jobs import audit as auditing
 
@@ -103,14 +104,16 @@ def audit(given: JobRun, root: StoreArgument) -> None:
         found = auditing.audit(spark, root, told=told, **settings)
     given.finished(found.done)
     with printing(None, given.format) as output:
-        emit_rows(found.findings, FINDING_COLUMNS, output)
+        new = emit_findings(
+            found.findings, FINDING_COLUMNS, output, root, accept=False, everything=everything
+        )
     say(
         f"{found.records:,} messages, {found.bytes:,} bytes in {found.done.seconds:.1f} s; "
         f"{len(found.findings)} findings"
     )
     if os.path.isdir(os.path.join(root, TUBE_DIRECTORY)):
         say(f"its shards are a root of their own: tubestore spark audit {root}/{TUBE_DIRECTORY}")
-    if found.findings:
+    if new:
         raise Leave(EXIT_FINDINGS)
 
 

@@ -147,8 +147,8 @@ def test_a_log_is_audited_and_its_statistics_are_printed(
     options = ("-o", "maxHashSlotNum=100", "-o", "maxIndexNum=400", "--format", "jsonl")
     rows_file = tmp_path / "rows.jsonl"
 
-    def audited() -> Any:
-        run = ("spark", "audit", root, *options, "--rows", rows_file)
+    def audited(*more: str) -> Any:
+        run = ("spark", "audit", root, *options, "--rows", rows_file, *more)
         return run_command(rocketcompat.cli.main, run, capsys, monkeypatch)
 
     done = audited()
@@ -161,6 +161,13 @@ def test_a_log_is_audited_and_its_statistics_are_printed(
     done = audited()
     assert done.code == 1
     assert [(row["path"], row["reason"]) for row in done.rows] == [(str(queue), "unit_wrong")]
+    check = ("check", root, *options, "--accept")
+    run_command(rocketcompat.cli.main, check, capsys, monkeypatch)
+    done = audited()
+    assert (done.code, done.rows) == (0, [])
+    assert "1 accepted findings are not shown" in done.err
+    done = audited("--all")
+    assert (done.code, [row["severity"] for row in done.rows]) == (0, ["accepted"])
 
     run = ("spark", "stats", root, "--format", "jsonl")
     topics = run_command(rocketcompat.cli.main, run, capsys, monkeypatch).rows
