@@ -61,7 +61,7 @@ def open(
 ) -> DefaultMessageStore:
     """Open a store: mode "r" changes nothing, "w" creates what is missing and recovers.
 
-    `layouts` says which structures are kept ("consume_queue", "index", "tube"), over the
+    `layouts`: the structures that are kept ("consume_queue", "index", "tube"), instead of the
     configuration's. Without `background` no threads run: `wait_dispatched`, `flush` and `close` do
     what is pending. Raises NotAStore, StoreLocked, CorruptRecord, InvalidMessage (an argument or
     option); StorageError or DiskFull where the operating system refuses a call.

@@ -278,10 +278,10 @@ CHECKPOINT_FILE = "checkpoint"
 ABORT_FILE = "abort"
 LOCK_FILE = "lock"
 LOCK_CONTENT = b"lock"
-#: In our own directory: which process holds the lock, whose content is the broker's.
+#: In `.tubestore`: which process holds the lock; the lock's own content is the broker's.
 HOLDER_FILE = "lock-holder.json"
-#: Where DLedger keeps a log instead (`dledger-<id>`); what an entry of it begins with, and where
-#: in it the record stands.
+#: Where DLedger keeps a log instead (`dledger-<id>`); what an entry of it begins with, and the
+#: position of the record in it.
 DLEDGER_PREFIX = "dledger-"
 DLEDGER_MAGIC = b"\0\0\0\1"
 DLEDGER_BODY_POSITION = 48
@@ -306,7 +306,7 @@ def record_size(hosts: int, magic_code: int, body: int, topic: int, properties: 
 
 
 def property_crc_text(crc: int) -> bytes:
-    """Return the last property of a record whose bytes before it have this checksum.
+    """Return the last property of a record, given the checksum of the bytes before it.
 
     >>> property_crc_text(1979448534)
     b'__CRC32#\\x014358449791\\x02'
@@ -316,7 +316,7 @@ def property_crc_text(crc: int) -> bytes:
 
 
 def offset_name(offset: int) -> str:
-    """Return the name of the file whose first byte stands at `offset`.
+    """Return the name of the file that begins at `offset`.
 
     >>> offset_name(6_000_000)
     '00000000000006000000'

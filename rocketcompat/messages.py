@@ -1,6 +1,6 @@
 """What goes in and what comes out: messages, results and their statuses. Touches no file.
 
-`DispatchBatch` stands here too, since the structures it is fed to lie below the dispatcher.
+`DispatchBatch` is here too, since the structures that take it are below the dispatcher.
 Statuses have RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`).
 """
 
@@ -39,7 +39,7 @@ class Message:
     """A message to be put.
 
     `properties` is either a mapping, to which `tags` and `keys` are added, or RocketMQ's
-    property string as it shall stand on disk (then `tags` and `keys` must be left out).
+    property string as it is to be on disk (then `tags` and `keys` must be left out).
     Times are ms since the epoch; without a `born_timestamp` it is the time of the put.
     Hosts are "address:port".
     """
@@ -78,7 +78,7 @@ class BatchItem:
 class MessageBatch:
     """Messages of one topic and queue that are put together (`MessageExtBatch`, spec §1.11).
 
-    Each becomes an ordinary record. What the items do not say for themselves is the batch's,
+    Each becomes an ordinary record. What the items leave out is the batch's,
     and the batch's properties are put behind each item's.
     """
 
@@ -175,7 +175,7 @@ class GetMessageStatus(Enum):
 
 
 class PutResult(NamedTuple):
-    """Where a message stands now."""
+    """The place of a message, and what it survives."""
 
     status: PutStatus
     physical_offset: int
@@ -191,7 +191,7 @@ class PutResult(NamedTuple):
 
 
 class PutBatchResult(NamedTuple):
-    """Where the messages of a batch stand now, in order; all of one queue."""
+    """The places of the messages of a batch, in order; all of one queue."""
 
     status: PutStatus
     physical_offsets: list[int]
@@ -208,7 +208,7 @@ class PutBatchResult(NamedTuple):
 
 
 def has_queue_unit(sys_flags: Any) -> Any:
-    """Whether records with these sysFlags (an int or a column) stand in a queue (spec §1.10)."""
+    """Return which records with these sysFlags (int or column) are in a queue (spec §1.10)."""
     kind = sys_flags & SYS_FLAG_TRANSACTION_MASK
     return (kind == TRANSACTION_NOT) | (kind == TRANSACTION_COMMIT)
 
@@ -239,7 +239,7 @@ class Records(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DispatchBatch:
-    """Consecutive records of the CommitLog, as columns, for whoever builds something from them.
+    """Consecutive records of the CommitLog, as columns, on their way to the followers.
 
     Rows are in log order; positions and sizes are bytes. `start` and `end` are the physical
     offsets that the batch covers: everything below `end` has been handed over with it.

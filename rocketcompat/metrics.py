@@ -3,8 +3,8 @@
     REGISTRY.register(rocketcompat.metrics.Collector(store))   # beside a program's own metrics
     print(rocketcompat.metrics.text(store))                     # once, as text
 
-Every metric is `rocketcompat_<name>`; what goes up only ends in `_total`. Rates are Prometheus'
-own business. `rocketcompat info --prometheus` says of a store that is not open what its files tell.
+Every metric is `rocketcompat_<name>`; what goes up only ends in `_total`. Prometheus
+computes rates. `rocketcompat info --prometheus` prints what the files of a closed store show.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def text(store: Measured) -> str:
 
 
 def directory_text(described: Mapping[str, Any]) -> str:
-    """Return what `info.describe` says in Prometheus' text format."""
+    """Return the description of `info.describe` in Prometheus' text format."""
     whole = {**described, "running": described["state"] == "running"}
 
     def collect() -> Iterator[Any]:

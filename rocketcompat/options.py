@@ -1,7 +1,7 @@
 """The options of a store, under RocketMQ's names in snake_case.
 
 `MessageStoreConfig` is frozen and checked when it is made; sizes are bytes, intervals ms
-unless a name says otherwise. Defaults are 4.9.8's (spec appendix A).
+unless the name has another unit. Defaults are 4.9.8's (spec appendix A).
 
 >>> config = MessageStoreConfig.from_camel({"mappedFileSizeCommitLog": 4096})
 >>> config.mapped_file_size_commit_log
@@ -78,9 +78,9 @@ _LEAST = {
 class MessageStoreConfig:
     """How a store is laid out and run; make a changed copy with `changed`.
 
-    What is RocketMQ's keeps its name and meaning. Ours are `compat` (whose habits are
-    written where versions differ), `recovery` ("upstream" cuts the log at the first bad
-    record as the real one does; "tubestore" never cuts good data, D7), `layouts` (which
+    RocketMQ's options keep their names and meaning. Added are `compat` (the version to write as
+    where versions differ), `recovery` ("upstream" cuts the log at the first bad
+    record as RocketMQ does; "tubestore" never cuts good data, D7), `layouts` (which
     structures the dispatcher feeds) and the bounds of the dispatcher.
     """
 
@@ -95,8 +95,8 @@ class MessageStoreConfig:
     mapped_file_size_consume_queue: int = CONSUME_QUEUE_FILE_SIZE
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: int = CONSUME_QUEUE_EXT_FILE_SIZE
-    #: Ours: topics whose queues are of inner batches, besides those of which the store tells so
-    #: (`record/batches.py`); and RocketMQ's size of such a queue's files.
+    #: Added: topics with queues of inner batches, besides those that the store's own configuration
+    #: names (`record/batches.py`); and RocketMQ's size of such a queue's files.
     batch_topics: frozenset[str] = frozenset()
     mapper_file_size_batch_consume_queue: int = BATCH_CONSUME_QUEUE_FILE_SIZE
     max_hash_slot_num: int = HASH_SLOTS
@@ -154,8 +154,8 @@ class MessageStoreConfig:
     clean_file_forcibly_enable: bool = True
     clean_resource_interval: int = 10_000
     delete_file_batch_max: int = 10
-    # Ours.
-    #: Open a store for writing whose log is not there, which is refused else: a new log begins, and
+    # Added.
+    #: Open a store for writing without its log, which is refused else: a new log begins, and
     #: queues, index and shards of the old one go to `.tubestore/quarantine` below the root.
     accept_lost_log: bool = False
     compat: Literal["4.9.8", "5.3.3"] = "4.9.8"
@@ -215,8 +215,8 @@ class MessageStoreConfig:
     def from_camel(cls, options: Mapping[str, Any], *, ignore_unknown: bool = False) -> Self:
         """Make one from RocketMQ's own names; text is converted to the option's type.
 
-        Options that this store has no use for are refused by name, so that nobody relies
-        on one that does nothing; a broker's whole configuration needs `ignore_unknown`.
+        Options that this store has no use for are refused by name, so that none is without
+        effect; a broker's whole configuration needs `ignore_unknown`.
         """
         known = {option.name: option.default for option in fields(cls) if option.init}
         values = {}
@@ -350,7 +350,7 @@ def _delays(text: str) -> tuple[int, ...]:
 
 
 def camel_to_snake(name: str) -> str:
-    """Return RocketMQ's option name as ours.
+    """Return RocketMQ's option name in snake_case.
 
     >>> camel_to_snake("checkCRCOnRecover"), camel_to_snake("mappedFileSizeConsumeQueue")
     ('check_crc_on_recover', 'mapped_file_size_consume_queue')

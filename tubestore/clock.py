@@ -1,4 +1,4 @@
-"""The one clock on the wall: whoever wants the time asks it, so that a test can set it (D12).
+"""The source of the time: all code asks it, so that a test can set the time (D12).
 
 And times as users give them.
 """
@@ -38,7 +38,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands until it is told to go on; for tests.
+    """A clock that moves only when a test moves it.
 
     >>> clock = ManualClock(1000)
     >>> clock.advance(500)

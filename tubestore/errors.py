@@ -1,4 +1,4 @@
-"""The exceptions of tubestore and rocketcompat: few, and each says where.
+"""The exceptions of tubestore and rocketcompat: few, and each with its place.
 
 Every one derives from `TubeStoreError`, carries its facts as attributes, and
 survives pickling (a worker process may hand it to its parent).
@@ -103,7 +103,7 @@ class StoreBusy(TubeStoreError, TimeoutError):
 class DiskFull(TubeStoreError, OSError):
     """No room for a write; nothing that was taken is lost, and a later flush may succeed.
 
-    `taken` tells whether the message of the append that raised it has a place in the store.
+    `taken`: whether the message of the append that raised it has a place in the store.
     """
 
     def __init__(self, path: str, cause: str, number: int = errno.ENOSPC) -> None:
@@ -177,7 +177,7 @@ _Answer = TypeVar("_Answer")
 def documented(
     call: Callable[Concatenate[_Self, _Given], _Answer],
 ) -> Callable[Concatenate[_Self, _Given], _Answer]:
-    """Have a public method raise an error of ours, with its path, where the system refuses."""
+    """Let a public method raise a TubeStoreError with its path where the system refuses."""
 
     @functools.wraps(call)
     def reported(self: _Self, *args: _Given.args, **named: _Given.kwargs) -> _Answer:
@@ -192,7 +192,7 @@ def documented(
 
 
 def documented_rows(rows: Iterable[_Answer], root: str) -> Iterator[_Answer]:
-    """As `documented`, for rows that are read while somebody goes through them."""
+    """As `documented`, for a generator of rows."""
     try:
         yield from rows
     except OSError as error:
@@ -317,14 +317,14 @@ class OffsetOutOfRange(TubeStoreError):
 
 
 class DataLoss(TubeStoreError):
-    """Something that was acknowledged is gone; says what, from where to where."""
+    """Something that was acknowledged is gone; the text has what, from where to where."""
 
 
 class BatchError(TubeStoreError):
-    """A batch that did not reach its level as a whole; `acks[i]` says what row i has reached.
+    """A batch that did not reach its level as a whole; `acks[i]` is what row i has reached.
 
     The level may be below the one that was asked for: a row in memory that the disk has no room for
-    has "memory", keeps its offset, and is written when there is room. `taken` says what is known of
+    has "memory", keeps its offset, and is written when there is room. `taken` is what is known of
     the rows that have None: "no", or "unknown" of some; "yes" if there are none.
     """
 

@@ -47,7 +47,7 @@ def schema_of(columns: tuple[str, ...], *, views: bool = False) -> pa.Schema:
     return pa.schema([fields[name] for name in columns])
 
 
-#: `state` of a row: what stands at the place of the message.
+#: `state` of a row: what is at the place of the message.
 STATE_OK = "ok"
 STATE_BAD_RECORD = "bad_record"  # token or length are not a record's, or contradict the entry
 STATE_BAD_CHECKSUM = "bad_checksum"  # the payload's CRC differs (only when it was asked for)
@@ -65,7 +65,7 @@ STATES = (
 
 
 class Ack(NamedTuple):
-    """Where a message stands, and what it survives now."""
+    """The place of a message, and what it survives."""
 
     partition: int
     offset: int
@@ -74,7 +74,7 @@ class Ack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchAck:
-    """Where the rows of a batch stand: int32 and int64 columns, in the order of the rows."""
+    """The places of the rows of a batch: int32 and int64 columns, in the order of the rows."""
 
     partitions: pa.Int32Array
     offsets: pa.Int64Array

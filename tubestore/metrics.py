@@ -72,7 +72,7 @@ class Collector:
         self._store = store
 
     def describe(self) -> list[Any]:
-        """Return nothing: what there is, is told when it is asked for."""
+        """Return nothing: the metrics are known only when they are collected."""
         return []
 
     def collect(self) -> Iterator[Any]:

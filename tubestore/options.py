@@ -1,6 +1,6 @@
 """Settings of a store and of a topic: frozen, each with its unit, default and reason.
 
-TubeMQ's defaults are ours where it has the setting (tubemq-store.md 8).
+The defaults are TubeMQ's where it has the setting.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class StoreOptions:
     #: … which is emptied into the shards when it has this many bytes; 0: there is none.
     journal_size_bytes: int = 128 << 20
     #: How old a message in the journal may be before it is written to its shard, unless the
-    #: journal fills so fast that it is emptied within some seconds in any case. Readers of ours
-    #: need not wait for it; `dump` and TubeMQ, which look at a shard's files alone, do.
+    #: journal fills so fast that it is emptied within some seconds in any case. tubestore's
+    #: readers need not wait for it; `dump` and TubeMQ, which read a shard's files alone, do.
     journal_flush_ms: int = 5000
     flush_workers: int = 2
     #: How long an append waits when both buffers are full before it raises StoreBusy.
@@ -111,7 +111,7 @@ class TopicOptions:
     max_age_ms: int | None = None
     #: Retention: the oldest go while all files of the topic have more bytes; None: no bound.
     max_bytes: int | None = None
-    #: Tells a topic from another one of its name that was deleted before; 0: not known.
+    #: Distinguishes a topic from a deleted one of the same name; 0: not known.
     id: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
@@ -165,7 +165,7 @@ class TopicOptions:
         return replace(self, **values)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the settings as they stand in topics.json, without what nobody has set."""
+        """Return the settings as topics.json has them, without those that were not set."""
         # Not `asdict`, which copies deeply: each change writes all topics there are.
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in settings.items() if value not in (None, 0)}

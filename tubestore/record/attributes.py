@@ -24,7 +24,7 @@ _FORBIDDEN = (",", "=", ATTRIBUTE_TYPE, ATTRIBUTE_TIME)
 def encode_prefix(
     filter_item: str | None, received_time: int, attributes: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return the bytes in front of the body; b"" when there is nothing to say.
+    """Return the bytes in front of the body; b"" without attributes.
 
     >>> encode_prefix("tid1", 1704067200000, {"k": "v"})[4:].decode()
     '$msgType$=tid1,$msgTime$=202401010000,k=v'
@@ -68,7 +68,7 @@ def minute_text(minutes: int) -> str:
 def split_payload(payload: bytes) -> tuple[bytes, bytes] | None:
     """Return (attribute text, body) of a payload with attributes, None if the length is impossible.
 
-    Negative lengths mean "no attributes" to TubeMQ's readers, and to ours.
+    Negative lengths mean "no attributes" here as in TubeMQ's readers.
     """
     if len(payload) < LENGTH_SIZE:
         return None

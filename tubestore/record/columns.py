@@ -1,4 +1,4 @@
-"""Which columns of messages a reader wants, and how they are looked at; columns of one value."""
+"""The columns that a reader wants, and how they are verified; columns of one value."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FROM_DATA = {*_FROM_PAYLOAD, "msg_id", "flag", "report_address", "state"}
 
 @dataclass(frozen=True)
 class Columns:
-    """What is read of messages: the columns in their order, and how they are looked at.
+    """What is read of messages: the columns in their order, and how they are verified.
 
-    `verify`: compare checksums, and entries with records; `strict`: somebody will ask for the
-    state of every row; `views`: bodies of sealed files are not copied, but shown where they are
+    `verify`: compare checksums, and entries with records; `strict`: the state of every row
+    is needed; `views`: bodies of sealed files are not copied, but shown where they are
     (`binary_view`).
-    Made by `columns_for`, which knows those that were asked for before.
+    Made by `columns_for`, which caches them.
     """
 
     names: tuple[str, ...]

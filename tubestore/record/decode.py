@@ -1,7 +1,7 @@
 """Index entries and the data they point to, as Arrow columns.
 
 All functions are pure; only the columns that are asked for are computed. A row that cannot
-be read stays a row, with a `state` that says why and null where nothing is known.
+be read stays a row, with the reason as its `state` and null where nothing is known.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def decode(
     """Build the columns of the messages that `entries` describe; and the first bad row, if any.
 
     `offsets`: their index offsets; `data`: holds all their records, None when no file does;
-    `positions`: their data offsets (int64) of somebody who has them.
+    `positions`: their data offsets (int64), if the caller has them.
     A bad row is (its number, its state); None as well when the columns need no data.
     """
     values = _from_index(topic, store_id, offsets, entries, columns.names)
@@ -63,7 +63,7 @@ def decode(
 def _from_index(
     topic: str, store_id: int, offsets: Array, entries: Array, names: tuple[str, ...]
 ) -> dict[str, pa.Array]:
-    """Return the columns that the index knows."""
+    """Return the columns that come from the index."""
     values: dict[str, pa.Array] = {}
     times: Array | None = None
     for name in names:
@@ -98,7 +98,7 @@ def _from_data(
     columns: Columns,
     values: dict[str, pa.Array],
 ) -> tuple[int, str] | None:
-    """Add the columns that stand in the data; return the first bad row, if any."""
+    """Add the columns that come from the data; return the first bad row, if any."""
     count, wanted = len(entries), columns.wanted
     states: Array | None = None
     readable: Array | None = None

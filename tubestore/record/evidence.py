@@ -1,13 +1,13 @@
 """Which of an index entry and a record counts where they contradict each other.
 
 A record's token, length and payload are proved by its checksum, and so is the place of its entry:
-`data_offset` and `data_size`. The rest of its header stands outside the checksum, and stands in
+`data_offset` and `data_size`. The rest of its header is outside the checksum, and is in
 the entry once more. Each of the two can prove itself by what the other does not need:
 
 | field                                | proved by                                              |
 | ------------------------------------ | ------------------------------------------------------ |
 | entry: `data_offset`, `data_size`    | a whole record of that size at that place              |
-| record: `queue_logic_offset`         | the entry stands at that offset                        |
+| record: `queue_logic_offset`         | the entry is at that offset                            |
 | both: `partition_id`                 | refuted where it is not of the shard's store           |
 | both: `key_code`, `received_time`    | attributes of the payload that only one of both fits   |
 
@@ -16,7 +16,7 @@ the entry once more. Each of the two can prove itself by what the other does not
 | right              | another             | the entry's: the header is damaged                   |
 | `data_offset` only | another             | the entry's, with the place of the record            |
 | wrong in any way   | right               | the record's: the entry is damaged                   |
-| right              | right               | what the attributes prove; else the record's, whose  |
+| right              | right               | what the attributes prove; else the record's; its    |
 |                    |                     | data are synced first: an entry may be of before     |
 | wrong              | another             | the record's: its order among the records is left    |
 

@@ -157,11 +157,11 @@ def build_columns(
 def route(
     table: pa.Table, codes: Array, topics: Sequence[TopicOptions], round_robin: Callable[..., Array]
 ) -> Array:
-    """Return each row's partition id; `codes` says which of `topics` a row belongs to."""
+    """Return each row's partition id; `codes`: the number in `topics` of each row's topic."""
     given = _given_partitions(table)
     if given is not None and len(topics) == 1 and topics[0].stores == 1:
         ids = _integers(given, "partition")
-        # Negative ones are the largest of all when they are looked at without a sign.
+        # Negative ones are the largest of all when read as unsigned.
         if not np.count_nonzero(ids.view(np.uint64) >= topics[0].partitions):
             return ids
     partitions = np.array([t.partitions for t in topics], np.int64)

@@ -4,7 +4,7 @@ Source of the format: TubeMQ `DataStoreUtils`, unchanged from 0.1.0 to 2.4.0.
 These constants are what is on disk; they may not change.
 
 A data record is `DATA_HEADER` and a payload of at least one byte. A payload
-whose flag has bit 0 starts with attributes: an int32 length, then text
+with bit 0 in its flag starts with attributes: an int32 length, then text
 `key=value,key=value` in UTF-8; the rest is the body.
 """
 

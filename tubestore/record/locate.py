@@ -1,8 +1,8 @@
-"""Where the records of some index entries stand in a shard's data.
+"""Find the records of some index entries in a shard's data.
 
-What a log gives is rows that ascend, lie inside the file and agree with their headers. That is
-proved with a handful of comparisons of whole columns, and then nothing is looked at row by row;
-whatever else it is takes the long way.
+A log normally gives rows that ascend, lie inside the file and agree with their headers. That is
+proved with a handful of comparisons of whole columns, and then no row is examined by itself;
+anything else takes the long way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tubestore.record.records import HEADER_SIZE
 
 Array = np.ndarray[Any, Any]
 
-#: Records no farther apart than this stand in a row for the processor's prefetching.
+#: Records no farther apart than this are adjacent for the processor's prefetching.
 _DENSE_BYTES = 4096
 #: What the first eight bytes of a header, length and token, are as one number when the payload's
 #: size has been taken away.
@@ -45,7 +45,8 @@ _LOW_FLAG_BYTE = DATA_HEADER.position("flag") + 3
 class Data:
     """Bytes of a shard's data stream: `view` starts at the absolute offset `start`.
 
-    `lasting`: they are mapped from a sealed file, which nobody shortens: a view of them may live.
+    `lasting`: they are mapped from a sealed file, which is never shortened: a view of them may
+    live.
     """
 
     def __init__(self, view: memoryview, start: int, *, lasting: bool = False) -> None:
@@ -79,13 +80,13 @@ class Data:
 
 
 class Records(NamedTuple):
-    """Where the payloads of some readable rows stand in the data, and what stands before them.
+    """The places of the payloads of some readable rows in the data, and what is before them.
 
     `sizes`: of the payloads, one number if all are of one; `raw`: the headers as they lie, a row
     each; `ascending`: one payload ends before the next begins, as in a log; `bounds`: start, end,
-    start, end … of those, if somebody has made them; `table`: the records as its rows, if they
-    stand at one distance, too; `payloads`: copies that were made in time; `prefixed`: behind each
-    header stand the first bytes of its payload.
+    start, end … of those, if they were computed; `table`: the records as its rows, if they
+    are at one distance, too; `payloads`: copies that were made in time; `prefixed`: behind each
+    header are the first bytes of its payload.
     """
 
     starts: Array
@@ -134,9 +135,9 @@ def plain_records(
 ) -> Records | None:
     """Return the records if all are readable and ascend without overlap, as in a log; else None.
 
-    Bodies that stand one behind the other are copied first: that brings the headers between
-    them into the processor's cache. The first lines of scattered ones are brought there by a
-    look at the headers, many at a time, which the copy, one by one, cannot do.
+    Adjacent bodies are copied first: that brings the headers between
+    them into the processor's cache. The first lines of scattered ones are brought there by
+    reading the headers, many at a time, which the copy, one by one, cannot do.
 
     Most is compared as bytes: of a page of some dozen rows a column of numbers takes as long.
     """
@@ -163,7 +164,7 @@ def plain_records(
         starts, span = bounds[0::2], bounds.item(-1) - bounds.item(0)
         sizes -= HEADER_SIZE
     payloads = None
-    if not data.attributed:  # who has attributes mostly has them in the first message, too
+    if not data.attributed:  # a stream with attributes mostly has them in the first message, too
         flag = data.bytes.item(positions.item(0) + _LOW_FLAG_BYTE)
         data.attributed = bool(flag & FLAG_HAS_ATTRIBUTES)
     if with_body and span < _DENSE_BYTES * count and not shown and not data.attributed:
@@ -198,7 +199,7 @@ def _bounds(positions: Array, sizes: Array, data_size: int) -> Array | None:
     if (
         positions.item(0) < 0
         or bounds.item(-1) > data_size
-        # Not equal either: a payload has a byte, and a header stands before the next one.
+        # Not equal either: a payload has a byte, and a header is before the next one.
         or np.count_nonzero(bounds[1:] <= bounds[:-1])
     ):
         return None
@@ -217,15 +218,15 @@ def _heads_agree(raw: Array, sizes: Array | int) -> bool:
 
 
 def _fields(raw: Array, position: int, dtype: np.dtype[Any]) -> Array:
-    """Present what stands at a position of each of some raw records.
+    """Present a field at one position of each of some raw records.
 
-    Not by `view`, which looks at all fields of a structured type for Python objects first.
+    Not by `view`, which checks all fields of a structured type for Python objects first.
     """
     return np.ndarray(len(raw), dtype, raw, position, raw.strides[:1])
 
 
 def _table(data: Data, positions: Array, size: int) -> Array | None:
-    """Present records of one size that stand at one distance as rows of a table, without a copy.
+    """Present records of one size and one distance as rows of a table, without a copy.
 
     That is what one writer of equal messages leaves. They are known to ascend inside the data.
     """

@@ -19,7 +19,7 @@ from tubestore.errors import InvalidName
 DATA_SUFFIX = ".tube"
 INDEX_SUFFIX = ".index"
 INDEX_DIRECTORY = "index"
-#: A RocketMQ store has it, and no store of ours.
+#: A RocketMQ store has it, a tubestore has not.
 COMMIT_LOG_DIRECTORY = "commitlog"
 CHECKPOINT_FILE = "checkpoint.json"
 TOPICS_FILE = "topics.json"

@@ -28,7 +28,7 @@ def payload_columns(
     *,
     shown: bool,
 ) -> Array:
-    """Add the columns that stand in payloads; return the rows whose attributes make no sense.
+    """Add the columns that come from payloads; return the rows with invalid attributes.
 
     `shown`: bodies are not copied where nothing is wrong with any of them.
     """
@@ -93,7 +93,7 @@ def _bodies(
     *,
     shown: bool,
 ) -> pa.Array:
-    """Return what stands behind the attributes; null where those are broken."""
+    """Return the bytes behind the attributes; null where those are broken."""
     starts, ends = records.starts, records.ends
     skipped = lengths + LENGTH_SIZE
     sound = not np.count_nonzero(broken)
@@ -117,9 +117,9 @@ def _bodies(
 
 
 def _from_attributes(texts: pa.LargeBinaryArray, wanted: frozenset[str]) -> dict[str, pa.Array]:
-    """Return the wanted columns that stand in attribute texts.
+    """Return the wanted columns that come from attribute texts.
 
-    Messages of one kind and minute have the same text, which is looked at once.
+    Messages of one kind and minute have the same text, which is parsed once.
     """
     encoded = texts.dictionary_encode()
     alike = 2 * len(encoded.dictionary) < len(texts)

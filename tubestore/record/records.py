@@ -34,9 +34,9 @@ from tubestore.record.layouts import (
 
 HEADER_SIZE = DATA_HEADER.size
 ENTRY_SIZE = INDEX_ENTRY.size
-#: What an entry and its record both say of a message.
+#: The fields that an entry and its record both have.
 SHARED_FIELDS = ("partition_id", "key_code", "received_time")
-#: Entries whose records are verified together.
+#: How many entries are verified together.
 _VERIFIED_ROWS = 2048
 _CHECKSUM_AT = DATA_HEADER.position("checksum")
 _PARTITION_ID, _QUEUE_LOGIC_OFFSET, _RECEIVED_TIME, _KEY_CODE = (
@@ -150,12 +150,12 @@ class EncodedBatch:
         return EncodedBatch(data, kernels.rows_at(self.entries, rows), binary_bounds(taken)[:-1])
 
     def place_each(self, index_offsets: Array, data_offsets: Array) -> None:
-        """As `place`, for rows that do not stand behind each other: absolute offsets of each."""
+        """As `place`, for rows that are not adjacent: absolute offsets of each."""
         kernels.scatter(self.data, self.starts + self.INDEX_OFFSET_AT, index_offsets.astype(">i8"))
         self.entries["data_offset"] = data_offsets
 
     def place(self, index_start: int, data_start: int) -> None:
-        """Fix where the batch stands: absolute byte positions of its first entry and record."""
+        """Fix the place of the batch: absolute byte positions of its first entry and record."""
         count = len(self.entries)
         ends = np.arange(index_start, index_start + ENTRY_SIZE * count, ENTRY_SIZE, dtype=">i8")
         kernels.scatter(self.data, self.starts + self.INDEX_OFFSET_AT, ends)
@@ -163,7 +163,7 @@ class EncodedBatch:
 
 
 class Placed(NamedTuple):
-    """An encoded batch and where it stands, both absolute byte offsets."""
+    """An encoded batch and its place: absolute byte offsets in index and data."""
 
     index_start: int
     data_start: int
@@ -192,9 +192,9 @@ def encode_columns(columns: RecordColumns) -> EncodedBatch:
     if len(columns.payloads) == 1:
         headers["checksum"] = _checksums(columns.payloads[0])
     buffer = kernels.interleave(kernels.fixed_binary(headers), *columns.payloads)
-    # The join's buffer may be longer than its content and is ours alone, so it is written to.
+    # The join's buffer may be longer than its content and has no other user: it may be written to.
     data = kernels.bytes_of(buffer)[: bounds.item(-1)]
-    if len(columns.payloads) > 1:  # a payload's parts stand together now
+    if len(columns.payloads) > 1:  # a payload's parts are adjacent now
         checksums = kernels.crc_each(buffer, starts + HEADER_SIZE, bounds[1:], CHECKSUM_MASK)
         kernels.scatter(data, starts + _CHECKSUM_AT, checksums.astype(">i4"))
 
@@ -289,7 +289,7 @@ def entries_in(data: Buffer) -> Array:
 def whole_entries(entries: Array, data_end: int) -> int:
     """Return how many of a shard's last entries are whole: their data lies below `data_end`.
 
-    What stands behind them is a write in flight, and none of a reader's business (decisions.md D9).
+    The bytes behind them are a write in flight, which readers ignore (decisions.md D9).
     """
     sizes = entries["data_size"].astype(np.int64)
     good = (sizes > 0) & (sizes <= RECORD_SIZE_MAX) & (entries["data_offset"] + sizes <= data_end)
@@ -308,7 +308,7 @@ def entry_of(header: Any, data_offset: int) -> bytes:
 
 
 def lost_entry(store_id: int, data_offset: int, data_size: int) -> bytes:
-    """Return the index entry that keeps the offset of a message whose record is lost.
+    """Return the index entry that keeps the offset of a message with a lost record.
 
     `data_offset`, `data_size`: the bytes that keep the record's place; they may be larger than any.
     """
@@ -322,7 +322,7 @@ def lost_entry(store_id: int, data_offset: int, data_size: int) -> bytes:
 
 
 def inspect(data: Buffer, position: int, end: int) -> tuple[Any, str | None]:
-    """Look at the record at `position` of data that ends at `end`: (header or None, what is wrong).
+    """Verify the record at `position` of data that ends at `end`: (header or None, what is wrong).
 
     The reasons are the ones that `check` prints; None means that everything that a record
     alone can show is right: token, length, checksum.
@@ -352,12 +352,12 @@ def verify_entries(
     own_offset: bool = True,
     check_crc: bool = True,
 ) -> Array:
-    """Return, for each entry, whether its record is in `data` and says the same, checksum included.
+    """Return, for each entry, whether its record is in `data` and agrees, checksum included.
 
     `index_start` is the absolute offset of the first entry, `data_start` that of `data`'s
     first byte; an entry that points outside `data` is False. `own_offset`: the record must
     also carry the entry's offset, which TubeMQ gives a second time after some crashes.
-    `check_crc` False: payloads are not looked at.
+    `check_crc` False: payloads are not read.
     """
     good = np.empty(len(entries), bool)
     # Some at a time: what headers were taken of is in the processor's cache when it is summed up.
@@ -407,5 +407,5 @@ def _verify_some(
 
 
 def has_attributes(flags: Array) -> Array:
-    """Return which flags say that the payload starts with attributes."""
+    """Return which flags mark a payload that starts with attributes."""
     return np.asarray((flags & FLAG_HAS_ATTRIBUTES) != 0)

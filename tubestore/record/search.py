@@ -1,9 +1,9 @@
 """Look for intact records among bytes of any kind: behind damage, in front of a torn tail.
 
-What stands in damaged bytes may be anybody's choice: a payload full of tokens, headers that
-overlap and claim 28 MiB each. So nothing is looked at one by one: a window's tokens are found,
-its headers judged and its checksums computed in columns, each byte a bounded number of times,
-and what was found in the last window is kept for whoever goes on from there.
+Damaged bytes may be chosen by an attacker: a payload full of tokens, headers that overlap and
+claim 28 MiB each. So no candidate is examined by itself: a window's tokens are found, its headers
+judged and its checksums computed in columns, each byte a bounded number of times, and the result
+for the last window is kept for a search that goes on from there.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class RecordSearch:
     """The intact records of [start, end) of a stream of bytes; not thread-safe.
 
     Intact: token, length and checksum are right, and its own index offset is -1 (TubeMQ 1.2.0
-    without caches) or a multiple of an entry's size: a record that is part of somebody's payload
-    is mostly not taken for one of ours.
+    without caches) or a multiple of an entry's size: a record inside a payload is mostly
+    not taken for one of the shard.
     """
 
     def __init__(self, read: Callable[[int, int], Buffer], start: int, end: int) -> None:

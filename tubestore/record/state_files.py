@@ -17,12 +17,12 @@ from tubestore.values import whole_number
 
 #: Version of the state files that this version reads and writes.
 STATE_VERSION = 1
-#: Numbers that other programs, and files of ours, take.
+#: Numbers that other programs, and our binary files, can hold.
 _NUMBER_MAX = 1 << 63
 
 
 class BadState(ValueError):
-    """What stands in a state file makes no sense; the text is the reason."""
+    """The content of a state file is not valid; the text is the reason."""
 
 
 class NewerState(BadState):
@@ -37,7 +37,7 @@ class SavedTopics(NamedTuple):
 
 
 def parse_json(data: bytes) -> Any:
-    """Return the value that some bytes stand for; ValueError if they are no JSON."""
+    """Parse JSON bytes; ValueError if they are not valid JSON."""
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -75,7 +75,7 @@ def parse_finished(data: bytes) -> int:
 
 
 def parse_topics(data: bytes) -> SavedTopics:
-    """Return what `topics.json` says."""
+    """Parse `topics.json`."""
     state = parse_state(data)
     given, deleted = state.get("topics"), state.get("deleted", [])
     if not isinstance(given, dict) or not isinstance(deleted, list):
