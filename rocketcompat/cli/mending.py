@@ -64,13 +64,14 @@ def recover(
     """Finish what a crash left. A half-published job, a torn tail, queues and index behind the log.
 
     As every opening for writing does; a real broker may open the store then. With --give-up what a
-    job that cannot go on has staged goes into quarantine.
+    job that cannot go on has staged goes into quarantine. With -o acceptLostLog=true a new log
+    begins where the log is missing; what was built from the old one goes into quarantine.
     """
     import rocketcompat
     from rocketcompat.inspect.index_geometry import writing_config
     from rocketcompat.staging.pieces import LogRecords
 
-    directory = given.directory()
+    directory = given.directory(lost_log=True)
     job = LogRecords(directory.vfs, directory.root).pending()
     if give_up:
         _give_up(directory, quarantine)

@@ -75,11 +75,11 @@ class Given:
     options: list[str] | None = None
     conf: str | None = None
 
-    def directory(self) -> StoreDirectory:
+    def directory(self, *, lost_log: bool = False) -> StoreDirectory:
         """Open the directory, with the options of the command line over those of the file."""
         from rocketcompat.inspect.directory import StoreDirectory
 
-        return StoreDirectory(self.root, self.store_options())
+        return StoreDirectory(self.root, self.store_options(), lost_log=lost_log)
 
     def store_options(self) -> dict[str, Any]:
         """Return the store's options, with RocketMQ's names."""

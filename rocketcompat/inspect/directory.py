@@ -79,13 +79,18 @@ class Region:
 
 
 class StoreDirectory:
-    """The root of a store. NotAStore if it is none; sizes are inferred if options do not say."""
+    """The root of a store. NotAStore if it is none; sizes are inferred if options do not say.
+
+    With `lost_log` the log's directories may be missing in a store with the option acceptLostLog.
+    """
 
     def __init__(
         self,
         root: str | os.PathLike[str],
         options: Mapping[str, Any] | None = None,
         vfs: Vfs | None = None,
+        *,
+        lost_log: bool = False,
     ) -> None:
         self.root, self.vfs = checked_root(root), vfs or OsVfs()
         if not self.vfs.exists(self.root):
@@ -97,12 +102,13 @@ class StoreDirectory:
         self.options = dict(options or {})
         paths = self._log_paths()
         refuse_dledger(self.vfs, self.root, ())
-        if not self.vfs.exists(paths[0]):
+        given_up = lost_log and self._gives_log_up()
+        if not self.vfs.exists(paths[0]) and not given_up:
             hint = self._what_it_is_instead()
             text = f"has no commitlog directory, so it is no RocketMQ store{hint}"
             raise NotAStore(self.root, text)
         missing = [path for path in paths if not self.vfs.exists(path)]
-        if missing:
+        if missing and not given_up:
             raise NotAStore(self.root, f"has no directory {missing[0]}")
         refuse_dledger(self.vfs, self.root, paths)
         #: The file sizes that follow from the files, by RocketMQ's names.
@@ -120,6 +126,11 @@ class StoreDirectory:
         self.misplaced = misplaced_files(self.log)
         self._own_from, known = self._what_recovery_knows()
         self.log.damages = merged((*self.misplaced, *known))
+
+    def _gives_log_up(self) -> bool:
+        """Return whether the options give up the log from which something here was built."""
+        options = MessageStoreConfig.from_camel(self.options)
+        return options.accept_lost_log and bool(self.layouts())
 
     def _what_it_is_instead(self) -> str:
         """Return a hint for a directory without a log; OSError for a file."""
