@@ -30,10 +30,12 @@ from rocketcompat.formats import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
     OWN_DIRECTORY,
+    TUBE_DIRECTORY,
 )
 from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.messages import DispatchBatch
+from rocketcompat.shards.follower import TubeLayout
 from rocketcompat.store import structures as table
 from tubestore.clock import Clock
 from tubestore.core.vfs import Vfs
@@ -120,6 +122,19 @@ def install(
     for name in structures:
         yield put_in_place(directory, built, name, quarantine)
     write_marks(directory, built, followers, marks, known[0] if known else None)
+    yield from _left_out(directory, built)
+
+
+def _left_out(directory: StoreDirectory, built: Built) -> Iterator[Row]:
+    """Yield a row for each topic that the shards which were built cannot have."""
+    for follower in built.followers:
+        if isinstance(follower, TubeLayout):
+            for kind in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY):
+                follower.report_topics(topic for topic, _ in directory.queue_names(kind))
+            for problem in follower.problems:
+                path = directory.path(TUBE_DIRECTORY)
+                yield {"path": path, "action": "leave", "position": 0, "bytes": 0,
+                       "message": str(problem)}  # fmt: skip
 
 
 def build(

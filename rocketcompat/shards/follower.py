@@ -15,7 +15,7 @@ Guards: as `Follower` says; the dispatcher's lock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.record.columns import RecordColumns as LogColumns
+from rocketcompat.record.properties import LMQ_PREFIX
 from rocketcompat.shards.record import fits, to_tube
 from tubestore.clock import Clock
 from tubestore.core.paths import join
@@ -38,6 +39,7 @@ from tubestore.options import PARTITIONS_PER_STORE, StoreOptions, TopicOptions
 from tubestore.reading.sources import Rows, Source
 from tubestore.record.columns import columns_for
 from tubestore.record.layouts import DATA_HEADER, PAYLOAD_SIZE_MAX
+from tubestore.record.names import check_topic_name
 from tubestore.shard.message_store import MessageStore
 from tubestore.store.append import append_columns
 from tubestore.store.manager import MessageStoreManager
@@ -130,6 +132,7 @@ class TubeLayout:
         self._claims: dict[tuple[str, int], _Claims] = {}
         #: Whether `_claims` are of a batch for which there was no room.
         self._half_put = False
+        #: Topics of which `problems` has that no shard can have them.
         self._refused: set[str] = set()
         #: Where a recovery puts the messages that it cuts off; None for what is provably torn.
         self._keeper: Keeper | None = None
@@ -263,11 +266,26 @@ class TubeLayout:
             self._half_put = False
             self._claims.clear()
 
+    def report_topics(self, topics: Iterable[str]) -> None:
+        """Report those topics of queues that no shard can have, each once.
+
+        Queues of multi-dispatch have none: their messages are in the shards of other topics.
+        """
+        for topic in sorted(set(topics)):
+            if topic.startswith(LMQ_PREFIX):
+                continue
+            try:
+                check_topic_name(topic)
+            except InvalidName as error:
+                self._refuse(error)
+
     def _refuse(self, error: InvalidName) -> None:
         """Report a topic that no shard can have, once."""
-        if str(error) not in self._refused:
-            self._refused.add(str(error))
-            self.problems.append(error)
+        if error.name not in self._refused:
+            self._refused.add(error.name)
+            problem = InvalidName(error.name, f"no shard has its messages: {error.reason}")
+            log.warning("%s", problem)
+            self.problems.append(problem)
 
     def _not_there_yet(self, batch: DispatchBatch, records: LogColumns, rows: Array) -> Array:
         """Leave out rows that their shards have already (while the log is replayed, or half put).

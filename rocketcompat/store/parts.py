@@ -122,6 +122,8 @@ class Parts:
             self.problems += [p for p in follower.problems if str(p) not in known]
             if follower.problems and not self.writable:
                 del self._made[name]
+        if self.tube is not None and self.queues is not None:
+            self.tube.report_topics(queue.topic for queue in self.queues.all_queues())
 
     def find_missing_queues(self, progress: Progress | None) -> bool:
         """Return whether files of queues are gone since a clean close; `problems` names the first.

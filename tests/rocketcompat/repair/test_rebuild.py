@@ -15,7 +15,7 @@ from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_units
 from rocketcompat.inspect.queues import QueueViews
-from rocketcompat.repair.rebuild import rebuild
+from rocketcompat.repair.rebuild import build, rebuild
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket.cli import command_fixture  # noqa: F401
@@ -241,6 +241,26 @@ def test_a_store_that_is_open_is_refused(tmp_path: Path, command: Command) -> No
     assert command("rebuild", tmp_path, "consumequeue").code == 0
     assert command("rebuild", tmp_path, "commitlog").code == 2
     assert command("rebuild", tmp_path).code == 2
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_topic_that_no_shard_can_have_is_one_row_of_a_rebuild(
+    memory_vfs: MemoryVfs, clock: ManualClock, resumed: bool
+) -> None:
+    def opened() -> rocketcompat.DefaultMessageStore:
+        return rocketcompat.open(ROOT, "w", SMALL, vfs=memory_vfs, clock=clock, background=False)
+
+    with opened() as store:
+        for topic in ("a+b", "a+b", "fine"):
+            store.put_message(Message(topic, b"1"))
+    if resumed:  # interrupted when all was built: the log is not read once more
+        directory = StoreDirectory(ROOT, OPTIONS, memory_vfs)
+        build(directory, ["tube"], clock=clock, told=lambda *_: None)
+    rows = run(memory_vfs, clock, "tube")
+    assert [row["action"] for row in rows] == ["rebuild", "leave"]
+    with opened() as store:
+        assert rows[1]["message"] == str(store.problems[0])
+    assert rows[1]["path"] == f"{ROOT}/tube"
 
 
 def test_an_unknown_structure_is_refused(memory_vfs: MemoryVfs, clock: ManualClock) -> None:

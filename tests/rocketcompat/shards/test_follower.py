@@ -12,6 +12,7 @@ import rocketcompat
 import tubestore
 from rocketcompat import Message, MessageStoreConfig
 from tubestore.clock import ManualClock
+from tubestore.errors import InvalidName
 from tubestore.options import StoreOptions
 from tubestore.testing import MemoryVfs
 
@@ -118,3 +119,32 @@ def test_shards_let_go_of_segments_that_lie_below_the_logs_begin(
         assert not store.problems
         assert store.tube is not None
         assert store.tube.store.topic("T").scan().read_all().num_rows == len(numbers)
+
+
+def test_topics_that_no_shard_can_have_are_a_problem_of_every_opening(
+    memory_vfs: MemoryVfs, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = CONFIG.changed(enable_multi_dispatch=True, enable_lmq=True)
+    opened = partial(
+        rocketcompat.open, "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
+    )
+    with opened() as store:
+        copied = {"INNER_MULTI_DISPATCH": "%LMQ%a+b"}
+        for topic in ("fine", "a+b", "a+b", "übung"):
+            store.put_message(Message(topic, b"1", properties=copied))
+        store.flush()
+        found = sorted(map(str, store.problems))
+    for _ in range(2):
+        caplog.clear()
+        with opened() as store:
+            problems = store.problems
+            assert [type(problem) for problem in problems] == [InvalidName, InvalidName]
+            assert sorted(map(str, problems)) == found
+            assert [str(problem).partition(":")[0] for problem in problems] == ["'a+b'", "'übung'"]
+            assert [r.getMessage() for r in caplog.records] == found
+            assert all("no shard has its messages" in text for text in found)
+            store.put_message(Message("a+b", b"2"))
+            store.flush()
+            assert store.problems == problems
+            assert store.tube is not None
+            assert store.tube.store.topics() == ["fine"]
