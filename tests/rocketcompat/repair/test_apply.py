@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,29 @@ def test_a_broken_configuration_comes_back_from_its_backup(
     assert sorted(row["action"] for row in rows) == ["leave", "write"]
     text = (folder / "consumerOffset.json").read_text()
     assert text == '{"offsetTable":{"T@g":{0:1}}}'
+
+
+def test_a_repair_leaves_shards_that_lag_to_the_next_opening(
+    tmp_path: Path, command: Command
+) -> None:
+    root, older = tmp_path / "store", tmp_path / "older"
+    for count in (3, 2):
+        with rocketcompat.open(root, "w", SMALL, background=False) as store:
+            for _ in range(count):
+                store.put_message(rocketcompat.Message("T", b"x"))
+        if not older.exists():
+            shutil.copytree(root / "tube", older)
+    shutil.rmtree(root / "tube")
+    older.rename(root / "tube")
+    findings = command("check", root, "-f", "jsonl").rows
+    assert [(row["reason"], row["severity"]) for row in findings] == [("shard_missing", "warning")]
+    done = command("repair", root, "--apply")
+    assert done.code == 0
+    assert "2 records are missing" in done.err
+    assert "the next opening for writing mends it" in done.err
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text("{")
+    assert command("repair", root, "--apply").code == 1
 
 
 def test_a_repair_says_what_check_still_finds_and_leaves_with_1(
