@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rocketcompat.formats import COMMIT_LOG_DIRECTORY
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import writing_config
 from rocketcompat.options import MessageStoreConfig
@@ -18,6 +17,12 @@ from tubestore.errors import InvalidMessage, InvalidOption
 from tubestore.spark.kit.options import Option, count, local_path, one_of, size, text
 from tubestore.spark.kit.write_options import SHARED, parse_write
 
+#: Where the log lies, by RocketMQ's names.
+_LOG_TABLE = (
+    Option("storePathCommitLog", text, None, "Directories of the log, if not `commitlog`."),
+    Option("readOnlyCommitLogStorePaths", text, None, "Those of them that get no new files."),
+    Option("multiPathSplitter", text, None, "What stands between two directories, else a comma."),
+)
 #: What a store that is made gets, by RocketMQ's names; of one that is there its own count.
 STORE_TABLE = (
     Option("mappedFileSizeCommitLog", size, None, "Of a store that is made: bytes of a log file."),
@@ -25,6 +30,7 @@ STORE_TABLE = (
     Option("maxHashSlotNum", count, None, "Slots of an index file."),
     Option("maxIndexNum", count, None, "Items of an index file."),
     Option("compat", one_of("4.9.8", "5.3.3"), None, "The version to write as."),
+    *_LOG_TABLE,
 )
 WRITE_TABLE = (
     *SHARED,
@@ -69,14 +75,16 @@ class RocketWriteOptions:
         InvalidOption for sizes that it does not have; NotAStore.
         """
         try:
-            if os.path.isdir(os.path.join(self.path, COMMIT_LOG_DIRECTORY)):
+            config = MessageStoreConfig.from_camel(dict(self.store))
+            if any(map(os.path.isdir, config.commit_log_directories(self.path))):
                 directory = StoreDirectory(self.path, dict(self.store))
-                inferred = StoreDirectory(self.path).inferred
+                places = {option.name for option in _LOG_TABLE}
+                paths = {name: value for name, value in self.store if name in places}
+                inferred = StoreDirectory(self.path, paths).inferred
                 for name, value in self.store:
                     if inferred.get(name, value) != value:
                         raise InvalidOption(name, f"the store has {inferred[name]}")
                 return writing_config(directory)
-            config = MessageStoreConfig.from_camel(dict(self.store))
         except InvalidMessage as error:
             raise InvalidOption("path", str(error)) from None
         return config.changed(layouts=frozenset({"consume_queue", "index"}))

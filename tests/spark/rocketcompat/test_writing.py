@@ -108,6 +108,31 @@ def test_a_store_that_is_there_is_written_with_its_own_sizes(tmp_path: Path) -> 
             run(tmp_path, [batch(0, 1)], "k", lockTimeoutMs="1")
 
 
+def test_rows_go_to_a_log_that_lies_elsewhere(tmp_path: Path) -> None:
+    """Not the sizes of a store that is made: those of the one that is there are found."""
+    root, disks = tmp_path / "store", [str(tmp_path / name) for name in ("disk0", "disk1")]
+    paths = {"storePathCommitLog": ";".join(disks), "multiPathSplitter": ";"}
+    options = {**SMALL, **paths}
+    write = {"path": str(root), **paths}
+
+    def done(job_id: str, given: dict[str, str], rows: pa.RecordBatch) -> None:
+        load = RocketLoad.prepare(RocketWriteOptions.parse(given), rows.schema)
+        load.publish(job_id, load.stage(job_id, "0", iter([rows])))
+
+    done("made", {**write, **options}, batch(0, 1000, body=[bytes(200)] * 1000))
+    done("more", write, batch(0, 5))
+    assert not (root / "commitlog").exists()
+    assert all(len(list(Path(disk).iterdir())) > 1 for disk in disks)
+    assert list(check(root, {**GEOMETRY, **paths})) == []
+    config = CONFIG.changed(store_path_commit_log=paths["storePathCommitLog"])
+    with rocketcompat.open(
+        root, "w", config.changed(multi_path_splitter=";"), background=False
+    ) as store:
+        assert store.max_offset_in_queue("orders", 0) == 1005
+    with pytest.raises(InvalidOption, match=f"the store has {64 << 10}"):
+        RocketWriteOptions.parse({**write, "mappedFileSizeCommitLog": "1m"}).config()
+
+
 def test_a_dataframe_over_a_store_gives_the_same_messages(tmp_path: Path) -> None:
     write_rocket_store(tmp_path / "one", 200)
     for number, shape in enumerate(("rocketmq", "kafka")):
