@@ -320,7 +320,7 @@ def test_arrow_and_parquet_hold_the_same_rows(
     [
         (["dump", "/nowhere"], 3, "no such directory"),
         (["dump", "."], 3, "no commitlog"),
-        (["dump", __file__], 3, "Not a directory"),
+        (["dump", __file__], 3, "not a directory"),
         (["dump", "STORE/commitlog"], 3, "give the store's root"),
         (["dump"], 2, "ROOT"),
         (["dump", "--nonsense"], 2, "dump --help)"),
