@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import importlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +13,13 @@ import typer
 
 from rocketcompat.cli.checking import FINDING_COLUMNS
 from rocketcompat.cli.mending import ACTION_COLUMNS, QuarantineOption
-from rocketcompat.formats import TUBE_DIRECTORY
+from rocketcompat.formats import COMMIT_LOG_DIRECTORY, TUBE_DIRECTORY
 from tubestore.cli.kit.arguments import AllOption, emit_findings, printing, say
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.kit.output import emit_rows
 from tubestore.cli.kit.spark_jobs import JobRun, job_command, spark_app, stats_columns
+from tubestore.core.paths import OWN_DIRECTORY
+from tubestore.record.names import STORE_FILE
 
 app = spark_app("Jobs over RocketMQ stores in Spark.")
 
@@ -47,17 +50,33 @@ def convert(
     All or none, once for ever by --job-id; queues become partitions and back. A store that is made
     takes -o mappedFileSizeCommitLog=… and its like.
     """
-    from rocketcompat.formats import COMMIT_LOG_DIRECTORY
     from rocketcompat.spark.jobs import to_log as tube_jobs
     from rocketcompat.spark.jobs import to_shards as jobs
 
-    options, is_log = given.options, os.path.isdir(os.path.join(root, COMMIT_LOG_DIRECTORY))
+    options = given.options
+    is_log = _has_log(root, options)
     plan = jobs.plan_convert if is_log else tube_jobs.plan_tube_convert
     job = jobs.convert if is_log else tube_jobs.convert_tube
     given.only_said(lambda: plan(root, out, given.job_id, options)[1].describe())
     with given.running("convert") as (spark, told):
         found = job(spark, root, out, job_id=given.job_id, told=told, **options)
     given.published(found)
+
+
+def _has_log(root: str, options: Mapping[str, str]) -> bool:
+    """Return whether a root is a RocketMQ store: it has a log, where the options place it.
+
+    Those of shards without a log name the place of the other store's.
+    """
+    from rocketcompat.options import MessageStoreConfig
+    from rocketcompat.spark.options import LOG_TABLE
+
+    if os.path.exists(os.path.join(root, OWN_DIRECTORY, STORE_FILE)):
+        return os.path.isdir(os.path.join(root, COMMIT_LOG_DIRECTORY))
+    names = {option.name.lower(): option.name for option in LOG_TABLE}
+    paths = {names[n.lower()]: text for n, text in options.items() if n.lower() in names}
+    config = MessageStoreConfig.from_camel(paths)
+    return any(map(os.path.isdir, config.commit_log_directories(root)))
 
 
 @app.command()

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.spark.loads import RocketLoad
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import check_topics
@@ -46,7 +45,7 @@ def load(
     options = RocketOptions.parse({**texts, "path": str(path)}, stream=stream)
     if on_the_driver(spark):
         path = os.path.abspath(options.path)
-        check_topics(StoreDirectory(path), options)
+        check_topics(options.directory(), options)
     register(spark)
     return loaded(reader.format("rocketmq"), path, SHAPES[options.shape].schema, columns, texts)
 

@@ -45,7 +45,7 @@ class LogBatches:
         self._store = self._identity()
 
     def _directory(self) -> StoreDirectory:
-        return StoreDirectory(self.options.path, vfs=self._vfs)
+        return self.options.directory(vfs=self._vfs)
 
     def _identity(self) -> str | None:
         """Return what the store calls itself; one that only a broker has written has no name."""

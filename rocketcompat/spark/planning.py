@@ -52,7 +52,7 @@ class LogPlan:
 
 def plan(options: RocketOptions, vfs: Vfs | None = None) -> LogPlan:
     """Plan the reading of a store as it is now; NotAStore, UnknownTopic."""
-    directory = StoreDirectory(options.path, vfs=vfs)
+    directory = options.directory(vfs=vfs)
     check_topics(directory, options)
     log: Any = directory.log
     start = log.min_offset

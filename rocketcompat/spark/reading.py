@@ -41,7 +41,7 @@ class LogReading:
         CorruptRecord at damage if `failOnCorrupt`, else a row with the state of the damage;
         DataLoss if a file is no longer there.
         """
-        directory = StoreDirectory(self.options.path, self.sizes, vfs)
+        directory = self.options.directory(self.sizes, vfs)
         names = self.shape.sources_of(self.schema.names)
         for piece in pieces(directory, split, verify=self.options.verify_crc):
             if isinstance(piece, RecordColumns):

@@ -18,7 +18,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.spark.loads import RocketLoad
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import check_topics, plan
@@ -52,7 +51,7 @@ class RocketMqSource(DataSource):
         """Return the columns; at this point bad options and bad stores are refused."""
         with plain_errors():
             options = RocketOptions.parse(self.options, stream=None)
-            check_topics(StoreDirectory(options.path), options)
+            check_topics(options.directory(), options)
             return from_arrow_schema(SHAPES[options.shape].schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -86,4 +85,4 @@ def reading_of(options: RocketOptions, schema: StructType) -> LogReading:
     """Return how the splits of a batch or a stream are read."""
     shape = SHAPES[options.shape]
     chosen = shape.chosen(to_arrow_schema(schema, timezone="UTC"))
-    return LogReading(shape, chosen, options, StoreDirectory(options.path).inferred)
+    return LogReading(shape, chosen, options, options.directory().inferred)

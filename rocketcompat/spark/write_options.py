@@ -13,16 +13,11 @@ from typing import Any
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import writing_config
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.spark.options import LOG_TABLE
 from tubestore.errors import InvalidMessage, InvalidOption
 from tubestore.spark.kit.options import Option, count, local_path, one_of, size, text
 from tubestore.spark.kit.write_options import SHARED, parse_write
 
-#: Where the log lies, by RocketMQ's names.
-_LOG_TABLE = (
-    Option("storePathCommitLog", text, None, "Directories of the log, if not `commitlog`."),
-    Option("readOnlyCommitLogStorePaths", text, None, "Those of them that get no new files."),
-    Option("multiPathSplitter", text, None, "What stands between two directories, else a comma."),
-)
 #: What a store that is made gets, by RocketMQ's names; of one that is there its own count.
 STORE_TABLE = (
     Option("mappedFileSizeCommitLog", size, None, "Of a store that is made: bytes of a log file."),
@@ -30,7 +25,7 @@ STORE_TABLE = (
     Option("maxHashSlotNum", count, None, "Slots of an index file."),
     Option("maxIndexNum", count, None, "Items of an index file."),
     Option("compat", one_of("4.9.8", "5.3.3"), None, "The version to write as."),
-    *_LOG_TABLE,
+    *LOG_TABLE,
 )
 WRITE_TABLE = (
     *SHARED,
@@ -78,7 +73,7 @@ class RocketWriteOptions:
             config = MessageStoreConfig.from_camel(dict(self.store))
             if any(map(os.path.isdir, config.commit_log_directories(self.path))):
                 directory = StoreDirectory(self.path, dict(self.store))
-                places = {option.name for option in _LOG_TABLE}
+                places = {option.name for option in LOG_TABLE}
                 paths = {name: value for name, value in self.store if name in places}
                 inferred = StoreDirectory(self.path, paths).inferred
                 for name, value in self.store:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.shards.record import fits, to_tube
 from rocketcompat.spark.options import RocketOptions
@@ -54,7 +53,7 @@ class ConvertJob:
 
     def work(self, number: int, split: LogSplit) -> Row:
         """Stage one split; counts the records that a tube root cannot hold."""
-        directory, out = StoreDirectory(self.options.path, self.sizes), self.load.options
+        directory, out = self.options.directory(self.sizes), self.load.options
         records = left_out = 0
         with StagedWriter(out.path, self.job_id, f"{number}", options=out.store) as writer:
             for piece in pieces(directory, split, verify=True):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rocketcompat.cli
 from rocketcompat.spark.jobs import to_shards as jobs
 from rocketcompat.spark.jobs.stats import stats
-from tests.spark.rocket_stores import dumped, write_rocket_store
+from tests.spark.rocket_stores import dumped, of_dump, planned, read_log, write_rocket_store
 from tests.spark.stores import scanned_rows
+from tests.support.command import run_command
 from tubestore.offline.check import check
 from tubestore.spark.jobs.stats import HOUR_MS
 
@@ -44,6 +47,28 @@ def test_statistics_are_those_of_the_rows(store: Path) -> None:
     assert {(row["topic"], row["queues"]) for row in found.topics} == {
         (f"topic{number}", 4) for number in range(3)
     }
+
+
+def test_a_log_that_lies_elsewhere_is_read_and_converted(
+    store: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, out, disk = tmp_path / "store", tmp_path / "tube", tmp_path / "disk"
+    shutil.copytree(store, root)
+    (root / "commitlog").rename(disk)
+    paths = {"storePathCommitLog": str(disk)}
+    rows = dumped(store)
+    assert [of_dump(row) for row in read_log(root, planned(root, **paths), **paths)] == rows
+
+    def described(*given: object) -> str:
+        run = ("spark", "convert", *given, "--dry-run", "-o", f"storePathCommitLog={disk}")
+        done = run_command(rocketcompat.cli.main, run, capsys, monkeypatch)
+        assert done.code == 0
+        return done.out
+
+    assert "bytes of CommitLog" in described(root, out)
+    jobs.convert(None, str(root), str(out), **paths)  # type: ignore[arg-type]
+    assert len(scanned_rows(out)) == COUNT
+    assert "CommitLog" not in described(out, root)  # the log is that of the other store
 
 
 def test_a_conversion_that_was_killed_stages_only_what_is_missing(
