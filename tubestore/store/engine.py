@@ -15,9 +15,10 @@ Lock order: the topics' lock before any of a shard's (decisions.md D11).
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import logging
 import os
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -187,12 +188,20 @@ class Engine:
         return self._kept_open and self.context.root == root and same_disk
 
     def __del__(self) -> None:
+        # While the interpreter ends its threads stand still, and cannot be waited for any more.
+        if not sys.is_finalizing():
+            self.close_unused()
+
+    def close_unused(self) -> None:
+        """Close a store that its caller has left open, with a ResourceWarning."""
         context = getattr(self, "context", None)
         if context is not None and context.state.closed is None:
             text = f"store {context.root} was not closed"
-            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
-            with contextlib.suppress(Exception):
+            warnings.warn(text, ResourceWarning, stacklevel=3, source=self)
+            try:
                 self.close(give_up=True)
+            except Exception as error:
+                log.error("%s, and not all of it could be written: %s", text, error)
 
 
 def _close_earlier(root: str, vfs: Vfs) -> None:
@@ -210,4 +219,11 @@ def _after_fork() -> None:
         engine.abandon("opened before this process was forked; open it again here")
 
 
+def _close_left_open() -> None:
+    """Close what a program has left open at its end, while its threads can still be stopped."""
+    for engine in list(_open_engines):
+        engine.close_unused()
+
+
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_close_left_open)

@@ -8,6 +8,8 @@ import errno
 import gc
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 import tubestore
+from tests.support import REPOSITORY
 from tests.support.tube import RunningClock
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import OsVfs
@@ -492,3 +495,24 @@ def test_at_the_bound_the_oldest_and_the_largest_buffers_are_written(
         shards = shards_of(topic).written_shards()
         waiting = [shard.store_id for shard in shards if shard.dirty_bytes]
         assert waiting == list(range(8, 22))
+
+
+@pytest.mark.parametrize(("end", "code"), [("", 0), ("raise ValueError", 1), ("sys.exit(3)", 3)])
+def test_a_program_that_leaves_its_store_open_ends_and_its_messages_are_written(
+    tmp_path: Path, end: str, code: int
+) -> None:
+    lines = (
+        "import sys, tubestore",
+        f"topic = tubestore.open({str(tmp_path)!r}).create_topic('t')",
+        "topic.append(b'1', partition=0)",
+        "topic.append(b'2', partition=0, durability='memory')",
+        end,
+    )
+    command = [sys.executable, "-c", "\n".join(lines)]
+    ended = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, check=False, timeout=120, text=True
+    )
+    assert ended.returncode == code, ended.stderr
+    assert "was not closed" not in ended.stderr  # Python shows a ResourceWarning on request only
+    with tubestore.open(tmp_path, "r") as store:
+        assert [message.body for message in store.topic("t").messages(0)] == [b"1", b"2"]
