@@ -313,6 +313,8 @@ def test_check_and_recovery_say_the_same(home: Path, scenario: str, name: str) -
     done = shard.recovered
     after = look()
     mended = done.reindexed + done.data_cut + done.index_cut
+    # New data begin behind what the index names: its entries are expired then.
+    mended += any("without any data" in p.reason for p in done.problems)
     assert bool(mended) == ({f.identity for f in before} > {f.identity for f in after})
     reported = {(p.path, p.position) for p in done.problems if p.path.endswith(".tube")}
     left = [f for f in after if f.reason is not Reason.FOREIGN_NAME]  # the engine passes it by

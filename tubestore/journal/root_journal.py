@@ -55,7 +55,7 @@ from tubestore.record.layouts import (
     JOURNAL_MARK,
     JOURNAL_PART,
 )
-from tubestore.record.names import JOURNAL_FILE, parse_store_key
+from tubestore.record.names import JOURNAL_FILE, JOURNALLED_FILE, parse_store_key
 from tubestore.record.records import lost_entry
 
 log = logging.getLogger(__name__)
@@ -113,6 +113,9 @@ class RootJournal:
         self._replaces_synced = False
         self._file: VfsFile | None = None
         self._named = False
+        self._note = join(self._directory, JOURNALLED_FILE)
+        #: Whether the note says that there are frames.
+        self._noted = False
 
     def write(self, names: bytes, parts: Array, entries: Buffer, data: Buffer) -> None:
         """Append a frame, in the page cache when this returns; OSError leaves none.
@@ -139,6 +142,11 @@ class RootJournal:
         """
         first = self._front(_boot_body(self._boot_id, self.generation), b"", b"", b"")
         file.pwrite(first, 0)
+        if not self._noted:
+            # After the journal: while the note is there, the journal has been begun.
+            if not self._vfs.exists(self._note):
+                self._vfs.replace_file(self._note, self._boot_id.encode(), sync=False)
+            self._noted = True
         if self._replaces_synced:
             self._sync(file)
             self._replaces_synced = False
@@ -184,6 +192,8 @@ class RootJournal:
             reached = self.generation, self.size
             self._sync(self._file)
             if not self._named:
+                with contextlib.suppress(OSError):  # only a missing journal would go unreported
+                    self._vfs.replace_file(self._note, _synced_note(self._boot_id))
                 self._vfs.sync_directory(self._directory)
                 self._named = True
             self._synced = reached
@@ -216,15 +226,29 @@ class RootJournal:
     def forget(self) -> None:
         """Have no frame in the file either, durably; after `begin_anew`."""
         if self._file is not None:
+            self._remove_note()
+            self._vfs.sync_directory(self._directory)
+            self._named = False
             self._file.truncate(0)
             self._file.sync()
 
     def remove(self) -> None:
         """End with nothing in it, durably; what a store that was closed looks like."""
         self.close()
+        noted = self._remove_note()
         if self._vfs.exists(self.path):
             self._vfs.remove(self.path)
-            self._vfs.sync_directory(self._directory)
+        elif not noted:
+            return
+        self._vfs.sync_directory(self._directory)
+
+    def _remove_note(self) -> bool:
+        """Remove the note that there are frames; returns whether there was one."""
+        noted = self._vfs.exists(self._note)
+        if noted:
+            self._vfs.remove(self._note)
+        self._noted = False
+        return noted
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -241,12 +265,43 @@ def read_journal(vfs: Vfs, root: str, known: LeftJournal | None = None) -> LeftJ
     generation is that of `known`, which was read before, only with the parts that came since;
     after damage with all of them.
     """
+    path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
+    for noted in (False, True):
+        try:
+            file = vfs.open(path, writable=False)
+        except FileNotFoundError:
+            # Looked for once more: a writer may have made the journal, and the note after it.
+            if not vfs.exists(join(root, OWN_DIRECTORY, JOURNALLED_FILE)):
+                return None
+            if noted:
+                return _lost_journal(path, "is missing")
+            continue
+        with contextlib.closing(file):
+            found = _Reading(file, vfs.boot_id()).run(known)
+            if found is None and file.size() == 0 and _had_frames(vfs, root) and not file.size():
+                return _lost_journal(path, "is empty")
+            return found
+    return None
+
+
+def _synced_note(boot_id: str) -> bytes:
+    return f"{boot_id}\nsynced".encode()
+
+
+def _had_frames(vfs: Vfs, root: str) -> bool:
+    """Whether a journal without a byte had frames, of this boot or synced ones."""
     try:
-        file = vfs.open(join(root, OWN_DIRECTORY, JOURNAL_FILE), writable=False)
-    except FileNotFoundError:
-        return None
-    with contextlib.closing(file):
-        return _Reading(file, vfs.boot_id()).run(known)
+        note = vfs.read_file(join(root, OWN_DIRECTORY, JOURNALLED_FILE))
+    except OSError:
+        return False
+    boot_id, _, synced = note.decode(errors="replace").partition("\n")
+    return boot_id == vfs.boot_id() or synced == "synced"
+
+
+def _lost_journal(path: str, how: str) -> LeftJournal:
+    """Return a journal whose one damage is that nothing of it is left."""
+    why = f"the journal of a process that was killed {how}; what only it held is lost"
+    return LeftJournal(0, "", 0, [], [CorruptRecord(path, 0, why)])
 
 
 class _Stretch(NamedTuple):

@@ -25,7 +25,7 @@ from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.offline.digest_check import check_digests
 from tubestore.offline.findings import REASONS, Finding
-from tubestore.offline.own_files import check_caches, check_state, known_holes
+from tubestore.offline.own_files import check_caches, check_files, check_state, known_holes
 from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX, segment_name
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES, NEVER_SYNCED
@@ -188,6 +188,7 @@ def _look(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
     yield from _check_names(shard.data, DATA_SUFFIX)
     yield from _check_lengths(shard.index)
     yield from check_caches(vfs, shard)
+    yield from check_files(vfs, shard)
     damaged = _DamagedBlocks()
     try:
         for finding in _merged(_findings_of(vfs, shard)):

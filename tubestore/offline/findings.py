@@ -28,6 +28,12 @@ REASONS: dict[Reason, tuple[str, str]] = {
     Reason.ENTRY_DIFFERS: ("error", "entry and record contradict each other; one is damaged"),
     Reason.OWN_OFFSET: ("warning", "a record names another index offset than its entry has"),
     Reason.MISSING: ("error", "an index entry points to bytes that no data file has"),
+    Reason.MISSING_FILE: ("error", "files or their ends are gone that the shard's checkpoint has"),
+    Reason.HIDDEN: (
+        "warning",
+        "intact messages before the first index entry: an index file is missing, or TubeMQ's "
+        "retention removed it before the data",
+    ),
     Reason.BAD_RECORD: ("error", "token or length of a record are damaged"),
     Reason.BAD_CHECKSUM: ("error", "the payload of a record is damaged"),
     Reason.BAD_ATTRIBUTES: ("warning", "the attribute length is impossible: sent like that"),

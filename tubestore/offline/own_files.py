@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from os.path import basename, splitext
+from os.path import basename, dirname, splitext
 
 import xxhash
 
@@ -25,7 +26,8 @@ from tubestore.record.names import (
     TOPICS_FILE,
     parse_segment_name,
 )
-from tubestore.record.state_files import BadState, state_trouble
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.record.state_files import MISSING_TOPICS, BadState, has_topics, state_trouble
 from tubestore.segments.cache_formats import (
     CHECKPOINT_DIGEST_BYTES,
     NEVER_SYNCED,
@@ -33,7 +35,9 @@ from tubestore.segments.cache_formats import (
     Checkpoint,
     signed,
 )
+from tubestore.segments.checkpoint import recorded
 from tubestore.segments.listing import ShardFiles, StoredFile
+from tubestore.segments.lost_files import hidden_entries, hidden_text, may_be_missing, missing_begin
 from tubestore.segments.verdicts import Reason
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.roll_forward import places_of
@@ -64,9 +68,16 @@ def trouble_of(vfs: Vfs, path: str) -> BadState | None:
     try:
         return state_trouble(basename(path), vfs.read_file(path))
     except FileNotFoundError:
-        return None
+        lost = basename(path) == TOPICS_FILE and _has_topics(vfs, dirname(path))
+        return BadState(MISSING_TOPICS) if lost else None
     except OSError as error:
         return BadState(f"cannot be read: {error.strerror or error!r}")
+
+
+def _has_topics(vfs: Vfs, own: str) -> bool:
+    with contextlib.suppress(OSError):
+        return has_topics(vfs.read_file(join(own, STORE_FILE)))
+    return False
 
 
 def _check_job(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
@@ -151,12 +162,53 @@ def check_caches(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
             yield Finding(path, 0, Reason.STALE_CACHE, trouble)
 
 
+def check_files(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
+    """Report files that are missing at the beginning or at the end of a shard."""
+    index, data, found = shard.index, shard.data, recorded(vfs, shard.directory)
+    if found is not None:
+        problems = missing_begin(
+            shard.directory,
+            found,
+            index_start=index[0].start if index else 0 if data else found.index_end,
+            data_start=data[0].start if data else found.data_end,
+        )
+        yield from (Finding(p.path, 0, Reason.MISSING_FILE, p.reason) for p in problems)
+        if data and _names_more(found, shard):
+            text = f"the checkpoint has bytes up to {found.data_end}, the file ends before"
+            end = data[-1]
+            yield Finding(end.path, end.size, Reason.MISSING_FILE, text, at_end=True)
+    with contextlib.suppress(FileNotFoundError):  # it was just removed
+        if hidden := hidden_of(vfs, shard)[0]:
+            yield Finding(index[0].path, 0, Reason.HIDDEN, hidden_text(len(hidden)))
+
+
+def hidden_of(vfs: Vfs, shard: ShardFiles) -> tuple[list[bytes], bool]:
+    """Return the entries that an index file before the first one had, and whether they are all."""
+    index, found = shard.index, recorded(vfs, shard.directory)
+    if not index or not may_be_missing(vfs, shard.directory, index[0].start, found):
+        return [], False
+
+    def data() -> Iterator[tuple[int, memoryview]]:
+        for file in shard.data:
+            with contextlib.closing(vfs.open(file.path, writable=False)) as opened:
+                yield file.start, opened.view(file.size)
+
+    with contextlib.closing(vfs.open(index[0].path, writable=False)) as opened:
+        entry = bytes(opened.pread(ENTRY_SIZE, 0))
+    return hidden_entries(index[0].start, entry, data())
+
+
+def _names_more(found: Checkpoint, shard: ShardFiles) -> bool:
+    """Whether a checkpoint names ends that index and data do not reach."""
+    index_end = shard.index[-1].end if shard.index else 0
+    data_end = shard.data[-1].end if shard.data else 0
+    return data_end < found.data_end and (index_end < found.index_end or not shard.data)
+
+
 def known_holes(vfs: Vfs, shard: ShardFiles) -> list[tuple[int, int]]:
     """Return what opening kept of the data that a power cut had lost, [from, to) each."""
-    path = join(shard.directory, OWN_DIRECTORY, CHECKPOINT_FILE)
-    try:
-        found = Checkpoint.parse(vfs.read_file(path))
-    except (OSError, ValueError):
+    found = recorded(vfs, shard.directory)
+    if found is None:
         return []
     return [(start, end) for start, end, why in found.damages if why.endswith(NEVER_SYNCED)]
 
@@ -168,6 +220,8 @@ def _checkpoint_trouble(vfs: Vfs, path: str, shard: ShardFiles) -> str | None:
         return None
     except (OSError, ValueError) as error:
         return f"cannot be read: {error}"
+    if _names_more(found, shard):
+        return None  # files are missing, which is reported
     for files, end, digest in (
         (shard.index, found.index_end, found.index_digest),
         (shard.data, found.data_end, found.data_digest),

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from tubestore.core.paths import OWN_DIRECTORY, join
@@ -18,7 +19,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
 from tubestore.offline.own_files import trouble_of
 from tubestore.record.names import JOBS_FILE, PUBLISHED_FILE, STORE_FILE, TOPICS_FILE
-from tubestore.record.state_files import NewerState
+from tubestore.record.state_files import NewerState, parse_state
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import CommitRecord, staging_directory
 from tubestore.staging.roll_forward import places_of, recover
@@ -44,17 +45,30 @@ def repair_state(vfs: Vfs, root: str, quarantine: Quarantine | None) -> Iterator
             newer = True
             yield Action(path, "leave", 0, 0, str(trouble))
             continue
-        size = len(vfs.read_file(path))
+        missing = not vfs.exists(path)
+        size = 0 if missing else len(vfs.read_file(path))
         if name == PUBLISHED_FILE:
             number = records.last()
         if quarantine is not None:
-            quarantine.move(path)
+            if name == TOPICS_FILE:
+                _forget_topics(vfs, root)
+            if not missing:
+                quarantine.move(path)
             if name in (PUBLISHED_FILE, JOBS_FILE):
                 records.restore()
         yield Action(path, "reset_state", 0, size, f"{trouble}; {afterwards}")
     if not newer:
         number = records.finished() + 1 if number is None else number
         yield from _repair_job(vfs, root, records, number, quarantine)
+
+
+def _forget_topics(vfs: Vfs, root: str) -> None:
+    """Have `store.json` record no topics any more."""
+    path = join(root, OWN_DIRECTORY, STORE_FILE)
+    if not vfs.exists(path):
+        return  # it was taken out as well
+    content = {**parse_state(vfs.read_file(path)), "topics": False}
+    vfs.replace_file(path, json.dumps(content).encode())
 
 
 def _repair_job(

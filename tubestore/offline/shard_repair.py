@@ -27,7 +27,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.offline.digest_check import check_digests
 from tubestore.offline.findings import Finding
 from tubestore.offline.index_rebuild import IndexRebuild, NewIndexFile
-from tubestore.offline.own_files import check_caches
+from tubestore.offline.own_files import check_caches, check_files, hidden_of
 from tubestore.offline.sound_rows import Kept, sound_rows
 from tubestore.record.names import (
     CHECKPOINT_FILE,
@@ -39,7 +39,8 @@ from tubestore.record.names import (
 )
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.digests import digests_path, drop_digests
-from tubestore.segments.listing import ShardFiles, StoredFile, chained
+from tubestore.segments.listing import ShardFiles, StoredFile, chained, list_shard
+from tubestore.segments.lost_files import index_path, write_first_index
 from tubestore.segments.verdicts import Reason, Stretch
 
 _COPY_BYTES = 8 << 20
@@ -57,6 +58,16 @@ class ShardRepair:
         vfs, shard = self._vfs, self._listed
         if self._quarantine is not None:
             self._remove_leftovers()
+        missing = [f for f in check_files(vfs, shard) if f.reason is Reason.MISSING_FILE]
+        made = list(self._make_first_index())
+        yield from made
+        if made and self._quarantine is not None:
+            shard = self._listed = list_shard(
+                vfs, dirname(shard.directory), shard.topic, shard.store_id
+            )
+        for finding in missing:
+            if finding.path not in {action.path for action in made}:
+                yield Action(finding.path, "leave", finding.position, 0, finding.message)
         index, other_index = chained(shard.index)
         data, other_data = chained(shard.data)
         shard = replace(shard, index=index, data=data)
@@ -83,7 +94,9 @@ class ShardRepair:
         yield from done
         replaced = {action.path for action in done}
         digests = [f for f in digests if f.path not in replaced]
-        yield from self._remove_caches(digests, changed=bool(done))
+        # One that names an end behind the files keeps offsets from being given out twice.
+        ends_before = any(f.at_end for f in missing)
+        yield from self._remove_caches(digests, changed=bool(done) and not ends_before)
         for stretch in kept.damage:
             yield self._left(shard, stretch)
         for finding in digests:
@@ -98,6 +111,18 @@ class ShardRepair:
             for name, is_directory, _ in self._vfs.entries(directory):
                 if not is_directory and name.endswith(REPAIR_SUFFIX):
                     self._vfs.remove(join(directory, name))
+
+    def _make_first_index(self) -> Iterator[Action]:
+        """Make an index file that is missing at the beginning from the records."""
+        shard = self._listed
+        entries, whole = hidden_of(self._vfs, shard)
+        if whole:
+            size = ENTRY_SIZE * len(entries)
+            start = shard.index[0].start - size
+            if self._quarantine is not None:
+                write_first_index(self._vfs, shard.directory, start, entries)
+            text = f"no index file had the entries of {len(entries)} records"
+            yield Action(index_path(shard.directory, start), "create_index", 0, size, text)
 
     def _take_out(self, path: str, action: str, size: int, text: str) -> Action:
         if self._quarantine is not None:

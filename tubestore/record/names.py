@@ -28,6 +28,8 @@ LOCK_FILE = "lock"
 #: Empty; there while no process has the store open that was closed with everything synced.
 CLOSED_FILE = "closed"
 JOURNAL_FILE = "journal"
+#: There while the journal has frames: in which boot it was begun, and whether it was synced.
+JOURNALLED_FILE = "journalled"
 REPAIR_SUFFIX = ".repair"
 STAGING_DIRECTORY = "staging"
 COMMITS_DIRECTORY = "commits"

@@ -17,6 +17,8 @@ from tubestore.values import whole_number
 
 #: Version of the state files that this version reads and writes.
 STATE_VERSION = 1
+#: What is wrong where `store.json` records topics and their file is gone.
+MISSING_TOPICS = "is missing: put it back, or have `repair` learn the topics from their files"
 #: Numbers that other programs, and our binary files, can hold.
 _NUMBER_MAX = 1 << 63
 
@@ -64,6 +66,14 @@ def parse_identity(data: bytes) -> str:
     if not isinstance(found, str):
         raise BadState("cannot be read: it has no uuid")
     return found
+
+
+def has_topics(data: bytes) -> bool:
+    """Whether `store.json` records that settings of topics were saved; False if it is bad."""
+    try:
+        return parse_state(data).get("topics") is True
+    except BadState:
+        return False
 
 
 def parse_finished(data: bytes) -> int:

@@ -34,6 +34,10 @@ class Checkpoint:
     damages: list[tuple[int, int, str]] = field(default_factory=list)
     #: Boot of the machine in which it was written; "" in those of before.
     boot: str = ""
+    #: Where the streams begin: files that were there, or were removed by retention; -1 in those of
+    #: before.
+    index_start: int = -1
+    data_start: int = -1
 
     @classmethod
     def parse(cls, data: bytes) -> Checkpoint:

@@ -4,16 +4,22 @@ A cache (decisions.md D1): deleting it costs the time of a verification, never d
 what it describes (both ends, and a digest of the bytes before them); on a mismatch, for
 example after a real broker has worked on the directory, it is ignored. The damage that opening
 found and kept stands in it, so that later openings and readers know of it without looking.
+
+It also records where both streams begin: a file that is missing at the beginning or at the end is
+told from one that was never there, and no offset is given out twice. So what removes files or cuts
+them back first lowers what the checkpoint claims, durably.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import fields
 
 import xxhash
 
 from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import Vfs
 from tubestore.record.names import CHECKPOINT_FILE
 from tubestore.segments.cache_formats import CHECKPOINT_DIGEST_BYTES, Checkpoint
 from tubestore.segments.file_store import MsgFileStore
@@ -24,34 +30,73 @@ _FIELDS = tuple(each.name for each in fields(Checkpoint))
 
 def write_checkpoint(files: MsgFileStore, index_end: int, data_end: int) -> None:
     """Write the checkpoint of what was synced up to these ends; a failure is ignored."""
+    with files.checkpoint_lock, contextlib.suppress(OSError):
+        _write(files, index_end, data_end, sync=False)
+
+
+def raise_begin(
+    files: MsgFileStore, ends: tuple[int, int], *, index_start: int, data_start: int
+) -> None:
+    """Record, durably, that the files below these offsets are about to be removed.
+
+    `ends`: those of what was synced. Without room there is no checkpoint from then on: an older one
+    would name the removed files as missing.
+    """
+    with files.checkpoint_lock:
+        files.begins = index_start, data_start
+        try:
+            _write(files, *ends, sync=True)
+        except OSError:
+            forget_checkpoint(files)
+
+
+def forget_checkpoint(files: MsgFileStore) -> None:
+    """Remove the checkpoint, durably: it would describe more than is about to be left."""
     directory = join(files.directory, OWN_DIRECTORY)
+    path = join(directory, CHECKPOINT_FILE)
+    if files.vfs.exists(path):
+        files.vfs.remove(path)
+        files.vfs.sync_directory(directory)
+
+
+def _write(files: MsgFileStore, index_end: int, data_end: int, *, sync: bool) -> None:
+    directory = join(files.directory, OWN_DIRECTORY)
+    damages = [(d.start, d.end, d.reason) for d in files.damages
+               if files.data.start < d.end <= data_end]  # fmt: skip
+    index_start, data_start = files.begins or (files.index.start, files.data.start)
+    checkpoint = Checkpoint(
+        index_end,
+        data_end,
+        _digest(files.index, index_end),
+        _digest(files.data, data_end),
+        damages=damages,
+        boot=files.vfs.boot_id(),
+        index_start=index_start,
+        data_start=data_start,
+    )
+    # Not `asdict`, which copies deeply: a store that is closed writes one a shard.
+    data = json.dumps({name: getattr(checkpoint, name) for name in _FIELDS}).encode()
+    if not files.vfs.exists(directory):
+        files.vfs.make_directories(directory)
+    files.vfs.replace_file(join(directory, CHECKPOINT_FILE), data, sync=sync)
+
+
+def recorded(vfs: Vfs, directory: str) -> Checkpoint | None:
+    """Return the checkpoint of a shard's directory, whatever files are there; None without one."""
     try:
-        damages = [(d.start, d.end, d.reason) for d in files.damages
-                   if files.data.start < d.end <= data_end]  # fmt: skip
-        checkpoint = Checkpoint(
-            index_end,
-            data_end,
-            _digest(files.index, index_end),
-            _digest(files.data, data_end),
-            damages=damages,
-            boot=files.vfs.boot_id(),
-        )
-        # Not `asdict`, which copies deeply: a store that is closed writes one a shard.
-        data = json.dumps({name: getattr(checkpoint, name) for name in _FIELDS}).encode()
-        if not files.vfs.exists(directory):
-            files.vfs.make_directories(directory)
-        files.vfs.replace_file(join(directory, CHECKPOINT_FILE), data, sync=False)
-    except OSError:
-        pass  # a cache: the next opening verifies instead
+        return Checkpoint.parse(vfs.read_file(join(directory, OWN_DIRECTORY, CHECKPOINT_FILE)))
+    except (OSError, ValueError):
+        return None
 
 
 def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:
     """Return the checkpoint if it still describes the files, else None."""
-    path = join(files.directory, OWN_DIRECTORY, CHECKPOINT_FILE)
-    try:
-        found = Checkpoint.parse(files.vfs.read_file(path))
-    except (OSError, ValueError):
-        return None
+    found = recorded(files.vfs, files.directory)
+    return found if found is not None and describes(found, files) else None
+
+
+def describes(found: Checkpoint, files: MsgFileStore) -> bool:
+    """Whether the bytes before both ends are those that a checkpoint was made of."""
     for segments, end, digest in (
         (files.index, found.index_end, found.index_digest),
         (files.data, found.data_end, found.data_digest),
@@ -59,8 +104,8 @@ def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:
         # Below the start: retention has removed since what it was made of.
         inside = segments.start <= end <= segments.end
         if not inside or _digest(segments, end) != digest:
-            return None
-    return found
+            return False
+    return True
 
 
 def _digest(segments: FileSegmentList, end: int) -> str:

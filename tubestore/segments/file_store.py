@@ -12,6 +12,7 @@ Guards: `append` and `close` come under the shard's flush lock, syncs and rolls 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from os.path import dirname
 from typing import Any, NamedTuple
@@ -68,6 +69,10 @@ class MsgFileStore:
         self.damages: tuple[Damage, ...] = ()
         #: The first segments of both streams, and the first offset that follows from them.
         self._first: tuple[FileSegment | None, FileSegment | None, int] = (None, None, 0)
+        #: Where index and data begin if no file is missing, by the last checkpoint; None: as found.
+        self.begins: tuple[int, int] | None = None
+        #: Held while the checkpoint is replaced, so that an older one is never the last.
+        self.checkpoint_lock = threading.Lock()
         #: Directories in which something appeared since they were synced.
         self._unsynced_directories: set[str] = set()
 

@@ -6,6 +6,7 @@ done there is in `reconcile.py`.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import numpy as np
 from tubestore.record.layouts import DATA_HEADER, TOKEN_MESSAGE
 from tubestore.record.records import ENTRY_SIZE, entries_in, inspect
 from tubestore.segments.cache_formats import Checkpoint
-from tubestore.segments.checkpoint import read_checkpoint, write_checkpoint
+from tubestore.segments.checkpoint import describes, recorded, write_checkpoint
 from tubestore.segments.file_store import MsgFileStore
+from tubestore.segments.lost_files import keep_lost_end, make_first_index_files, missing_begin
 from tubestore.segments.reconcile import (
     Reconciler,
     RecoverReport,
@@ -24,6 +26,8 @@ from tubestore.segments.reconcile import (
     verify,
 )
 from tubestore.segments.segment import FileSegment
+
+log = logging.getLogger(__name__)
 
 
 def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
@@ -40,7 +44,9 @@ def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
             set_aside.cut(files.index, files.index.start)
         return report
     _cut_partial_entry(files, report)
-    checkpoint = read_checkpoint(files)
+    found = recorded(files.vfs, files.directory)
+    _report_missing(files, report, found)
+    checkpoint = found if found is not None and describes(found, files) else None
     if checkpoint is not None:
         for start, end, reason in checkpoint.damages:
             note_damage(files, report, start, end, reason)
@@ -51,10 +57,33 @@ def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
     boot = checkpoint.boot if checkpoint is not None else ""
     report.never_synced = boot not in ("", files.vfs.boot_id())
     Reconciler(files, report, set_aside, index_from, data_from).run()
+    lost = keep_lost_end(files, found) if found is not None else None
+    if lost is not None:
+        note_damage(files, report, *lost)
     if len(files.damages) > known:  # later openings do not look there again, and are to know
         files.sync()
         write_checkpoint(files, files.index.end, files.data.end)
     return report
+
+
+def _report_missing(files: MsgFileStore, report: RecoverReport, found: Checkpoint | None) -> None:
+    """Report files that are missing at the beginning."""
+    made = make_first_index_files(files, found)
+    problems = [made] if made is not None else []
+    begins = [files.index.start, files.data.start]
+    if found is not None:
+        missing = missing_begin(files.directory, found, index_start=begins[0], data_start=begins[1])
+        if missing:  # it is reported at each opening
+            begins = [min(found.index_start, begins[0]), min(found.data_start, begins[1])]
+        problems += missing
+    if not len(files.index):  # it is made again, from where the records say
+        begins[0] = found.index_start if found is not None else -1
+    elif made is not None and (found is None or found.index_start < 0):
+        begins[0] = -1  # not known: likewise
+    files.begins = begins[0], begins[1]
+    for problem in problems:
+        report.problems.append(problem)
+        log.error("%s", problem)
 
 
 def _cut_partial_entry(files: MsgFileStore, report: RecoverReport) -> None:

@@ -48,6 +48,8 @@ class Reason(enum.StrEnum):
     ENTRY_DIFFERS = "entry_differs"
     OWN_OFFSET = "own_offset"
     MISSING = "missing"
+    MISSING_FILE = "missing_file"
+    HIDDEN = "hidden"
     BAD_RECORD = "bad_record"
     BAD_CHECKSUM = "bad_checksum"
     BAD_ATTRIBUTES = "bad_attributes"

@@ -39,7 +39,7 @@ from tubestore.errors import (
 from tubestore.options import StoreOptions
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, Placed
-from tubestore.segments.checkpoint import write_checkpoint
+from tubestore.segments.checkpoint import forget_checkpoint, write_checkpoint
 from tubestore.segments.file_store import FileSnapshot, MsgFileStore
 from tubestore.segments.removal import remove_below
 
@@ -342,6 +342,7 @@ class DurableFiles:
         Under the flush lock and the append lock.
         """
         data_end = self._data_end_before(index_offset)
+        forget_checkpoint(self.files)
         self.files.cut_copying(index_offset, data_end)
         self.visible = self.files.snapshot()
         self.commits.lower(data_end)
@@ -378,10 +379,15 @@ class DurableFiles:
         done; a failed sync fails the shard.
         """
         # The index too: entries that a power cut loses cannot be made again without their data.
-        self.sync_all()
+        ends = self.sync_all()
         try:
-            now_ms = self._clock.now_ms()
-            return remove_below(self.files, data_offset, now_ms=now_ms, sync=self._sync_names)
+            return remove_below(
+                self.files,
+                data_offset,
+                ends=(ends.index_end, ends.data_end),
+                now_ms=self._clock.now_ms(),
+                sync=self._sync_names,
+            )
         finally:
             with self._lock:
                 self.visible = self.files.snapshot()

@@ -57,6 +57,7 @@ from tubestore.record.records import (
     place_record,
 )
 from tubestore.segments.file_store import MsgFileStore
+from tubestore.segments.lost_files import go_on_behind_lost_files
 from tubestore.segments.reconcile import RecoverReport
 from tubestore.segments.recovery import recover
 from tubestore.shard.durable_files import DurableFiles
@@ -148,8 +149,12 @@ class MessageStore:
         """
         try:
             files.load(writable=True)
+            lost = go_on_behind_lost_files(
+                files, [(part.index_start, part.data_start) for part in journalled]
+            )
             redone = redo(files, journalled)
             report = recover(files, clock.now_ms())
+            report.problems[:0] = lost
             report.problems += redone.problems
             shard = cls(
                 files, topic=topic, options=options, clock=clock, pool=pool, background=background

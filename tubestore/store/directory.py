@@ -24,7 +24,7 @@ from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs, VfsFileSystem, VfsLock, take_lock
 from tubestore.errors import NotAStore, StoreFailed
 from tubestore.record.names import CLOSED_FILE, COMMIT_LOG_DIRECTORY, LOCK_FILE, STORE_FILE
-from tubestore.record.state_files import STATE_VERSION, BadState, parse_identity
+from tubestore.record.state_files import STATE_VERSION, BadState, has_topics, parse_identity
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class StoreDirectory:
     def __init__(
         self, vfs: Vfs, root: str, mode: Literal["w", "r"], clock: Clock | None = None
     ) -> None:
-        self.vfs, self.root = vfs, root
+        self.vfs, self.root, self.mode = vfs, root, mode
         self.clock: Clock = clock or SystemClock()
         self._last_id = 0
         self._own = join(root, OWN_DIRECTORY)
@@ -130,12 +130,29 @@ class StoreDirectory:
 
     def _read_identity(self, mode: str) -> str:
         found = self.read_state(STORE_FILE, parse_identity)
+        self._topics_noted = bool(self.read_state(STORE_FILE, has_topics))
         if found is None:
             found = str(uuid.uuid4())
             content = {"version": STATE_VERSION, "features": [], "uuid": found}
             if mode == "w":
                 self.vfs.replace_file(join(self._own, STORE_FILE), json.dumps(content).encode())
         return found
+
+    @property
+    def has_topics(self) -> bool:
+        """Whether settings of topics were saved, by what `store.json` records."""
+        return self._topics_noted
+
+    def note_topics(self) -> None:
+        """Record in `store.json`, once, that settings of topics were saved.
+
+        A failure costs that a missing `topics.json` is not noticed.
+        """
+        if not self._topics_noted and self.mode == "w":
+            content = {"version": STATE_VERSION, "features": [], "uuid": self.uuid, "topics": True}
+            with contextlib.suppress(OSError):
+                self.vfs.replace_file(join(self._own, STORE_FILE), json.dumps(content).encode())
+                self._topics_noted = True
 
     def next_id(self) -> int:
         """Return a number that nothing in this store has had: ms since the epoch, or one more."""

@@ -195,6 +195,8 @@ class ShardOpener:
 
     def _set_journal_aside(self) -> bool:
         """Move a damaged journal into quarantine; False if that cannot be done: it stays."""
+        if not self.context.vfs.exists(self._journal_path):
+            return True  # that is the damage
         try:
             self._quarantine().move(self._journal_path)
         except OSError as error:

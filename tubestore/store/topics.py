@@ -24,6 +24,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import (
     InvalidMessage,
     InvalidName,
+    NotAStore,
     StoreClosed,
     StoreFailed,
     TopicExists,
@@ -40,7 +41,7 @@ from tubestore.record.names import (
     store_key,
 )
 from tubestore.record.records import ENTRY_SIZE
-from tubestore.record.state_files import SavedTopics, parse_topics
+from tubestore.record.state_files import MISSING_TOPICS, SavedTopics, parse_topics
 from tubestore.segments import trash
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
@@ -370,7 +371,12 @@ def saved_settings(directory: StoreDirectory) -> dict[str, TopicOptions]:
 
 
 def _saved(directory: StoreDirectory) -> SavedTopics:
-    return directory.read_state(TOPICS_FILE, parse_topics) or SavedTopics({}, set())
+    found = directory.read_state(TOPICS_FILE, parse_topics)
+    if found is not None:
+        directory.note_topics()
+    elif directory.has_topics:
+        raise NotAStore(directory.root, f"{TOPICS_FILE} {MISSING_TOPICS}")
+    return found or SavedTopics({}, set())
 
 
 def save_topics(
@@ -385,6 +391,7 @@ def save_topics(
     if names := sorted(deleted):
         content["deleted"] = names
     directory.write_state(TOPICS_FILE, content)
+    directory.note_topics()
 
 
 def shards_on_disk(vfs: Vfs, root: str, known: Container[str] = ()) -> dict[str, list[int]]:

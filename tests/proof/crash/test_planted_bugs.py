@@ -187,12 +187,12 @@ def test_a_cut_that_leaves_old_units_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_an_index_that_goes_before_its_data_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = removal.remove_below
 
-    def careless(files: Any, data_offset: int, *, now_ms: int, sync: Any) -> int:
+    def careless(files: Any, data_offset: int, *, ends: Any, now_ms: int, sync: Any) -> int:
         for each in list(files.index):
             if each.sealed and removal._is_below(files, each, data_offset):
                 removal._move(files, files.index, each, now_ms)
                 sync(files.index.directory)
-        return honest(files, data_offset, now_ms=now_ms, sync=sync)
+        return honest(files, data_offset, ends=ends, now_ms=now_ms, sync=sync)
 
     monkeypatch.setattr("tubestore.shard.durable_files.remove_below", careless)
     words = "no entry|no record|moved|twice|invented|something else|check finds|damage"

@@ -256,3 +256,56 @@ def test_a_journal_without_damage_is_no_problem(memory_vfs: MemoryVfs, boot: Any
         assert assert_kept(store, given) == 0
         assert store.problems == []
     assert not memory_vfs.exists(QUARANTINE)
+
+
+def reasons(vfs: MemoryVfs) -> list[tuple[str, str]]:
+    return [(f.path, str(f.reason)) for f in check("/s", vfs=vfs, wait=lambda _: None)]
+
+
+@pytest.mark.parametrize("how", ["missing", "empty"])
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_a_journal_that_is_gone_after_a_kill_is_reported(
+    memory_vfs: MemoryVfs, how: str, rebooted: bool
+) -> None:
+    left_by_a_kill(memory_vfs)
+    if how == "missing":
+        memory_vfs.remove(JOURNAL)
+    else:
+        memory_vfs.open(JOURNAL).truncate(0)
+    if rebooted:
+        memory_vfs.reboot()
+    assert (JOURNAL, "journal_damaged") in reasons(memory_vfs)
+    with tubestore.open("/s", "r", vfs=memory_vfs) as reader:
+        assert [str(p).partition("; ")[0] for p in reader.problems] == [
+            f"{JOURNAL}: damaged at byte 0: the journal of a process that was killed is {how}"
+        ]
+    with open_store(memory_vfs) as store:
+        (problem,) = store.problems
+        assert f"killed is {how}" in str(problem)
+        batch(store, 5)
+    with open_store(memory_vfs) as store:
+        assert store.problems == []
+    assert reasons(memory_vfs) == []
+
+
+def test_a_journal_that_was_never_synced_may_be_empty_after_a_power_cut(
+    memory_vfs: MemoryVfs,
+) -> None:
+    store = open_store(memory_vfs, journal_shards_min=4)
+    rows = {"topic": TOPICS, "partition": [0] * 8, "body": [b"x"] * 8}
+    store.append_batch(rows, durability="page_cache")
+    killed(store, memory_vfs)
+    memory_vfs.open(JOURNAL).truncate(0)
+    memory_vfs.reboot()
+    with open_store(memory_vfs) as store:
+        assert store.problems == []
+
+
+def test_a_journal_that_was_emptied_for_a_deletion_is_not_missed(memory_vfs: MemoryVfs) -> None:
+    store = open_store(memory_vfs, journal_shards_min=4)
+    batch(store, 0)
+    store.delete_topic(TOPICS[7])
+    assert memory_vfs.read_file(JOURNAL) == b""
+    killed(store, memory_vfs)
+    with open_store(memory_vfs) as store:
+        assert store.problems == []

@@ -76,6 +76,7 @@ def test_what_retention_removed_since_is_passed_over(memory_vfs: MemoryVfs) -> N
     """The journal is emptied now and then; a shard may have written and let go before that."""
     write_rows(memory_vfs, ROWS[:4])
     memory_vfs.remove(DATA)
+    memory_vfs.remove(f"{HOME}/.tubestore/checkpoint.json")  # retention writes a new one
     memory_vfs.open(f"{HOME}/{STARTS[4]:020d}.tube", create=True)
     shard = reopened(memory_vfs, part(1, 3), part(3, 4), part(4, 7), part(7, 12))
     assert bodies(shard.view()) == BODIES[4:]

@@ -355,12 +355,12 @@ def test_a_last_record_with_an_entry_and_a_damaged_length_is_no_unfinished_write
 def test_whole_files_behind_the_end_go_to_the_quarantine(memory_vfs: MemoryVfs) -> None:
     write_rows(memory_vfs, ROWS, HOME, **SMALL)
     memory_vfs.remove(CHECKPOINT)
-    gone = {p: b for p, b in memory_vfs.tree().items() if p.endswith(".index")}
+    gone = {p: b for p, b in memory_vfs.tree().items() if p.endswith(".index") and p != INDEX}
     for path in list(memory_vfs.tree()):
-        if path.endswith(".tube"):
+        if path.endswith(".tube") and path != DATA:
             memory_vfs.remove(path)
     shard = open_shard(memory_vfs, HOME, **SMALL)
-    assert [p.reason for p in shard.recovered.problems] == ["index entries without any data"]
+    assert shard.recovered.index_cut
     kept = quarantined(memory_vfs)
     assert {path.rpartition("/")[2]: bytes_ for path, bytes_ in gone.items() if bytes_} == {
         name.rpartition("+")[2].partition("@")[0]: bytes_ for name, bytes_ in kept.items()
@@ -473,15 +473,6 @@ def test_data_without_any_index_file_is_indexed_over_many_segments(memory_vfs: M
     assert shard.recovered.reindexed == len(ROWS)
     assert len(shard.files.index) > 2
     append_and_read_back(memory_vfs, shard, list(BODIES))
-
-
-def test_index_entries_without_any_data_are_cut_and_reported(memory_vfs: MemoryVfs) -> None:
-    write_rows(memory_vfs, ROWS, HOME)
-    memory_vfs.remove(DATA)
-    shard = open_shard(memory_vfs, HOME)
-    assert bodies(shard.view()) == []
-    assert [p.reason for p in shard.recovered.problems] == ["index entries without any data"]
-    append_and_read_back(memory_vfs, shard, [])
 
 
 def test_damage_in_the_last_of_several_files_keeps_what_is_behind_it(
@@ -690,12 +681,18 @@ def test_a_checkpoint_of_other_files_is_ignored(memory_vfs: MemoryVfs) -> None:
     append_and_read_back(memory_vfs, shard, list(BODIES))
 
 
-def test_a_checkpoint_beyond_files_that_were_cut_is_ignored(memory_vfs: MemoryVfs) -> None:
+def test_offsets_that_the_checkpoint_has_behind_a_shortened_file_are_not_given_out_again(
+    memory_vfs: MemoryVfs,
+) -> None:
     write_rows(memory_vfs, ROWS, HOME)
     cut(memory_vfs, DATA, LAST)
     shard = open_shard(memory_vfs, HOME)
     assert shard.recovered.verified == len(ROWS) - 1
-    append_and_read_back(memory_vfs, shard, list(BODIES[:-1]))
+    (problem,) = shard.recovered.problems
+    assert problem.reason == "1 messages that were synced are missing at the end"
+    assert [row["state"] for row in scanned(shard.view())] == ["ok"] * 19 + ["bad_record"]
+    append_and_read_back(memory_vfs, shard, [*BODIES[:-1], None])
+    assert [severity for _, severity in checked(memory_vfs)] == ["error"]
 
 
 def test_what_a_foreign_writer_appended_behind_the_checkpoint_is_verified(

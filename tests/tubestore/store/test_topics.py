@@ -24,6 +24,7 @@ from tubestore.errors import (
     UnknownTopic,
 )
 from tubestore.offline.check import check
+from tubestore.offline.repair import repair
 from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.store.topic import shards_of
 from tubestore.testing import CrashState, Distinct, FaultyVfs, MemoryVfs, crash_states
@@ -476,3 +477,40 @@ def test_one_shard_that_will_not_open_does_not_keep_the_others(memory_vfs: Memor
             if mode == "w":
                 store.maintain()
                 store.sync()
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_a_store_whose_settings_of_topics_are_gone_is_refused_until_repair_learns_them(
+    memory_vfs: MemoryVfs, mode: Any
+) -> None:
+    path = "/store/.tubestore/topics.json"
+    with tubestore.open("/store", vfs=memory_vfs, background=False) as store:
+        store.create_topic("t", partitions=3).append(b"kept", partition=0, durability="fsync")
+    memory_vfs.remove(path)
+    with pytest.raises(NotAStore, match=r"topics\.json is missing: put it back, or have `repair`"):
+        tubestore.open("/store", mode, vfs=memory_vfs)
+    (finding,) = check("/store", vfs=memory_vfs, wait=lambda _: None)
+    assert (finding.path, finding.reason) == (path, "bad_state")
+    planned = list(repair("/store", vfs=memory_vfs))
+    assert list(repair("/store", vfs=memory_vfs, apply=True)) == planned
+    assert [(a.path, a.action) for a in planned] == [(path, "reset_state")]
+    assert list(check("/store", vfs=memory_vfs, wait=lambda _: None)) == []
+    with tubestore.open("/store", vfs=memory_vfs, background=False) as store:
+        assert bodies(store["t"]) == [b"kept"]
+        store.change_topic("t", partitions=3)
+    memory_vfs.remove(path)
+    with pytest.raises(NotAStore):
+        tubestore.open("/store", vfs=memory_vfs)
+
+
+def test_a_store_of_a_version_that_did_not_record_its_topics_records_them_when_it_is_opened(
+    memory_vfs: MemoryVfs,
+) -> None:
+    path = "/store/.tubestore/store.json"
+    with tubestore.open("/store", vfs=memory_vfs, background=False) as store:
+        before = memory_vfs.read_file(path)
+        store.create_topic("t")
+    recorded = memory_vfs.read_file(path)
+    memory_vfs.replace_file(path, before)
+    with tubestore.open("/store", vfs=memory_vfs, background=False):
+        assert memory_vfs.read_file(path) == recorded != before
