@@ -202,6 +202,8 @@ def _names_more(found: Checkpoint, shard: ShardFiles) -> bool:
     """Whether a checkpoint names ends that index and data do not reach."""
     index_end = shard.index[-1].end if shard.index else 0
     data_end = shard.data[-1].end if shard.data else 0
+    if not found.digest:
+        return False
     return data_end < found.data_end and (index_end < found.index_end or not shard.data)
 
 

@@ -6,6 +6,7 @@ broker has worked on the directory, it is ignored. Deleting one costs time, neve
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields
 
 import xxhash
@@ -38,6 +39,15 @@ class Checkpoint:
     #: before.
     index_start: int = -1
     data_start: int = -1
+    #: xxh3 of the other fields as JSON; "" in those of before, by which no file is missing.
+    digest: str = ""
+
+    def encode(self) -> bytes:
+        """Return the content of the file, with its digest."""
+        # Not `asdict`, which copies deeply: a store that is closed writes one a shard.
+        content = {name: getattr(self, name) for name in _CHECKPOINT_FIELDS if name != "digest"}
+        text = json.dumps(content)
+        return f'{text[:-1]}, "digest": "{_text_digest(text)}"}}'.encode()
 
     @classmethod
     def parse(cls, data: bytes) -> Checkpoint:
@@ -57,7 +67,17 @@ class Checkpoint:
         ends = found.index_end, found.data_end
         if found.version != CHECKPOINT_VERSION or min(ends) < 0 or max(ends) >= 1 << 63:
             raise ValueError(f"not of this version: {found}")
+        others = {name: value for name, value in content.items() if name != "digest"}
+        if found.digest and found.digest != _text_digest(json.dumps(others)):
+            raise ValueError("its digest is not that of its content")
         return found
+
+
+_CHECKPOINT_FIELDS = tuple(each.name for each in fields(Checkpoint))
+
+
+def _text_digest(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode())
 
 
 def _header(name: str, magic: str, *counts: Field) -> Layout:

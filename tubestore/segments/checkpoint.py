@@ -13,8 +13,6 @@ them back first lowers what the checkpoint claims, durably.
 from __future__ import annotations
 
 import contextlib
-import json
-from dataclasses import fields
 
 import xxhash
 
@@ -24,8 +22,6 @@ from tubestore.record.names import CHECKPOINT_FILE
 from tubestore.segments.cache_formats import CHECKPOINT_DIGEST_BYTES, Checkpoint
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.segment_list import FileSegmentList
-
-_FIELDS = tuple(each.name for each in fields(Checkpoint))
 
 
 def write_checkpoint(files: MsgFileStore, index_end: int, data_end: int) -> None:
@@ -74,11 +70,9 @@ def _write(files: MsgFileStore, index_end: int, data_end: int, *, sync: bool) ->
         index_start=index_start,
         data_start=data_start,
     )
-    # Not `asdict`, which copies deeply: a store that is closed writes one a shard.
-    data = json.dumps({name: getattr(checkpoint, name) for name in _FIELDS}).encode()
     if not files.vfs.exists(directory):
         files.vfs.make_directories(directory)
-    files.vfs.replace_file(join(directory, CHECKPOINT_FILE), data, sync=sync)
+    files.vfs.replace_file(join(directory, CHECKPOINT_FILE), checkpoint.encode(), sync=sync)
 
 
 def recorded(vfs: Vfs, directory: str) -> Checkpoint | None:

@@ -81,7 +81,7 @@ def go_on_behind_lost_files(
         return []
     found = recorded(files.vfs, files.directory)
     index_end, data_end = _ends_by_index(files)
-    if found is not None:
+    if found is not None and found.digest:
         index_end, data_end = max(index_end, found.index_end), max(data_end, found.data_end)
     if not (index_end and data_end):
         return []
@@ -124,10 +124,17 @@ def _fill_index(files: MsgFileStore, end: int, data_offset: int, size: int) -> i
     return count
 
 
+def ends_missing(files: MsgFileStore, found: Checkpoint) -> int:
+    """Return how many messages at the end the checkpoint has and the index lacks."""
+    if not found.digest or not len(files.data):
+        return 0
+    return max(0, found.index_end - files.index.end) // ENTRY_SIZE
+
+
 def keep_lost_end(files: MsgFileStore, found: Checkpoint) -> Damage | None:
     """Keep the places of messages at the end that the checkpoint has and the files lack."""
-    count = (found.index_end - files.index.end) // ENTRY_SIZE
-    if count <= 0 or not len(files.data):
+    count = ends_missing(files, found)
+    if not count:
         return None
     last, start = files.data.last, files.data.end
     end = max(found.data_end, start + count * (HEADER_SIZE + 1))

@@ -16,7 +16,12 @@ from tubestore.record.records import ENTRY_SIZE, entries_in, inspect
 from tubestore.segments.cache_formats import Checkpoint
 from tubestore.segments.checkpoint import describes, recorded, write_checkpoint
 from tubestore.segments.file_store import MsgFileStore
-from tubestore.segments.lost_files import keep_lost_end, make_first_index_files, missing_begin
+from tubestore.segments.lost_files import (
+    ends_missing,
+    keep_lost_end,
+    make_first_index_files,
+    missing_begin,
+)
 from tubestore.segments.reconcile import (
     Reconciler,
     RecoverReport,
@@ -51,7 +56,8 @@ def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
         for start, end, reason in checkpoint.damages:
             note_damage(files, report, start, end, reason)
     index_from, data_from = _trusted(files, checkpoint)
-    if index_from == files.index.end and data_from == files.data.end:
+    ended = found is not None and ends_missing(files, found) > 0
+    if index_from == files.index.end and data_from == files.data.end and not ended:
         return report
     known = len(files.damages)
     boot = checkpoint.boot if checkpoint is not None else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -227,3 +228,53 @@ def test_what_a_shard_is_cut_back_to_is_not_missing_later(memory_vfs: MemoryVfs)
     shard = open_shard(memory_vfs, HOME, **SMALL)
     assert shard.recovered.problems == []
     assert next_offset(shard) == 12 * ENTRY_SIZE
+
+
+@pytest.mark.parametrize("name", ["index_end", "data_end", "index_start", "data_start"])
+def test_a_changed_number_in_a_checkpoint_takes_nothing_for_missing(
+    memory_vfs: MemoryVfs, paths: dict[str, list[str]], name: str
+) -> None:
+    shard = open_shard(memory_vfs, HOME, **SMALL)
+    shard.remove_below(shard.files.data.end // 2)
+    shard.close()
+    kept = bodies(open_shard(memory_vfs, HOME, **SMALL).view())
+    path = f"{OWN}/checkpoint.json"
+    content = json.loads(memory_vfs.read_file(path))
+    content[name] += -ENTRY_SIZE if name.endswith("start") else 10 * ENTRY_SIZE
+    memory_vfs.replace_file(path, json.dumps(content).encode())
+    assert [f for f in findings(memory_vfs) if f.severity == "error"] == []
+    shard = open_shard(memory_vfs, HOME, **SMALL)
+    assert shard.recovered.problems == []
+    assert bodies(shard.view()) == kept
+    assert next_offset(shard) == len(ROWS) * ENTRY_SIZE
+
+
+def test_a_checkpoint_of_a_version_without_beginnings_takes_nothing_for_missing(
+    memory_vfs: MemoryVfs, paths: dict[str, list[str]]
+) -> None:
+    path = f"{OWN}/checkpoint.json"
+    content = json.loads(memory_vfs.read_file(path))
+    for name in ("index_start", "data_start", "digest"):
+        del content[name]
+    memory_vfs.replace_file(path, json.dumps(content).encode())
+    memory_vfs.remove(paths[".tube"][0])
+    for _ in range(2):
+        assert [f for f in findings(memory_vfs) if f.reason == "missing_file"] == []
+        shard = open_shard(memory_vfs, HOME, **SMALL)
+        assert shard.recovered.problems == []
+        assert next_offset(shard) >= len(ROWS) * ENTRY_SIZE
+        shard.close()
+
+
+def test_files_of_a_shard_that_were_emptied_leave_their_offsets_taken(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    for path in (f"{HOME}/{0:020d}.tube", f"{HOME}/index/{0:020d}.index"):
+        memory_vfs.open(path).truncate(0)
+    shard = open_shard(memory_vfs, HOME)
+    (problem,) = shard.recovered.problems
+    assert "40 messages that were synced are missing" in problem.reason
+    assert next_offset(shard) == len(ROWS) * ENTRY_SIZE
+    shard.close()
+    assert sound(open_shard(memory_vfs, HOME)) == [b"after"]
