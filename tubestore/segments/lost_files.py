@@ -46,6 +46,7 @@ from tubestore.segments.cache_formats import Checkpoint
 from tubestore.segments.checkpoint import recorded
 from tubestore.segments.digests import digests_path, drop_digests
 from tubestore.segments.file_store import Damage, MsgFileStore
+from tubestore.segments.reconcile import SetAside
 from tubestore.segments.segment import FileSegment
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ def missing_begin(
 
 
 def go_on_behind_lost_files(
-    files: MsgFileStore, journalled: Sequence[tuple[int, int]]
+    files: MsgFileStore, journalled: Sequence[tuple[int, int]], now_ms: int
 ) -> list[CorruptRecord]:
     """Have a shard without any data file begin behind the offsets that it gave out.
 
@@ -96,6 +97,7 @@ def go_on_behind_lost_files(
     files.create_directories()
     if not len(files.index):
         files.index.create(index_end)
+    _expire_entries(files, index_end, data_end, SetAside(files, now_ms))
     _fill_index(files, index_end, data_end - HEADER_SIZE - 1, HEADER_SIZE + 1)
     files.data.create(data_end)
     files.distrust_directories()
@@ -112,6 +114,28 @@ def _ends_by_index(files: MsgFileStore) -> tuple[int, int]:
         data_end = max(data_end, int((starts + sizes)[possible].max(initial=0)))
         index_end = segment.start + ENTRY_SIZE * len(entries)
     return index_end, data_end
+
+
+def _expire_entries(
+    files: MsgFileStore, index_end: int, data_end: int, set_aside: SetAside
+) -> None:
+    """Have every index entry below `index_end` point below `data_end`.
+
+    Behind an entry that points elsewhere (a damaged one, or zeros that a power cut left) recovery
+    would give the offsets out again.
+    """
+    lost = lost_entry(files.store_id, max(data_end - HEADER_SIZE - 1, 0), HEADER_SIZE + 1)
+    for segment in files.index.between(files.index.start, index_end):
+        entries = entries_in(segment.view(segment.end))[: (index_end - segment.start) // ENTRY_SIZE]
+        starts, sizes = (entries[name].astype(np.int64) for name in ("data_offset", "data_size"))
+        expired = (starts >= 0) & (sizes > HEADER_SIZE) & (starts <= data_end - sizes)
+        others = np.flatnonzero(~expired)
+        if len(others):
+            first, end = int(others[0]), int(others[-1]) + 1
+            written = entries[first:end].copy()
+            written[~expired[first:end]] = np.frombuffer(lost, written.dtype)[0]
+            set_aside.copy(segment, segment.start + ENTRY_SIZE * first)
+            segment.restore(written.tobytes(), segment.start + ENTRY_SIZE * first)
 
 
 def _fill_index(files: MsgFileStore, end: int, data_offset: int, size: int) -> int:

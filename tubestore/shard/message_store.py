@@ -150,7 +150,9 @@ class MessageStore:
         try:
             files.load(writable=True)
             lost = go_on_behind_lost_files(
-                files, [(part.index_start, part.data_start) for part in journalled]
+                files,
+                [(part.index_start, part.data_start) for part in journalled],
+                clock.now_ms(),
             )
             redone = redo(files, journalled)
             report = recover(files, clock.now_ms())

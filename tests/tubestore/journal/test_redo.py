@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.tube import bodies, encode_rows, make_row, make_rows, open_shard, write_rows
+from tests.support.tube import (
+    bodies,
+    encode_rows,
+    make_row,
+    make_rows,
+    open_shard,
+    scanned,
+    write_rows,
+)
 from tubestore.clock import ManualClock
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.journal.root_journal import JournalPart
@@ -130,3 +138,19 @@ def test_what_was_put_back_is_synced_by_a_sync(memory_vfs: MemoryVfs) -> None:
     again = open_shard(memory_vfs)
     assert bodies(again.view()) == BODIES[:6]
     again.close()
+
+
+def test_entries_that_a_power_cut_emptied_do_not_move_what_the_journal_has(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """The data file was never synced and is gone; the index has its length, and zeros."""
+    write_rows(memory_vfs, ROWS[:5], HOME)
+    memory_vfs.remove(DATA)
+    memory_vfs.remove(f"{HOME}/.tubestore/checkpoint.json")
+    memory_vfs.open(INDEX).pwrite(bytes(4 * ENTRY_SIZE), ENTRY_SIZE)
+    shard = reopened(memory_vfs, part(3, 5))
+    rows = scanned(shard.view())
+    assert [(row["offset"], row["body"]) for row in rows] == [
+        (3 * ENTRY_SIZE, BODIES[3]),
+        (4 * ENTRY_SIZE, BODIES[4]),
+    ]

@@ -10,7 +10,7 @@ import pytest
 from tests.support.tube import bodies, make_row, make_rows, open_shard, scanned, write_rows
 from tubestore.offline.check import Finding, check
 from tubestore.offline.repair import repair
-from tubestore.record.records import ENTRY_SIZE
+from tubestore.record.records import ENTRY_SIZE, entries_in
 from tubestore.shard.message_store import MessageStore
 from tubestore.testing import MemoryVfs
 
@@ -278,3 +278,41 @@ def test_files_of_a_shard_that_were_emptied_leave_their_offsets_taken(
     assert next_offset(shard) == len(ROWS) * ENTRY_SIZE
     shard.close()
     assert sound(open_shard(memory_vfs, HOME)) == [b"after"]
+
+
+@pytest.mark.parametrize("index_files", [0, 1, 2, 3])
+@pytest.mark.parametrize("data_files", [0, 1, 2])
+def test_what_a_broker_removed_since_the_checkpoint_hides_nothing_that_is_left(
+    memory_vfs: MemoryVfs, paths: dict[str, list[str]], index_files: int, data_files: int
+) -> None:
+    """TubeMQ's retention removes files of index and data separately, and records nothing."""
+    entries = entries_in(memoryview(b"".join(map(memory_vfs.read_file, paths[".index"]))))
+    begins = int(paths[".tube"][data_files].rpartition("/")[2].partition(".")[0])
+    starts = entries["data_offset"].tolist()
+    intact = [body for body, start in zip(BODIES, starts, strict=True) if start >= begins]
+    for path in paths[".index"][:index_files] + paths[".tube"][:data_files]:
+        memory_vfs.remove(path)
+    for _ in range(2):
+        shard = open_shard(memory_vfs, HOME, **SMALL)
+        assert sound(shard) == intact
+        shard.close()
+    shard = open_shard(memory_vfs, HOME, **SMALL)
+    assert next_offset(shard) == len(ROWS) * ENTRY_SIZE
+    assert sound(shard) == [*intact, b"after"]
+
+
+def test_damaged_entries_without_any_data_file_keep_their_offsets(
+    memory_vfs: MemoryVfs, paths: dict[str, list[str]]
+) -> None:
+    remove_caches(memory_vfs)
+    for path in paths[".tube"]:
+        memory_vfs.remove(path)
+    memory_vfs.open(paths[".index"][3]).pwrite(bytes(ENTRY_SIZE), ENTRY_SIZE)
+    memory_vfs.open(paths[".index"][5]).pwrite(b"\xff" * ENTRY_SIZE, 2 * ENTRY_SIZE)
+    damaged = memory_vfs.read_file(paths[".index"][5])
+    shard = open_shard(memory_vfs, HOME, **SMALL)
+    assert next_offset(shard) == len(ROWS) * ENTRY_SIZE
+    shard.close()
+    assert bodies(open_shard(memory_vfs, HOME, **SMALL).view()) == [b"after"]
+    kept = [b for p, b in memory_vfs.tree().items() if "/quarantine/" in p]
+    assert any(content in damaged and b"\xff" * ENTRY_SIZE in content for content in kept)
