@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tubestore
+from tests.proof.explorer.explore import seed_from_environment
 from tests.support.golden import TUBE_VERSION, GoldenFactory, unpack
 from tests.support.publishing import CLOCK, ROOT, bodies, open_store, some, stage
 from tests.support.tube import make_rows, open_shard, tree_digest, write_rows
@@ -359,7 +360,7 @@ def spoil(vfs: MemoryVfs, rng: random.Random) -> None:
 
 @pytest.mark.gate
 def test_whatever_is_damaged_nothing_intact_is_lost_and_the_store_opens() -> None:
-    seed = random.randrange(1 << 30)
+    seed = seed_from_environment()
     rng = random.Random(seed)
     print(f"{seed=}")
     pristine = written(**SMALL)
