@@ -291,7 +291,7 @@ def gone(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"), [(cut, "stands at 2800, but the shard ends at 1120"), (gone, "is gone")]
+    ("change", "says"), [(cut, "is at 2800, but the shard ends at 1120"), (gone, "is gone")]
 )
 def test_a_store_that_is_shorter_than_the_checkpoint_fails_the_stream(
     root: Path, change: Callable[[Path], None], says: str
