@@ -1,8 +1,8 @@
-"""What of an index file's items can be right after a crash, and the header that they give.
+"""Which items of an index file can be right after a crash, and the header that follows from them.
 
-An item was written before the slot and the count that lead to it (`index_file.py`), so a crash
-leaves whole items, perhaps a part of one behind them; a power cut may leave holes. Slots and
-count follow from the items. Reads only.
+An item is written before the slot and the count that lead to it (`index_file.py`). So a crash
+leaves whole items, perhaps with a part of one behind them; a power cut may leave holes. Slots and
+count follow from the items. This module only reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rocketcompat.formats import INDEX_ITEM
 from rocketcompat.index.items import IndexGeometry, IndexHeader, Int32s, link_chains
 from tubestore.core.vfs import VfsFile
 
-#: Items are examined, and what is behind them is looked through, in steps.
+#: Items are examined, and the bytes behind them are searched, in steps.
 _STEP_ITEMS = 1 << 18
 _STEP_BYTES = 1 << 20
 
@@ -32,7 +32,7 @@ class Examined:
     slots_used: int
     #: The first and the last kept item; none if nothing is.
     ends: tuple[Any, ...]
-    #: Whether something lies behind them that is no item: then items were lost.
+    #: True if bytes behind the kept items are not a valid item: then items were lost.
     lost: bool
 
     @property
@@ -44,8 +44,10 @@ class Examined:
 def examine(file: VfsFile, geometry: IndexGeometry, header: IndexHeader, below: int) -> Examined:
     """Find the longest prefix of items that can be right and lie below `below`.
 
-    An item can be right by `plausible_prefix`, and if its `previous` is what its chain gives.
-    Without the header of the first put the items' times mean nothing: none is kept.
+    An item can be right by `plausible_prefix`, and if its `previous` is what its chain gives. If
+    the header is not the one of the file's first put, the items' times mean nothing, and none is
+    kept.
+
     """
     table = np.zeros(geometry.slots, np.int32)
     number, used, above, hollow = 1, 0, False, False
@@ -57,12 +59,12 @@ def examine(file: VfsFile, geometry: IndexGeometry, header: IndexHeader, below: 
         kept = rows[: int(np.searchsorted(rows["physical_offset"][:good], below))]
         above = len(kept) < good
         # The header is written after the items, so below a mark it counts them all. One that
-        # it does not count may be half written, and then says a lower physical offset.
+        # An item that it does not count may be half written, with a lower physical offset.
         counted = max(0, header.index_count - number)
         if len(kept) > counted:
             kept, above = kept[:counted], True
-        # A header can survive a power cut that its last items did not: zeros then stand for
-        # them, which would be of the log's first message. Below the mark others follow.
+        # A header can survive a power cut that its last items did not. They are then zeros, which
+        # would be items of the log's first message. Below the mark other items follow.
         while len(kept) and not any(kept[-1].tobytes()):
             kept, hollow = kept[:-1], True
         slots = kept["key_hash"].astype(np.int64) % geometry.slots
@@ -86,8 +88,8 @@ def plausible_prefix(items: np.ndarray[Any, Any], last_offset: int, counted: int
     """Return how many items from the first can be right, chains aside.
 
     Hash and time are not negative, and physical offsets do not fall below the one before
-    (`last_offset` before the first). An all-zero item is where nothing was written, unless it
-    is among the first `counted`, which the header knows of: hash 0, first message of the log.
+    (`last_offset` before the first). An all-zero item is where nothing was written, unless it is
+    among the first `counted` items, those of the header: hash 0, first message of the log.
     """
     if len(items) == 0:
         return 0
@@ -109,8 +111,8 @@ def header_after_examination(header: IndexHeader, found: Examined) -> IndexHeade
         return header
     end = header.begin_timestamp
     if last_offset != header.begin_physical_offset:
-        # Known to the second only: take its end, so that no window misses the item. The
-        # next put makes it exact.
+        # The item has its time in whole seconds: take the end of its second, so that no window
+        # misses it. The next put makes it exact.
         end += int(found.ends[-1]["time_diff_seconds"]) * 1000 + 999
     return replace(header, end_timestamp=end, end_physical_offset=last_offset)
 
@@ -129,7 +131,7 @@ def data_behind(file: VfsFile, geometry: IndexGeometry, number: int) -> Iterator
 def _rows(
     file: VfsFile, geometry: IndexGeometry, header: IndexHeader, number: int
 ) -> np.ndarray[Any, Any]:
-    """Read the next items to examine; none if the header cannot be theirs."""
+    """Read the next items to examine; none if the header does not belong to the first."""
     count = min(_STEP_ITEMS, geometry.items - number)
     raw = file.pread(count * INDEX_ITEM.size, geometry.item_position(number))
     rows = np.frombuffer(raw, INDEX_ITEM.dtype, len(raw) // INDEX_ITEM.size)

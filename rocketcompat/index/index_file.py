@@ -7,16 +7,16 @@ is the number of the next free one, so a file holds `geometry.items - 1` items.
     40   slots, 4 bytes each: the number of the newest item of the slot, 0 if none
     …    items, 20 bytes each: item 0 is never used
 
-Where ours differs from the real one, which maps the file and writes all three parts for
-every key: items and header go to the file at once, two writes a batch; the slots are kept in
-memory and written by `flush`. A crash leaves whole items, and `recover` computes the rest.
+RocketMQ maps the file and writes all three parts for every key. Here items and header are written
+to the file at once, two writes a batch. The slots are kept in memory and written by `flush`. A
+crash leaves whole items, and `recover` computes the rest.
 
 Always true:
 - an item is in the file before a slot or the count in memory refers to it;
 - all items below `index_count` are there and their chains are exact.
 
-Guards: `_lock` guards slots and header against being seen apart. One thread puts and flushes;
-any thread may select. Items are immutable once counted, so chains are walked without the lock.
+Guards: `_lock` guards slots and header against being seen apart. One thread puts and flushes; any
+thread may select. Items are immutable once counted, so chains are walked without the lock.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class IndexFile:
         self._slots = SlotTable(file, geometry.slots)
         self._view: memoryview = memoryview(b"")
         self.unsynced = False
-        #: Replaced and never changed: whoever takes it sees one state.
+        #: Replaced and never changed: a thread that takes it sees one state.
         self.header = IndexHeader()
 
     @classmethod
@@ -74,8 +74,8 @@ class IndexFile:
     ) -> IndexFile:
         """Make an empty file, sparse; `end_of_last` is (physical offset, time) of the one before.
 
-        The real one writes these two into the new header as begin and end, so the first
-        item's time difference is measured from them (spec §3.4); so do we.
+        RocketMQ writes these two into the new header as begin and end, and measures the first
+        item's time difference from them (spec §3.4); so does this.
         """
         file = vfs.open(path, create=True)
         index = cls(file, geometry)
@@ -95,7 +95,7 @@ class IndexFile:
 
     @classmethod
     def load(cls, vfs: Vfs, path: str, geometry: IndexGeometry, writable: bool) -> IndexFile:
-        """Open a file as its header describes it; CorruptRecord if that cannot be."""
+        """Open a file as its header describes it; CorruptRecord if that is not possible."""
         file = vfs.open(path, writable=writable)
         if file.size() != geometry.file_size:
             reason = f"{file.size()} bytes, but {geometry} takes {geometry.file_size}"
@@ -108,11 +108,11 @@ class IndexFile:
 
     @classmethod
     def load_short(cls, vfs: Vfs, path: str, geometry: IndexGeometry) -> IndexFile | None:
-        """Open a file that has lost its end, for `recover`; None if it may be another's geometry.
+        """Open a file that lost its end, for `recover`; None if it may have another geometry.
 
-        That its items stand where this geometry has them is proved by the first of them: the
-        header names its physical offset, and its chain begins with it. A file that has all the
-        items that its header counts, and no part of one, may be one for fewer items.
+        Its first item proves the geometry: the header has that item's physical offset, and the item
+        begins its chain. A file that has all the items that its header counts, and no part of one,
+        may have been made for fewer items.
         """
         file = vfs.open(path)
         if not geometry.item_position(2) <= file.size() < geometry.file_size:
@@ -174,10 +174,10 @@ class IndexFile:
         items["previous"] = chains.previous
         header = self._header_after(physical_offsets, store_timestamps, chains)
         self._file.pwrite(items.tobytes(), self.geometry.item_position(first_number))
-        # Items are worth nothing without the time they are measured from, and a recovery that
-        # keeps them all could not know the last one's time to the ms.
+        # Items are worth nothing without the time that they are measured from. From the items alone
+        # recovery could not compute the last one's time to the ms.
         self._file.pwrite(header.pack(), 0)
-        self.unsynced = True  # behind the writes: a sync in between would not have seen them
+        self.unsynced = True  # behind the writes: an earlier sync would not have seen them
         self._slots.touch(chains.slots)
         with self._lock:  # slots and count together, or a reader would lose a chain
             table[chains.slots] = chains.newest
@@ -188,7 +188,7 @@ class IndexFile:
     ) -> IndexHeader:
         """Return the header with these items put."""
         old = self.header
-        if old.index_count == 1:  # the first put: what the header of an empty file says goes
+        if old.index_count == 1:  # the first put replaces what an empty file's header has
             old = replace(
                 old,
                 begin_timestamp=int(store_timestamps[0]),
@@ -211,7 +211,7 @@ class IndexFile:
         return differences
 
     def is_time_matched(self, begin: int, end: int) -> bool:
-        """Whether the file's time span overlaps the window (spec §3.2)."""
+        """True if the file's time span overlaps the window (spec §3.2)."""
         first, last = self.begin_timestamp, self.end_timestamp
         return (begin < first and end > last) or first <= begin <= last or first <= end <= last
 

@@ -7,9 +7,10 @@ Always true:
 - only the last file has room; every file before it was written out whole when it was left;
 - items are in log order over all files; no message has items twice.
 
-The last: a crash leaves items of which slots and header know nothing, and perhaps half of a
-message's. The real index indexes the last message once more then (spec §3.3); ours drops the
-items of a message that may be partial, and says from where the log must be handed over again.
+The last is held over crashes, too. A crash leaves items that slots and header do not have yet, and
+perhaps half of a message's items. RocketMQ then indexes the last message once more (spec §3.3).
+Here `cut` drops the items of a message that may be partial, and returns from where the log must be
+handed over again.
 
 Guards: `_lock` guards put, flush and roll against each other; `_files` is replaced and never
 changed, so a search takes it as it is. Syncs run outside the lock.
@@ -89,9 +90,9 @@ class IndexService:
         self._on_roll = on_roll
         self._lock = threading.Lock()
         self._files: tuple[IndexFile, ...] = ()
-        #: How many files from the first on are whole; None if all are.
+        #: Number of whole files, from the first on; None if all are.
         self._whole: int | None = None
-        #: Files that were left since the last sync, and directories in which one appeared.
+        #: Files that were left since the last sync, and directories in which a file appeared.
         self._unsynced: tuple[IndexFile, ...] = ()
         self._unsynced_directories: list[str] = []
         self._written = self._synced = 0
@@ -105,11 +106,11 @@ class IndexService:
         self._keeper: Keeper | None = None
 
     def load(self) -> None:
-        """Take in the files as their headers describe them; what is no index file is passed by.
+        """Take in the files as their headers describe them; pass by other files.
 
-        A file of another geometry than configured cannot be used, which `problems` lists: the
-        real one would grow and misread it (spec §3.4). `recover` builds it and those behind it
-        again, and one that has only lost its end from there; see `is_whole`.
+        A file of another geometry than configured cannot be used, and is in `problems`: RocketMQ
+        would grow and misread it (spec §3.4). `recover` builds it and the files behind it again. Of
+        a file that only lost its end it builds what is missing; see `is_whole`.
         """
         self._whole, self._unusable, self.problems = None, [], []
         files: list[IndexFile] = []
@@ -124,7 +125,7 @@ class IndexService:
                 files.append(file)
         self._files = tuple(files)
         if self._files and self._writable:
-            # A process that was killed may have made them, and not have come to the sync.
+            # A process that was killed may have made them without reaching the sync.
             self._unsynced_directories = [self._directory]
 
     def _loaded(self, path: str, place: int) -> IndexFile | None:
@@ -142,14 +143,14 @@ class IndexService:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all files can be used as they are; else `recover` has to be called."""
+        """True if all files can be used as they are; else `recover` has to be called."""
         return self._whole is None
 
     def _is_unborn(self, name: str, size: int) -> bool:
-        """Whether a crash left a file of length 0 behind; a writer removes it."""
+        """True if a crash left a file of length 0; a writer removes it."""
         if size == 0 and self._writable:
             self._vfs.remove(os.path.join(self._directory, name))
-            self._vfs.sync_directory(self._directory)  # after a clean close nobody looks for it
+            self._vfs.sync_directory(self._directory)  # after a clean close nothing searches for it
         return size == 0
 
     @property
@@ -174,9 +175,9 @@ class IndexService:
     ) -> int:
         """Cut the index at what is trusted; returns the offset from which the log is needed again.
 
-        Of an index that no mark covers nothing is kept that the log can give again: items of
-        records that a broker cut off would hide those that are there now. What is before the files
-        that a broker's own recovery would look at is as the broker left it.
+        Without a mark nothing is kept that the log can give again: items of records that a broker
+        has cut off would hide the present ones. Files below the part that a broker's own recovery
+        verifies are kept as the broker left them.
         """
         end = log.max_offset
         if trust.as_left and self.is_whole:
@@ -205,16 +206,16 @@ class IndexService:
     ) -> int:
         """Bring the index back to what some prefix of the log gives.
 
-        `trusted_offset` is the progress mark: everything below it was written (after a
-        reboot: synced). Kept are the items below it and below `log_end`; of these the last
-        message's go too, since they may be only part of what it has. Returns the physical
-        offset of that message, from which the log must be handed over again; 0 if nothing is
-        left. All this follows from the files alone, so it may be repeated after a crash.
+        `trusted_offset` is the progress mark: everything below it was written (after a reboot:
+        synced). Items below it and below `log_end` are kept. The last kept message's items are
+        dropped, too, since they may be only part of what it has. Returns that message's physical
+        offset, from which the log must be handed over again; 0 if nothing is left. All this follows
+        from the files alone, so it may be repeated after a crash.
 
-        With `lower_mark` the mark is trusted, unless items below it were lost or there is no
-        file: then the log has to be handed over only from the mark on, however far the last
-        message with a key lies back. Where it is not trusted, `lower_mark(offset)` must
-        lower it durably before anything is dropped: a later recovery would trust it again.
+        With `lower_mark` the mark is trusted, unless items below it were lost or there is no file.
+        Then the log has to be handed over only from the mark on, however far back the last message
+        with a key is. If the mark is not trusted, `lower_mark(offset)` must lower it durably before
+        anything is dropped: a later recovery would trust it again.
         """
         cut = log_end if trusted_offset is None else min(trusted_offset, log_end)
         files = self._files
@@ -236,13 +237,16 @@ class IndexService:
         return resume
 
     def _plan_recovery(self, cut: int, certain: bool) -> tuple[int, int, bool, bool]:
-        """Decide from the last file back, without a write.
+        """Decide what to keep, from the last file back, without a write.
 
-        Returns how many files to keep, the offset to cut at, whether all below it is known to
-        be in them, and whether the last of them is whole and needs no recovery.
+        Returns:
+        - how many files to keep
+        - the offset to cut at
+        - whether all items below it are known to be in these files
+        - whether the last of them is whole and needs no recovery
         """
         files = self._files
-        if self._whole is not None:  # what follows a short file would stand before its items
+        if self._whole is not None:  # the next files follow the lost items
             files, certain = files[: self._whole + 1], False
         for keep in range(len(files), 0, -1):
             file = files[keep - 1]
@@ -259,11 +263,11 @@ class IndexService:
         return 0, cut, certain, False
 
     def mark(self, written: int, synced: int) -> None:
-        """Say up to where the files are known to hold everything (a clean open)."""
+        """Set up to where the files are known to hold everything (after a clean close)."""
         self._written, self._synced, self._put_beyond = written, synced, 0
 
     def replayed(self) -> None:
-        """Nothing is kept for recovery."""
+        """Do nothing: the index keeps nothing for recovery."""
 
     def put(self, batch: DispatchBatch) -> None:
         """Index the keys of a batch's records; rows that were put before are passed by.
@@ -276,7 +280,7 @@ class IndexService:
         times = batch.store_timestamps[batch.key_rows]
         first = int(np.searchsorted(offsets, self._written)) + self._put_beyond
         with self._lock:
-            self._file_with_room()  # as the real one, which makes it for records without keys too
+            self._file_with_room()  # as RocketMQ: records without keys make it, too
             while first < len(offsets):
                 file = self._file_with_room()
                 end = min(first + file.room, len(offsets))
@@ -310,13 +314,13 @@ class IndexService:
             self._on_roll(unsynced[-1].end_timestamp)
 
     def flush_due(self, least_pages: int) -> int:
-        """Nothing: the files are synced with their marks only."""
+        """Do nothing: the files are synced with their marks only."""
         return 0
 
     def expire(self, log_minimum: int) -> int:
-        """Delete the oldest files that only know records below a physical offset; never the last.
+        """Delete the oldest files that have only records below a physical offset; never the last.
 
-        Returns how many went, durably (spec §9).
+        Returns how many were deleted, durably (spec §9).
         """
         count = 0
         with self._lock:
@@ -335,16 +339,16 @@ class IndexService:
     def select(
         self, topic: str, key: str, count_max: int, begin: int, end: int
     ) -> tuple[list[int], int, int]:
-        """Return (offsets newest first, last update's time, its offset) as §3.5 says.
+        """Return (offsets newest first, last update's time, its offset), by spec §3.5.
 
-        The last two are the last file's end if its time span was looked at, else 0.
+        The last two are the end of the last file; 0 if there is no file.
         """
         return self.select_hash(key_hash(topic, key), count_max, begin, end)
 
     def select_hash(
         self, hash_of_key: int, count_max: int, begin: int, end: int
     ) -> tuple[list[int], int, int]:
-        """As `select`, of a key's hash."""
+        """As `select`, for a key's hash."""
         found: list[int] = []
         files = self._files
         last_time = last_offset = 0
@@ -382,7 +386,7 @@ class IndexService:
         return places[order], np.concatenate([offsets for _, offsets in parts])[order]
 
     def _asked(self, file: IndexFile, search: Callable[[], T], nothing: T) -> T:
-        """Search a file; `nothing` is in one that was deleted by age since it was listed."""
+        """Search a file; returns `nothing` for one that was deleted by age since it was listed."""
         try:
             return search()
         except FileNotFoundError:

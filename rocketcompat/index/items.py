@@ -29,7 +29,7 @@ Int32s = np.ndarray[Any, np.dtype[np.int32]]
 
 @dataclass(frozen=True, slots=True)
 class IndexGeometry:
-    """How many slots and items a file has; it stands nowhere in the file (spec trap 14)."""
+    """How many slots and items a file has; no file contains it (spec trap 14)."""
 
     slots: int = HASH_SLOTS
     items: int = INDEX_ITEMS
@@ -51,7 +51,7 @@ class IndexGeometry:
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """RocketMQ's `IndexHeader`: what a file says of its items. Times are ms."""
+    """RocketMQ's `IndexHeader`: what a file records about its items. Times are ms."""
 
     begin_timestamp: int = 0
     end_timestamp: int = 0
@@ -63,7 +63,7 @@ class IndexHeader:
 
     @classmethod
     def unpack(cls, raw: bytes) -> IndexHeader:
-        """Decode the bytes of a file; counts below their least count as that."""
+        """Decode the bytes of a file; a count below its minimum becomes the minimum."""
         values: dict[str, int] = INDEX_HEADER.unpack_from(raw)._asdict()
         values["hash_slot_count"] = max(0, values["hash_slot_count"])
         values["index_count"] = max(1, values["index_count"])
@@ -79,19 +79,19 @@ class IndexHeader:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """What entering some items does to a slot table; nothing has been changed yet."""
+    """The changes that new items make to a slot table; nothing has been changed yet."""
 
     #: Each item's predecessor in its slot, 0 if none.
     previous: Int32s
     #: The slots that change, and their new numbers.
     slots: Int64s
     newest: Int32s
-    #: How many of them were empty.
+    #: How many of these slots were empty.
     new_slots: int
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Return what an item holds of a key: the hash of `topic#key` made positive (spec §3.2).
+    """Return an item's hash of a key: the hash of `topic#key`, made positive (spec §3.2).
 
     >>> hex(key_hash("TopicTest", "U1"))
     '0x29e3fe'
@@ -101,7 +101,7 @@ def key_hash(topic: str, key: str) -> int:
 
 
 def key_hashes(topic: str, keys: Sequence[str]) -> Int32s:
-    """As `key_hash`, of many keys.
+    """As `key_hash`, for many keys.
 
     >>> key_hashes("TopicTest", ["U1"]).tolist() == [key_hash("TopicTest", "U1")]
     True

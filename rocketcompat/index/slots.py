@@ -1,9 +1,9 @@
 """The hash table of an index file: for each slot the number of its newest item, 0 if none.
 
-In memory as far as it is needed: a look-up in a file that nobody writes reads four bytes, whoever
-puts has the whole table and writes the pages that have changed.
+Only the part that is needed is in memory. A look-up in a file that is not written reads four bytes.
+A file that is put into has the whole table in memory, and writes the pages that have changed.
 
-Guards: none of its own; `IndexFile` sees to it that slots and header are seen together. One thread
+Guards: none of its own; `IndexFile` ensures that slots and header are seen together. One thread
 puts and flushes.
 """
 
@@ -29,16 +29,16 @@ class SlotTable:
     def __init__(self, file: VfsFile, count: int) -> None:
         self._file, self._count = file, count
         self._table: Int32s | None = None
-        #: Of each page whether it has changed; None if none has.
+        #: True for each page that has changed; None if none has.
         self._changed: np.ndarray[Any, np.dtype[np.bool_]] | None = None
 
     @property
     def has_changed(self) -> bool:
-        """Whether something is to be written."""
+        """True while there are changes to write."""
         return self._changed is not None
 
     def newest(self, key_hash: int) -> int:
-        """Return the number of the newest item of a key's slot, as it stands there."""
+        """Return the number of the newest item in a key's slot, as the slot contains it."""
         slot = key_hash % self._count
         if self._table is not None:
             return int(self._table[slot])
@@ -80,11 +80,11 @@ class SlotTable:
             self._file.pwrite(run.tobytes(), position)
 
     def settle(self) -> None:
-        """Say that everything is written."""
+        """Mark everything as written."""
         self._changed = None
 
     def forget(self) -> None:
-        """Give the memory back, if nothing is to be written."""
+        """Give the memory back, if there is nothing to write."""
         if self._changed is None:
             self._table = None
 

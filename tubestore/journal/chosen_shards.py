@@ -1,10 +1,12 @@
-"""The shards that a batch is for: found in columns, and looked at only where that is needed.
+"""The shards of a batch: found by their columns, and touched only where that is needed.
 
 A thousand shards are some ten thousand objects. To touch one attribute of each costs more than to
-encode as many messages: nothing of them is in the processor's cache. So what each batch asks of
-all its shards stands in arrays, by a shard's place in a table; a place is never another shard's.
+encode as many messages, because none of them is in the processor's cache. So the facts that each
+batch needs of all its shards are kept in arrays, indexed by a shard's place in a table. A place
+always means the same shard.
 
-Guards: nothing; two threads write the same into `numbers`, and what is opened twice is one shard.
+Guards: nothing. Two threads write the same values into `numbers`, and a shard that two of them
+open is one object.
 """
 
 from __future__ import annotations
@@ -83,10 +85,10 @@ class ShardTable:
     """Shards by their place; `find` opens one."""
 
     def __init__(self, names: Sequence[str], find: Callable[[int], JournalledShard]) -> None:
-        #: What a shard is among the pending batches, as far as that is known; else -1.
+        #: The numbers of the shards among the pending batches; -1 where it is not known yet.
         self.numbers = np.full(len(names), -1, np.int64)
         self._find = find
-        #: Which of them were found.
+        #: True for each shard that was found.
         self._known = np.zeros(len(names), bool)
         self._found: list[JournalledShard | None] = [None] * len(names)
         lines = [f"{name}\n".encode() for name in names]

@@ -1,8 +1,8 @@
-"""What the root's journal has of a shard, for those who only read: behind what its files have.
+"""The journal's messages of a shard for a reader: they follow what the shard's files contain.
 
-Frames say where each record stands, so a reader puts them behind the end of the files that it
-sees. It reads the journal first and the files after it: a message that the one has lost by then,
-because another generation has begun, is in the other.
+A frame contains the place of each record, so a reader appends its records to the end of the files
+that it sees. It reads the journal first and the files after it. A message that has left the
+journal by then, because another generation has begun, is in the files.
 
 Guards: `_lock` guards what was read; parts never change.
 """
@@ -25,7 +25,7 @@ from tubestore.record.records import ENTRY_SIZE, EncodedBatch, Placed
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
-#: What damage means for those who read, beside what it is.
+#: What damage in the journal means for a reader; appended to the reason.
 _HIDDEN = (
     "; what the journal has behind it of the same shards is not shown until the store has been"
     " opened for writing"
@@ -33,10 +33,11 @@ _HIDDEN = (
 
 
 class JournalOverlay:
-    """The journal of a store that somebody else writes, as of the last `refresh`.
+    """The journal of a store that another process writes, as of the last `refresh`.
 
-    In memory as a whole, so that no new generation is written over what is shown: at most
-    `journal_size_bytes` of the writer and one batch. Read when it is first asked for.
+    It is read when a part is first asked for, and is kept in memory as a whole: then no new
+    generation can be written over what is shown. That takes at most `journal_size_bytes` of the
+    writer and one batch.
     """
 
     def __init__(
@@ -45,23 +46,23 @@ class JournalOverlay:
         root: str,
         report: Callable[[CorruptRecord], None] = lambda damage: None,
     ) -> None:
-        """`report` is given each damaged place of the journal, once; or it raises an error."""
+        """Keep `report`: it gets each damaged place of the journal once, and may raise an error."""
         self._vfs, self._root, self._report = vfs, root, report
         self._reported: set[str] = set()
         self._lock = threading.Lock()
         self._known: LeftJournal | None = None
         self._parts: dict[str, list[JournalPart]] = {}
-        #: Whether the parts have been asked for: from then on they change with `refresh` only.
+        #: True once the parts have been asked for: from then on they change with `refresh` only.
         self._asked = False
 
     def refresh(self) -> None:
-        """Read what came since; a journal that cannot be read stays as it was known."""
+        """Read what came since; keep the state of before if the journal cannot be read."""
         with self._lock:
             if self._asked:
                 self._read(self._parts)
 
     def look_for_damage(self) -> None:
-        """Report damage now; what is shown is still read when it is first asked for."""
+        """Report damage now; the parts are still read when they are first asked for."""
         with self._lock:
             self._read(self._parts)
 
@@ -110,10 +111,11 @@ class JournalOverlay:
 def behind(
     parts: Sequence[JournalPart], index_end: int, data_end: int, last_entry: bytes
 ) -> tuple[Placed, ...]:
-    """Return what of a shard's parts comes behind its files; nothing if it does not fit to them.
+    """Return the parts of a shard that follow its files; empty if they do not fit.
 
-    `index_end`: where the entries end whose records are there; `last_entry`: the last of them,
-    empty if there is none; `data_end`: where its record ends.
+    - `index_end`: the end of the entries that have their records in the files
+    - `last_entry`: the last of these entries, empty if there is none
+    - `data_end`: the end of that entry's record
     """
     fitting: list[tuple[Array, Array]] = []
     place = index_end, data_end
@@ -124,7 +126,7 @@ def behind(
             continue
         have = max(have, 0)
         if have and part.entries[have - 1].tobytes() != last_entry:
-            break  # somebody else has written there
+            break  # another process has written there
         first = int(part.entries["data_offset"][have])
         if (part.index_start + ENTRY_SIZE * have, first) != (index_end, data_end):
             break

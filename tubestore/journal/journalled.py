@@ -1,13 +1,14 @@
 """Batches over many shards: one write to the root's journal, and one block in memory.
 
-A batch of a thousand rows over a thousand topics would be two thousand writes of its own. Here
-it is one, and the shards write when they have a few dozen messages each; until then, or until
-somebody looks at a shard, the batch stays in one piece (`pending_batches.py`). What holds a shard
-back from taking part (full buffers, messages in them that are in no file and no journal, trouble)
-makes only that shard write at once.
+A batch of a thousand rows over a thousand topics would be two thousand writes. Here it is one, and
+a shard writes when it has a few dozen messages. Until then, or until a shard is read, appended to
+or flushed, the batch stays in one piece (`pending_batches.py`).
 
-Guards: the journal's lock, from the look at the shards' ends to the frame that says them. It comes
-before any of a shard's, and whoever holds it lends a shard's end; anybody takes it back.
+A shard cannot take part while its buffers are full, while it has messages that are in no file and
+no journal, and after a failure. Only that shard then writes at once.
+
+Guards: the journal's lock, from the reading of the shards' ends to the frame that records them. It
+comes before any lock of a shard. Only its holder lends a shard's end; any thread takes it back.
 """
 
 from __future__ import annotations
@@ -66,14 +67,14 @@ class JournalledAppends:
         #: Bytes of all generations before this one: positions in the journal go on rising.
         self._base = 0
         self._commits = GroupCommit(0)
-        #: Whether anybody was promised that what the journal holds survives a power cut.
+        #: True while a caller was promised that the journal's messages survive a power cut.
         self._promised = False
-        #: Whether shards write in the order of their numbers or against it, the next time.
+        #: True if shards write in descending order of their numbers the next time.
         self._turned = False
         #: When this generation began (monotonic seconds).
         self._begun = 0.0
         self._left = LeftMessages()
-        #: Whether the log has a line about the journal that holds still.
+        #: True once trouble with the journal was logged, until it is over.
         self._in_trouble = False
 
     def go_on(self, frames: LeftJournal, left: LeftMessages) -> None:
@@ -83,7 +84,7 @@ class JournalledAppends:
         """
         self._journal.go_on(frames)
         self._left, self._begun = left, self._clock.monotonic()
-        self._promised = True  # nobody knows what the other process promised
+        self._promised = True  # what the other process promised is not known
 
     def inherit(self, shard: JournalledShard) -> None:
         """Take note of a shard that was given what an earlier process had in the journal.
@@ -163,7 +164,7 @@ class JournalledAppends:
                 numbers[n] = shard.number
                 asked.append(shard)
         taken = self._pending.add(batch, numbers, firsts, offsets)
-        for shard in asked:  # whoever waits for messages has taken the shard's end back before
+        for shard in asked:  # a waiting reader has taken the end back before
             shard.wake()
         return taken
 
@@ -219,9 +220,9 @@ class JournalledAppends:
 
     @staticmethod
     def _flush_each(shards: ChosenShards, taken: Array, reached: Array) -> None:
-        """Have the shards write that were given rows which stand in no frame.
+        """Have the shards write that took rows which are in no frame.
 
-        Raises what the first one raises that cannot; the others have written then.
+        Every shard is tried; then the first failure is raised.
         """
         failure: TubeStoreError | None = None
         for n in np.flatnonzero(taken).tolist():
@@ -264,10 +265,11 @@ class JournalledAppends:
         return end
 
     def maintain(self) -> None:
-        """Empty the journal when its first message is old, for those who read the files.
+        """Empty the journal when its first message is old, for readers of the files.
 
-        Not if it fills so fast that it will be emptied soon in any case: another thread beside
-        who appends would cost more than it gives.
+        A journal that fills fast will be emptied soon in any case. It is left alone: a second
+        thread
+        beside the one that appends costs more than it gives.
         """
         if self._left:
             self._left.open_some(self._clock)
@@ -310,9 +312,9 @@ class JournalledAppends:
         return True
 
     def _deliver(self) -> None:
-        """Have all shards take and write what stands in the journal. Under `lock`.
+        """Have all shards take and write their messages of the journal. Under `lock`.
 
-        Raises what the first one raises that cannot; the others have written then.
+        Every shard is tried; then the first failure is raised.
         """
         failure: TubeStoreError | None = None
         shards = []
@@ -338,9 +340,9 @@ class JournalledAppends:
             raise failure
 
     def settle(self) -> None:
-        """Have all shards write what stands in the journal, and begin it anew. Under `lock`.
+        """Have all shards write their messages of the journal, and begin it anew. Under `lock`.
 
-        Raises what the shards raise; the journal then stays as it is, and goes on.
+        If a shard raises, the journal stays as it is and its generation goes on.
         """
         self._left.open_all()
         self._deliver()

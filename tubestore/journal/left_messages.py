@@ -1,7 +1,7 @@
-"""Messages that an earlier process left in the journal, and that some shard may lack.
+"""Messages of the journal of an earlier process that a shard may lack.
 
-After a kill they are given to a shard when it is opened, which is when it is used: ten thousand
-shards are not opened to open a store. The background opens the others, some at a time.
+After a kill a shard gets them when it is opened, and it is opened when it is used: to open a store
+does not mean to open ten thousand shards. The background opens the others, some at a time.
 
 Guards: single steps on a dict, which any thread may take; shards are opened under the lock of
 their topic.
@@ -18,15 +18,15 @@ from tubestore.journal.chosen_shards import JournalledShard
 from tubestore.journal.root_journal import JournalPart
 
 log = logging.getLogger(__name__)
-#: How long the background opens shards before it lets others go on.
+#: How long the background opens shards before it lets other tasks go on.
 _TURN_SECONDS = 0.05
 
 
 class LeftMessages:
     """Parts of a journal by the name of the shard that may lack them.
 
-    `open_shard` gives a shard its parts, by opening it; None for one whose topic has gone. It
-    raises TubeStoreError.
+    `open_shard` opens a shard, which gives the shard its parts. It returns None if the shard's
+    topic has gone, and raises TubeStoreError.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class LeftMessages:
         return self._parts.get(name, ())
 
     def was_given(self, name: str) -> None:
-        """Forget what stands in a shard's files now."""
+        """Forget the parts of a shard: its files have them now."""
         self._parts.pop(name, None)
 
     def open_all(self) -> None:
-        """Open every shard that may lack something; raises what the first one that cannot does."""
+        """Open every shard that may lack something; raises the first failure."""
         for name in list(self._parts):
             self._open(name)
 
     def open_each(self) -> list[TubeStoreError]:
-        """Open every shard that may lack something; returns why some could not be."""
+        """Open every shard that may lack something; returns the failures."""
         problems = []
         for name in list(self._parts):
             try:

@@ -1,14 +1,15 @@
-"""Batches that stand in the root's journal and that their shards have not taken yet.
+"""Batches that are in the root's journal, and that their shards have not taken yet.
 
-A shard that takes part in many such batches lends its end to them: a batch then is placed behind
+A shard that takes part in many such batches lends its end to them. A batch is then placed behind
 the ends of all its shards in columns, and its bytes are kept in one piece. The shard takes its
-parts back, all at once, when somebody wants to read it, to append to it or to write its files.
+parts back, all at once, when it is read, appended to or flushed.
 
 Invariants:
 - a shard's end is kept either here (it is lent) or by its own buffers, never by both; it is lent
   and taken back under the shard's append lock, and only a lent shard has parts here;
 - parts of a shard follow each other without a gap, from the end of its buffers on;
-- only who holds the journal's lock lends an end or adds a batch; anybody takes a shard's parts;
+- only the holder of the journal's lock lends an end or adds a batch; any thread takes a shard's
+  parts back;
 - what is taken is a copy: the room here is used again when the last shard has taken its end back.
   It is kept, and counts in the memory pool, until `release`: fresh memory costs a page fault for
   every four messages, more than all else that is done to them here.
@@ -33,7 +34,7 @@ from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch
 
 Array = np.ndarray[Any, Any]
-#: So many parts are looked through for a shard's; more are sorted by shard first.
+#: Up to so many parts are searched for a shard's parts; more are sorted by shard first.
 _LOOKED_THROUGH_MAX = 4096
 #: What is known of a part: its rows here, and its records' bytes.
 _ROW, _END_ROW, _START, _END = range(4)
@@ -54,7 +55,7 @@ class PendingBatches:
         self._pool, self._room_bytes = pool, size_bytes
         self._lock = threading.Lock()
         self._numbered = self._lent_shards = 0
-        # By shard number; the last one stands for a shard that has none (-1), and is never lent.
+        # By shard number; the last place is for a shard without a number (-1), which is never lent.
         self._lent = np.zeros(1, bool)
         self._index_ends, self._data_ends = np.zeros(1, np.int64), np.zeros(1, np.int64)
         #: The first part that may be one of the shard's.
@@ -121,7 +122,7 @@ class PendingBatches:
     # -- room --------------------------------------------------------------------------------
 
     def makes_room(self, size: int) -> bool:
-        """Whether a batch of so many bytes has room here, and memory for it could be taken."""
+        """Make room for a batch of so many bytes, and take its memory; False if that fails."""
         with self._lock:
             end = self.size_bytes + size
             if end > len(self._data):
@@ -129,7 +130,7 @@ class PendingBatches:
                     return False
                 try:
                     self._data = _untouched(max(size, self._room_bytes))
-                except OSError:  # a limit that somebody has set
+                except OSError:  # a limit of the process or of the system
                     return False
             if end > self._counted:
                 if not self._pool.take(end - self._counted):
@@ -138,7 +139,7 @@ class PendingBatches:
             return True
 
     def is_enough(self, shards: int, size: int, count: int, size_max: int, count_max: int) -> bool:
-        """Whether it would be, with a batch over so many shards, what the buffers of all take."""
+        """True if, with this batch, more is pending than all the shards' buffers take."""
         if not self.size_bytes:
             return False
         buffers = max(shards, self._lent_shards)
@@ -233,8 +234,9 @@ class PendingBatches:
     def gather(self, numbers: Sequence[int]) -> Iterator[tuple[int, Parts]]:
         """Go through the parts of many shards, joined: (place in `numbers`, parts).
 
-        Only those that are lent. Nobody adds a batch meanwhile: the caller holds the journal's
-        lock. A shard may take its parts itself; it has no use for these then.
+        Shards that are not lent are left out. The caller holds the journal's lock, so no batch is
+        added
+        meanwhile. A shard may take its parts itself; it then has no use for these.
         """
         with self._lock:
             if len(self._order) < self._parts:

@@ -1,10 +1,10 @@
-"""What a root's journal holds is put back into a shard's files, before recovery looks at them.
+"""Writes what a root's journal has of a shard into the shard's files, before their recovery.
 
 After a kill a shard lacks what was in its buffers. After a power cut what it had written may be
-torn or gone as well, with sound records behind it that recovery would not give up. So every
-record of the journal is compared with the file, byte by byte, and written where the file has none
-that is whole. An intact record that is another one belongs to somebody else, who has been at work
-on the directory since: it stays, and is a problem.
+torn or gone as well, with sound records behind it that recovery must not drop. So every record of
+the journal is compared with the file, byte by byte, and written where the file has no whole record.
+An intact record with other content comes from another process that has since written in the
+directory: it stays, and is a problem.
 """
 
 from __future__ import annotations
@@ -27,20 +27,25 @@ Array = np.ndarray[Any, Any]
 
 
 class Redone(NamedTuple):
-    """What did not fit, and whether the files have all of the journal that they should."""
+    """The problems that were found, and whether the files have all of the journal that they
+    should.
+    """
 
     problems: list[CorruptRecord]
     complete: bool
 
 
 def redo(files: MsgFileStore, parts: Sequence[JournalPart]) -> Redone:
-    """Write what the files of a shard lack of its parts of a journal.
+    """Write the parts of a journal that the files of a shard lack.
 
-    A part below the first file is passed over: the shard had written it, and retention has removed
-    that file since. One behind the end is left out, unless damage of the journal can hold what is
-    missing: only a power cut leaves one, and then no level promised more than what the files have.
-    A part whose content is lost gets zeros and entries that point to them, so that what is behind
-    it keeps its offsets. Sealed files are synced here, the last ones by the caller's next sync.
+    - A part below the first file is passed over: the shard had written it, and retention has
+      removed that file since.
+    - A part behind a gap is left out, unless damage of the journal can hold what is missing. Only a
+      power cut leaves such a gap, and then no level promised more than the files have.
+    - A part without its content gets zeros and entries that point to them, so that the parts behind
+      it keep their offsets.
+
+    Sealed files are synced here, the last ones by the caller's next sync.
     """
     for part in _joined(parts, {segment.start for segment in files.data}):
         if len(files.data) and part.data_start < files.data.start:
@@ -98,9 +103,9 @@ def _segment_for(files: MsgFileStore, part: JournalPart) -> FileSegment | None:
 
 
 def _missing_before(files: MsgFileStore, part: JournalPart) -> JournalPart | None:
-    """Return what stood between the files' end and a part, if it was lost with damaged frames.
+    """Return the part that is missing before `part`, if damaged frames can have held it.
 
-    Those are at least as long as what they held.
+    Damaged frames are at least as long as what they held.
     """
     index_end, data_end = files.index.end, files.data.end
     count, rest = divmod(part.index_start - index_end, ENTRY_SIZE)
@@ -113,7 +118,7 @@ def _missing_before(files: MsgFileStore, part: JournalPart) -> JournalPart | Non
 
 
 def _keep_place(files: MsgFileStore, part: JournalPart) -> None:
-    """Write zeros and entries for what the files lack of a part whose content is lost."""
+    """Write zeros and entries where the files lack a part that lost its content."""
     segment = _segment_for(files, part)
     size = len(part.data)
     if segment is None or files.data.end >= part.data_start + size:
@@ -137,7 +142,7 @@ def _keep_place(files: MsgFileStore, part: JournalPart) -> None:
 
 
 def _redo_data(segment: FileSegment, part: JournalPart) -> CorruptRecord | None:
-    """Bring the part's records into the segment; returns the first that somebody else replaced."""
+    """Write the part's records into the segment; returns the first that has other content."""
     at = part.data_start - segment.start
     size = len(part.data)
     there = bytes(segment.read(part.data_start, size)) if part.data_start < segment.end else b""

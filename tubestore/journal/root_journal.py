@@ -3,16 +3,18 @@
     <root>/.tubestore/journal
 
 A frame is one batch: `JOURNAL_FRAME`, a `JOURNAL_PART` for each shard, the shards' names with
-`\\n` in between, all index entries, all records; a part's entries and records follow each other
+`\\n` in between, all index entries, all records. A part's entries and records follow each other
 in the order of the parts, and are the bytes that the shard's own files will have. A frame counts
 when its digest (xxh3 of everything behind the header) is right and its generation is that of the
-first one. A generation begins with a frame of no parts, whose names are the boot of the machine
-(the page cache lives as long as it), and ends when all its messages stand in the shards' files:
-the next one is written over it.
+first frame.
 
-Behind each frame stands a mark, written last: a frame of no parts, whose names are a
-`JOURNAL_MARK`, the parts and names of the frame once more, and the boot. It proves that the frame
-was written, and contains which messages it held if the frame is damaged.
+A generation begins with a frame of no parts; its names are the boot of the machine (the page cache
+lives as long as it). It ends when all its messages are in the shards' files: the next generation is
+written over it.
+
+Each frame is followed by a mark, written last: a frame of no parts; its names are a `JOURNAL_MARK`,
+the parts and names of the frame once more, and the boot. It proves that the frame was written, and
+contains which messages it held if the frame is damaged.
 
 | a frame that does not count            | what it is                                            |
 | -------------------------------------- | ----------------------------------------------------- |
@@ -23,15 +25,15 @@ was written, and contains which messages it held if the frame is damaged.
 | the first one, which names the boot    | nothing is lost: the marks name it too                |
 | all of them, same boot                 | damage; of another boot the end, as above             |
 
-The last frame of a process that was killed counts, or has no mark: its write did not end, and
-nothing of it was acknowledged. Behind damage the journal goes on, with a part for each lost one
-that keeps its place (`JournalPart.lost`).
+The last frame of a process that was killed either counts, or has no mark: its write did not end,
+and nothing of it was acknowledged. Behind damage the journal goes on, with a part for each lost
+part that keeps its place (`JournalPart.lost`).
 
-It is read once by the next opening for writing, which gives each shard what it lacks, so a kill
-loses nothing of it; and by readers beside the writer (`journal_overlay.py`).
+The next opening for writing reads it once and gives each shard what it lacks, so a kill loses
+nothing of it. Readers beside the writer read it, too (`journal_overlay.py`).
 
-Guards: the lock of `JournalledAppends`, held from placing a batch to writing its frame: frames
-stand in the order of offsets.
+Guards: the lock of `JournalledAppends`, held from placing a batch to writing its frame, so that
+frames are in the order of offsets.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ _MAGIC = JOURNAL_MAGIC.to_bytes(4, "big")
 
 
 class JournalPart(NamedTuple):
-    """What a frame says of one shard: where its messages stand, their entries and records."""
+    """The part of a frame for one shard: the places of its messages, their entries and records."""
 
     shard: str
     index_start: int
@@ -76,7 +78,7 @@ class JournalPart(NamedTuple):
     data: Buffer
     #: The frame was damaged: the entries keep the messages' places, the data are zeros.
     lost: bool = False
-    #: Bytes of the journal before this part that are damaged: a gap before the part may be theirs.
+    #: Damaged bytes of the journal before this part; a gap before the part may come from them.
     damaged_before: int = 0
 
 
@@ -91,7 +93,7 @@ class LeftJournal(NamedTuple):
     parts: list[JournalPart]
     #: Damaged places, each with the reason.
     damages: list[CorruptRecord]
-    #: What stood behind the last frame: as long as that does not change, no frame has come.
+    #: The bytes behind the last frame: as long as they do not change, no frame has been added.
     tail: bytes = b""
 
 
@@ -107,21 +109,23 @@ class RootJournal:
         self.size = 0
         #: How far a generation was synced: (generation, bytes); one tuple, replaced as a whole.
         self._synced = (generation, 0)
-        #: Whether a sync failed: what the system dropped is not known, so no sync counts any more.
+        #: True once a sync failed: what the system dropped is not known, so no sync counts any
+        #: more.
         self.failed = False
-        #: Whether the file may hold synced frames of the generation before.
+        #: True while the file may hold synced frames of the generation before.
         self._replaces_synced = False
         self._file: VfsFile | None = None
         self._named = False
         self._note = join(self._directory, JOURNALLED_FILE)
-        #: Whether the note says that there are frames.
+        #: True while the note records that there are frames.
         self._noted = False
 
     def write(self, names: bytes, parts: Array, entries: Buffer, data: Buffer) -> None:
-        """Append a frame, in the page cache when this returns; OSError leaves none.
+        """Append a frame: in the page cache on return, and not in the file after an OSError.
 
-        `parts`: a structured array, a row a shard, in the order of `entries` and `data`; `names`:
-        their shards', joined by line feeds.
+        `parts` is a structured array, a row a shard, in the order of `entries` and `data`. `names`
+        are
+        these shards' names, joined by line feeds.
         """
         file = self._opened()
         raw_parts = parts.tobytes()
@@ -135,10 +139,10 @@ class RootJournal:
         self.size = end + len(mark)
 
     def _begin(self, file: VfsFile) -> int:
-        """Write the first frame of a generation; returns where it ends.
+        """Write the first frame of a generation; returns its end.
 
-        Before any frame of the one before is written over, and synced if those were: half of a
-        generation is damage, unless another one has begun.
+        It is written before any frame of the generation before is written over, and synced if those
+        were: half a generation is damage, unless another generation has begun.
         """
         first = self._front(_boot_body(self._boot_id, self.generation), b"", b"", b"")
         file.pwrite(first, 0)
@@ -153,7 +157,7 @@ class RootJournal:
         return len(first)
 
     def _mark(self, frame: int, parts: bytes, names: bytes) -> bytes:
-        """Return the mark of the frame that stands at a place."""
+        """Return the mark of a frame, given the frame's place."""
         generation, synced = self._synced
         mark = JOURNAL_MARK.pack(
             frame=frame,
@@ -214,17 +218,18 @@ class RootJournal:
         self._replaces_synced = True
 
     def begin_anew(self, generation: int) -> None:
-        """Forget all frames: what they hold stands in the shards.
+        """Forget all frames: the shards' files have their messages.
 
-        The next frame is written over the first one. Old ones that a power cut brings back hold
-        what the shards have, or had.
+        The next frame is written over the first one. A power cut may bring old frames back; the
+        shards
+        have their messages, or had them.
         """
         ended, synced = self._synced
         self._replaces_synced |= ended == self.generation and synced > 0
         self.generation, self.size = generation, 0
 
     def forget(self) -> None:
-        """Have no frame in the file either, durably; after `begin_anew`."""
+        """Empty the file as well, durably; after `begin_anew`."""
         if self._file is not None:
             self._remove_note()
             self._vfs.sync_directory(self._directory)
@@ -233,7 +238,7 @@ class RootJournal:
             self._file.sync()
 
     def remove(self) -> None:
-        """End with nothing in it, durably; what a store that was closed looks like."""
+        """Remove the journal, durably: a closed store has none."""
         self.close()
         noted = self._remove_note()
         if self._vfs.exists(self.path):
@@ -258,19 +263,20 @@ class RootJournal:
 
 
 def read_journal(vfs: Vfs, root: str, known: LeftJournal | None = None) -> LeftJournal | None:
-    """Return what the frames of a journal hold, in their order; None if there is none.
+    """Return the frames of a journal in their order; None if there is none.
 
-    Ends where nothing more of the first frame's generation follows. Damage before that is in
-    `damages`; the parts that it took are there as lost ones, as far as they are known. If the
-    generation is that of `known`, which was read before, only with the parts that came since;
-    after damage with all of them.
+    The journal ends where nothing more of the first frame's generation follows. Damage before that
+    is in `damages`; the parts that it took are returned as lost ones, as far as they are known.
+    `known` is what was read before. If the generation is the same, only the parts that came since
+    are
+    returned; after damage all of them.
     """
     path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
     for noted in (False, True):
         try:
             file = vfs.open(path, writable=False)
         except FileNotFoundError:
-            # Looked for once more: a writer may have made the journal, and the note after it.
+            # Read once more: a writer may have made the journal, and the note after it.
             if not vfs.exists(join(root, OWN_DIRECTORY, JOURNALLED_FILE)):
                 return None
             if noted:
@@ -289,7 +295,7 @@ def _synced_note(boot_id: str) -> bytes:
 
 
 def _had_frames(vfs: Vfs, root: str) -> bool:
-    """Whether a journal without a byte had frames, of this boot or synced ones."""
+    """True if a journal of no bytes had frames, of this boot or synced ones."""
     try:
         note = vfs.read_file(join(root, OWN_DIRECTORY, JOURNALLED_FILE))
     except OSError:
@@ -299,13 +305,13 @@ def _had_frames(vfs: Vfs, root: str) -> bool:
 
 
 def _lost_journal(path: str, how: str) -> LeftJournal:
-    """Return a journal whose one damage is that nothing of it is left."""
+    """Return a journal with one damage: all of it is gone."""
     why = f"the journal of a process that was killed {how}; what only it held is lost"
     return LeftJournal(0, "", 0, [], [CorruptRecord(path, 0, why)])
 
 
 class _Stretch(NamedTuple):
-    """Bytes [start, end) of a journal that no frame that counts stands in; why."""
+    """Bytes [start, end) of a journal without a frame that counts, and the reason."""
 
     start: int
     end: int
@@ -340,10 +346,11 @@ class _Reading:
         return LeftJournal(self.generation, self.boot_id, size, parts, damages, found)
 
     def _unreadable(self) -> LeftJournal | None:
-        """Return a journal without frames whose one damage is all of the file.
+        """Return a journal without frames and with one damage, the whole file.
 
-        None for what a kill leaves of the first write, or a power cut of what was not synced: a
-        part of the first frame, or zeros in its place and no name of this boot.
+        None if a kill during the first write or a power cut before the sync leaves such a file: a
+        part of
+        the first frame, or zeros in its place and no name of this boot.
         """
         size, first = self._file.size(), self._file.pread(_HEADER, 0)
         if len(first) < _HEADER or _read_frame(self._file, 0) is not None:
@@ -361,7 +368,7 @@ class _Reading:
         return LeftJournal(0, "", 0, [], [damage], first)
 
     def _names_this_boot(self) -> bool:
-        """Whether the name of this boot stands anywhere in the file, as in each mark."""
+        """True if the file contains the name of this boot anywhere; each mark has it."""
         name, at = self._this_boot.encode(), 0
         while chunk := self._file.pread(_SEARCHED_BYTES + len(name), at):
             if name in chunk:
@@ -387,9 +394,9 @@ class _Reading:
         return start if mark is None else min(start, len(_boot_body(mark.boot_id, 0)) + _HEADER)
 
     def _walk(self, position: int, tail: bytes | None) -> int:
-        """Take the frames from a place on; returns where the last one ends.
+        """Take the frames from a place on; returns the end of the last one.
 
-        `tail`: what stood at that place when it was the end.
+        `tail`: the bytes at that place when it was the end.
         """
         if tail is not None and self._file.pread(JOURNAL_FRAME.size, position) == tail:
             return position
@@ -410,9 +417,10 @@ class _Reading:
             position = end
 
     def _end(self, size: int) -> int:
-        """Leave out what is behind the journal's end, given where its last frame ends.
+        """Leave out what is behind the journal's end, given the end of its last frame.
 
-        That is at the first damage if a writer has begun another generation meanwhile, or if a
+        The journal ends at the first damage if a writer has begun another generation meanwhile, or
+        if a
         power cut may have taken what was not synced.
         """
         first = _read_frame(self._file, 0) if self._stretches else None
@@ -431,7 +439,7 @@ class _Reading:
         return frame if frame is not None and frame.header.generation == self.generation else None
 
     def _take(self, frame: _Frame) -> None:
-        """Take the parts of a frame, or what its mark says."""
+        """Take the parts of a frame, or the content of a mark."""
         damaged = sum(stretch.end - stretch.start for stretch in self._stretches)
         self._parts[-1] += (part._replace(damaged_before=damaged) for part in frame.split())
         mark = frame.mark()
@@ -448,7 +456,7 @@ class _Reading:
         return [part._replace(damaged_before=damaged) for part in mark.lost_parts()]
 
     def _trouble(self, start: int, end: int) -> str:
-        """Say what is wrong with the frame at a place."""
+        """Return what is wrong with the frame at a place."""
         raw = self._file.pread(JOURNAL_FRAME.size, start)
         header = JOURNAL_FRAME.unpack_from(raw)
         if header.magic != JOURNAL_MAGIC:
@@ -488,7 +496,7 @@ class _Reading:
         return None
 
     def _asked_size(self, position: int) -> int:
-        """Return how many bytes it took to see that no sound frame stands at a place."""
+        """Return how many bytes were read to find no sound frame at a place."""
         raw = self._file.pread(JOURNAL_FRAME.size, position)
         if len(raw) < JOURNAL_FRAME.size:
             return 0
@@ -496,7 +504,7 @@ class _Reading:
 
 
 class _Mark(NamedTuple):
-    """What a mark says of the frame before it."""
+    """The content of a mark: the frame before it, and how far the generation was synced."""
 
     frame: int
     synced: int
@@ -514,7 +522,7 @@ class _Mark(NamedTuple):
 def lost_part(
     shard: str, index_start: int, data_start: int, count: int, data_size: int
 ) -> JournalPart:
-    """Return a part that keeps the places of messages whose content is lost."""
+    """Return a part that keeps the places of messages without their content."""
     key = parse_store_key(shard)
     entry = lost_entry(key[1] if key is not None else 0, data_start, data_size)
     entries = np.frombuffer(entry * count, INDEX_ENTRY.dtype)
@@ -535,7 +543,7 @@ class _Frame(NamedTuple):
         return bytes(self.body).decode(errors="replace").partition("\n")[0]
 
     def is_refuted(self) -> bool:
-        """Whether its header has another generation than a first frame's names."""
+        """True if its header has another generation than a first frame's names."""
         _, _, generation = bytes(self.body).decode(errors="replace").partition("\n")
         # An older version writes the boot alone.
         named = generation and not self.header.parts
@@ -562,7 +570,7 @@ class _Frame(NamedTuple):
             row, at = row + count, at + size
 
     def mark(self) -> _Mark | None:
-        """Return what the frame says as a mark; None if it is none."""
+        """Return the frame's content as a mark; None if it is not a mark."""
         body = self.body
         if self.header.parts or len(body) < JOURNAL_MARK.size:
             return None
@@ -595,7 +603,7 @@ def _read_frame(file: VfsFile, position: int) -> _Frame | None:
         return None
     header = JOURNAL_FRAME.unpack_from(raw)
     size = _size_of(header)
-    # The file's length is asked before there is memory for the frame.
+    # The file's length is compared before memory is taken for the frame.
     if size is None or position + JOURNAL_FRAME.size + size > file.size():
         return None
     body = file.pread(size, position + JOURNAL_FRAME.size)
