@@ -27,7 +27,13 @@ from tubestore.record.names import (
     parse_segment_name,
 )
 from tubestore.record.records import ENTRY_SIZE
-from tubestore.record.state_files import MISSING_TOPICS, BadState, has_topics, state_trouble
+from tubestore.record.state_files import (
+    MISSING_TOPICS,
+    BadState,
+    has_topics,
+    read_topics,
+    state_trouble,
+)
 from tubestore.segments.cache_formats import (
     CHECKPOINT_DIGEST_BYTES,
     NEVER_SYNCED,
@@ -52,7 +58,8 @@ def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator
         path = join(root, OWN_DIRECTORY, name)
         trouble = trouble_of(vfs, path)
         if trouble is not None:
-            yield Finding(path, 0, Reason.BAD_STATE, str(trouble))
+            path = join(dirname(path), trouble.name or name)
+            yield Finding(path, trouble.position, Reason.BAD_STATE, str(trouble))
     try:
         CommitRecords(vfs, root).ids()
     except (NotAStore, OSError) as error:
@@ -64,9 +71,14 @@ def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator
 
 
 def trouble_of(vfs: Vfs, path: str) -> BadState | None:
-    """Return what is wrong with a state file; None if it is valid, or not there."""
+    """Return what is wrong with a state file, or its log; None if valid, or not there."""
     try:
+        if basename(path) == TOPICS_FILE:
+            read_topics(lambda name: vfs.read_file(join(dirname(path), name)))
+            return None
         return state_trouble(basename(path), vfs.read_file(path))
+    except BadState as error:
+        return error
     except FileNotFoundError:
         lost = basename(path) == TOPICS_FILE and _has_topics(vfs, dirname(path))
         return BadState(MISSING_TOPICS) if lost else None

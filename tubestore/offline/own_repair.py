@@ -19,7 +19,14 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
 from tubestore.offline.own_files import trouble_of
 from tubestore.record.names import JOBS_FILE, PUBLISHED_FILE, STORE_FILE, TOPICS_FILE
-from tubestore.record.state_files import NewerState, parse_state
+from tubestore.record.state_files import (
+    STATE_VERSION,
+    BadState,
+    NewerState,
+    parse_state,
+    parse_topics,
+    sound_changes,
+)
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import CommitRecord, staging_directory
 from tubestore.staging.roll_forward import places_of, recover
@@ -45,6 +52,9 @@ def repair_state(vfs: Vfs, root: str, quarantine: Quarantine | None) -> Iterator
             newer = True
             yield Action(path, "leave", 0, 0, str(trouble))
             continue
+        if name == TOPICS_FILE and trouble.name:
+            yield _repair_log(vfs, root, trouble, quarantine)
+            continue
         missing = not vfs.exists(path)
         size = 0 if missing else len(vfs.read_file(path))
         if name == PUBLISHED_FILE:
@@ -60,6 +70,25 @@ def repair_state(vfs: Vfs, root: str, quarantine: Quarantine | None) -> Iterator
     if not newer:
         number = records.finished() + 1 if number is None else number
         yield from _repair_job(vfs, root, records, number, quarantine)
+
+
+def _repair_log(vfs: Vfs, root: str, trouble: BadState, quarantine: Quarantine | None) -> Action:
+    """Have `topics.json` hold what is sound in its log of changes, and name none."""
+    settings, log = join(root, OWN_DIRECTORY, TOPICS_FILE), join(root, OWN_DIRECTORY, trouble.name)
+    data = vfs.read_file(log) if vfs.exists(log) else b""
+    if quarantine is not None:
+        saved = parse_topics(vfs.read_file(settings))
+        topics = {**saved.settings, **sound_changes(data)}
+        content = {
+            "version": STATE_VERSION,
+            "topics": {name: options.as_json() for name, options in topics.items()},
+            "deleted": sorted(saved.deleted),
+        }
+        vfs.replace_file(settings, json.dumps(content).encode())
+        if vfs.exists(log):
+            quarantine.move(log)
+    text = "its sound lines count; what else it changed of topics is learned from their files"
+    return Action(log, "reset_state", trouble.position, len(data), f"{trouble}; {text}")
 
 
 def _forget_topics(vfs: Vfs, root: str) -> None:

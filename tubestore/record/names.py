@@ -23,6 +23,9 @@ INDEX_DIRECTORY = "index"
 COMMIT_LOG_DIRECTORY = "commitlog"
 CHECKPOINT_FILE = "checkpoint.json"
 TOPICS_FILE = "topics.json"
+#: Changes of topics' settings since `topics.json`, which names the file: `topics-<number>.log`.
+TOPICS_LOG_PREFIX = "topics-"
+TOPICS_LOG_SUFFIX = ".log"
 STORE_FILE = "store.json"
 LOCK_FILE = "lock"
 #: Empty; there while no process has the store open that was closed with everything synced.

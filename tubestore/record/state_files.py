@@ -2,29 +2,54 @@
 
 State files are JSON objects with a `version` and perhaps `features`. A file that is none of this
 version refuses the store, and `check` reports it with the same words.
+
+`topics.json` has every topic's settings. A store of many topics has a log of changes beside it,
+which `topics.json` names: a line a change, settings by topic with a digest, so that a new topic
+costs one line. A torn last line was never acknowledged; any other bad line refuses the store.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, NamedTuple
+
+import xxhash
 
 from tubestore.errors import TubeStoreError
 from tubestore.options import TopicOptions
-from tubestore.record.names import PUBLISHED_FILE, STORE_FILE, TOPICS_FILE, check_topic_name
+from tubestore.record.names import (
+    PUBLISHED_FILE,
+    STORE_FILE,
+    TOPICS_FILE,
+    TOPICS_LOG_PREFIX,
+    TOPICS_LOG_SUFFIX,
+    check_topic_name,
+)
 from tubestore.values import whole_number
 
 #: Version of the state files that this version reads and writes.
 STATE_VERSION = 1
 #: What is wrong where `store.json` records topics and their file is gone.
 MISSING_TOPICS = "is missing: put it back, or have `repair` learn the topics from their files"
+#: `topics.json` has it while it names a log of changes.
+TOPICS_LOG_FEATURE = "topics-log"
+#: Hexadecimal digits before the JSON of a line in the log of changes: xxh3 of the JSON.
+_DIGEST_DIGITS = 16
 #: Numbers that other programs, and our binary files, can hold.
 _NUMBER_MAX = 1 << 63
 
 
 class BadState(ValueError):
-    """The content of a state file is not valid; the text is the reason."""
+    """The content of a state file is not valid; the text is the reason.
+
+    `name` and `position` are the file and the byte in it, where another file than the one that
+    was asked for is not valid.
+    """
+
+    def __init__(self, reason: str, name: str = "", position: int = 0) -> None:
+        super().__init__(reason)
+        self.name, self.position = name, position
 
 
 class NewerState(BadState):
@@ -32,10 +57,14 @@ class NewerState(BadState):
 
 
 class SavedTopics(NamedTuple):
-    """What `topics.json` holds: settings by topic, and deleted topics that are not all gone."""
+    """Topics' settings as saved: by topic, and deleted topics that are not all gone.
+
+    `log` is the number of the log of changes that `topics.json` names, 0 for none.
+    """
 
     settings: dict[str, TopicOptions]
     deleted: set[str]
+    log: int = 0
 
 
 def parse_json(data: bytes) -> Any:
@@ -46,18 +75,22 @@ def parse_json(data: bytes) -> Any:
         raise BadState("nested too deeply") from error
 
 
-def parse_state(data: bytes) -> dict[str, Any]:
-    """Return the object in a state file of this version; BadState for anything else."""
+def parse_state(data: bytes, features: Container[str] = ()) -> dict[str, Any]:
+    """Return the object in a state file of this version; BadState for others and other features."""
     try:
         found = parse_json(data)
     except ValueError as error:
         raise BadState(f"cannot be read: {error}") from error
     if not isinstance(found, dict) or whole_number(found.get("version")) is None:
         raise BadState("cannot be read: not a JSON object with a version")
-    version, features = found["version"], found.get("features")
-    if version != STATE_VERSION or features:
-        raise NewerState(f"version {version}, features {features}: not of this version")
+    version, has = found["version"], found.get("features") or []
+    if version != STATE_VERSION or not _all_in(has, features):
+        raise NewerState(f"version {version}, features {has}: not of this version")
     return found
+
+
+def _all_in(has: Any, features: Container[str]) -> bool:
+    return isinstance(has, list) and all(isinstance(f, str) and f in features for f in has)
 
 
 def parse_identity(data: bytes) -> str:
@@ -85,17 +118,98 @@ def parse_finished(data: bytes) -> int:
 
 
 def parse_topics(data: bytes) -> SavedTopics:
-    """Parse `topics.json`."""
-    state = parse_state(data)
+    """Parse `topics.json`; without the changes in its log."""
+    state = parse_state(data, [TOPICS_LOG_FEATURE])
     given, deleted = state.get("topics"), state.get("deleted", [])
     if not isinstance(given, dict) or not isinstance(deleted, list):
         raise BadState("cannot be read: it has no topics")
+    log = whole_number(state.get("log", 0))
+    if log is None or not 0 <= log < _NUMBER_MAX or (log > 0) != bool(state.get("features")):
+        raise BadState("cannot be read: it does not name its log of changes")
     try:
-        settings = {check_topic_name(name): _options_of(row) for name, row in given.items()}
+        settings = _settings_of(given)
         names = {check_topic_name(name) for name in deleted}
     except (TubeStoreError, TypeError) as error:
         raise BadState(f"cannot be read: it makes no sense: {error}") from error
-    return SavedTopics(settings, names)
+    return SavedTopics(settings, names, log)
+
+
+def _settings_of(given: Mapping[str, Any]) -> dict[str, TopicOptions]:
+    return {check_topic_name(name): _options_of(row) for name, row in given.items()}
+
+
+def topics_log(number: int) -> str:
+    """Return the name of a log of changes."""
+    return f"{TOPICS_LOG_PREFIX}{number}{TOPICS_LOG_SUFFIX}"
+
+
+def is_topics_log(name: str) -> bool:
+    """Return whether a file's name is that of a log of changes."""
+    number = name.removeprefix(TOPICS_LOG_PREFIX).removesuffix(TOPICS_LOG_SUFFIX)
+    return number.isdecimal() and name == topics_log(int(number))
+
+
+def change_line(changed: Mapping[str, TopicOptions]) -> bytes:
+    """Return the line of a log of changes that gives some topics their settings."""
+    text = json.dumps({n: t.as_json() for n, t in changed.items()}, sort_keys=True).encode()
+    return b"%s %s\n" % (xxhash.xxh3_64_hexdigest(text).encode(), text)
+
+
+def read_topics(read: Callable[[str], bytes]) -> SavedTopics:
+    """Return topics' settings from `topics.json` and its log of changes.
+
+    `read` returns the content of a state file by its name. A writer in another process may replace
+    both files meanwhile. FileNotFoundError if there is no `topics.json`, BadState if it or its log
+    is not valid or if the log is missing.
+    """
+    before = b""
+    while True:
+        data = read(TOPICS_FILE)
+        saved = parse_topics(data)
+        if not saved.log:
+            return saved
+        name = topics_log(saved.log)
+        try:
+            log = read(name)
+        except FileNotFoundError:
+            if data == before:
+                raise BadState("is missing: put it back", name) from None
+            before = data
+            continue
+        for position, changed in _changes(log):
+            if changed is None:
+                raise BadState("cannot be read: a damaged line", name, position)
+            saved.settings.update(changed)
+        return saved
+
+
+def sound_changes(log: bytes) -> dict[str, TopicOptions]:
+    """Return the settings in the sound lines of a log of changes, the newest of each topic."""
+    found: dict[str, TopicOptions] = {}
+    for _, changed in _changes(log):
+        found.update(changed or {})
+    return found
+
+
+def _changes(log: bytes) -> Iterator[tuple[int, dict[str, TopicOptions] | None]]:
+    """Yield position and settings of each line, None for a damaged one; no torn last line."""
+    position = 0
+    while position < len(log):
+        end = log.find(b"\n", position) + 1 or len(log)
+        changed = _changed(log[position:end])
+        if changed is not None or end < len(log):
+            yield position, changed
+        position = end
+
+
+def _changed(line: bytes) -> dict[str, TopicOptions] | None:
+    digest, text = line[:_DIGEST_DIGITS], line[_DIGEST_DIGITS + 1 : -1]
+    if line[-1:] != b"\n" or digest != xxhash.xxh3_64_hexdigest(text).encode():
+        return None
+    try:
+        return _settings_of(parse_json(text))
+    except (TubeStoreError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _options_of(given: dict[str, Any]) -> TopicOptions:

@@ -1,7 +1,8 @@
 """The directory of a store: its lock, its identity, and the small files that are its state.
 
     <root>/.tubestore/store.json     uuid and format version of the store
-    <root>/.tubestore/topics.json    settings of every topic (`topics.py`)
+    <root>/.tubestore/topics.json    settings of every topic (`topic_settings.py`)
+    <root>/.tubestore/topics-N.log   what was changed since, in a store of many topics
     <root>/.tubestore/lock           held by the one writer (flock)
     <root>/.tubestore/closed         there if the last writer closed the store, all of it synced
 
@@ -23,8 +24,21 @@ from tubestore.core.group_commit import GroupCommit
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs, VfsFileSystem, VfsLock, take_lock
 from tubestore.errors import NotAStore, StoreFailed
-from tubestore.record.names import CLOSED_FILE, COMMIT_LOG_DIRECTORY, LOCK_FILE, STORE_FILE
-from tubestore.record.state_files import STATE_VERSION, BadState, has_topics, parse_identity
+from tubestore.record.names import (
+    CLOSED_FILE,
+    COMMIT_LOG_DIRECTORY,
+    LOCK_FILE,
+    STORE_FILE,
+    TOPICS_FILE,
+)
+from tubestore.record.state_files import (
+    STATE_VERSION,
+    BadState,
+    SavedTopics,
+    has_topics,
+    parse_identity,
+    read_topics,
+)
 
 T = TypeVar("T")
 
@@ -161,15 +175,26 @@ class StoreDirectory:
 
     def read_state(self, name: str, parse: Callable[[bytes], T]) -> T | None:
         """Return what `parse` makes of a file of ours; None if it is missing, NotAStore if bad."""
-        path = join(self._own, name)
+        return self._valid(name, lambda: parse(self.vfs.read_file(self.path_of(name))))
+
+    def read_topics(self) -> SavedTopics | None:
+        """Return topics' settings as saved; None if there are none, NotAStore if they are bad."""
+        read = self.vfs.read_file
+        return self._valid(TOPICS_FILE, lambda: read_topics(lambda name: read(self.path_of(name))))
+
+    def _valid(self, name: str, parsed: Callable[[], T]) -> T | None:
         try:
-            return parse(self.vfs.read_file(path))
+            return parsed()
         except FileNotFoundError:
             return None
         except NotADirectoryError as error:
             raise NotAStore(self.root, "not a directory") from error
         except BadState as error:
-            raise NotAStore(self.root, f"{name}: {error}") from error
+            raise NotAStore(self.root, f"{error.name or name}: {error}") from error
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a file of ours."""
+        return join(self._own, name)
 
     def write_state(self, name: str, content: dict[str, Any]) -> None:
         """Replace a file of ours, durable when this returns; OSError leaves the old one."""

@@ -171,6 +171,7 @@ class Engine:
                 workers.stop()  # the interrupt may have come before they had ended
                 workers.start()
             raise
+        self.topics.close()
         context.directory.release()
         _open_engines.discard(self)
         if errors:

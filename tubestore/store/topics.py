@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
@@ -41,7 +41,7 @@ from tubestore.record.names import (
     store_key,
 )
 from tubestore.record.records import ENTRY_SIZE
-from tubestore.record.state_files import MISSING_TOPICS, SavedTopics, parse_topics
+from tubestore.record.state_files import MISSING_TOPICS, SavedTopics
 from tubestore.segments import trash
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
@@ -50,6 +50,7 @@ from tubestore.store.context import Context
 from tubestore.store.directory import StoreDirectory
 from tubestore.store.opening import ShardOpener
 from tubestore.store.topic import Topic, shards_of
+from tubestore.store.topic_settings import TopicSettings
 from tubestore.store.topic_shards import TopicShards
 from tubestore.values import Age, age_ms, checked_texts
 
@@ -62,6 +63,8 @@ class KnownTopics(NamedTuple):
     guessed: set[str]
     #: They were deleted; some of their shards may still be in their places.
     deleted: set[str]
+    #: The number of the log of changes beside `topics.json`, 0 for none.
+    log: int
 
 
 class Keep(enum.Enum):
@@ -107,6 +110,7 @@ class Topics:
         #: Counts up when topics or their settings change.
         self.version = 0
         known = load_topics(context.directory, context.options)
+        self._saved = TopicSettings(context.directory, known.log)
         #: Topics whose settings are guessed from their files, and never saved.
         self._guessed = known.guessed
         #: Topics whose shards are not all moved away yet.
@@ -239,7 +243,7 @@ class Topics:
         if not self._deleted.isdisjoint(changed):
             self.finish_deletions()
         named = {n: self._named(n, options) for n, options in changed.items()}
-        self._save({**self._given(), **named})
+        self._saved.put(named, self._given, self._deleted)
         for name, options in named.items():
             self._guessed.discard(name)
             if name in self._topics:
@@ -257,9 +261,6 @@ class Topics:
     def _given(self) -> dict[str, TopicOptions]:
         return {n: t.options for n, t in self._topics.items() if n not in self._guessed}
 
-    def _save(self, settings: Mapping[str, TopicOptions]) -> None:
-        save_topics(self._directory, settings, self._deleted)
-
     # -- deleting ----------------------------------------------------------------------------
 
     def delete(self, name: str) -> None:
@@ -276,7 +277,7 @@ class Topics:
         name = topic.name
         settings = self._given()
         settings.pop(name, None)
-        save_topics(self._directory, settings, {*self._deleted, name})
+        self._saved.write(settings, {*self._deleted, name})
         self._deleted.add(name)
         self._guessed.discard(name)
         del self._topics[name]
@@ -296,7 +297,7 @@ class Topics:
                     path = join(root, store_key(name, store_id))
                     trash.move(vfs, path, trash.trash_of(root), self._directory.clock.now_ms())
             vfs.sync_directory(root)
-            save_topics(self._directory, self._given())
+            self._saved.write(self._given())
             self._deleted = set()
 
     # -- other processes ---------------------------------------------------------------------
@@ -318,9 +319,15 @@ class Topics:
             self._topics, self._guessed = topics, fresh.guessed
             self.version += 1
 
+    def close(self) -> None:
+        """Leave the settings in one file; the store is closed."""
+        if self._context.mode == "w":
+            self._saved.close(self._given, self._deleted)
+
     def abandon(self) -> None:
         """Have a lock that is free: other threads held the old one at a fork."""
         self.lock = threading.RLock()
+        self._saved.release()
 
 
 def _is_another(known: TopicOptions, found: TopicOptions) -> bool:
@@ -351,18 +358,18 @@ def _described(view: ShardView) -> ShardDescription:
     )
 
 
-# -- topics.json, and topics without it ------------------------------------------------------
+# -- topics as saved, and those of TubeMQ ------------------------------------------------------
 
 
 def load_topics(directory: StoreDirectory, options: StoreOptions) -> KnownTopics:
     """Return the topics of a store; NotAStore if their file makes no sense."""
-    settings, deleted = _saved(directory)
+    settings, deleted, log = _saved(directory)
     guessed = set()
     others = shards_on_disk(directory.vfs, directory.root, {*settings, *deleted})
     for name, stores in sorted(others.items()):
         settings[name] = _guess_options(directory, name, stores, options)
         guessed.add(name)
-    return KnownTopics(settings, guessed, deleted)
+    return KnownTopics(settings, guessed, deleted, log)
 
 
 def saved_settings(directory: StoreDirectory) -> dict[str, TopicOptions]:
@@ -371,27 +378,12 @@ def saved_settings(directory: StoreDirectory) -> dict[str, TopicOptions]:
 
 
 def _saved(directory: StoreDirectory) -> SavedTopics:
-    found = directory.read_state(TOPICS_FILE, parse_topics)
+    found = directory.read_topics()
     if found is not None:
         directory.note_topics()
     elif directory.has_topics:
         raise NotAStore(directory.root, f"{TOPICS_FILE} {MISSING_TOPICS}")
     return found or SavedTopics({}, set())
-
-
-def save_topics(
-    directory: StoreDirectory, settings: Mapping[str, TopicOptions], deleted: Iterable[str] = ()
-) -> None:
-    """Replace the settings of all topics, durable when this returns.
-
-    `deleted` are topics whose shards are still to be moved away: with them in the file, what is
-    left of them after a crash is not taken for a topic of TubeMQ.
-    """
-    content: dict[str, Any] = {"topics": {n: t.as_json() for n, t in settings.items()}}
-    if names := sorted(deleted):
-        content["deleted"] = names
-    directory.write_state(TOPICS_FILE, content)
-    directory.note_topics()
 
 
 def shards_on_disk(vfs: Vfs, root: str, known: Container[str] = ()) -> dict[str, list[int]]:

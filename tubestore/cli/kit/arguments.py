@@ -18,8 +18,8 @@ from tubestore.cli.kit.errors import NotThere, UsageMistake, printable
 from tubestore.cli.kit.output import Format, Int64, Output, Summary, emit_rows, report
 from tubestore.clock import SystemClock
 from tubestore.core.paths import OWN_DIRECTORY
-from tubestore.record.names import TOPICS_FILE, parse_store_key
-from tubestore.record.state_files import parse_topics
+from tubestore.record.names import parse_store_key
+from tubestore.record.state_files import read_topics
 from tubestore.values import parse_time
 
 RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's directory.")]
@@ -45,8 +45,7 @@ def _topics_of(root: str) -> set[str] | None:
     try:
         names = {key[0] for name in os.listdir(root) if (key := parse_store_key(name))}
         with contextlib.suppress(FileNotFoundError):  # a broker's directory
-            settings = Path(root, OWN_DIRECTORY, TOPICS_FILE).read_bytes()
-            names |= set(parse_topics(settings).settings)
+            names |= set(read_topics(lambda f: Path(root, OWN_DIRECTORY, f).read_bytes()).settings)
         return names
     except (OSError, ValueError, KeyError, TypeError):
         return None
