@@ -117,7 +117,7 @@ topic_reads store.topic_reads
 topic_registry store.topics
 topic_settings store.topics
 topic_shards store.topic_shards
-trash segments.trash
+trash core.trash
 verdicts segments.verdicts
 vfs core.vfs
 workers shard.workers

@@ -7,6 +7,7 @@ from typing import Any
 
 OWN_DIRECTORY = ".tubestore"
 QUARANTINE_DIRECTORY = "quarantine"
+TRASH_DIRECTORY = "trash"
 
 
 def join(directory: str, *names: str) -> str:

@@ -43,7 +43,6 @@ ACCEPTED_FILE = "accepted.json"
 POSTINGS_SUFFIX = ".postings"
 TIMES_SUFFIX = ".times"
 DIGESTS_SUFFIX = ".digests"
-TRASH_DIRECTORY = "trash"
 LEASES_DIRECTORY = "leases"
 
 TOPIC_LENGTH_MAX = 127

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import takewhile
 
-from tubestore.segments import trash
+from tubestore.core import trash
 from tubestore.segments.checkpoint import raise_begin
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.segment import FileSegment

@@ -12,12 +12,15 @@ reads come from any thread: they only look below an `end` that they took before.
 from __future__ import annotations
 
 import contextlib
+from os.path import basename, dirname
 
+from tubestore.core import trash
 from tubestore.core.layout import Buffer
+from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.record.names import INDEX_DIRECTORY
 from tubestore.segments.cache_formats import signed_digest
 from tubestore.segments.digests import digests_path, drop_digests
-from tubestore.segments.trash import find_moved
 
 #: Reads of at least this many bytes go through a map, shorter ones through pread.
 MAPPED_READ_MIN = 64 << 10
@@ -155,3 +158,22 @@ class FileSegment:
     def close(self) -> None:
         """Give the descriptor back; views stay valid."""
         self.file.close()
+
+
+def find_moved(vfs: Vfs, path: str) -> str | None:
+    """Return where a segment is whose file is not at `path` any more; None if it is gone.
+
+    It waits in its shard's trash, or in the root's with the whole shard.
+    """
+    shard, inside = dirname(path), basename(path)
+    if basename(shard) == INDEX_DIRECTORY:
+        shard, inside = dirname(shard), join(INDEX_DIRECTORY, inside)
+    found = trash.latest(vfs, trash.trash_of(shard), basename(path))
+    if found is not None:
+        return found
+    moved = trash.latest(vfs, trash.trash_of(dirname(shard)), basename(shard))
+    if moved is None:
+        return None
+    if vfs.exists(join(moved, inside)):
+        return join(moved, inside)
+    return trash.latest(vfs, trash.trash_of(moved), basename(path))

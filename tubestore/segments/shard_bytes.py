@@ -21,7 +21,7 @@ from tubestore.record.layouts import DATA_HEADER, RECORD_SIZE_MAX, TOKEN_MESSAGE
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, entries_in, has_attributes, inspect
 from tubestore.record.search import RecordSearch
 from tubestore.segments.listing import ShardFiles, StoredFile, chained
-from tubestore.segments.trash import find_moved
+from tubestore.segments.segment import find_moved
 
 Array = np.ndarray[Any, Any]
 

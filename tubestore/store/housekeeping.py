@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tubestore.core import trash
 from tubestore.core.paths import join
 from tubestore.errors import (
     InvalidMessage,
@@ -29,7 +30,6 @@ from tubestore.errors import (
     UnknownTopic,
 )
 from tubestore.record.names import parse_store_key, store_key
-from tubestore.segments import trash
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
 from tubestore.store.context import Context

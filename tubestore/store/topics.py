@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from tubestore.core import trash
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import (
@@ -42,7 +43,6 @@ from tubestore.record.names import (
 )
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.record.state_files import MISSING_TOPICS, SavedTopics
-from tubestore.segments import trash
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
 from tubestore.staging.commit_records import CommitRecords

@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.tube import bodies, make_rows, open_shard, scanned, write_rows
 from tubestore.clock import ManualClock
+from tubestore.core.trash import trash_of
 from tubestore.errors import StoreClosed, StoreFailed
 from tubestore.offline.check import check
 from tubestore.record.records import ENTRY_SIZE
-from tubestore.segments.trash import trash_of
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
 from tubestore.testing import CrashState, Distinct, FaultyVfs, MemoryVfs, crash_states

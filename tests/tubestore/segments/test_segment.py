@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tubestore.core import trash
 from tubestore.core.vfs import OsVfs, Vfs
-from tubestore.segments.segment import MAPPED_READ_MIN, FileSegment
+from tubestore.segments.segment import MAPPED_READ_MIN, FileSegment, find_moved
 from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
 
 START = 1000
@@ -120,3 +121,48 @@ def test_large_reads_are_mapped_and_small_ones_are_not(memory_vfs: MemoryVfs) ->
     assert faulty.calls["view"] == 1
     assert bytes(segment.read(START + 7, 3)) == b"\x07\x08\x09"
     assert faulty.calls["pread"] == 1
+
+
+# -- files that retention has moved -----------------------------------------------------------
+
+HOME = "/store/t-0"
+DATA = f"{HOME}/{0:020d}.tube"
+INDEX = f"{HOME}/index/{0:020d}.index"
+
+
+@pytest.fixture
+def shard(memory_vfs: MemoryVfs) -> MemoryVfs:
+    memory_vfs.make_directories(f"{HOME}/index")
+    for path in (DATA, INDEX):
+        memory_vfs.open(path, create=True).pwrite(path.encode(), 0)
+    return memory_vfs
+
+
+def test_what_was_moved_is_found_again(shard: MemoryVfs) -> None:
+    for path in (DATA, INDEX):
+        assert find_moved(shard, path) is None
+        moved = trash.move(shard, path, trash.trash_of(HOME), 1000)
+        assert moved == find_moved(shard, path)
+        assert moved is not None
+        assert shard.read_file(moved) == path.encode()
+        assert not shard.exists(path)
+
+
+def test_a_file_of_a_shard_that_was_moved_as_a_whole_is_found(shard: MemoryVfs) -> None:
+    trash.move(shard, DATA, trash.trash_of(HOME), 1000)
+    moved = trash.move(shard, HOME, trash.trash_of("/store"), 2000)
+    assert moved == "/store/.tubestore/trash/t-0.2000"
+    assert find_moved(shard, INDEX) == f"{moved}/index/{0:020d}.index"
+    found = find_moved(shard, DATA)
+    assert found is not None
+    assert shard.read_file(found) == DATA.encode()
+    assert find_moved(shard, f"{HOME}/{7:020d}.tube") is None
+
+
+def test_of_two_with_the_same_name_the_later_one_is_meant(shard: MemoryVfs) -> None:
+    trash.move(shard, DATA, trash.trash_of(HOME), 999)
+    shard.open(DATA, create=True).pwrite(b"later", 0)
+    trash.move(shard, DATA, trash.trash_of(HOME), 1000)
+    found = find_moved(shard, DATA)
+    assert found is not None
+    assert shard.read_file(found) == b"later"

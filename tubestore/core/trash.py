@@ -4,20 +4,19 @@
     <root>/.tubestore/trash/<topic>-<store id>.<ms>/     the shards of a deleted topic
 
 `ms` says when. A reader that began before, in this process or in another one, goes on with the
-file that it has open or mapped, and finds it here if it has to open it again (`find_moved`).
+file that it has open or mapped, and finds it here if it has to open it again.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from os.path import basename, dirname
+from os.path import basename
 from typing import NamedTuple
 
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import OWN_DIRECTORY, TRASH_DIRECTORY, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import is_disk_full
-from tubestore.record.names import INDEX_DIRECTORY, TRASH_DIRECTORY
 
 
 class Waiting(NamedTuple):
@@ -66,23 +65,8 @@ def waiting(vfs: Vfs, trash: str) -> list[Waiting]:
     return found
 
 
-def find_moved(vfs: Vfs, path: str) -> str | None:
-    """Return where a segment is whose file is not at `path` any more; None if it is gone."""
-    shard, inside = dirname(path), basename(path)
-    if basename(shard) == INDEX_DIRECTORY:
-        shard, inside = dirname(shard), join(INDEX_DIRECTORY, inside)
-    found = _latest(vfs, trash_of(shard), basename(path))
-    if found is not None:
-        return found
-    moved = _latest(vfs, trash_of(dirname(shard)), basename(shard))
-    if moved is None:
-        return None
-    if vfs.exists(join(moved, inside)):
-        return join(moved, inside)
-    return _latest(vfs, trash_of(moved), basename(path))
-
-
-def _latest(vfs: Vfs, trash: str, name: str) -> str | None:
+def latest(vfs: Vfs, trash: str, name: str) -> str | None:
+    """Return where the last file or directory removed under a name is; None if none is there."""
     found = [w for w in waiting(vfs, trash) if w.name == name]
     return max(found, key=lambda w: w.removed_ms).path if found else None
 

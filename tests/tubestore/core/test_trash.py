@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tubestore.core import trash
 from tubestore.core.vfs import OsVfs, Vfs
-from tubestore.segments import trash
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"
@@ -24,34 +24,16 @@ def shard(memory_vfs: MemoryVfs) -> MemoryVfs:
     return memory_vfs
 
 
-def test_what_was_moved_is_found_again(shard: MemoryVfs) -> None:
-    for path in (DATA, INDEX):
-        assert trash.find_moved(shard, path) is None
-        moved = trash.move(shard, path, trash.trash_of(HOME), 1000)
-        assert moved == trash.find_moved(shard, path)
+def test_the_last_one_removed_under_a_name_is_found(shard: MemoryVfs) -> None:
+    place = trash.trash_of(HOME)
+    assert trash.latest(shard, place, f"{0:020d}.tube") is None
+    for content, now_ms in ((DATA.encode(), 999), (b"second", 1000)):
+        moved = trash.move(shard, DATA, place, now_ms)
+        assert moved == trash.latest(shard, place, f"{0:020d}.tube")
         assert moved is not None
-        assert shard.read_file(moved) == path.encode()
-        assert not shard.exists(path)
-
-
-def test_a_file_of_a_shard_that_was_moved_as_a_whole_is_found(shard: MemoryVfs) -> None:
-    trash.move(shard, DATA, trash.trash_of(HOME), 1000)
-    moved = trash.move(shard, HOME, trash.trash_of("/store"), 2000)
-    assert moved == "/store/.tubestore/trash/t-0.2000"
-    assert trash.find_moved(shard, INDEX) == f"{moved}/index/{0:020d}.index"
-    found = trash.find_moved(shard, DATA)
-    assert found is not None
-    assert shard.read_file(found) == DATA.encode()
-    assert trash.find_moved(shard, f"{HOME}/{7:020d}.tube") is None
-
-
-def test_of_two_with_the_same_name_the_later_one_is_meant(shard: MemoryVfs) -> None:
-    trash.move(shard, DATA, trash.trash_of(HOME), 999)
-    shard.open(DATA, create=True).pwrite(b"later", 0)
-    trash.move(shard, DATA, trash.trash_of(HOME), 1000)
-    found = trash.find_moved(shard, DATA)
-    assert found is not None
-    assert shard.read_file(found) == b"later"
+        assert shard.read_file(moved) == content
+        assert not shard.exists(DATA)
+        shard.open(DATA, create=True).pwrite(b"second", 0)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
