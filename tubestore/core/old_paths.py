@@ -118,7 +118,7 @@ topic_registry store.topics
 topic_settings store.topics
 topic_shards store.topic_shards
 trash core.trash
-verdicts segments.verdicts
+verdicts segments.inspection
 vfs core.vfs
 workers shard.workers
 """

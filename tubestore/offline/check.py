@@ -29,9 +29,8 @@ from tubestore.offline.own_files import check_caches, check_files, check_state, 
 from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX, segment_name
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES, NEVER_SYNCED
-from tubestore.segments.inspection import walk
+from tubestore.segments.inspection import Reason, walk
 from tubestore.segments.listing import ShardFiles, StoredFile, find_shards, list_shard
-from tubestore.segments.verdicts import Reason
 
 __all__ = ["REASONS", "Finding", "Reason", "check"]
 

@@ -15,8 +15,8 @@ from tubestore.offline.findings import Finding
 from tubestore.record.names import DATA_SUFFIX, DIGESTS_SUFFIX, INDEX_SUFFIX, parse_segment_name
 from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES
 from tubestore.segments.digests import Digests, digest_blocks, parse_digests
+from tubestore.segments.inspection import Reason
 from tubestore.segments.listing import ShardFiles, StoredFile
-from tubestore.segments.verdicts import Reason
 
 
 def check_digests(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ no lock is taken; memory is constant.
 `state`: "ok"; "bad_record", "bad_checksum", "bad_attributes" (damaged: the body is null where it
 cannot be told); "bad_entry", "missing" (no record; only what the entry says is there);
 "entry_differs" (entry and record contradict each other; the row has the entry's values);
-"expired" (retention removed the record). `verdicts.py` has the rules.
+"expired" (retention removed the record). `segments/inspection.py` has the rules.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from tubestore.record.decode import decode
 from tubestore.record.layouts import DATA_HEADER, address_from_int
 from tubestore.record.locate import Data
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
-from tubestore.segments.inspection import walk
+from tubestore.segments.inspection import OK, Reason, Stretch, walk
 from tubestore.segments.listing import ShardFiles, find_shards
 from tubestore.segments.shard_bytes import ShardBytes, Window
-from tubestore.segments.verdicts import OK, Reason, Stretch
 
 Array = np.ndarray[Any, Any]
 

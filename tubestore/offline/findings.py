@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tubestore.segments.verdicts import Reason
+from tubestore.segments.inspection import Reason
 
 #: Every value of `reason`: its severity and what it means. "warning": unusual, nothing is lost.
 REASONS: dict[Reason, tuple[str, str]] = {

@@ -42,9 +42,9 @@ from tubestore.segments.cache_formats import (
     signed,
 )
 from tubestore.segments.checkpoint import recorded
+from tubestore.segments.inspection import Reason
 from tubestore.segments.listing import ShardFiles, StoredFile
 from tubestore.segments.lost_files import hidden_entries, hidden_text, may_be_missing, missing_begin
-from tubestore.segments.verdicts import Reason
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.roll_forward import places_of
 

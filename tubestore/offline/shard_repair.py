@@ -39,9 +39,9 @@ from tubestore.record.names import (
 )
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.digests import digests_path, drop_digests
+from tubestore.segments.inspection import Reason, Stretch
 from tubestore.segments.listing import ShardFiles, StoredFile, chained, list_shard
 from tubestore.segments.lost_files import index_path, write_first_index
-from tubestore.segments.verdicts import Reason, Stretch
 
 _COPY_BYTES = 8 << 20
 

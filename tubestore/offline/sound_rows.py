@@ -23,10 +23,9 @@ from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.evidence import judge
 from tubestore.record.layouts import INDEX_ENTRY, NO_KEY_CODE, RECORD_SIZE_MAX
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, entries_in
-from tubestore.segments.inspection import walk
+from tubestore.segments.inspection import EXPIRED, OK, Reason, Stretch, walk
 from tubestore.segments.listing import ShardFiles
 from tubestore.segments.shard_bytes import ShardBytes
-from tubestore.segments.verdicts import EXPIRED, OK, Reason, Stretch
 
 Array = np.ndarray[Any, Any]
 #: Rows of these are whole messages: the index reaches to the last of them at least.

@@ -2,5 +2,5 @@
 
 Reading order: segment, segment_list, digests, cache_formats, postings, times,
 partition_totals, index_caches, lookup, file_store, checkpoint, reconcile, lost_files, recovery,
-removal, listing, shard_bytes, verdicts, inspection.
+removal, listing, shard_bytes, inspection.
 """
