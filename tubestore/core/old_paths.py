@@ -63,7 +63,7 @@ open_shards store.opening
 open_topics store.topics
 os_vfs core.local_files
 partition_index segments.postings
-partition_totals segments.partition_totals
+partition_totals segments.summaries
 payload_columns record.payloads
 pending_batches journal.pending_batches
 placing staging.placing
@@ -111,7 +111,7 @@ state_repair offline.own_repair
 statistics core.statistics
 store_directory store.directory
 task_staging staging.task_staging
-time_index segments.times
+time_index segments.summaries
 topic store.topic
 topic_reads store.topic_reads
 topic_registry store.topics

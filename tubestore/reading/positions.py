@@ -13,7 +13,7 @@ import numpy as np
 
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.reading.sources import Source
-from tubestore.segments.partition_totals import NOTHING, Totals
+from tubestore.segments.summaries import NOTHING, Totals
 
 Array = np.ndarray[Any, Any]
 _CHUNK, _CHUNK_MAX = 64, 65_536

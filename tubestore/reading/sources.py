@@ -20,10 +20,9 @@ from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.layouts import INDEX_ENTRY, key_code_of
 from tubestore.record.records import ENTRY_SIZE, Placed
 from tubestore.segments.lookup import IndexLists
-from tubestore.segments.partition_totals import Totals, totals_of
 from tubestore.segments.postings import PartitionIndex
 from tubestore.segments.segment import FileSegment
-from tubestore.segments.times import TimeIndex
+from tubestore.segments.summaries import TimeIndex, Totals, totals_of
 
 Array = np.ndarray[Any, Any]
 #: Entries that a filter looks at together: of the first portion, and at most.

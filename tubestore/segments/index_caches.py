@@ -27,7 +27,7 @@ from tubestore.segments.cache_formats import (
 )
 from tubestore.segments.postings import Run
 from tubestore.segments.segment import FileSegment
-from tubestore.segments.times import BLOCK_ENTRIES, Blocks
+from tubestore.segments.summaries import BLOCK_ENTRIES, Blocks
 
 
 def postings_path(directory: str, segment: FileSegment, field: str) -> str:

@@ -19,11 +19,10 @@ from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.names import POSTINGS_SUFFIX, TIMES_SUFFIX, segment_name
 from tubestore.record.records import ENTRY_SIZE, entries_in
 from tubestore.segments import index_caches
-from tubestore.segments.partition_totals import PartitionTotals
 from tubestore.segments.postings import PartitionIndex
 from tubestore.segments.segment import FileSegment
 from tubestore.segments.segment_list import FileSegmentList
-from tubestore.segments.times import BLOCK_ENTRIES, TimeIndex
+from tubestore.segments.summaries import BLOCK_ENTRIES, PartitionTotals, TimeIndex
 
 Array = np.ndarray[Any, Any]
 _TIMES = "received_time"

@@ -12,7 +12,7 @@ from tubestore.options import StoreOptions
 from tubestore.segments import index_caches
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.postings import PartitionIndex
-from tubestore.segments.times import BLOCK_ENTRIES
+from tubestore.segments.summaries import BLOCK_ENTRIES
 from tubestore.testing import MemoryVfs
 
 HOME = "/store/t-0"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubestore.record.layouts import INDEX_ENTRY
-from tubestore.segments.times import BLOCK_ENTRIES, TimeIndex, blocks_of
+from tubestore.segments.summaries import BLOCK_ENTRIES, TimeIndex, blocks_of
 
 
 def entries_of(times: list[int]) -> np.ndarray:  # type: ignore[type-arg]

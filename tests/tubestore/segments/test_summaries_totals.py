@@ -12,8 +12,8 @@ import pytest
 
 import tubestore
 from tests.support.tube import encode_rows, make_rows
-from tubestore.segments import partition_totals
-from tubestore.segments.partition_totals import NOTHING, PartitionTotals, totals_of
+from tubestore.segments import summaries
+from tubestore.segments.summaries import NOTHING, PartitionTotals, totals_of
 from tubestore.store.topic import Topic
 
 SMALL = {"segment_size_bytes": 3000, "index_segment_size_bytes": 20 * 28}
@@ -65,13 +65,13 @@ def test_entries_that_were_counted_are_not_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = []
-    honest = partition_totals.totals_of
+    honest = summaries.totals_of
 
     def counting(entries: Any, *place: int) -> Any:
         counted.append(len(entries))
         return honest(entries, *place)
 
-    monkeypatch.setattr(partition_totals, "totals_of", counting)
+    monkeypatch.setattr(summaries, "totals_of", counting)
     with tubestore.open(tmp_path, background=False, **SMALL) as store:
         topic = store.create_topic("t", partitions=3)
         topic.append_batch({"body": [b"x"] * 100})
