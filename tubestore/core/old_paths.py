@@ -39,7 +39,7 @@ found_records record.locate
 get_messages reading.tubemq_reads
 group_commit core.group_commit
 housekeeping store.housekeeping
-index_caches segments.index_caches
+index_caches segments.lookup
 index_lists segments.lookup
 index_rebuild offline.index_rebuild
 ingest record.ingest

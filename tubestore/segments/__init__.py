@@ -1,6 +1,6 @@
 """One shard on disk: its files, their lookups, their recovery.
 
 Reading order: segment, segment_list, digests, cache_formats, postings, summaries,
-index_caches, lookup, file_store, checkpoint, reconcile, lost_files, recovery,
+lookup, file_store, checkpoint, reconcile, lost_files, recovery,
 removal, listing, shard_bytes, inspection.
 """

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.tube import make_rows, open_shard, partition_rows, scanned, write_rows
 from tubestore.options import StoreOptions
-from tubestore.segments import index_caches
 from tubestore.segments.file_store import MsgFileStore
+from tubestore.segments.lookup import write_postings
 from tubestore.segments.postings import PartitionIndex
 from tubestore.segments.summaries import BLOCK_ENTRIES
 from tubestore.testing import MemoryVfs
@@ -175,7 +175,7 @@ def test_a_cache_that_cannot_be_written_is_no_failure(vfs: MemoryVfs) -> None:
         def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
             raise OSError(28, "No space left on device")
 
-    index_caches.write_postings(Full(), HOME, segment, "partition_id", run)
+    write_postings(Full(), HOME, segment, "partition_id", run)
 
 
 def test_readers_and_a_fresh_start_see_the_same_through_kept_lists(vfs: MemoryVfs) -> None:
