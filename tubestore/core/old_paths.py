@@ -77,7 +77,7 @@ record_search record.search
 records record.records
 recovery segments.recovery
 redo journal.redo
-removal segments.removal
+removal segments.file_store
 repair offline.repair
 retention store.retention
 root_journal journal.root_journal

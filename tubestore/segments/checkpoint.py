@@ -31,7 +31,7 @@ def write_checkpoint(files: MsgFileStore, index_end: int, data_end: int) -> None
 
 
 def raise_begin(
-    files: MsgFileStore, ends: tuple[int, int], *, index_start: int, data_start: int
+    files: MsgFileStore, ends: tuple[int, int], index_start: int, data_start: int
 ) -> None:
     """Record, durably, that the files below these offsets are about to be removed.
 

@@ -4,21 +4,24 @@ Invariants:
 - data is written before the index entries that point to it;
 - every index entry's record lies inside one data segment; no entry crosses a file border;
 - a batch goes into the current segments whole, and the roll happens after it, as in TubeMQ;
-- an append that failed after its data goes on with its entries when it is repeated.
+- an append that failed after its data goes on with its entries when it is repeated;
+- no crash while old files are removed leaves a gap, or data whose entries are gone.
 
-Guards: `append` and `close` come under the shard's flush lock, syncs and rolls one at a time;
-`FileSnapshot`s are immutable and are read from any thread.
+Guards: `append`, `remove_below` and `close` come under the shard's flush lock, syncs and rolls one
+at a time; `FileSnapshot`s are immutable and are read from any thread.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import takewhile
 from os.path import dirname
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tubestore.core import trash
 from tubestore.core.layout import Buffer
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
@@ -255,9 +258,52 @@ class MsgFileStore:
                 segments.roll()
                 self._unsynced_directories.add(segments.directory)
 
-    def forget(self, segment: FileSegment) -> None:
-        """Drop what is known about an index segment that is gone, in memory and in caches."""
-        self.lists.forget(segment)
+    def remove_below(
+        self,
+        data_offset: int,
+        *,
+        now_ms: int,
+        record_begins: Callable[[int, int], None],
+        sync: Callable[[str], None],
+    ) -> int:
+        """Move the sealed files that hold only messages below a data offset to the trash.
+
+        Returns their number. Recovery takes data without entries for lost messages, so the order
+        counts: `record_begins` first records durably where index and data begin from now on. The
+        oldest file goes first, the data before the index, and the names of the data are durable
+        (`sync` of a directory) before the index is touched. A crash in between leaves a shard whose
+        first entries point to data that has gone: its first offset is behind them already. An error
+        leaves a part of it done, and the shard whole.
+        """
+        data = [s for s in self.data if s.sealed and s.end <= data_offset]
+        index = list(takewhile(lambda s: s.sealed and self._is_below(s, data_offset), self.index))
+        if data or index:
+            record_begins(
+                index[-1].end if index else self.index.start,
+                data[-1].end if data else self.data.start,
+            )
+        for segments, gone in ((self.data, data), (self.index, index)):
+            for segment in gone:
+                self._move(segments, segment, now_ms)
+            if gone:
+                sync(segments.directory)
+        for segment in data:
+            self.data.discard_digests(segment)
+        for segment in index:
+            self.index.discard_digests(segment)
+            self.lists.forget(segment)
+        return len(data) + len(index)
+
+    def _move(self, segments: FileSegmentList, segment: FileSegment, now_ms: int) -> None:
+        path = trash.move(self.vfs, segment.path, trash.trash_of(self.directory), now_ms)
+        if path is not None:
+            segment.moved_to(path)
+        segments.now = segments.now.from_on(segment.end)
+
+    def _is_below(self, segment: FileSegment, data_offset: int) -> bool:
+        """Whether no entry of an index segment points to data at or behind an offset."""
+        offsets = self.entries(segment, segment.end)["data_offset"]
+        return not bool(((offsets >= data_offset) & (offsets < self.data.end)).any())
 
     def cut_copying(self, index_end: int, data_end: int) -> None:
         """Forget messages that readers may have been shown; the index goes first."""

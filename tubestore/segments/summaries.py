@@ -1,9 +1,10 @@
 """Summaries of one index segment: the times block by block, and the totals of each partition.
 
-Times: when messages were received, as the extremes of each block of entries. They are given before the lock that gives offsets, and callers may give their own, so they are
-not in order. A search that takes them for sorted finds anything (tubemq-store.md 7.5: it
-throws, or says -1). Here the first block whose maximum reaches a time is where the running
-maximum does: nothing before it was received as late, whatever the order inside.
+Times: when messages were received, as the extremes of each block of entries. They are given before
+the lock that gives offsets, and callers may give their own, so they are not in order. A search that
+takes them for sorted finds anything (tubemq-store.md 7.5: it throws, or says -1). Here the first
+block whose maximum reaches a time is where the running maximum does: nothing before it was received
+as late, whatever the order inside.
 
 Totals: what each partition has. Entries are counted once, and the count goes on as the segment
 grows.

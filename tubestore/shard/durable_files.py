@@ -22,6 +22,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -39,9 +40,8 @@ from tubestore.errors import (
 from tubestore.options import StoreOptions
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, Placed
-from tubestore.segments.checkpoint import forget_checkpoint, write_checkpoint
+from tubestore.segments.checkpoint import forget_checkpoint, raise_begin, write_checkpoint
 from tubestore.segments.file_store import FileSnapshot, MsgFileStore
-from tubestore.segments.removal import remove_below
 
 log = logging.getLogger(__name__)
 
@@ -381,11 +381,10 @@ class DurableFiles:
         # The index too: entries that a power cut loses cannot be made again without their data.
         ends = self.sync_all()
         try:
-            return remove_below(
-                self.files,
+            return self.files.remove_below(
                 data_offset,
-                ends=(ends.index_end, ends.data_end),
                 now_ms=self._clock.now_ms(),
+                record_begins=partial(raise_begin, self.files, (ends.index_end, ends.data_end)),
                 sync=self._sync_names,
             )
         finally:

@@ -25,7 +25,8 @@ from tubestore.journal import redo
 from tubestore.reading.view import ShardView
 from tubestore.record import records
 from tubestore.record.layouts import DATA_HEADER
-from tubestore.segments import reconcile, recovery, removal, segment
+from tubestore.segments import reconcile, recovery, segment
+from tubestore.segments.file_store import MsgFileStore
 from tubestore.testing import LyingVfs, MemoryVfs
 
 LOOKED_AT_MOST = 4000
@@ -185,16 +186,16 @@ def test_a_cut_that_leaves_old_units_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_index_that_goes_before_its_data_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = removal.remove_below
+    honest = MsgFileStore.remove_below
 
-    def careless(files: Any, data_offset: int, *, ends: Any, now_ms: int, sync: Any) -> int:
-        for each in list(files.index):
-            if each.sealed and removal._is_below(files, each, data_offset):
-                removal._move(files, files.index, each, now_ms)
-                sync(files.index.directory)
-        return honest(files, data_offset, ends=ends, now_ms=now_ms, sync=sync)
+    def careless(self: Any, data_offset: int, *, now_ms: int, sync: Any, **rest: Any) -> int:
+        for each in list(self.index):
+            if each.sealed and self._is_below(each, data_offset):
+                self._move(self.index, each, now_ms)
+                sync(self.index.directory)
+        return honest(self, data_offset, now_ms=now_ms, sync=sync, **rest)
 
-    monkeypatch.setattr("tubestore.shard.durable_files.remove_below", careless)
+    monkeypatch.setattr(MsgFileStore, "remove_below", careless)
     words = "no entry|no record|moved|twice|invented|something else|check finds|damage"
     states_until_found(ENGINE, words)
 

@@ -51,7 +51,7 @@ MODULES = (
     "tubestore.segments.reconcile",
     "tubestore.segments.recovery",
     "tubestore.journal.redo",
-    "tubestore.segments.removal",
+    "tubestore.segments.file_store",
     "tubestore.journal.root_journal",
     "tubestore.segments.segment_list",
 )

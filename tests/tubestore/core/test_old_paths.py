@@ -1,0 +1,49 @@
+"""Modules under the paths that they had before the rooms."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from rocketcompat.old_paths import LAYER
+from tubestore.core.old_paths import ENGINE
+
+MOVED = [
+    (f"{package}.{line.split()[0]}", f"{package}.{line.split()[1]}")
+    for package, table in (("tubestore", ENGINE), ("rocketcompat", LAYER))
+    for line in table.split("\n")
+    if line
+]
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED)
+def test_a_new_path_in_the_tables_is_a_module(old: str, new: str) -> None:
+    found = find_spec(new)
+    assert found is not None
+    assert found.origin, new
+
+
+#: In a process of its own: an import of `tubestore.check` replaces the function of that name.
+LOOK = """
+import importlib, sys, warnings
+for line in sys.stdin.read().splitlines():
+    old, new = line.split()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        module = importlib.import_module(old)
+    assert f"{old} is now {new}" in str(found[0].message), old
+    assert module is importlib.import_module(new), old
+    assert module.__name__ == module.__spec__.name == new, old
+print("all")
+"""
+
+
+def test_an_old_path_is_the_module_itself_with_a_warning() -> None:
+    pairs = "\n".join(f"{old} {new}" for old, new in MOVED if ".spark" not in old)
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK], input=pairs, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "all\n", done.stderr
