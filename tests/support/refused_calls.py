@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -14,37 +15,51 @@ from tubestore.errors import TubeStoreError
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.testing.faults import FALLIBLE
 
-Filled = Callable[[], tuple[MemoryVfs, ManualClock]]
-Use = Callable[[FaultyVfs, ManualClock], Any]
+
+class Files:
+    """The files of a disk at a moment, of which any number of disks may be made."""
+
+    def __init__(self, vfs: MemoryVfs, clock: ManualClock) -> None:
+        self._disk, self._now_ms = vfs.record().end(), clock.now_ms()
+
+    def again(self) -> tuple[FaultyVfs, ManualClock]:
+        """Return a disk with these files, and a clock at that moment."""
+        clock = ManualClock(self._now_ms)
+        return FaultyVfs(MemoryVfs(clock, self._disk)), clock
 
 
-def refusals(filled: Filled, use: Use) -> int:
-    """Refuse each kind of call that `use` makes on a store; returns how many errors named a file.
+def refusals(
+    begin: Callable[[], AbstractContextManager[tuple[FaultyVfs, Any]]], call: Callable[[Any], Any]
+) -> int:
+    """Refuse each kind of call to the disk that `call` makes; returns how many there were.
 
-    `filled` makes a disk with the store "/s". What is raised must be an error of ours.
+    `begin` makes a disk and the argument of `call`. What is raised must be an error of ours, and
+    one of them must name a file below "/s".
     """
-    vfs, clock = filled()
-    counting = FaultyVfs(vfs)
-    use(counting, clock)
-    named = 0
-    for what, nth, forever in _faults(counting.calls):
-        vfs, clock = filled()
-        faulty = FaultyVfs(vfs)
-        number = errno.ENOSPC if nth == 3 else errno.EIO
-        fault = faulty.fail(what, nth=nth, error=number, forever=forever)
-        try:
-            use(faulty, clock)
-        except TubeStoreError as error:
-            named += "/s" in str(error)
-        except OSError as error:
-            pytest.fail(f"{what} {nth}: {error!r}")
-        assert fault.struck, (what, nth)
-    return named
+    with begin() as (faulty, argument):
+        faulty.calls.clear()
+        call(argument)
+        counts = faulty.calls.copy()
+    named, struck = False, 0
+    for what, nth in _faults(counts):
+        with begin() as (faulty, argument):
+            number = errno.ENOSPC if nth == 3 else errno.EIO
+            fault = faulty.fail(what, nth=nth, error=number, forever=nth % 2 == 0)
+            try:
+                call(argument)
+            except TubeStoreError as error:
+                named |= "/s" in str(error)
+            except OSError as error:
+                pytest.fail(f"{what} {nth}: {error!r}")
+            assert fault.struck, (what, nth)
+            struck += 1
+    assert named or not struck
+    return struck
 
 
-def _faults(calls: Counter[str]) -> Iterator[tuple[str, int, bool]]:
-    """Go through the calls that are made: the first ones, the last, and one between."""
+def _faults(counts: Counter[str]) -> Iterator[tuple[str, int]]:
+    """Yield (call, number) of calls that are made: the first ones, the last, and one between."""
     for call in FALLIBLE:
-        count = calls[call]
+        count = counts[call]
         for nth in sorted({1, 2, 3, count // 2, count} & set(range(1, count + 1))):
-            yield call, nth, nth % 2 == 0
+            yield call, nth

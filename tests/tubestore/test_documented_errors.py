@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 
 import tubestore
-from tests.support.refused_calls import refusals
+from tests.support.refused_calls import Files, refusals
 from tubestore.clock import ManualClock
 from tubestore.errors import TubeStoreError
 from tubestore.staging.writer import StagedWriter
@@ -77,7 +79,12 @@ SMALL: dict[str, Any] = {
 }
 
 
-def filled() -> tuple[MemoryVfs, ManualClock]:
+#: Calls that a writer makes without the disk.
+NO_CALLS = {"refresh"}
+
+
+@functools.cache
+def files() -> Files:
     clock = ManualClock()
     vfs = MemoryVfs(clock)
     with tubestore.open("/s", vfs=vfs, clock=clock, background=False, **SMALL) as store:
@@ -87,34 +94,45 @@ def filled() -> tuple[MemoryVfs, ManualClock]:
         writer.write({"topic": ["t"] * 3, "body": [b"x"] * 3, "partition": [0] * 3})
         STAGED[:] = writer.finish()
     clock.advance(1000)
-    return vfs, clock
+    return Files(vfs, clock)
 
 
-def use(faulty: FaultyVfs, clock: ManualClock, mode: Any, call: Callable[[Store], Any]) -> None:
-    """Open a store, make a call and close it, all of which may be refused."""
-    store = tubestore.open("/s", mode, vfs=faulty, clock=clock, background=False, **SMALL)
+def open_store(mode: Any, vfs: FaultyVfs, clock: ManualClock) -> Store:
+    return tubestore.open("/s", mode, vfs=vfs, clock=clock, background=False, **SMALL)
+
+
+@contextmanager
+def opened(mode: Any) -> Iterator[tuple[FaultyVfs, Store]]:
+    faulty, clock = files().again()
+    store = open_store(mode, faulty, clock)
     try:
-        call(store)
+        yield faulty, store
     finally:
         with contextlib.suppress(TubeStoreError):
             store.close(give_up=True)
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_the_system_refuses_raises_an_error_of_ours(name: str) -> None:
-    assert refusals(filled, lambda vfs, clock: use(vfs, clock, "w", CALLS[name]))
+    assert refusals(lambda: opened("w"), CALLS[name]) or name in NO_CALLS
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("name", ["read", "scan", "messages", "refresh", "count", "lease"])
 def test_a_reader_raises_errors_of_ours_too(name: str) -> None:
-    assert refusals(filled, lambda vfs, clock: use(vfs, clock, "r", CALLS[name]))
+    assert refusals(lambda: opened("r"), CALLS[name])
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_opening_and_closing_raise_errors_of_ours(mode: Any) -> None:
+    def begin() -> Any:
+        faulty, clock = files().again()
+        return nullcontext((faulty, lambda: open_store(mode, faulty, clock).close()))
+
+    assert refusals(begin, lambda use: use())
 
 
 def test_the_error_names_the_file_and_keeps_its_cause() -> None:
-    vfs, clock = filled()
-    faulty = FaultyVfs(vfs)
+    faulty, clock = files().again()
     faulty.fail("lock", error=errno.EACCES)
     with pytest.raises(tubestore.StorageError) as caught:
         tubestore.open("/s", vfs=faulty, clock=clock)
