@@ -55,7 +55,7 @@ from tubestore.errors import (
 )
 from tubestore.staging.job_files import content_of, topic_number
 from tubestore.staging.placing import EarlyWriteOut
-from tubestore.staging.task_staging import TaskStaging
+from tubestore.staging.writer import TaskStaging
 
 
 class StagedLogWriter(TaskStaging):

@@ -110,7 +110,7 @@ state_files record.state_files
 state_repair offline.own_repair
 statistics core.statistics
 store_directory store.directory
-task_staging staging.task_staging
+task_staging staging.writer
 time_index segments.summaries
 topic store.topic
 topic_reads store.topic_reads

@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import xxhash
@@ -32,9 +34,16 @@ import xxhash
 from tubestore.clock import Clock, SystemClock
 from tubestore.core import kernels
 from tubestore.core.layout import Buffer
-from tubestore.core.paths import join
-from tubestore.core.vfs import Vfs, VfsFile
-from tubestore.errors import InvalidMessage
+from tubestore.core.paths import checked_root, join
+from tubestore.core.vfs import OsVfs, Vfs, VfsFile
+from tubestore.errors import (
+    DiskFull,
+    InvalidMessage,
+    InvalidName,
+    StoreClosed,
+    StoreFailed,
+    failed_write,
+)
 from tubestore.options import PARTITIONS_PER_STORE, StoreOptions, TopicOptions
 from tubestore.record import ingest
 from tubestore.record.attributes import LENGTH_SIZE
@@ -48,8 +57,13 @@ from tubestore.record.records import (
     encode_columns,
     has_attributes,
 )
-from tubestore.staging.job_files import StagedFile, content_of, topic_number
-from tubestore.staging.task_staging import TaskStaging
+from tubestore.staging.job_files import (
+    StagedFile,
+    check_job_id,
+    content_of,
+    staging_directory,
+    topic_number,
+)
 
 Array = np.ndarray[Any, Any]
 #: Bytes of index and of data before a place in a shard.
@@ -62,6 +76,55 @@ _WRITE_BYTES = 256 << 10
 _HELD_BYTES = 64 << 20
 #: What rows may be routed to when their topic's settings are not known: they bring a partition.
 _ANY_PARTITION = TopicOptions(partitions=PARTITIONS_PER_STORE, stores=PARTITIONS_PER_STORE)
+
+
+class TaskStaging:
+    """One task's attempt at a job; leaving its context discards what was not described.
+
+    `token` replaces the random part of names. InvalidName for a job's id or an attempt.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        job_id: str,
+        attempt: str,
+        *,
+        vfs: Vfs | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.job_id = check_job_id(job_id)
+        if not attempt or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in attempt):
+            raise InvalidName(attempt, "an attempt is named by letters, digits, _ . and -")
+        self.directory = staging_directory(os.path.abspath(checked_root(root)), job_id)
+        self._vfs: Vfs = vfs or OsVfs()
+        #: What the names of all its files begin with.
+        self._name = f"a{attempt}-{token or uuid.uuid4().hex[:12]}"
+        self._closed = False
+
+    def discard(self) -> None:
+        """Remove what this writer made and has not described; harmless when repeated."""
+        self._closed = True
+
+    def _failed(self, error: OSError) -> DiskFull | StoreFailed:
+        """Return what to raise for a failed write; nothing is taken any more."""
+        self._closed = True
+        return failed_write(self.directory, error)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the writer for job {self.job_id!r} is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.discard()
 
 
 class StagedWriter(TaskStaging):

@@ -7,7 +7,7 @@ The parts, from below to above; each knows only those before it:
     Housekeeping  retention, trashes, leases
     Topics        names and settings; a `Topic` is made of its `TopicShards`
     Shards        the shards of all topics: flush, sync, refresh, close
-    Publisher     jobs of ready-made files
+    BulkLoads     jobs of ready-made files
     Engine        all of them; opening, what is due by time, closing
 
 Lock order: the topics' lock before any of a shard's (decisions.md D11).
@@ -37,7 +37,7 @@ from tubestore.store.context import Context, MessageIds
 from tubestore.store.directory import StoreDirectory
 from tubestore.store.housekeeping import Housekeeping
 from tubestore.store.opening import ShardOpener
-from tubestore.store.publish import Publisher
+from tubestore.store.publish import BulkLoads
 from tubestore.store.shards import Shards
 from tubestore.store.topic import Topic
 from tubestore.store.topic_shards import TopicShards
@@ -83,7 +83,7 @@ class Engine:
             raise
         self.address_book = AddressBook(self.topics.shards_of_all, lambda: self.topics.version)
         self.shards = Shards(context, self.opener, self.topics)
-        self.publisher = Publisher(context, self.opener, self.topics)
+        self.loads = BulkLoads(context, self.opener, self.topics)
         if mode == "r":
             self.opener.look_for_damage()
         context.state.closed = None
@@ -128,7 +128,7 @@ class Engine:
         """Make a pass of retention, over trashes and staged files too, if it is time for one."""
         if self.housekeeping.is_due():
             topics = self.topics.all_shards()
-            self.housekeeping.run(topics, pause, self.publisher.clean_old_staging)
+            self.housekeeping.run(topics, pause, self.loads.clean_old_staging)
 
     def note_problem(self, problem: TubeStoreError) -> None:
         """Keep an error that no caller waits for."""

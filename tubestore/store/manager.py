@@ -226,14 +226,14 @@ class MessageStoreManager:
         before anything has changed; StoreFailed when it is not known how far it came: open the
         store again. Repeating the call is always safe.
         """
-        return self._engine.publisher.publish(
+        return self._engine.loads.publish(
             job_id, staged, create=create_topics, threads=threads, query=query
         )
 
     @documented
     def abort(self, job_id: str) -> PublishResult | None:
         """Give a job up and remove what it staged; returns its result if it was published."""
-        return self._engine.publisher.abort(job_id)
+        return self._engine.loads.abort(job_id)
 
     @documented
     def clean_staging(self, grace: Age = timedelta(days=1)) -> list[str]:
@@ -242,7 +242,7 @@ class MessageStoreManager:
         `grace`: ms, a timedelta, or a text such as "36h". The background does so by itself after a
         day (`staging_grace_ms`).
         """
-        return self._engine.publisher.clean_staging(grace)
+        return self._engine.loads.clean_staging(grace)
 
     # -- retention ---------------------------------------------------------------------------
 

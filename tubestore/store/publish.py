@@ -15,44 +15,26 @@ What is guaranteed:
 - **A real broker must wait** until a half-published job is finished: `tubestore check` says so,
   and opening the store for writing (or `tubestore recover`) finishes it.
 
-The steps, and what a crash after each leaves:
-
-| step | a crash leaves |
-| --- | --- |
-| buffers of the shards concerned are written and synced | nothing of the job |
-| pairs not staged for their place are rewritten (`placing.py`); names are synced | as before |
-| the commit record is linked into place: **the atomic step** | the job, to be finished |
-| files are renamed behind the ends of the shards; directories synced | the job, to be finished |
-| the job is noted as finished | the job |
-| the rest of its staging directory is removed | the job, and a rest for the janitor |
-
-Failures: before the record nothing has changed, and the call may be repeated. After it the
-shards concerned are failed (StoreFailed) until the store is opened again, which finishes the job.
+The steps, with what a crash after each leaves, are those of every job
+(`tubestore.staging.publisher`). Here the buffers of the shards concerned are written and synced
+first, and pairs that were not staged for their place are rewritten (`staging/placing.py`). After a
+failure behind the record the shards concerned refuse appends until the store is opened again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from os.path import dirname
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
-from tubestore.errors import (
-    InvalidMessage,
-    StoreFailed,
-    StoreLocked,
-    TubeStoreError,
-    failed_write,
-)
+from tubestore.errors import InvalidMessage
 from tubestore.options import TopicOptions
-from tubestore.record.names import STAGING_DIRECTORY
 from tubestore.shard.message_store import MessageStore
-from tubestore.staging.commit_records import CommitRecords, JobRecords
+from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import (
     Batch,
     CommitRecord,
@@ -64,14 +46,14 @@ from tubestore.staging.job_files import (
     staging_directory,
 )
 from tubestore.staging.placing import THREADED_BYTES, place_all, place_file
-from tubestore.staging.roll_forward import remove_staging, remove_tree, roll_forward
+from tubestore.staging.publisher import Publisher
+from tubestore.staging.roll_forward import remove_staging, roll_forward
 from tubestore.store.context import Context
 from tubestore.store.opening import ShardOpener
 from tubestore.store.topic import shards_of
 from tubestore.store.topics import Topics
 from tubestore.values import Age, checked_age_ms
 
-log = logging.getLogger(__name__)
 #: Shards by topic and store id.
 Shards = Mapping[tuple[str, int], MessageStore]
 
@@ -98,11 +80,13 @@ class PublishResult:
         return sum(file.data_size for file in self.files)
 
 
-class Publisher:
+class BulkLoads:
     """Publishes the files of jobs into an open store, and removes what jobs have left."""
 
     def __init__(self, context: Context, opener: ShardOpener, topics: Topics) -> None:
         self._context, self._opener, self._topics = context, opener, topics
+        records = CommitRecords(context.vfs, context.root)
+        self._publisher = Publisher(context.vfs, context.clock, records, topics.lock)
 
     def publish(
         self,
@@ -117,9 +101,14 @@ class Publisher:
         check_publish_arguments(staged, threads)
         with self._topics.lock:
             self._context.check_open(writing=True)
-            return self._publish(
-                job_id, staged, create=create, threads=threads, query=check_query(job_id, query)
+            query = check_query(job_id, query)
+            files = [StagedFile.from_json(one) for one in staged]
+            batch = None if query is None else Batch.of(query, files)
+            job = _ShardsJob(
+                job_id, batch, files, self._context, self._opener, self._topics, create, threads
             )
+            record, new = self._publisher.publish(job)
+            return _result(job_id, record, replayed=not new)
 
     def abort(self, job_id: str) -> PublishResult | None:
         """Give a job up: remove what it has staged. Returns its result if it was published."""
@@ -132,142 +121,115 @@ class Publisher:
         grace_ms = checked_age_ms(grace, "grace")
         with self._topics.lock:
             self._context.check_open(writing=True)
-            vfs, now_ms = self._context.vfs, self._context.clock.now_ms()
-            return clean_staging(CommitRecords(vfs, self._context.root), vfs, now_ms, grace_ms)
+            return self._publisher.clean(grace_ms)
 
     def clean_old_staging(self) -> None:
         """Do so in the background, unless a job is about to be published: then the next time."""
         if self._topics.lock.acquire(blocking=False):
             try:
-                grace_ms = self._context.options.staging_grace_ms
-                self.clean_staging(grace_ms)
+                self.clean_staging(self._context.options.staging_grace_ms)
             finally:
                 self._topics.lock.release()
 
-    def _publish(
-        self,
-        job_id: str,
-        staged: Iterable[StagedFile | Mapping[str, Any]],
-        *,
-        create: bool,
-        threads: int | None,
-        query: str | None,
-    ) -> PublishResult:
-        vfs, root = self._context.vfs, self._context.root
-        records = CommitRecords(vfs, root)
-        files = [StagedFile.from_json(one) for one in staged]
-        batch = None if query is None else Batch.of(query, files)
-        known = find_result(records, check_job_id(job_id), batch)
-        if known is not None:
-            remove_staging(vfs, root, job_id)
-            return known
-        _check_staged(vfs, root, job_id, files)
-        shards = self._shards_of(files, create=create)
+
+@dataclass(slots=True)
+class _ShardsJob:
+    """A job for shards, on its way through `staging.publisher`."""
+
+    job_id: str
+    batch: Batch | None
+    files: list[StagedFile]
+    context: Context
+    opener: ShardOpener
+    topics: Topics
+    #: Whether topics that are missing or too small are made.
+    create: bool
+    threads: int | None
+    shards: Shards = field(default_factory=dict)
+    placed: tuple[PlacedFile, ...] = ()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Open the shards of the job and keep all others from appending to them."""
+        _check_staged(self.context.vfs, self.context.root, self.job_id, self.files)
+        self.shards = self._open_shards()
         with contextlib.ExitStack() as held:
             ends = {}
-            for key, shard in sorted(shards.items()):
+            for key, shard in sorted(self.shards.items()):
                 ends[key] = shard.hold()
                 held.callback(shard.let_go)
-            placed = _place(files, ends)
-            now_ms = self._context.clock.now_ms()
-            record = CommitRecord(records.finished() + 1, job_id, now_ms, placed, batch)
-            try:
-                self._prepare(records, record, files, threads)
-            except OSError as error:
-                raise failed_write(root, error) from error
-            try:
-                self._commit(records, record, shards)
-            except _Taken as error:
-                raise StoreLocked(root, "another process that has just published") from error
-            except BaseException as error:
-                # The files may be longer than the shards know: nothing may be appended to them.
-                for shard in shards.values():
-                    shard.fail(f"job {job_id!r} may be half published: {error}")
-                if isinstance(error, OSError | TubeStoreError):
-                    raise StoreFailed(root, f"publishing {job_id!r}: {error}") from error
-                raise
-        remove_staging(vfs, root, job_id)
-        _keep_digests(shards, record, threads)
-        return PublishResult(job_id, record.number, False, record.files)
+            self.placed = _place(self.files, ends)
+            yield
 
-    def _shards_of(self, staged: list[StagedFile], *, create: bool) -> Shards:
+    def _open_shards(self) -> Shards:
         """Return the shards of staged files, opened for writing; `create` makes their topics."""
         needed: dict[str, TopicOptions] = {}
-        for file in staged:
+        for file in self.files:
             options = TopicOptions(partitions=file.partitions, stores=file.store_id + 1)
             needed[file.topic] = needed.get(file.topic, options).grown_to(options)
-        if create:
-            self._topics.ensure(needed)
+        if self.create:
+            self.topics.ensure(needed)
         for name, options in needed.items():
-            if not (known := self._topics.get(name).options).covers(options):
+            if not (known := self.topics.get(name).options).covers(options):
                 raise InvalidMessage(f"topic {name!r} has {known}, the job needs {options}")
-        keys = {(file.topic, file.store_id) for file in staged}
-        return {key: shards_of(self._topics.get(key[0])).writable(key[1]) for key in keys}
+        keys = {(file.topic, file.store_id) for file in self.files}
+        return {key: shards_of(self.topics.get(key[0])).writable(key[1]) for key in keys}
 
-    def _prepare(
-        self,
-        records: CommitRecords,
-        record: CommitRecord,
-        files: list[StagedFile],
-        threads: int | None,
-    ) -> None:
-        """Do everything that comes before the record, up to stable storage."""
-        vfs, root = self._context.vfs, self._context.root
-        staging = staging_directory(root, record.job_id)
-        described = {file.name: file for file in files}
+    def write(self, number: int) -> CommitRecord:
+        """Rewrite the pairs that were not staged for their place, and sync all."""
+        now_ms = self.context.clock.now_ms()
+        staging = staging_directory(self.context.root, self.job_id)
+        described = {file.name: file for file in self.files}
 
         def place(file: PlacedFile) -> None:
             staged = described[file.name]
-            ids = None if staged.has_ids else self._context.ids.next_many(file.rows)
-            place_file(vfs, staging, staged, file, ids)
+            ids = None if staged.has_ids else self.context.ids.next_many(file.rows)
+            place_file(self.context.vfs, staging, staged, file, ids)
 
-        place_all(place, record.files, sum(file.data_size for file in files), threads)
-        if files:
-            for directory in (staging, dirname(staging), join(root, OWN_DIRECTORY)):
-                vfs.sync_directory(directory)
-        records.prepare()
-        records.draft(record)
+        place_all(place, self.placed, sum(file.data_size for file in self.files), self.threads)
+        return CommitRecord(number, self.job_id, now_ms, self.placed, self.batch)
 
-    def _commit(self, records: CommitRecords, record: CommitRecord, shards: Shards) -> None:
-        """Make the record, and everything that follows from it."""
-        try:
-            records.commit(record)
-        except FileExistsError as error:
-            raise _Taken from error
-        roll_forward(self._context.vfs, self._context.root, record)
-        records.finish(record)
-        self._adopt(record, shards)
+    def roll_forward(self, record: CommitRecord) -> None:
+        """Rename the files behind the ends of their shards."""
+        roll_forward(self.context.vfs, self.context.root, record)
 
-    def _adopt(self, record: CommitRecord, shards: Shards) -> None:
+    def adopt(self, record: CommitRecord) -> None:
         """Let the open shards know their new files, and all readers see them at one moment."""
-        index: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in shards}
-        data: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in shards}
+        index: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in self.shards}
+        data: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in self.shards}
         for file in record.files:
             index[file.shard].append((file.index_start, file.index_size))
             data[file.shard].append((file.data_start, file.data_size))
-        for key, shard in shards.items():
+        for key, shard in self.shards.items():
             shard.adopt(index[key], data[key])
-        with self._opener.showing:
-            for shard in shards.values():
+        with self.opener.showing:
+            for shard in self.shards.values():
                 shard.show_adopted()
-        for shard in shards.values():
+        for shard in self.shards.values():
             shard.leave_checkpoint()
 
+    def fail(self, reason: str) -> None:
+        """Refuse appends to the shards of the job."""
+        for shard in self.shards.values():
+            shard.fail(reason)
 
-class _Taken(Exception):
-    """The number of the record was given to another job: somebody else publishes here."""
+    def settle(self, record: CommitRecord) -> None:
+        """Digest the sealed files of a large job while they are in the page cache.
+
+        Several at a time: a stream is offered as often as it has new files, and each thread takes
+        its next one. Those of a small job the shards digest later, by themselves.
+        """
+        size = sum(file.data_size for file in record.files)
+        if size >= THREADED_BYTES:
+            new = Counter(file.shard for file in record.files)
+            files = [self.shards[key].files for key in new.elements()]
+            streams = [stream for one in files for stream in (one.data, one.index)]
+            place_all(lambda stream: stream.keep_digests(), streams, size, self.threads)
 
 
-def find_result(
-    records: CommitRecords, job_id: str, batch: Batch | None = None
-) -> PublishResult | None:
-    """Return what became of a finished job, None if there is none of this id; JobTaken."""
-    if not records.is_finished(job_id, batch):
-        return None
-    record = records.find(job_id)
-    if record is None:
-        return PublishResult(job_id, 0, True, ())
-    return PublishResult(job_id, record.number, True, record.files)
+def _result(job_id: str, record: CommitRecord | None, *, replayed: bool) -> PublishResult:
+    number, files = (0, ()) if record is None else (record.number, record.files)
+    return PublishResult(job_id, number, replayed, files)
 
 
 def _check_staged(vfs: Vfs, root: str, job_id: str, files: list[StagedFile]) -> None:
@@ -312,51 +274,9 @@ def _place(
     return tuple(sorted(placed, key=lambda file: (file.shard, file.index_start)))
 
 
-def _keep_digests(shards: Shards, record: CommitRecord, threads: int | None) -> None:
-    """Have the sealed files of a large job digested while they are in the page cache.
-
-    Several at a time: a stream is offered as often as it has new files, and whoever comes to it
-    takes the next of them. Those of a small job the shards digest later, by themselves.
-    """
-    size = sum(file.data_size for file in record.files)
-    if size >= THREADED_BYTES:
-        new = Counter(file.shard for file in record.files)
-        files = [shards[key].files for key in new.elements()]
-        streams = [stream for one in files for stream in (one.data, one.index)]
-        place_all(lambda stream: stream.keep_digests(), streams, size, threads)
-
-
-# -- what is left of jobs ----------------------------------------------------------------------
-
-
 def abort(vfs: Vfs, root: str, job_id: str) -> PublishResult | None:
     """Give a job up: remove what it has staged. Returns its result if it was published before."""
-    known = find_result(CommitRecords(vfs, root), check_job_id(job_id))
+    records = CommitRecords(vfs, root)
+    published = records.is_finished(check_job_id(job_id))
     remove_staging(vfs, root, job_id)
-    return known
-
-
-def clean_staging(records: JobRecords[Any], vfs: Vfs, now_ms: int, grace_ms: int) -> list[str]:
-    """Remove staging directories in which nothing was written for `grace_ms`; returns them.
-
-    They are what is left of jobs that were given up, or whose slow tasks went on writing.
-    """
-    root, pending = records.root, records.pending()
-    directory = join(root, OWN_DIRECTORY, STAGING_DIRECTORY)
-    removed = []
-    kept = {staging_directory(root, pending.job_id)} if pending is not None else set()
-    for name, is_directory, _ in vfs.entries(directory):
-        path = join(directory, name)
-        if is_directory and path not in kept and _last_written(vfs, path) + grace_ms <= now_ms:
-            remove_tree(vfs, path)
-            removed.append(name)
-    return removed
-
-
-def _last_written(vfs: Vfs, directory: str) -> int:
-    times = [vfs.modified_ms(directory)]
-    for name, is_directory, _ in vfs.entries(directory):
-        if not is_directory:
-            with contextlib.suppress(FileNotFoundError):
-                times.append(vfs.modified_ms(join(directory, name)))
-    return max(times)
+    return _result(job_id, records.find(job_id), replayed=True) if published else None

@@ -1,0 +1,151 @@
+"""Takes jobs of ready-made files into an open store: one sequence, for shards and for a log.
+
+The steps, and what a crash after each leaves:
+
+| step | a crash leaves |
+| --- | --- |
+| `held`: the end of the store is written, synced and kept from moving | nothing of the job |
+| `write`: the files are written as they will stand behind the end; synced | nothing of the job |
+| their names are synced; the commit record is drafted | nothing of the job |
+| the commit record is linked into place: **the atomic step** | the job, to be finished |
+| `roll_forward`: the files come to their places behind the end; synced | the job, to be finished |
+| the job is noted as finished | the job |
+| `adopt`: the open store takes the files over, and its readers see them | the job |
+| `settle`: indexes and caches are filled from what is still staged | the job |
+| the rest of the staging directory is removed | the job, and a rest for the janitor |
+
+Failures: before the record nothing has changed, and the call may be repeated. After it the store
+has failed (`fail`, StoreFailed) until it is opened again, which finishes the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from os.path import dirname
+from typing import Any, Generic, Protocol
+
+from tubestore.clock import Clock
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import Vfs
+from tubestore.errors import StoreFailed, StoreLocked, TubeStoreError, failed_write
+from tubestore.record.names import STAGING_DIRECTORY
+from tubestore.staging.commit_records import JobRecords, R
+from tubestore.staging.job_files import Batch, staging_directory
+from tubestore.staging.roll_forward import remove_staging, remove_tree
+
+
+class Job(Protocol[R]):
+    """A job that is published: how its kind of store takes it. See the head for each step."""
+
+    job_id: str
+    #: Of which query the job is a micro-batch, if it is one.
+    batch: Batch | None
+
+    def held(self) -> AbstractContextManager[object]:
+        """Keep all other writers from the end of the store."""
+
+    def write(self, number: int) -> R:
+        """Write and sync the files of the job, which is the `number`th; returns its record."""
+
+    def roll_forward(self, record: R) -> None:
+        """Bring the files to their places, durably."""
+
+    def adopt(self, record: R) -> None:
+        """Show the files to the open store."""
+
+    def fail(self, reason: str) -> None:
+        """Refuse everything that would go behind the old end."""
+
+    def settle(self, record: R) -> None:
+        """Fill indexes and caches; other writers are at work again."""
+
+
+class _Taken(Exception):
+    """Another process gave the number of the record to a job of its own."""
+
+
+class Publisher(Generic[R]):
+    """Publishes the jobs of one open store, and removes what given-up jobs have left.
+
+    `lock` keeps the store's other threads from publishing at the same time.
+    """
+
+    def __init__(
+        self, vfs: Vfs, clock: Clock, records: JobRecords[R], lock: AbstractContextManager[Any]
+    ) -> None:
+        self._vfs, self._clock, self.records, self._lock = vfs, clock, records, lock
+
+    def publish(self, job: Job[R]) -> tuple[R | None, bool]:
+        """Return a job's record (None if it is not kept any more), and whether it is new.
+
+        JobTaken, DiskFull; StoreLocked if another process published first; StoreFailed.
+        """
+        with self._lock:
+            new = not self.records.is_finished(job.job_id, job.batch)
+            if new:
+                with job.held():
+                    record: R | None = (made := self._publish(job))
+                job.settle(made)
+            else:
+                record = self.records.find(job.job_id)
+            remove_staging(self._vfs, self.records.root, job.job_id)
+        return record, new
+
+    def _publish(self, job: Job[R]) -> R:
+        """Publish a job that is new, while the end of the store is held."""
+        records, root = self.records, self.records.root
+        try:
+            record = job.write(records.finished() + 1)
+            if record.rows:
+                staging = staging_directory(root, job.job_id)
+                for directory in (staging, dirname(staging), join(root, OWN_DIRECTORY)):
+                    self._vfs.sync_directory(directory)
+            records.prepare()
+            records.draft(record)
+        except OSError as error:
+            raise failed_write(root, error) from error
+        try:
+            try:
+                records.commit(record)
+            except FileExistsError as error:
+                raise _Taken from error
+            job.roll_forward(record)
+            records.finish(record)
+            job.adopt(record)
+        except _Taken as error:
+            raise StoreLocked(root, "another process that has just published") from error
+        except BaseException as error:
+            # There may be files or bytes behind the end that the open store has no account of.
+            job.fail(f"job {job.job_id!r} may be half published: {error}")
+            if isinstance(error, OSError | TubeStoreError):
+                raise StoreFailed(root, f"publishing {job.job_id!r}: {error}") from error
+            raise
+        return record
+
+    def clean(self, grace_ms: int) -> list[str]:
+        """Remove staging directories in which nothing was written for `grace_ms`; returns them.
+
+        They are what is left of jobs that were given up, or whose slow tasks went on writing.
+        """
+        with self._lock:
+            vfs, root, pending = self._vfs, self.records.root, self.records.pending()
+            kept = {staging_directory(root, pending.job_id)} if pending is not None else set()
+            directory = join(root, OWN_DIRECTORY, STAGING_DIRECTORY)
+            newest_ms = self._clock.now_ms() - grace_ms
+            removed = []
+            for name, is_directory, _ in vfs.entries(directory):
+                path = join(directory, name)
+                if is_directory and path not in kept and _last_written(vfs, path) <= newest_ms:
+                    remove_tree(vfs, path)
+                    removed.append(name)
+            return removed
+
+
+def _last_written(vfs: Vfs, directory: str) -> int:
+    times = [vfs.modified_ms(directory)]
+    for name, is_directory, _ in vfs.entries(directory):
+        if not is_directory:
+            with contextlib.suppress(FileNotFoundError):
+                times.append(vfs.modified_ms(join(directory, name)))
+    return max(times)
