@@ -221,12 +221,13 @@ class RootJournal:
         """Forget all frames: the shards' files have their messages.
 
         The next frame is written over the first one. A power cut may bring old frames back; the
-        shards
-        have their messages, or had them.
+        shards have their messages, or had them. `generation` is raised above the one that ends.
         """
         ended, synced = self._synced
         self._replaces_synced |= ended == self.generation and synced > 0
-        self.generation, self.size = generation, 0
+        # Rising within a file: a clock that was set back, or opening within the millisecond of the
+        # kill, gives a number again, and old frames would count.
+        self.generation, self.size = max(generation, self.generation + 1), 0
 
     def forget(self) -> None:
         """Empty the file as well, durably; after `begin_anew`."""

@@ -103,7 +103,7 @@ class FaultyRun:
                     raise
                 self._open_again()
             except AssertionError:
-                if not self.run.store.dispatcher.failed:  # type: ignore[attr-defined]
+                if not self.run.has_stopped():
                     raise
                 self._open_again()
 

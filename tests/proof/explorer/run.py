@@ -51,6 +51,10 @@ class RandomRun(ABC):
     def what_is_there(self) -> Iterable[Found]:
         """Everything that the store shows."""
 
+    def has_stopped(self) -> bool:
+        """Whether a part of the store has stopped until the next opening, after a fault."""
+        return False
+
     def step(self) -> None:
         """Do one thing."""
         things = self.things()

@@ -93,6 +93,10 @@ class StackRun(RandomRun):
         abandon(self.store)
         self.vfs.release_locks()
 
+    def has_stopped(self) -> bool:
+        """Whether a structure has stopped."""
+        return bool(self.store.dispatcher.failed)
+
     def things(self) -> list[tuple[Callable[[], None], int]]:
         """What it may do."""
         return [

@@ -219,6 +219,26 @@ def test_frames_of_the_generation_before_are_not_given(memory_vfs: MemoryVfs) ->
     assert [p.shard for p in parts_in(memory_vfs)] == ["new-0"]
 
 
+def test_a_number_of_a_generation_that_is_given_again_brings_no_old_frame_back(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """The clock was set back between two processes, or both began in one millisecond."""
+    for generation in (7, 6):
+        journal = journal_in(memory_vfs)
+        for number in range(3):
+            write(journal, encode_rows(make_rows(2), 56 * number, 0), ("a-0",))
+        left = read_journal(memory_vfs, ROOT)
+        assert left is not None
+        later = journal_in(memory_vfs, generation - 1)
+        later.go_on(left)
+        later.begin_anew(generation)
+        write(later, encode_rows(make_rows(2), 168, 0), ("b-0",))
+        found = read_journal(memory_vfs, ROOT)
+        assert found is not None
+        assert ([p.shard for p in found.parts], found.damages) == (["b-0"], [])
+        later.remove()
+
+
 def test_removing_it_leaves_no_file(memory_vfs: MemoryVfs) -> None:
     journal = journal_in(memory_vfs)
     write(journal, encode_rows(make_rows(2), 0, 0), ("a-0",))
