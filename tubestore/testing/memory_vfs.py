@@ -296,11 +296,9 @@ class MemoryVfs:
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """Write a small file whole or not at all: each step can be the last one of a crash."""
         temporary = f"{path}.tmp"
-        if self.exists(temporary):
-            file = self.open(temporary)
-            file.truncate(0)
-        else:
-            file = self.open(temporary, create=True)
+        if self.exists(temporary):  # as `OsVfs`: a power cut brings no old content back
+            self.remove(temporary)
+        file = self.open(temporary, create=True)
         file.pwrite(data, 0)
         if sync:
             file.sync()

@@ -158,6 +158,17 @@ def test_a_file_replaced_without_a_sync_may_be_empty(vfs: MemoryVfs) -> None:
     assert {b"old", b"", b"new"} <= found
 
 
+def test_a_temporary_file_that_a_crash_left_gives_a_replaced_file_no_content(
+    vfs: MemoryVfs,
+) -> None:
+    durable_file(vfs, b"old")
+    vfs.open(f"{FILE}.tmp", create=True).pwrite(b"older", 0)
+    vfs.open(f"{FILE}.tmp").sync()
+    vfs.sync_directory("/d")
+    vfs.replace_file(FILE, b"new", sync=False)
+    assert b"older" not in {tree[FILE] for tree in power_trees(vfs)}
+
+
 def test_what_was_unsynced_at_a_kill_is_unsynced_in_the_run_after_it(vfs: MemoryVfs) -> None:
     durable_file(vfs, b"safe")
     vfs.open(FILE).pwrite(b" and not", 4)
