@@ -1,12 +1,12 @@
-"""A broker's `config/*.json`, read and written in the form of the real files (spec §4.4).
+"""A broker's `config/*.json`, read and written in the form of RocketMQ's files (spec §4.4).
 
 They are fastjson's: one tab a level, bean fields in alphabetical order, nulls left out, and maps
-with numbers as keys on one line with the keys bare, which is not JSON. What is written is read
-by the real broker, and what it wrote is read here, by hand-edited comments too.
+with numbers as keys on one line with the keys bare, which is not JSON. RocketMQ reads what is
+written here. What it wrote is read here, and so is a file with comments that was edited by hand.
 
-A real broker may be killed between two steps of writing one, and then only `.bak` is good: a
-file that is missing, empty or unreadable is read from there (as `ConfigManager.load` does).
-Ours are replaced whole, the old content having been put into `.bak`.
+A broker may be killed between two steps of writing a file, and then only `.bak` is good. A file
+that is missing, empty or unreadable is read from there (as `ConfigManager.load` does). Here a file
+is replaced whole, after its old content was put into `.bak`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TEXT_OR_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?\d+)(\s*:)
 
 
 def loads(text: str) -> Any:
-    """Return what fastjson's text says; numbers as keys are texts, as in JSON.
+    """Return the content of fastjson's text; numbers as keys become texts, as in JSON.
 
     >>> loads('{"offsetTable":{1:7,2:4\\n\\t}}')
     {'offsetTable': {'1': 7, '2': 4}}
@@ -44,13 +44,13 @@ def loads(text: str) -> Any:
     try:
         return json.loads(quoted)
     except ValueError:
-        import json5  # slow, and needed only where somebody has edited the file
+        import json5  # slow, and needed only for a file that was edited by hand
 
         return json5.loads(quoted)
 
 
 def dumps(content: Any, level: int = 0) -> str:
-    """Return content as fastjson writes it: maps keyed by int are those on one line.
+    """Return content as fastjson writes it: a map with int keys is on one line.
 
     >>> print(dumps({"offsetTable": {"T@g": {0: 250, 1: 3}}}).replace("\\t", "    "))
     {
@@ -99,7 +99,7 @@ class TopicConfig:
     topic_sys_flag: int = 0
     #: 5.x; "queue.type" is "SimpleCQ" or "BatchCQ".
     attributes: dict[str, str] | None = None
-    #: Fields that are not known here, by their names in the file; they are written back.
+    #: Fields that this class does not have, by their names in the file; they are written back.
     others: dict[str, Any] = field(default_factory=dict)
 
 
@@ -171,9 +171,9 @@ class BrokerConfig:
         self._save(name, "subscriptionGroupTable", table, now_ms, versioned=True)
 
     def read(self, name: str) -> dict[str, Any]:
-        """Return a file's content, of its backup where it is not whole; {} without either.
+        """Return a file's content, or its backup's if it is not whole; {} without either.
 
-        CorruptRecord when there is one and none can be read.
+        Raises CorruptRecord if there is one and none can be read.
         """
         fault: CorruptRecord | None = None
         for path in (self._path(name), self._path(name) + _BACKUP):
@@ -208,7 +208,7 @@ class BrokerConfig:
     def _save(
         self, name: str, key: str, table: Mapping[Any, Any], now_ms: int, *, versioned: bool = False
     ) -> None:
-        """Replace a file's table; what else it holds stays, its version counts up.
+        """Replace a file's table; its other content stays, and its version counts up.
 
         5.x has a version in every file, 4.9 in some (`versioned`).
         """
@@ -246,7 +246,7 @@ def _by_number(row: Mapping[str, int]) -> dict[int, int]:
 
 
 def _names(kind: Any) -> dict[str, str]:
-    """Names in the file -> names of the fields."""
+    """Return a table: names in the file -> names of the fields."""
     plain = [field.name for field in fields(kind) if field.name != "others"]
     return {re.sub(r"_([a-z])", lambda m: m[1].upper(), name): name for name in plain}
 
@@ -264,7 +264,7 @@ def _of_bean(kind: Any, bean: Mapping[str, Any]) -> Any:
 
 
 def with_batch_topics(config: MessageStoreConfig, vfs: Vfs, root: str) -> MessageStoreConfig:
-    """Return the options with the topics of batches that are found in the directory added."""
+    """Return the options with the batch topics of the directory's `topics.json` added."""
     found = set(config.batch_topics)
     base = os.path.join(root, BATCH_CONSUME_QUEUE_DIRECTORY)
     found |= {name for name, is_directory, _ in vfs.entries(base) if is_directory}

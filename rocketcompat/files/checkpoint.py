@@ -1,8 +1,8 @@
 """The checkpoint: store times up to which each structure is on stable storage.
 
-RocketMQ's `StoreCheckpoint` (spec §4.1): 4096 bytes, five numbers, the rest zero. A real
-broker uses it after a crash to choose where its recovery begins, so a time may be set only
-after what it speaks of was synced (trap 19); 0 is always safe and makes it read everything.
+RocketMQ's `StoreCheckpoint` (spec §4.1): 4096 bytes, five numbers, the rest zero. After a crash a
+broker chooses by it where its recovery begins. So a time may be set only after everything up to it
+was synced (trap 19). 0 is always safe: a broker then reads everything.
 
 Guards: one thread flushes; the numbers may be set by any.
 """
@@ -14,7 +14,7 @@ import os
 from rocketcompat.formats import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from tubestore.core.vfs import Vfs
 
-#: A real broker goes back by this much, since times of records are not quite in order.
+#: A broker goes back by this much, since times of records are not quite in order.
 MIN_TIMESTAMP_SLACK_MS = 3000
 
 
@@ -37,17 +37,17 @@ class StoreCheckpoint:
 
     @property
     def min_timestamp(self) -> int:
-        """Where a real broker's recovery of log and queues may begin."""
+        """Time from which a broker's recovery of log and queues may begin."""
         least = min(self.physic_msg_timestamp, self.logics_msg_timestamp)
         return max(0, least - MIN_TIMESTAMP_SLACK_MS)
 
     @property
     def min_timestamp_index(self) -> int:
-        """The same, with the index."""
+        """Time from which a broker's recovery may begin, the index included."""
         return min(self.min_timestamp, self.index_msg_timestamp)
 
     def lower(self, store_time: int, log_end: int) -> bool:
-        """Take back what speaks of more than the log holds; whether anything did."""
+        """Lower the marks that are above the log's end; True if any was."""
         before = vars(self).copy()
         self.physic_msg_timestamp = min(self.physic_msg_timestamp, store_time)
         self.logics_msg_timestamp = min(self.logics_msg_timestamp, store_time)
@@ -58,8 +58,8 @@ class StoreCheckpoint:
     def flush(self, *, sync: bool = True) -> None:
         """Write the file in place.
 
-        Not by a temporary file beside it: nothing but a store's own files may lie there for
-        long, and 40 bytes at the start of a block are written at once or not.
+        It is not replaced by a temporary file: only a store's own files may remain in the
+        directory. 40 bytes at the start of a block are written at once or not at all.
         """
         row = CHECKPOINT.pack(
             physic_msg_timestamp=self.physic_msg_timestamp,

@@ -1,7 +1,7 @@
-"""What the windows say of a broker's `config/*.json`: its content, whence, and what is wrong.
+"""The content of a broker's `config/*.json`, its source, and what is wrong with it, for display.
 
-A broker keeps the content before in `<name>.bak`, and takes that when the file is missing, empty
-or broken (spec §4.4); so does this. `broker_config.py` has the form, and writes.
+A broker keeps the previous content in `<name>.bak`. It reads that when the file is missing, empty
+or broken (spec §4.4), and so does this. `broker_config.py` has the form, and writes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOPIC_GROUP = "@"
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What a file says, where that was found, and what is wrong with the file itself."""
+    """A file's content, the file it was read from, and what is wrong with the file itself."""
 
     path: str
     content: dict[str, Any] | None
@@ -30,7 +30,7 @@ class ConfigFile:
 
 
 def parse_config(text: str) -> dict[str, Any]:
-    """Return the object that a file holds; ValueError if it holds none.
+    """Return the object in a file; ValueError if there is none.
 
     >>> parse_config('{"offsetTable":{"T@g":{0:250,1:-1}}}')
     {'offsetTable': {'T@g': {'0': 250, '1': -1}}}
@@ -55,7 +55,7 @@ def read_config(vfs: Vfs, root: str, name: str) -> ConfigFile:
 
 
 def config_names(vfs: Vfs, root: str) -> list[str]:
-    """Return the names of the files that are there, or were and have left a backup; sorted."""
+    """Return the names of the files that are there, or that have left a backup; sorted."""
     names = set()
     for name, is_directory, _ in vfs.entries(os.path.join(root, CONFIG_DIRECTORY)):
         plain = name.removesuffix(BACKUP_SUFFIX)
@@ -77,7 +77,7 @@ def consumer_offsets(content: dict[str, Any]) -> dict[tuple[str, str, int], int]
 
 
 def bad_offsets(content: dict[str, Any]) -> list[str]:
-    """Return the names in a `consumerOffset.json` of what `consumer_offsets` passes over."""
+    """Return the names in a `consumerOffset.json` that `consumer_offsets` passes over."""
     table = content.get("offsetTable")
     if not isinstance(table, dict):
         return [] if table is None and not content else ["offsetTable"]

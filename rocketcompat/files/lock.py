@@ -1,13 +1,13 @@
-"""The one writer of a RocketMQ root: `fcntl.lockf` on byte 0 of `lock`, as the real one (§4.2).
+"""The one writer of a RocketMQ root: `fcntl.lockf` on byte 0 of `lock`, as RocketMQ does (§4.2).
 
-Such a lock belongs to the process and goes with the first descriptor of the file that it
-closes, so a second opening in the same process is refused by a registry before it touches
-the file, and the file is not opened again while it is locked.
+Such a lock belongs to the process and is released with the first descriptor of the file that the
+process closes. So a registry refuses a second opening in the same process before it touches the
+file, and the file is not opened again while it is locked.
 
-A broker writes the file at every start, and syncs it: its time shows `progress.py` that a broker
-was here. A store of ours writes it once, when it makes it, and has it on stable storage before
-any mark names its time. A file that lost its content in a power cut stays as it is: that it is
-empty proves that no broker has started since.
+A broker writes and syncs the file at every start: the file's time shows `progress.py` that a broker
+has run. A store of this package writes it once, when it makes it, and syncs it before any mark
+contains its time. A file that lost its content in a power cut is left alone: as long as it is
+empty, no broker has started since.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _registry: set[tuple[int, str]] = set()
 
 
 def is_unwritten(vfs: Vfs, root: str) -> bool:
-    """Return whether the lock's file is there and has no content: no broker has written it."""
+    """True if the lock's file is there and has no content: no broker has written it."""
     try:
         return not vfs.read_file(os.path.join(root, LOCK_FILE)).strip(b"\0")
     except OSError:
@@ -32,10 +32,10 @@ def is_unwritten(vfs: Vfs, root: str) -> bool:
 
 
 class StoreLock:
-    """The lock on a root, held until `release`; StoreLocked if somebody has it."""
+    """The lock on a root, held until `release`; StoreLocked if another opening holds it."""
 
     def __init__(self, vfs: Vfs, root: str) -> None:
-        # With the process's number, since a fork holds nothing of its parent's.
+        # With the process's number, since a fork holds none of its parent's locks.
         self._entry = (os.getpid(), os.path.realpath(root))
         self._registered = isinstance(vfs, OsVfs)  # a disk in memory excludes by itself
         if self._registered:
@@ -50,11 +50,11 @@ class StoreLock:
             raise
 
     def is_current(self) -> bool:
-        """Whether the lock still keeps other writers out: its file was not removed or replaced."""
+        """True while the lock keeps other writers out: its file was not removed or replaced."""
         return self._lock.is_current()
 
     def release(self) -> None:
-        """Give it back; harmless when repeated, and in a fork of the process that took it."""
+        """Release it; harmless when repeated, and in a fork of the process that took it."""
         self._lock.release()
         self._forget()
 
@@ -73,9 +73,9 @@ def _locked(vfs: Vfs, root: str) -> VfsLock:
     try:
         if is_new:
             file.pwrite(LOCK_CONTENT, 0)
-        file.sync()  # a process that was killed may have written it, and not come to the sync
+        file.sync()  # a process that was killed may have written it without the sync
     finally:
         file.close()
-    # Beside the lock, whose content is the broker's.
+    # Beside the lock, since the lock's content is the broker's.
     note = os.path.join(root, OWN_DIRECTORY, HOLDER_FILE)
     return take_lock(vfs, path, kind="lockf", root=root, note=note)

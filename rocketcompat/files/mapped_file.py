@@ -1,8 +1,8 @@
 """One file of a RocketMQ store: full-size from the start, written by position.
 
-RocketMQ maps its files; we do not (D10): a sparse file that is mapped and read ahead fills
-memory with zero pages, and a sync through a map holds the interpreter lock. Its way is an option
-(`mmap_file.py`). The names of the positions are RocketMQ's (spec §5.2).
+RocketMQ maps its files; here they are written by position (D10). A sparse file that is mapped and
+read ahead fills memory with zero pages, and a sync through a map holds the interpreter lock.
+RocketMQ's way is an option (`mmap_file.py`). The positions have RocketMQ's names (spec §5.2).
 
 Always true:
 - `flushed_position <= wrote_position <= file_size`; what is below `wrote_position` may be
@@ -25,14 +25,14 @@ from tubestore.core.layout import Buffer
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import is_disk_full
 
-#: Behind a cut, data is looked at and zeroed in steps of this many bytes.
+#: Behind a cut, data is read and zeroed in steps of this many bytes.
 _ZERO_STEP = 256 * 1024
 #: The first ones are shorter: most files are cut where their data ends.
 _ZERO_FIRST = 16 * 1024
 
 
 class MappedFile:
-    """A file of fixed size whose name is the offset of its first byte."""
+    """A file of fixed size, named by the offset of its first byte."""
 
     __slots__ = ("_file", "_left_to", "_view", "file_from_offset", "file_size",
                  "flushed_position", "path", "wrote_position")  # fmt: skip
@@ -43,16 +43,16 @@ class MappedFile:
         self.wrote_position = wrote
         self.flushed_position = 0
         self._view: memoryview | None = None
-        #: Up to here a failed write left bytes that could not be zeroed; 0: none did.
+        #: Up to here a failed write left bytes that could not be zeroed; 0 if none did.
         self._left_to = 0
 
     @classmethod
     def create(cls, vfs: Vfs, path: str, file_from_offset: int, file_size: int) -> MappedFile:
         """Create it with all its bytes as a hole; it has its full length when it gets its name.
 
-        A real broker does not start beside a file of another length, so a kill must leave
-        none; what it leaves of one in the making stands beside the directory, where nobody
-        looks. OSError when there is no room for it; then no file is left.
+        A broker does not start beside a file of another length, so a kill must leave none in the
+        directory. A file in the making is beside the directory, where RocketMQ does not look.
+        Raises OSError without room for it; then no file is left.
         """
         unborn = f"{os.path.dirname(path)}.new"
         if vfs.exists(unborn):
@@ -76,7 +76,7 @@ class MappedFile:
 
     @property
     def committed_position(self) -> int:
-        """As `wrote_position`, but for a file with a transient buffer (`transient_pool.py`)."""
+        """As `wrote_position`; lower for a file with a transient buffer (`transient_pool.py`)."""
         return self.wrote_position
 
     @property
@@ -91,7 +91,7 @@ class MappedFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether no byte is left."""
+        """True if no byte is left."""
         return self.wrote_position == self.file_size
 
     def append(self, data: Buffer, claim: int | None = None) -> int:
@@ -109,7 +109,7 @@ class MappedFile:
         return position
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Write anywhere; the written prefix grows to the end of it if that lies further."""
+        """Write anywhere; the written prefix grows to the end of the data if that is further."""
         end = position + len(data)
         if end > self.file_size:
             raise ValueError(f"{self.path}: {len(data)} bytes do not fit at {position}")
@@ -140,7 +140,7 @@ class MappedFile:
         return None if found is None or found >= self.file_size else found
 
     def has_data(self, position: int) -> bool:
-        """Whether a byte that is not zero stands at a position or behind it."""
+        """True if there is a byte that is not zero at a position or behind it."""
         data = self.next_data(position)
         while data is not None:
             end = min(data + _ZERO_STEP, self.file_size)
@@ -159,10 +159,10 @@ class MappedFile:
         return True
 
     def cut(self, position: int) -> int:
-        """Lose everything from `position` on: zero it and go back; returns the bytes zeroed.
+        """Drop everything from `position` on: zero it and go back; returns the bytes zeroed.
 
-        Zeroed and not truncated, since readers may have mapped the file; and never left as
-        it is, since a later recovery would take stale bytes for good ones (spec §5.7).
+        It is zeroed and not truncated, since readers may have mapped the file. It is never left as
+        it is: a later recovery would take stale bytes for good ones (spec §5.7).
         """
         zeroed = self.zero_behind(position)
         self.wrote_position = position
@@ -171,12 +171,12 @@ class MappedFile:
         return zeroed
 
     def zero_behind(self, position: int, limit: int | None = None) -> int:
-        """Zero every byte from `position` to the end of the file that is not; returns how many.
+        """Zero every byte from `position` on that is not zero; returns how many.
 
         `limit`: up to there only.
 
-        Goes from the end to the front, so that after a crash in between the chain still
-        ends at `position` or at a record that the next recovery cuts in the same way.
+        Goes from the end to the front: after a crash in between the chain still ends at `position`,
+        or at a record that the next recovery cuts in the same way.
         """
         steps = []
         limit = self.file_size if limit is None else limit
@@ -207,7 +207,7 @@ class MappedFile:
         self._file.close()
 
     def _write(self, data: Buffer, position: int) -> None:
-        """Write where nothing stands behind; a write that fails leaves no bytes."""
+        """Write at the end of the data; a write that fails leaves no bytes."""
         if self._left_to:
             self._zero(position, self._left_to)
         try:
@@ -219,7 +219,8 @@ class MappedFile:
     def _undo(self, start: int, end: int, cause: OSError) -> None:
         """Undo a failed write: its bytes must not be found behind a shorter record later.
 
-        Only what arrived is zeroed: on a full disk, zeros in a hole would find no room either.
+        Only bytes that arrived are zeroed: on a full disk, zeros in a hole would find no room
+        either.
         """
         try:
             self._zero(start, end)
@@ -244,15 +245,15 @@ def _used(content: bytes) -> int:
 
 
 def has_no_room(error: OSError) -> bool:
-    """Whether a write failed for want of room, of the disk, of a quota or of a file's size."""
+    """True if a write failed for want of room: of the disk, of a quota or of a file's size."""
     return is_disk_full(error) or error.errno == errno.EFBIG
 
 
 class WriteLeft(OSError):
-    """A write failed for want of room and so did zeroing what of it arrived.
+    """A write failed for want of room, and the bytes that arrived could not be zeroed.
 
-    It is zeroed before the next write of the file. Until then, a process that opens the file anew
-    may find whole records there.
+    They are zeroed before the next write of the file. Until then, a process that opens the file may
+    find whole records there.
     """
 
 

@@ -41,11 +41,11 @@ class MappedFileQueue:
         self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True,
         more: Sequence[str] = (), read_only: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        #: The first directory; those that get files, file n in directory n modulo their number;
-        #: and all.
+        #: The first directory, and those that get files: file n in directory n modulo their number.
+        #: `directories` has all.
         self.directory, self.writable_directories = directory, (directory, *more)
         self.directories = (directory, *more, *read_only)
-        #: Those that are so full that new files go elsewhere, while there is one (spec §5.9).
+        #: Directories that are so full that new files go elsewhere, while there is one (spec §5.9).
         self.full_directories: frozenset[str] = frozenset()
         self.file_size = file_size
         self._vfs, self._writable = vfs, writable
@@ -53,18 +53,19 @@ class MappedFileQueue:
         self._flush_lock = threading.Lock()
         #: How a file is made: (vfs, path, start offset, file size).
         self.new_file: Callable[[Vfs, str, int, int], MappedFile] = MappedFile.create
-        #: What the files are that are there already.
+        #: The type of the files that are there already.
         self.loaded_file: type[MappedFile] = MappedFile
         self._files_lock = threading.Lock()
-        #: Directories whose entries changed since they were synced, deepest first.
+        #: Directories with changed entries since they were synced, deepest first.
         self._unsynced_directories: list[str] = []
 
     def load(self) -> None:
         """Take in the files of the directory; every one counts as full until `set_end`.
 
-        A wrong length is refused with NotAStore, as the real one does. A file of length 0 is
-        a crash while it was created: removed when it is the last (as since 5.1.3), else made
-        full-size, a hole; a reader ignores it. Sub-directories are passed by (since 5.1.0).
+        - A wrong length is refused with NotAStore, as RocketMQ refuses it.
+        - A file of length 0 comes from a crash while it was created. It is removed when it is the
+          last (as since 5.1.3), else made full-size, a hole; a reader ignores it.
+        - Sub-directories are passed by (since 5.1.0).
         """
         found: dict[int, int] = {}
         paths: dict[int, str] = {}
@@ -78,7 +79,7 @@ class MappedFileQueue:
             del found[start]
             if self._writable:
                 self._vfs.remove(paths[start])
-                # It must not come back: after a clean close nobody looks for it.
+                # It must not come back: after a clean close nothing searches for it.
                 self._vfs.sync_directory(os.path.dirname(paths[start]))
         files = SortedDict() if found else _NO_FILES
         for start, size in found.items():
@@ -89,9 +90,9 @@ class MappedFileQueue:
         self._files = files
 
     def _opened(self, path: str, *, is_last: bool) -> VfsFile:
-        """Open a file; one of a read-only directory may be on a disk that nobody can write to.
+        """Open a file; one of a read-only directory may be on a disk that cannot be written to.
 
-        But for the last one, which is written to wherever it is.
+        The last file is opened for writing wherever it is.
         """
         try:
             return self._vfs.open(path, writable=self._writable)
@@ -179,12 +180,12 @@ class MappedFileQueue:
         try:
             return file.read(offset - file.file_from_offset, size)
         except FileNotFoundError:
-            if self.find(offset) is None:  # deleted since, by age
+            if self.find(offset) is None:  # deleted by age since
                 return b""
             raise
 
     def path_of(self, offset: int) -> str:
-        """Return the file that holds an offset, whether it is there or not."""
+        """Return the path of the file for an offset, whether it is there or not."""
         place = offset // self.file_size
         there = self._files.get(place * self.file_size)
         if there is not None:
@@ -196,7 +197,7 @@ class MappedFileQueue:
         return os.path.join(directory, offset_name(place * self.file_size))
 
     def hide_from(self, offset: int) -> None:
-        """Show nothing from `offset` on, until the next `load`: of a job that is not finished."""
+        """Hide everything from `offset` on until the next `load`: a job there is not finished."""
         with self._files_lock:
             self._files = SortedDict({s: f for s, f in self._files.items() if s < offset})
         if self._files:
@@ -204,10 +205,10 @@ class MappedFileQueue:
             last.wrote_position = min(last.wrote_position, offset - last.file_from_offset)
 
     def adopt(self, start: int, end: int) -> None:
-        """Take in what somebody put behind the written bytes, [start, end), durably.
+        """Take in what a job put behind the written bytes, [start, end), durably.
 
-        Files that begin there are new, also where an empty one was before; an earlier one was
-        gone on with.
+        Files that begin there are new, also in the place of an empty file; the file before them was
+        continued.
         """
         with self._files_lock:
             files = self._files.copy()
@@ -280,26 +281,28 @@ class MappedFileQueue:
             return moved or bool(directories)
 
     def set_end(self, offset: int) -> None:
-        """Say where the written bytes end, without touching any (a reader, or a clean open)."""
+        """Set the end of the written bytes, and touch none (for a reader, or after a clean
+        close).
+        """
         for start, file in self._files.items():
             file.wrote_position = max(0, min(offset - start, self.file_size))
             file.flushed_position = min(file.flushed_position, file.wrote_position)
 
     def set_flushed(self, offset: int) -> None:
-        """Say that everything below `offset` is known to be on stable storage."""
+        """Mark everything below `offset` as on stable storage."""
         for start, file in self._files.items():
             file.flushed_position = max(0, min(offset - start, file.wrote_position))
 
     def truncate_dirty_files(
         self, offset: int, *, leave_empty: bool = True, keeper: Keeper | None = None
     ) -> int:
-        """Lose everything from `offset` on: later files go (the last first), the rest is zeroed.
+        """Drop everything from `offset` on: later files go (the last first), the rest is zeroed.
 
         With a `keeper` whole files that hold data are moved to it instead.
 
         Without `leave_empty` a file that begins at `offset` goes too: of an empty last file of a
-        queue a real broker makes a unit (R2). Returns the bytes of data that were dropped or
-        zeroed. Durable on return.
+        queue a broker makes a unit (R2). Returns the bytes of data that were dropped or zeroed.
+        Durable on return.
 
         Safe against a crash at any write: done again it has the same result.
 
@@ -330,7 +333,7 @@ class MappedFileQueue:
         return lost
 
     def holds_several(self) -> bool:
-        """Whether the directory has more than one file; opens none."""
+        """True if the directory has more than one file; opens none."""
         return sum(len(self._vfs.entries(directory)) for directory in self.directories) > 1
 
     def delete_oldest(self) -> MappedFile:
@@ -372,7 +375,7 @@ class MappedFileQueue:
 
 
 def make_directory(vfs: Vfs, directory: str) -> list[str]:
-    """Create a directory and its parents; returns those that have to be synced to keep it."""
+    """Create a directory and its parents; returns those that must be synced to keep it."""
     parents = []
     path = directory
     while path and not vfs.exists(path):

@@ -1,9 +1,9 @@
 """Files of the log written through maps: RocketMQ's way, with `write_without_mmap=False`.
 
-The default writes with `pwrite` (D10). This is the other way, for who wants to compare: a file
-is mapped when it is made, an append copies into the map, a flush is an msync of what is dirty,
-reads of a file that is mapped come from the map. RocketMQ has the same option, the other way
-round by default (`writeWithoutMmap`); with a transient pool both are without effect, as there.
+The default writes with `pwrite` (D10); this way is there for comparison. A file is mapped when it
+is made, an append copies into the map, a flush is an msync of the dirty range, and reads of a
+mapped file come from the map. RocketMQ has the same option with the other default
+(`writeWithoutMmap`). With a transient pool both are without effect, as in RocketMQ.
 
 A map of a hole would kill the process on a full disk (SIGBUS), so a file is allocated before it is
 mapped: no room is an OSError of the put that needs a file, and nothing else. A file that was
@@ -40,13 +40,13 @@ class WarmUp(NamedTuple):
 
     @classmethod
     def of(cls, config: MessageStoreConfig) -> Self:
-        """Return what the options say: synced on the way with synchronous flushes only."""
+        """Return the warm-up by the options: synced on the way with synchronous flushes only."""
         sync = config.flush_disk_type == "SYNC_FLUSH"
         return cls(config.flush_least_pages_when_warm_maped_file if sync else None)
 
 
 class MmapFile(MappedFile):
-    """A file whose appends go to a map of it."""
+    """A file with appends that go to a map of it."""
 
     __slots__ = ("_map",)
 
@@ -67,7 +67,7 @@ class MmapFile(MappedFile):
 
     @property
     def is_mapped(self) -> bool:
-        """Whether there is a map of it to write to."""
+        """True while there is a map to write to."""
         return self._map is not None
 
     def append(self, data: Buffer, claim: int | None = None) -> int:
@@ -80,8 +80,8 @@ class MmapFile(MappedFile):
         raw = memoryview(data)
         if len(raw) > BLANK.size:
             # In which order the bytes of a copy arrive is the C library's choice, and a kill may
-            # come in between. So the copy stands behind the head of an unfinished one, at which
-            # recovery cuts, until all of it is there; eight bytes are one store.
+            # come in between. So the copy is behind the head of an unfinished one, where recovery
+            # cuts, until all of it is there; eight bytes are one store.
             write(_UNFINISHED, position)
             write(raw[BLANK.size :], position + BLANK.size)
         write(raw[: BLANK.size], position)
@@ -105,7 +105,7 @@ class MmapFile(MappedFile):
             mapped.sync(start, wrote)
             self.flushed_position = wrote
         if mapped is not None and self.flushed_position == self.file_size:
-            self._map = None  # nobody writes there any more
+            self._map = None  # it is not written to any more
         return done
 
     def close(self) -> None:

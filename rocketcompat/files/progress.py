@@ -1,16 +1,16 @@
-"""How far each structure has come: what recovery may believe without looking (D2).
+"""How far each structure has come: what recovery may trust without reading it (D2).
 
-`<root>/.tubestore/progress.json`, replaced whole. For the log and for every follower two
-marks, physical offsets: below *written* everything is in its files (in the page cache, so it
-survives a kill), below *synced* on stable storage. After a reboot only *synced* counts.
+`<root>/.tubestore/progress.json`, replaced whole. For the log and for every follower two marks,
+physical offsets: below *written* everything is in its files (in the page cache, so it survives a
+kill), below *synced* on stable storage. After a reboot only *synced* counts.
 
 Always true:
-- a mark is taken before it is written down and never ahead of what is true then;
-- a mark that cannot be believed is none: a file that is missing, damaged or of a foreign
-  machine counts as no marks at all, and so do marks beside a store that a broker has opened
-  since. A broker writes the `lock` file when it starts and a store of ours does not, so the
-  file's time shows it. A `lock` without content was written by neither: a power cut took
-  what the first opening wrote, and its time with it, and the marks count.
+- a mark is taken before it is written, and is never above what is true then;
+- marks that cannot be trusted do not count: a file that is missing, damaged or of a foreign machine
+  has no marks, and neither has a store that a broker has opened since. A broker writes the `lock`
+  file when it starts and a store of this package does not, so the file's time shows it. A `lock`
+  without content was written by neither: a power cut took what the first opening wrote, and its
+  time with it, and the marks count.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Progress:
-    """What the file says."""
+    """The content of the file."""
 
     log: Mark
     followers: dict[str, Mark] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class ProgressFile:
     def read(self) -> tuple[Progress, bool] | None:
         """Return the marks and whether the machine still runs since they were written.
 
-        None when there are none to be believed. NotAStore if a newer version wrote them.
+        None without marks that can be trusted. NotAStore if a newer version wrote them.
         """
         try:
             raw = self._vfs.read_file(self.path)
@@ -119,11 +119,11 @@ class ProgressFile:
         return progress, boot == self._vfs.boot_id()
 
     def forget(self) -> None:
-        """Remove marks that are not believed, durably.
+        """Remove marks that are not trusted, durably.
 
-        Before anything is undone that they speak of: a power cut can bring the lock's old time
-        back, and with it the belief in them. Synced even if there is no file: a process that
-        was killed may have removed it and not come to that.
+        This is done before anything that they cover is undone: a power cut can bring back the
+        lock's old time, and the marks would be trusted again. The directory is synced even if there
+        is no file: a process that was killed may have removed it without the sync.
         """
         if self._vfs.exists(self.path):
             self._vfs.remove(self.path)

@@ -1,11 +1,11 @@
 """Buffers in memory for the log's files: RocketMQ's `TransientStorePool` (spec §5.4).
 
-With the pool a put is acknowledged when its record stands in a buffer; what is in the buffers is
-copied to the page cache ("committed") every 200 ms, in few large writes, and synced later.
-Nobody reads what is not committed: it is lost when the process dies.
+With the pool a put is acknowledged when its record is in a buffer. The buffers are copied to the
+page cache ("committed") every 200 ms, in few large writes, and synced later. What is not committed
+is never read, and is lost when the process dies.
 
-A buffer is as large as a file, and its memory is taken as it is filled. RocketMQ locks the
-buffers in memory; ours may be swapped.
+A buffer is as large as a file, and its memory is taken as it is filled. RocketMQ locks the buffers
+in memory; these may be swapped.
 
 Always true: `flushed_position <= committed_position <= wrote_position`.
 
@@ -37,7 +37,7 @@ class TransientStorePool:
             return self._left + len(self._free)
 
     def borrow(self) -> bytearray | None:
-        """Return a buffer, whose content means nothing; None if all are in use."""
+        """Return a buffer with any content; None if all are in use."""
         with self._lock:
             if self._free:
                 return self._free.pop()
@@ -60,7 +60,7 @@ class TransientStorePool:
 
 
 class BufferedFile(MappedFile):
-    """A file whose appends go to a buffer until `commit`."""
+    """A file with appends that go to a buffer until `commit`."""
 
     __slots__ = ("_buffer", "_commit_lock", "_committed", "_data_end", "_pool")
 
@@ -77,7 +77,7 @@ class BufferedFile(MappedFile):
 
     @property
     def committed_position(self) -> int:
-        """What is below has been copied to the file, and may be read."""
+        """End of the part that was copied to the file, and may be read."""
         return self._committed if self._buffer is not None else self.wrote_position
 
     def append(self, data: Buffer, claim: int | None = None) -> int:
@@ -95,7 +95,9 @@ class BufferedFile(MappedFile):
         return position
 
     def commit(self) -> None:
-        """Copy what is in the buffer to the file; OSError leaves it there, to be tried again."""
+        """Copy the buffer's content to the file; after OSError it stays there, to be tried
+        again.
+        """
         with self._commit_lock:
             buffer, pool, start = self._buffer, self._pool, self._committed
             if buffer is None or pool is None:

@@ -58,7 +58,7 @@ def examine(file: VfsFile, geometry: IndexGeometry, header: IndexHeader, below: 
         good = plausible_prefix(rows, last_offset, header.index_count - number)
         kept = rows[: int(np.searchsorted(rows["physical_offset"][:good], below))]
         above = len(kept) < good
-        # The header is written after the items, so below a mark it counts them all. One that
+        # The header is written after the items, so below a mark it counts them all.
         # An item that it does not count may be half written, with a lower physical offset.
         counted = max(0, header.index_count - number)
         if len(kept) > counted:

@@ -217,7 +217,7 @@ def _verdict(row: Row, available: int, expected_offset: int | None) -> Row:
     elif end != row["total_size"]:
         reason = f"its parts take {end} bytes, and it says {row['total_size']}"
     elif expected_offset is not None and row["physical_offset"] != expected_offset:
-        reason = f"says that it stands at {row['physical_offset']}"
+        reason = f"its own physical offset is {row['physical_offset']}"
     elif crc != row["body_crc"] & BODY_CRC_MASK:  # BoltMQ keeps the sign bit
         reason = f"the checksum of its body is {crc}, and it says {row['body_crc']}"
     return {"state": "ok" if reason is None else "damaged", "reason": reason}

@@ -1,8 +1,8 @@
-"""Records as Arrow batches of what stands in them: fixed fields, topic, property string, body.
+"""Records as Arrow batches of their parts: fixed fields, topic, property string, body.
 
-The plain form of a record, for whoever takes many: hosts and properties are bytes as stored
-(`message_table.py` has them as texts and maps). One look at the fixed part of a record gives all
-its columns, and proves its length.
+The plain form of many records: hosts and properties are bytes as stored (`message_table.py` has
+them as texts and maps). One gather of the fixed parts gives all their columns, and proves the
+lengths.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def batch_of_plain(
 ) -> pa.RecordBatch | None:
     """Return the records that start at `starts` (ascending) of `data` as a batch.
 
-    `base` is the physical offset of `data[0]`; `sizes` are what others say of their lengths.
-    None if one of them is unsound, or in a rarer form (IPv6 hosts, V2): look at them with
-    `columns.decode_columns`, which says what it is. `verify` compares the bodies' checksums.
+    `base` is the physical offset of `data[0]`; `sizes` are lengths that are known from elsewhere.
+    None if a record is unsound, or in a rarer form (IPv6 hosts, V2): `columns.decode_columns` then
+    decodes it or names the fault. `verify` compares the bodies' checksums.
     """
     if not len(starts):
         return empty_batch()
@@ -96,9 +96,9 @@ def batch_of_plain(
 def _even_rest(
     raw: Bytes, starts: Int64s, totals: Any, lengths: Any
 ) -> tuple[pa.Array, pa.Array, pa.Array] | None:
-    """Topics, properties and bodies of records that differ in no length and no topic.
+    """Return topics, properties and bodies of records with equal lengths and one topic.
 
-    None if they differ, or if one is unsound. One look behind each body shows both.
+    None if they differ, or if one is unsound. One gather behind each body shows both.
     """
     count, first = len(starts), starts.item(0)
     total, length = totals.item(0), lengths.item(0)
@@ -127,7 +127,7 @@ def _even_rest(
 
 
 def _even_pieces(raw: Bytes, starts: Int64s, at: int, size: int) -> pa.LargeBinaryArray:
-    """Copy out the `size` bytes that stand `at` bytes behind each start."""
+    """Copy the `size` bytes that begin `at` bytes behind each start."""
     count = len(starts)
     if size == 0:
         return even_binary(count, 0, _NO_BYTES)
@@ -143,7 +143,7 @@ def _even_pieces(raw: Bytes, starts: Int64s, at: int, size: int) -> pa.LargeBina
 def _any_rest(
     data: Buffer, starts: Int64s, totals: Any, lengths: Any
 ) -> tuple[pa.Array, pa.Array, pa.Array] | None:
-    """Topics, properties and bodies; None if a record is unsound."""
+    """Return topics, properties and bodies; None if a record is unsound."""
     raw, bodies = bytes_of(data), starts + MESSAGE_HEAD.size
     topics, ends = bodies + lengths, starts + totals
     sound = (lengths >= 0) & (topics + 1 + PROPERTIES_LENGTH_SIZE <= ends)
@@ -192,7 +192,7 @@ def empty_batch() -> pa.RecordBatch:
 
 
 def _topics(data: Buffer, starts: Int64s, sizes: Int64s) -> pa.StringArray:
-    """Return the topics; where all are the same, as in most pieces of a log, it is told once."""
+    """Return the topics; if all are the same, as in most pieces of a log, it is decoded once."""
     size, count = int(sizes[0]), len(starts)
     if size and (sizes == size).all():
         found = gather(bytes_of(data), starts, np.dtype(f"S{size}"))

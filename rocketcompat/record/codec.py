@@ -78,7 +78,7 @@ def encode_one(
 
 
 def pack(record: MessageRecord) -> bytes:
-    """Return the bytes of a record; its size and checksum are those that it names."""
+    """Return the bytes of a record, with the size and the checksum that it has as fields."""
     magic = MAGIC_V1 if record.version == 1 else MAGIC_V2
     properties = record.properties_text.encode(errors="surrogateescape")
     topic = record.topic.encode()
@@ -105,9 +105,9 @@ def encode_blank(size: int) -> bytes:
 
 
 def encode_unfinished() -> bytes:
-    """Return the head that stands before data while it is copied into a file's map.
+    """Return the head that precedes data while they are copied into a file's map.
 
-    It is a blank of no bytes: a chain of records ends there, in a real broker too.
+    It is a blank of no bytes. A chain of records ends there, in RocketMQ, too.
     """
     return encode_blank(0)
 
@@ -118,9 +118,9 @@ def decode_one(
 ) -> MessageRecord:  # fmt: skip
     """Decode the record at `position`, any version and hosts.
 
-    `physical_offset` is where the record should stand; CorruptRecord(path, position, reason)
-    with `position` in `data` when it is not whole and sound. With `record_crc` the checksum of
-    the whole record is compared, and not the body's.
+    `physical_offset` is the record's expected place. Raises CorruptRecord(path, position, reason),
+    with `position` in `data`, for a record that is not whole and sound. With `record_crc` the
+    checksum of the whole record is compared, and not the body's.
     """
     check_crc = check_crc and not record_crc
     record = _plain_record(data, position, physical_offset, check_crc=check_crc)
@@ -148,9 +148,9 @@ def decode_one(
 def _plain_record(
     data: Buffer, position: int, physical_offset: int | None, *, check_crc: bool
 ) -> MessageRecord | None:
-    """Decode a sound record of version 1 with IPv4 hosts, as nearly all are, at one look.
+    """Decode a sound record of version 1 with IPv4 hosts, as nearly all are, by one unpacking.
 
-    None for any other, and for what is not sound: the long way says what it is.
+    None for any other record and for an unsound one: `decode_one` then goes the long way.
     """
     if position + MESSAGE_HEAD.size > len(data):
         return None

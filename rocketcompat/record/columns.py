@@ -1,13 +1,12 @@
 """Records in columns: thousands at a time, without a loop over messages but the CRC's.
 
-`RecordColumns` reads: each column is made when it is first asked for, so that a dispatcher
-that needs no bodies pays for none. `encode_columns` writes: one buffer of records in which
-queue offset, physical offset and store time are filled in (`EncodedColumns.place`) when the
-log knows them.
+`RecordColumns` reads: each column is made when it is first asked for, so that a dispatcher that
+needs no bodies pays for none. `encode_columns` writes: one buffer of records, in which
+`EncodedColumns.place` fills in queue offset, physical offset and store time as soon as the log has
+them.
 
-Properties are taken apart on their bytes: the separators' positions give segments, a
-segment whose first bytes are `TAGS` and U+0001 is the tag, and so on; no regular expression,
-no dictionary a message.
+Properties are taken apart on their bytes. The separators' positions give segments, a segment that
+begins with `TAGS` and U+0001 is the tag, and so on: no regular expression, no dictionary a message.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ class RecordColumns:
         self.data, self.starts, self.base, self.path = data, starts, base, path
         self._raw = np.frombuffer(data, np.uint8)
         self._columns: dict[str, Any] = {}
-        #: The queues that occur and which of them each row is of, where that is known.
+        #: The queues that occur, and which of them each row has, where that is known.
         self.queues: tuple[list[tuple[str, int]], Any] | None = None
 
     def know(
         self, columns: dict[str, Any], topic_names: list[str], topic_codes: Int64s, properties: Any
     ) -> None:
-        """Take columns over from who wrote the records, so that nobody decodes them.
+        """Take over columns from the encoder of the records, so that they are not decoded.
 
-        `properties` may be None: they are read from the records then.
+        `properties` may be None: they are then read from the records.
         """
         self._columns |= columns
         known = {"topic_names": topic_names, "topic_codes": topic_codes, "_properties": properties}
@@ -210,7 +209,7 @@ class RecordColumns:
         return rows, _absolute(topics * _powers_of_31(sizes) + hashes)
 
     def _key_hashes_of_texts(self, rows: Int64s, starts: Int64s, ends: Int64s) -> Any:
-        """Hash keys one by one: where text is not ASCII a code unit is not a byte."""
+        """Hash keys one by one: in text that is not ASCII a code unit is not a byte."""
         raw, names, codes = self.property_bytes.tobytes(), self.topic_names, self.topic_codes
         places = zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
         hashes = [
@@ -221,7 +220,9 @@ class RecordColumns:
 
     @cached_property
     def _heads(self) -> Any:
-        """The fixed fields, at one look; behind the prefix they are right with IPv4 hosts only."""
+        """The fixed fields, in one gather; behind the prefix they are right with IPv4 hosts
+        only.
+        """
         return gather(self._raw, self.starts, MESSAGE_HEAD.dtype)
 
     @cached_property

@@ -1,7 +1,7 @@
 """Bodies that the producer compressed, unpacked for readers; the store never does (§1.3).
 
-How a body was packed stands in its record's sysFlag: zlib, or since 5.0 LZ4 (frames) or ZSTD.
-Pure functions; thread-safe.
+A record's sysFlag contains how its body was packed: zlib, or since 5.0 LZ4 (frames) or ZSTD. Pure
+functions; thread-safe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rocketcompat.formats import (
     SYS_FLAG_COMPRESSION_MASK,
 )
 
-#: A body that would take more is left as it is: a few bytes can stand for gigabytes.
+#: A body that would take more is left as it is: a few bytes can unpack to gigabytes.
 UNPACKED_SIZE_MAX = 64 << 20
 #: Unpacked bodies of about so many bytes are in memory together, or one that is larger.
 UNPACKED_RUN_BYTES = 32 << 20
@@ -29,7 +29,7 @@ _ARROW_CODECS = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
 
 
 def unpack_body(body: bytes, sys_flag: int, size_max: int = UNPACKED_SIZE_MAX) -> bytes | None:
-    """Return a body as the producer had it; None if it says that it is compressed and is not.
+    """Return a body as the producer had it; None if it is flagged as compressed and is not.
 
     >>> unpack_body(zlib.compress(b"hello"), SYS_FLAG_COMPRESSED), unpack_body(b"hello", 0)
     (b'hello', b'hello')

@@ -5,7 +5,7 @@ there in INNER_MULTI_QUEUE_OFFSET, in the same order, and each of those queues g
 points to the one record. Names that begin with %LMQ% are of queue 0, others of the message's
 queue. 5.3.3 gives offsets to %LMQ% names only; the others have an empty place.
 
-A record with both properties has its copies whatever the options say: its offsets were given.
+A record with both properties has its copies whatever the options are: its offsets were given.
 """
 
 from __future__ import annotations

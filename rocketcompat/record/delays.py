@@ -33,7 +33,7 @@ from rocketcompat.record.properties import (
 )
 from tubestore.errors import InvalidMessage
 
-#: Tries before a message is given up, unless the group says otherwise.
+#: Tries before a message is given up, unless the group has a number of its own.
 RETRY_TIMES_MAX = 16
 #: The first try is after level 3, 10 s.
 FIRST_LEVEL = 3
@@ -45,7 +45,7 @@ def delay_level_of(message: Message, pairs: dict[str, str], config: MessageStore
     try:
         level = int(given)
     except ValueError:
-        # A real store would take the record for damaged (spec §1.8).
+        # RocketMQ would take the record for damaged (spec §1.8).
         raise InvalidMessage(f"DELAY: {given!r} is no level") from None
     return min(max(level, 0), len(config.delay_levels_ms))
 
@@ -80,7 +80,7 @@ def delayed(message: Message, config: MessageStoreConfig) -> Message:
 
 
 def delivered(record: MessageRecord, *, trailing_separator: bool) -> Message:
-    """Return the message that was put aside; InvalidMessage if the record names no topic.
+    """Return the message that was put aside; InvalidMessage if the record has no topic for it.
 
     Its property string keeps its DELAY: it must not be put aside again.
     """
@@ -105,7 +105,7 @@ def sent_back(
 ) -> Message:  # fmt: skip
     """Return the message to put when a group could not consume a record.
 
-    `delay_level` 0 leaves the choice to the store; below 0 the message is given up at once.
+    With `delay_level` 0 the store chooses the level; below 0 the message is given up at once.
     """
     pairs = record.properties
     for name in (PROPERTY_DELAY, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID):

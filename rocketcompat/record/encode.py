@@ -45,7 +45,7 @@ _QUEUE_OFFSET, _PHYSICAL_OFFSET, _SYS_FLAG = map(
     MESSAGE_PREFIX.position, ("queue_offset", "physical_offset", "sys_flag")
 )
 _BORN_TIMESTAMP = MESSAGE_HEADS[0].position("born_timestamp")
-#: By `hosts_of(sys_flag)`: the born host stands before it.
+#: By `hosts_of(sys_flag)`: the born host comes before it.
 _STORE_TIMESTAMPS = np.array([head.position("store_timestamp") for head in MESSAGE_HEADS], np.int64)
 _HEAD_SIZES = np.array([head.size for head in MESSAGE_HEADS], np.int64)
 _INT32, _INT64 = np.dtype(">i4"), np.dtype(">i8")
@@ -106,7 +106,7 @@ class EncodedColumns:
     def records(self, base: int, queue_offsets: Int64s, store_timestamp: int) -> RecordColumns:
         """Return the placed records, the first at the physical offset `base`, as columns.
 
-        They stand one behind the other, in one file. Nothing is decoded that was given.
+        They follow each other in one file. Columns that were given are not decoded again.
         """
         found = RecordColumns(self.data, self.bounds[:-1], base)
         columns = {
@@ -127,8 +127,9 @@ def fill_in(
 ) -> None:  # fmt: skip
     """Fill in what the log decides into the records between `bounds` of `data` (bytes, writable).
 
-    `times`: the store time, one or a row each, None to keep it; `born`: that is also when they
-    were made. Which records end in a checksum (spec §1.5) is looked up if it is not said.
+    `times` is the store time: one for all rows, one for each row, or None to keep it. With `born`
+    it is also the time when they were made. `has_crcs` is True if all records end in a checksum
+    (spec §1.5) and False if none does; with None each record is examined.
     """
     starts = bounds[:-1]
     if sys_flags is None:
@@ -147,7 +148,7 @@ def fill_in(
 
 
 def rows_with_crcs(data: Any, bounds: Int64s) -> Int64s:
-    """Return the records whose properties end in a checksum."""
+    """Return the records with a checksum at the end of their properties."""
     wide = np.flatnonzero(np.diff(bounds) > PROPERTY_CRC_SIZE)
     ends = bounds[1:][wide]
     heads = gather(data, ends - PROPERTY_CRC_SIZE, np.dtype(f"V{len(_CRC_HEAD)}"))
@@ -156,7 +157,7 @@ def rows_with_crcs(data: Any, bounds: Int64s) -> Int64s:
 
 
 def renew_crcs(data: Any, bounds: Int64s, rows: Int64s) -> None:
-    """Write the checksum of records that end in one over what stands there (spec §1.5)."""
+    """Compute the checksums of records that end in one, and write them (spec §1.5)."""
     if not len(rows):
         return
     ends = bounds[1:][rows]
@@ -172,8 +173,8 @@ def encode_columns(
 ) -> EncodedColumns:
     """Check and encode messages from anything with `__arrow_c_stream__`, or a dict of columns.
 
-    `have_offsets`: what has queue offsets in its properties has those that it will get, or is not
-    among them.
+    `have_offsets`: a message that has queue offsets in its properties keeps them, or is not among
+    these messages.
     Raises InvalidMessage, InvalidName, MessageTooLarge, naming the first row at fault.
     """
     table = given.given_in(messages)
@@ -181,7 +182,7 @@ def encode_columns(
     names, codes, topics, magics = given.topics_of(table, config.topic_size_max)
     bodies = given.bodies_of(table)
     properties = given.properties_of(table, config)
-    # Of those that are not given all are 0, as the heads are from the start.
+    # Fields that are not given are 0, as the heads are from the start.
     fields = {name: given.numbers_of(table, name, *given.range_of(name))
               for name in given.NUMBERS if name in table.columns}  # fmt: skip
     queue_ids = given.numbers_of(table, "queue_id", least=0, most=INT32_MAX)
@@ -193,7 +194,7 @@ def encode_columns(
     sys_flags = fields.get("sys_flag", np.zeros(count, np.int64))
     sys_flags = sys_flags & ~(SYS_FLAG_HOSTS_MASK << SYS_FLAG_HOSTS_SHIFT)
     if not have_offsets and given.rows_alone(table, config):
-        # Queue offsets stand in its properties, so its size is known when it is put.
+        # Its properties contain queue offsets, so its size is known only when it is put.
         raise InvalidMessage(
             "an inner batch, or a message of several queues, is put by itself: put_message,"
             " put_columns or put_inner_batch"
@@ -221,9 +222,9 @@ def encode_columns(
 
 
 def joined_parts(heads: Any, bodies: Any, topics: Any, properties: Any) -> Any:
-    """Return the buffer of records whose parts are columns of bytes that start at 0.
+    """Return the buffer of records, given columns of their parts that start at 0.
 
-    `topics` have their lengths in front; `properties` get theirs here.
+    `topics` have their lengths in front; `properties` get their lengths here.
     """
     lengths = fixed_binary(given.sizes_of(properties).astype(">i2"))
     return interleave(heads, bodies, topics, lengths, properties)

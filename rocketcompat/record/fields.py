@@ -1,6 +1,6 @@
 """The fields of a message that is put, by type: names the one that has made a put fail.
 
-A put does not look at each field: that would cost it a tenth of its time. What is wrong makes the
+A put does not examine each field: that would cost a tenth of its time. A wrong value makes the
 encoding fail, and only then the fields are examined.
 """
 

@@ -97,7 +97,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _texts(table: Given, name: str) -> Any:
-    """Return a column of texts, None if it is missing."""
+    """Return a column of texts; None if it is missing."""
     column = table.columns.get(name)
     if column is None:
         return None
@@ -143,7 +143,7 @@ def _distinct(column: Any) -> tuple[list[str], Int64s] | None:
 
 
 def _names_of(texts: Any) -> list[str] | None:
-    """Return the texts of a dictionary if they are distinct; whoever writes often has one."""
+    """Return the texts of a dictionary if they are distinct; the last dictionary is cached."""
     global _last_names
     known, names = _last_names
     if known is not None and known.equals(texts):
@@ -210,8 +210,8 @@ def property_texts(table: Given, config: MessageStoreConfig) -> Any:
         parts.append(_mapped(given))
     if not parts:
         return pa.array([""] * table.rows, pa.large_string())
-    # Nulls are made empty by hand: with null_handling="skip" pyarrow (26.0) loses rows that
-    # have nothing but nulls.
+    # Nulls are made empty explicitly: with null_handling="skip" pyarrow (26.0) loses rows that have
+    # nothing but nulls.
     ended = [
         pc.binary_join_element_wise(part.cast(pa.large_string()), _text(PROPERTY_SEPARATOR),
                                     _text("")).fill_null("")
@@ -224,7 +224,7 @@ def property_texts(table: Given, config: MessageStoreConfig) -> Any:
 
 
 def message_of(table: Given, config: MessageStoreConfig) -> Message:
-    """Return the one row that is there as a message."""
+    """Return the only row as a message."""
     given: dict[str, Any] = {}
     for name in ("topic", "born_host", "store_host"):
         column = _texts(table, name)
@@ -254,7 +254,7 @@ def rows_alone(table: Given, config: MessageStoreConfig) -> list[int]:
 
 
 def inner_rows(table: Given, config: MessageStoreConfig) -> list[int]:
-    """Return the rows that are inner batches where that says something (spec §1.11)."""
+    """Return the rows that are inner batches, where the flag has that meaning (spec §1.11)."""
     if "sys_flag" not in table.columns:
         return []
     flags = numbers_of(table, "sys_flag", *range_of("sys_flag"))
@@ -274,9 +274,9 @@ def may_be_delayed(table: Given) -> Int64s:
 
 
 def levels_of_stored(table: Given) -> Int64s:
-    """Return the `delay_level` with which each row comes to what it says, if a store held it.
+    """Return each row's `delay_level`; rows that a store had put aside are not delayed again.
 
-    `NOT_DELAYED` for messages that wait for their delivery, or have their topic in a property.
+    These have `NOT_DELAYED`: they wait for their delivery, or have their topic in a property.
     """
     waits = pc.fill_null(pc.equal(_texts(table, "topic"), SCHEDULE_TOPIC), False)
     found = waits.to_numpy(zero_copy_only=False)
@@ -285,7 +285,7 @@ def levels_of_stored(table: Given) -> Int64s:
 
 
 def _has_in_properties(table: Given, name: str, *, regex: bool = False) -> Any:
-    """Mask of the rows whose properties have a name, or have it somewhere in their text."""
+    """Return a mask: rows that have `name` anywhere in their properties' text, or match it."""
     given = table.columns.get("properties")
     if given is None:
         return np.zeros(table.rows, bool)

@@ -71,7 +71,7 @@ class Prepared:
     born_host: bytes
     store_host: bytes
     magic_code: int
-    #: Whether the properties end in the record's checksum, still to be filled in.
+    #: True if the properties end in the record's checksum, which is still to be filled in.
     has_crc: bool
     #: With its length in front.
     topic: bytes
@@ -148,7 +148,7 @@ def _set_properties(prepared: Prepared, text: str, config: MessageStoreConfig) -
 
 
 def _prepare_inner_batch(prepared: Prepared, text: str, config: MessageStoreConfig) -> None:
-    """Find out how many messages a record holds (spec §1.11); refused as 5.3.3 refuses it."""
+    """Count the messages of a record (spec §1.11); refused as 5.3.3 refuses it."""
     pairs = parse_properties(text)
     if not prepared.sys_flag & SYS_FLAG_INNER_BATCH:
         if PROPERTY_INNER_COUNT in pairs:
@@ -175,7 +175,7 @@ def add_base(prepared: Prepared, queue_offset: int, config: MessageStoreConfig) 
 
 
 def _prepare_copies(prepared: Prepared, text: str, config: MessageStoreConfig) -> None:
-    """Find out which further queues get a unit of a message (spec §1.13)."""
+    """Find the further queues that get a unit of a message (spec §1.13)."""
     pairs = parse_properties(text)
     if PROPERTY_MULTI_OFFSET in pairs and not config.enable_multi_dispatch:
         raise InvalidMessage(
@@ -226,9 +226,10 @@ def check_sizes(body: int, size: int, config: MessageStoreConfig) -> None:
 def encode_topic(topic: str, size_max: int) -> tuple[int, bytes]:
     """Return the record's magic code, and the topic with its length in front.
 
-    The length is one byte, two in a V2 record, which a topic above 127 bytes takes. Refused
-    above `size_max` by UTF-8 length, since the real stores write 128 bytes and more and cannot read
-    them again (oracle-rocketmq 2.2), and where the queue's directory could not have the name.
+    The length is one byte, two in a V2 record, which a topic above 127 bytes takes. A topic is
+    refused above `size_max` bytes of UTF-8, since RocketMQ writes 128 bytes and more and cannot
+    read them again (oracle-rocketmq 2.2). It is also refused where it cannot be the name of the
+    queue's directory.
     """
     if not isinstance(topic, str) or not topic:
         raise InvalidName(str(topic), "a topic needs a name")
@@ -253,7 +254,7 @@ def with_room_for_crc(properties: bytes) -> bytes:
 
 
 class Described(Protocol):
-    """What says its properties as a `Message` does."""
+    """A message or an item: anything with a `Message`'s properties."""
 
     tags: str | None
     keys: str | Sequence[str] | None
@@ -290,7 +291,7 @@ def property_text(message: Described, *, trailing_separator: bool) -> str:
 
 
 def checked_pairs(given: Any) -> Mapping[str, str]:
-    """Return properties that are a mapping of texts, no name of which ends early."""
+    """Return properties that are a mapping of texts; InvalidMessage if a name ends early."""
     if not isinstance(given, Mapping):
         raise InvalidMessage(f"properties: {type(given).__name__} is no mapping and no text")
     for name, value in given.items():
@@ -302,7 +303,7 @@ def checked_pairs(given: Any) -> Mapping[str, str]:
 
 
 def _plain_text(message: Described, trailing_separator: bool) -> str | None:
-    """The property string of a message with a tag and keys at most; None if it is not that plain.
+    """Return the property string of a message with a tag and keys at most; None for any other.
 
     The way of nearly every message, and three times as fast as the other.
     """
@@ -337,7 +338,7 @@ def _host(text: str) -> bytes:
 
 
 def body_bytes(body: Any) -> bytes:
-    """Return a body as bytes; InvalidMessage for what is none."""
+    """Return a body as bytes; InvalidMessage if it is not bytes."""
     try:
         return bytes(memoryview(body))
     except TypeError:

@@ -12,7 +12,7 @@ PROPERTY_DELAY = "DELAY"
 PROPERTY_REAL_TOPIC = "REAL_TOPIC"
 PROPERTY_REAL_QUEUE_ID = "REAL_QID"
 
-#: What a group could not consume: to be tried again, and given up.
+#: Messages that a group could not consume: to be tried again, and given up.
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
@@ -28,7 +28,7 @@ MULTI_DISPATCH_SEPARATOR = ","
 PROPERTY_INNER_COUNT = "INNER_NUM"
 PROPERTY_INNER_BASE = "INNER_BASE"
 
-#: "false": nobody waits for the sync of this message (spec §6).
+#: "false": the put does not wait for the sync of this message (spec §6).
 PROPERTY_WAIT = "WAIT"
 
 
@@ -54,7 +54,7 @@ def retry_topic(group: str) -> str:
 
 
 def dead_letter_topic(group: str) -> str:
-    """Return the topic of what a group has given up.
+    """Return the topic of the messages that a group has given up.
 
     >>> dead_letter_topic("payments")
     '%DLQ%payments'

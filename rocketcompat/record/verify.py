@@ -1,7 +1,7 @@
-"""Whether bytes are records: following their chain, and judging one or thousands of them.
+"""Verification of bytes as records: follow their chain, and judge one or thousands of them.
 
-Nothing here trusts a byte: a size is compared with what is there before it is used, and no size
-from the disk is ever allocated.
+Nothing here trusts a byte: a size is compared with the bytes that are there before it is used, and
+memory is never taken by a size from the disk.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ _CHAIN = struct.Struct(MESSAGE_PREFIX.struct.format)
 #: What links a record to the next: total_size, magic_code, physical_offset.
 _LINK = struct.Struct(">ii20xq")
 assert MESSAGE_PREFIX.position("physical_offset") == 28
-#: After so many records of one size the next are looked at together, up to so many; where that
-#: did not help it is tried less often.
+#: After so many records of one size the next ones are compared as columns, up to so many. Where
+#: that did not help it is tried less often.
 _WAIT, _WAIT_MAX, _RUN_MAX = 16, 4096, 4096
 _LEAST = min(record_size(hosts, MAGIC_V1, 0, 0, 0) for hosts in range(len(MESSAGE_HEADS)))
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What following a chain of records found.
+    """The result of following a chain of records.
 
-    `starts` are positions of good records in the data; `end` is the position behind the last
-    of them. Then came exactly one of: the data's end in a record of `wanted` bytes or more; a
-    blank (`blank`); what is no record (`reason`).
+    `starts` are positions of good records in the data; `end` is the position behind the last of
+    them. Then came exactly one of:
+    - the data's end, in a record of `wanted` bytes or more
+    - a blank (`blank`)
+    - bytes that are not a record (`reason`)
     """
 
     starts: Int64s
@@ -63,11 +65,13 @@ def walk(
 ) -> Walk:  # fmt: skip
     """Follow the chain of records from position `start` of `data`, verifying each.
 
-    `base` is the physical offset of `data[0]`, `file_end` the position in `data` (perhaps
-    behind its end) where the file ends. Verified are magic, length, the record's own
-    physical offset, its parts against its length, and the CRC of the body; with `own` also
-    what holds for records that we wrote, with `record_crc` the checksum of the whole record
-    instead of the body's (see `first_fault`).
+    `base` is the physical offset of `data[0]`. `file_end` is the position in `data` (perhaps behind
+    its end) where the file ends. Verified are:
+    - magic and length
+    - the record's own physical offset
+    - its parts against its length
+    - the CRC of the body; with `record_crc` the checksum of the whole record instead
+    - with `own` what holds for records that this package wrote (see `first_fault`)
     """
     chain = follow(data, start, base, file_end)
     good = chain.starts
@@ -80,7 +84,7 @@ def walk(
 def follow(
     data: Buffer, start: int, base: int, file_end: int, *, bytes_max: int | None = None
 ) -> Walk:
-    """As `walk`, but only what links a record to the next is looked at.
+    """As `walk`, but only the fields that link a record to the next are examined.
 
     With `bytes_max` it stops behind the record that reaches so far: then none of `wanted`,
     `blank` and `reason` is set.
@@ -95,7 +99,7 @@ def follow(
     unpack, add, versions, least = _LINK.unpack_from, starts.append, TOPIC_LENGTH_SIZE, _LEAST
     last = limit - _CHAIN.size
     while position < stop:
-        # The loop over all records of a log: a whole record on its place is all it looks for.
+        # The loop over all records of a log: it only checks for a whole record at its place.
         if position <= last:
             total, magic, physical = unpack(data, position)
             following = position + total
@@ -109,7 +113,7 @@ def follow(
                 position = following
                 equal = equal + 1 if total == before else 0
                 before = total
-                if equal >= wait:  # perhaps a long run: told by a few looks at columns
+                if equal >= wait:  # perhaps a long run: compared as columns
                     count = _equal_run(data, position, total, base, min(limit, stop))
                     parts += [np.array(starts, np.int64), position + total * np.arange(count)]
                     starts.clear()
@@ -140,14 +144,14 @@ def _equal_run(data: Buffer, start: int, total: int, base: int, end: int) -> int
     return count if good.all() else int(np.argmin(good))
 
 
-#: The fault of a place at which a copy into a file's map was not finished.
+#: The fault of a place where a copy into a file's map was not finished.
 UNFINISHED = "the process ended while it copied records into the file's map"
 
 
 def _judge_end(
     data: Buffer, position: int, base: int, file_end: int
 ) -> tuple[int, bool, str | None]:
-    """Judge what is no whole record on its place: (bytes wanted, blank, fault)."""
+    """Judge bytes that are not a whole record at its place: (bytes wanted, blank, fault)."""
     if position + _CHAIN.size > len(data):
         return _short_end(data, position, file_end)
     total, magic, physical = _LINK.unpack_from(data, position)
@@ -170,13 +174,13 @@ def _short_end(data: Buffer, position: int, file_end: int) -> tuple[int, bool, s
 
 
 def prefix_fault(total: int, magic: int, physical: int, expected: int, left: int) -> str | None:
-    """Say what is wrong with the first fields of a record; None if nothing is."""
+    """Return what is wrong with the first fields of a record; None if nothing is."""
     if magic not in TOPIC_LENGTH_SIZE:
         return "no record" if magic == 0 and total == 0 else f"magic code {magic & 0xFFFFFFFF:08x}"
     if not _LEAST <= total <= left:
         return f"a length of {total} bytes, where {left} are left in the file"
     if physical != expected:
-        return f"says that it stands at {physical}"
+        return f"its own physical offset is {physical}"
     return None
 
 
@@ -191,9 +195,10 @@ def first_fault(
     """Return how many records are sound before the first that is not, and what is wrong with it.
 
     The records' prefixes must be sound and whole records lie inside `data`. No checksum covers
-    topic and properties; but ours hold no U+0000 (`prepare` refuses it), so with `own` zeros
-    there are a torn write. With `record_crc` every record has to end in 5.3.3's checksum of the
-    whole record, which is compared and not the body's (`forceVerifyPropCRC`); 0 is a checksum.
+    topic and properties. Records of this package contain no U+0000 there (`prepare` refuses it), so
+    with `own` zeros there are a torn write. With `record_crc` every record has to end in 5.3.3's
+    checksum of the whole record. It is compared instead of the body's (`forceVerifyPropCRC`); 0 is
+    a checksum.
     """
     if len(starts) == 0:
         return 0, None
@@ -206,7 +211,7 @@ def first_fault(
     body_starts = starts + head_sizes
     tails = np.where(prefixes["magic_code"] == MAGIC_V2, TOPIC_LENGTH_SIZE[MAGIC_V2],
                      TOPIC_LENGTH_SIZE[MAGIC_V1])  # fmt: skip
-    # Each step looks only where the step before found room: `at` never leaves its record.
+    # Each step reads only where the step before found room: `at` never leaves its record.
     sound = totals >= head_sizes + tails + PROPERTIES_LENGTH_SIZE
     bodies = _lengths(raw, np.where(sound, body_starts - 4, starts), np.dtype(">i4"))
     topics_at = body_starts + bodies
@@ -242,7 +247,7 @@ def first_fault(
 
 
 def _wrong_crc(data: Buffer, crcs: Any, starts: Int64s, ends: Int64s) -> int | None:
-    """Return the first row whose body has not the checksum that its record says."""
+    """Return the first row with a body that does not have the record's checksum."""
     found = crc_each(data, starts, ends, BODY_CRC_MASK)
     wrong = np.flatnonzero(found != crcs[: len(starts)])
     return int(wrong[0]) if len(wrong) else None
@@ -319,7 +324,7 @@ def fault_of_one(data: Buffer, position: int, prefix: Any, *, check_crc: bool) -
 
 
 def has_record_crc(data: Buffer, position: int, size: int) -> bool:
-    """Whether a whole record ends in the checksum of the bytes before it (spec §1.5)."""
+    """True if a whole record ends in the checksum of the bytes before it (spec §1.5)."""
     view = memoryview(data)[position : position + size]
     covered = view[:-PROPERTY_CRC_SIZE]
     expected = property_crc_text(crc32(covered) & BODY_CRC_MASK)

@@ -258,7 +258,7 @@ def test_stale_records_of_a_file_that_is_used_again_are_no_records() -> None:
     """apache/rocketmq #10017: magic and checksum are right, the place is not."""
     record = raw(Message("T", b"old"))
     assert walk(record, 0, 0, 4096).reason is None
-    assert walk(record, 0, 8192, 4096).reason == "says that it stands at 0"
+    assert walk(record, 0, 8192, 4096).reason == "its own physical offset is 0"
 
 
 def test_the_checkpoint_has_4096_bytes_and_speaks_of_what_was_flushed(tmp_path: Path) -> None:

@@ -172,4 +172,4 @@ def test_a_file_that_holds_a_record_of_its_own_is_not_taken_for_another(
         f for f in check_store(StoreDirectory(ROOT, vfs=bench.vfs)) if f["reason"] == "damaged"
     )
     assert (found["path"], found["position"]) == (path, 0)
-    assert "says that it stands at 0" in found["message"]
+    assert "its own physical offset is 0" in found["message"]

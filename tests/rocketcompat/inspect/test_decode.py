@@ -189,7 +189,7 @@ def test_dec_09_a_root_a_directory_and_a_file_of_it_are_taken(golden: GoldenFact
     loose.write_bytes(Path(by_root["path"]).read_bytes())
     copied = decode_commit_log(loose, by_root["position"])
     assert copied["body"] == by_root["body"]
-    assert copied["reason"] == f"says that it stands at {offset}"
+    assert copied["reason"] == f"its own physical offset is {offset}"
 
 
 def test_dec_10_a_unit_is_offset_size_and_tag_hash_in_twenty_bytes(demo: Path) -> None:
