@@ -8,10 +8,10 @@ Always true:
   begins later than others never gets a row from before its beginning;
 - a follower that raised is marked failed and gets nothing more until the store is reopened:
   the others go on, and its progress stays where it was;
-- one that finds no room on the disk is not: it gets the batch again, and all wait for it;
+- one that finds no room on the disk is not failed: it gets the batch again, and all wait for it;
 - `position` is only moved on when every follower has had the batch.
 
-Guards: `_dispatch_lock` is held by whoever dispatches (the thread, or a caller of
+Guards: `_dispatch_lock` is held by the thread that dispatches (the service's, or a caller of
 `dispatch_pending`); `_condition` guards `position`, and is what readers wait on.
 """
 
@@ -34,7 +34,7 @@ from tubestore.clock import Clock
 from tubestore.errors import StoreFailed, TubeStoreError
 
 _log = logging.getLogger(__name__)
-#: What could not be handed over for want of room on the disk, or of a sound read, is tried again.
+#: A batch that found no room on the disk, or no sound read, is tried again after so long.
 _RETRY_SECONDS = 1.0
 _JOIN_SECONDS = 60.0
 
@@ -68,9 +68,9 @@ class ReputMessageService:
         self._position = position
         self._inline_bytes = log.config.dispatch_inline_bytes or 1 << 63
         self._linger_seconds = log.config.dispatch_linger / 1000
-        #: What is to be handed over next: batches, and ends of stretches without records.
+        #: What is handed over next: batches, and ends of stretches without records.
         self._ready: deque[DispatchBatch | int] = deque()
-        #: Why the first of them is not, if it is for want of room on the disk.
+        #: Why the first of them is not handed over, if the disk has no room for it.
         self.full: OSError | None = None
         #: Why nothing is handed over any more, until the store is opened again.
         self.stopped: Exception | None = None
@@ -91,7 +91,7 @@ class ReputMessageService:
     def behind(self) -> int:
         """Bytes of the log that have not been handed over (RocketMQ's dispatchBehindBytes).
 
-        To the structure that is furthest behind: one that stopped stays where it was.
+        Of the structure that is furthest behind: a structure that stopped stays where it was.
         """
         return max(0, self._log.max_offset - min(self.ends.values(), default=self._position))
 
@@ -106,7 +106,7 @@ class ReputMessageService:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread runs."""
+        """True while the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
@@ -123,7 +123,7 @@ class ReputMessageService:
             return self._drain()
 
     def _drain(self, *, everything: bool = True) -> int:
-        """Hand over what is in the log now; after a defect of ours, nothing any more."""
+        """Hand over what is in the log now; nothing any more after a defect of this package."""
         if self.stopped is not None:
             return 0
         try:
@@ -140,7 +140,7 @@ class ReputMessageService:
         """Hand over what is in the log now, not what is put meanwhile; returns the records.
 
         Draining while one thread puts single messages would dispatch tiny batches at full cost.
-        What is gathered goes on waiting, unless `everything` is wanted.
+        Gathered rows go on waiting, unless `everything` is wanted.
         """
         count, last = 0, self._log.max_offset
         self._feed_ready()
@@ -159,7 +159,7 @@ class ReputMessageService:
         return count
 
     def _hand_over(self, batches: Sequence[DispatchBatch]) -> int:
-        """Hand batches over to every follower that is to have them; returns their records."""
+        """Hand batches over to every follower that lacks them; returns their records."""
         if batches:
             self._ready += batches
             self._feed_ready()
@@ -198,16 +198,16 @@ class ReputMessageService:
         return True
 
     def wake(self) -> None:
-        """Say that the log was put to; cheap."""
+        """Wake the thread after a put; cheap."""
         if self._sleeping:
             self._sleeping = False
             self._wake.set()
 
     def wake_or_help(self, log_end: int) -> None:
-        """As `wake`, of a single put up to `log_end`; with a lot pending hand it over here.
+        """As `wake`, after a single put up to `log_end`; with a lot pending hand it over here.
 
-        Two threads that pass the interpreter back and forth at every write of a record are
-        slower than one that does both; columns are long enough to overlap.
+        Two threads that pass the interpreter back and forth at every write of a record are slower
+        than one that does both; columns are long enough to overlap.
         """
         if log_end - self._position <= self._inline_bytes or self._thread is None:
             self.wake()
@@ -215,7 +215,7 @@ class ReputMessageService:
             self._help(everything=True)
 
     def help_with_columns(self) -> None:
-        """As `wake`, of many messages put together: their columns are at hand, so use them.
+        """As `wake`, after a put of columns: they are at hand, so dispatch them here.
 
         The thread would have to read and decode them again, and contend for the interpreter.
         """
@@ -225,7 +225,7 @@ class ReputMessageService:
             self.wake()
 
     def _help(self, *, everything: bool) -> None:
-        """Hand over what is in the log, unless another thread does; what fails is the thread's."""
+        """Hand over what is in the log, unless another thread does; the thread reports failures."""
         if self.full is not None or not self._dispatch_lock.acquire(blocking=False):
             self.wake()
             return
@@ -258,7 +258,7 @@ class ReputMessageService:
         self.dispatch_pending()
 
     def abandon(self) -> None:
-        """Stop the thread as soon as it can, whatever is pending (a store that failed)."""
+        """Stop the thread as soon as possible, whatever is pending (for a store that failed)."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping = True
@@ -274,7 +274,7 @@ class ReputMessageService:
             ended = self._clock.monotonic()
             self._wake.clear()
             self._sleeping = True
-            # A put or a stop between the last look and the lines above has not woken anybody.
+            # A put or a stop between the last check and the lines above has woken no thread.
             if pause:
                 self._urgent.wait(pause)
             elif self._log.max_offset <= self._position and not self._stopping:
@@ -297,7 +297,7 @@ class ReputMessageService:
         return _RETRY_SECONDS if self.full is not None else 0
 
     def _linger(self, ended: float) -> None:
-        """Let puts come together if they come soon after the round that `ended` then.
+        """Let puts gather if they come soon after the round that ended at `ended`.
 
         While batches are gathered, wait until no more of them come.
         """
@@ -326,7 +326,7 @@ class ReputMessageService:
             self._condition.notify_all()
 
     def _fed(self, batch: DispatchBatch) -> bool:
-        """Hand a batch over to those that have not had it; False if one found no room for it."""
+        """Hand a batch over to the followers that lack it; False if one found no room for it."""
         full: OSError | None = None
         for feed in self._feeds:
             if feed.failed is not None or batch.start < feed.start or batch.end <= feed.end:

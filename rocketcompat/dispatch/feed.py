@@ -3,9 +3,9 @@
 A batch has one of three sources:
 - a job that was published left it ready made;
 - a put left its records as columns;
-- it is read from the log. Puts leave where their records begin; where they did not (after an
-  opening, or when too many were pending) the chain is followed record by record, over damage,
-  which is noted.
+- it is read from the log. Puts leave the places of their records. Where they did not (after an
+  opening, or when too many were pending) the chain is followed record by record, over damage, which
+  is noted.
 
 Guards: none; the caller holds the dispatcher's lock.
 """
@@ -43,14 +43,14 @@ class LogFeed:
         self.problems: list[TubeStoreError] = []
         self._bytes_max = log.config.dispatch_batch_bytes_max
         self._delays = log.config.delay_levels_ms
-        #: Record starts that were handed over and not dispatched, and where they end.
+        #: Record starts that were handed over and not dispatched, and the end of the last record.
         self._starts: Int64s = np.empty(0, np.int64)
         self._starts_end = position
         #: Some of these records as columns, in log order.
         self._columns: deque[RecordColumns | ReadyBatches] = deque()
 
     def next_batch(self) -> DispatchBatch | int | None:
-        """Return the next batch; an offset if no record stands before it; None at the log's end.
+        """Return the next batch; an offset if there is no record before it; None at the log's end.
 
         OSError passes through; then the same batch can be asked for again.
         """
@@ -91,7 +91,7 @@ class LogFeed:
         return first
 
     def _next_ready(self, ready: ReadyBatches) -> DispatchBatch | None:
-        """Return the next batch of a job; None if what it staged has gone: the log has it too."""
+        """Return the next batch of a job; None if its staged data have gone (the log has it)."""
         try:
             batch = next(ready.batches, None)
         except (OSError, InvalidMessage) as error:
@@ -129,7 +129,7 @@ class LogFeed:
         return self._walked_piece(min(limit, end))
 
     def _told_piece(self) -> Piece:
-        """Read records whose starts are known, of one file and one batch."""
+        """Read records with known starts, of one file and one batch."""
         first = self.position
         file_size = self._log.queue.file_size
         limit = min(first + self._bytes_max, first - first % file_size + file_size)
@@ -182,7 +182,7 @@ class LogFeed:
                      piece.base + int(piece.starts[count]))  # fmt: skip
 
     def _damage_found(self, piece: Piece, limit: int) -> Damage:
-        """Take down damage that recovery had no reason to look at."""
+        """Record damage in a part of the log that recovery had no reason to read."""
         end = find_record(self._log.queue, piece.end + 1, limit)
         file = self._log.queue.find(piece.end)
         path = file.path if file else self._log.queue.directory
@@ -193,9 +193,9 @@ class LogFeed:
         return damage
 
     def _damage_after(self, offset: int) -> int:
-        """Where the next known damage begins."""
+        """Return where the next known damage begins."""
         return min((d.start for d in self._log.damages if d.start > offset), default=1 << 63)
 
     def _next_begin(self, offset: int) -> int:
-        """Where the next follower begins: batches are cut there."""
+        """Return where the next follower begins: batches are cut there."""
         return min((stop for stop in self._stops if stop > offset), default=1 << 63)

@@ -31,18 +31,18 @@ class Follower(Receiver, Protocol):
 
     The order of the calls of an opening: `attach`, `recover`, `put` for what the structure lacks,
     `replayed`. `put` and `recover` are called by one thread at a time, the rest by any.
-    A subclass has `recover`, `put`, `flush` and `ends`; what it needs no more it inherits.
+    A subclass defines `recover`, `put`, `flush` and `ends`; what it does not need it inherits.
     """
 
     @property
     def problems(self) -> Sequence[TubeStoreError]:
-        """What was found wrong with the files; a reader does without a structure with problems."""
+        """What is wrong with the files; a reader does without a structure that has problems."""
         return ()
 
     def attach(
         self, log_minimum: int, log_end: int | None, ends: Mapping[QueueKey, int] | None = None
     ) -> None:
-        """Look at the files. A reader shows nothing from `log_end` on; None for a writer.
+        """Take in the files. A reader shows nothing from `log_end` on; None for a writer.
 
         `ends` are the next offsets of the queues if the store was closed cleanly.
         """
@@ -80,9 +80,9 @@ class Follower(Receiver, Protocol):
     @property
     @abstractmethod
     def ends(self) -> tuple[int, int]:
-        """(written, synced): below it all is in the page cache, and on stable storage.
+        """(written, synced): all below is in the page cache, and on stable storage.
 
-        Never ahead of what is true: a kill, or a power cut, right now must leave it true.
+        Never above what is true: a kill, or a power cut, right now must leave it true.
         """
 
     def close(self) -> None:

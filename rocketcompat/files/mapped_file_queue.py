@@ -281,9 +281,7 @@ class MappedFileQueue:
             return moved or bool(directories)
 
     def set_end(self, offset: int) -> None:
-        """Set the end of the written bytes, and touch none (for a reader, or after a clean
-        close).
-        """
+        """Set the end of the written bytes, and touch none; after a clean close, or to read."""
         for start, file in self._files.items():
             file.wrote_position = max(0, min(offset - start, self.file_size))
             file.flushed_position = min(file.flushed_position, file.wrote_position)

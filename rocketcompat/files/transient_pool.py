@@ -95,9 +95,7 @@ class BufferedFile(MappedFile):
         return position
 
     def commit(self) -> None:
-        """Copy the buffer's content to the file; after OSError it stays there, to be tried
-        again.
-        """
+        """Copy the buffer's content to the file; after an OSError it may be tried again."""
         with self._commit_lock:
             buffer, pool, start = self._buffer, self._pool, self._committed
             if buffer is None or pool is None:

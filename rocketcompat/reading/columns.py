@@ -1,8 +1,8 @@
 """Reads of many records at once, as Arrow: the whole log, a queue, the answers to many keys.
 
-What comes is `record_batches.RECORD_SCHEMA`. Records are looked at where they lie, through maps
-of what is written; bodies are copied out. Offsets are queue offsets unless a name says physical.
-Functions over the parts of a store; nothing here writes, all of it is thread-safe.
+Answers have the columns of `record_batches.RECORD_SCHEMA`. Records are read in place, through maps
+of the written bytes; bodies are copied out. Offsets are queue offsets; physical ones are named so.
+These are functions over the parts of a store; they write nothing and are thread-safe.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _QUEUE_ID, _TOPIC = map(RECORD_SCHEMA.get_field_index, ("queue_id", "topic"))
 
 
 class MappedLog(Protocol):
-    """What these reads ask of the CommitLog."""
+    """The part of the CommitLog that these reads use."""
 
     queue: MappedFileQueue
     damages: tuple[Damage, ...]
@@ -67,7 +67,7 @@ class QueuePage:
 
 @dataclass(frozen=True)
 class QueuesPage:
-    """The same of many queues; the messages are in the order of the log."""
+    """Messages of many queues, in the order of the log, and where to go on in each queue."""
 
     batch: pa.RecordBatch
     next_offsets: dict[tuple[str, int], int]
@@ -79,9 +79,9 @@ def scan_log(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the log that begin in [start, end), in order.
 
-    Physical offsets; `start` is where one begins, without `end` it is all that is there. Known
-    damage is passed over; other damage is CorruptRecord. `verify`: the checksum of each body is
-    compared. Files that are deleted by age meanwhile are passed by.
+    `start` and `end` are physical offsets. A record begins at `start`; without `end` all that is
+    there is yielded. Known damage is passed over; other damage is CorruptRecord. With `verify` the
+    checksum of each body is compared. Files that are deleted by age meanwhile are passed by.
     """
     limit = log.max_offset if end is None else min(end, log.max_offset)
     position = log.min_offset if start is None else start
@@ -120,7 +120,7 @@ def scan_log(
 def _sound(
     data: Buffer, starts: Int64s, base: int, path: str, *, verify: bool = False
 ) -> pa.RecordBatch:
-    """Return records as a batch; CorruptRecord names the first that is none."""
+    """Return records as a batch; CorruptRecord names the first that is unsound."""
     batch = batch_of_plain(data, starts, base, verify=verify)
     if batch is not None:
         return batch
@@ -131,10 +131,10 @@ def _sound(
 
 
 class _Places:
-    """Records that somebody pointed to, by the files that they are in."""
+    """Records that units or index items point to, by their files."""
 
     def __init__(self, log: MappedLog) -> None:
-        #: Where the log ended when they were looked up.
+        #: The end of the log when the records were looked up.
         self._log, self.end = log, log.max_offset
         self.problems: list[CorruptRecord] = []
 
@@ -167,7 +167,7 @@ class _Places:
             yield from self._made(make, data, base, file.path, offsets, sizes, rows)
 
     def _damages_over(self, offsets: Int64s) -> list[Damage]:
-        """Return the damaged regions that some of these records, which ascend, lie in."""
+        """Return the damaged regions that contain some of these records, which ascend."""
         damages = self._log.damages
         return [d for d in damages if np.diff(offsets.searchsorted((d.start, d.end)))[0]]
 
@@ -200,8 +200,8 @@ class _Places:
 def read_queue(log: MappedLog, queue: QueuePart, offset: int, limit: int) -> QueuePage:
     """Return up to `limit` messages of a queue from `offset` on, of one of its files.
 
-    Of those below its first offset nothing is left: it begins there. A page may be empty and
-    `next_offset` still move on (units that stand for no message).
+    Below the queue's first offset nothing is left: the page then begins there. A page may be empty
+    and `next_offset` still move on (over units without a message).
     """
     batch, (following,), problems = read_queues(log, [(queue, offset)], limit)
     return QueuePage(batch, following, problems)
@@ -245,7 +245,7 @@ def read_queues(
 
 
 class _Owners:
-    """Which queue each unit of a read is of: its record has to be of that queue, too."""
+    """The queue of each unit of a read: its record has to be of that queue, too."""
 
     def __init__(
         self, queues: Sequence[QueuePart], counts: Sequence[int], spans: Sequence[Sequence[int]],
@@ -257,7 +257,7 @@ class _Owners:
     def own(
         self, batch: pa.RecordBatch, rows: range, problems: list[CorruptRecord]
     ) -> pa.RecordBatch:
-        """Return the records of the units at `rows` that are of their queues, and note the rest."""
+        """Return the records that belong to the queues of the units at `rows`; note the others."""
         first = self._queues[0]
         if len(self._queues) == 1 and _is_all_of(batch, first.topic, first.queue_id):
             return batch
@@ -288,7 +288,7 @@ class _Owners:
 
 
 def _is_all_of(batch: pa.RecordBatch, topic: str, queue_id: int) -> bool:
-    """Whether all records are of one queue, by a look at the columns' bytes."""
+    """True if all records are of one queue; compares the columns' bytes."""
     count = batch.num_rows
     ids = np.frombuffer(batch.column(_QUEUE_ID).buffers()[1], np.int32, count)
     if np.count_nonzero(ids != queue_id):
@@ -305,7 +305,7 @@ def _is_all_of(batch: pa.RecordBatch, topic: str, queue_id: int) -> bool:
 def _wrong_units(
     queue: QueuePart, units: Any, begins: Sequence[int], end: int
 ) -> Iterator[CorruptRecord]:
-    """Yield what is wrong with units that can point to no record of a log that ends at `end`."""
+    """Yield what is wrong with units that cannot point to a record of a log that ends at `end`."""
     offsets, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
     wrong = (sizes <= 0) | (offsets < 0) | ((offsets >= end) & (sizes != CQ_PRE_FILL_SIZE))
     for row in np.flatnonzero(wrong).tolist():
@@ -325,8 +325,8 @@ def query_keys(
 ) -> pa.Table:
     """Return the messages with these keys, the newest `max_count` of each, oldest first.
 
-    A column `key` stands before those of the records; rows are in the order of the keys. The
-    text is compared, not the hash alone. What cannot be read is left out.
+    A column `key` comes before those of the records; rows are in the order of the keys. The text is
+    compared, not the hash alone. Records that cannot be read are left out.
     """
     asked, offsets = index.select_many(key_hashes(topic, keys))
     order = np.lexsort((offsets, asked))
@@ -355,7 +355,7 @@ def query_keys(
 
 
 def _has_key(found: pa.RecordBatch, topic: str, at: Int64s, keys: pa.Array) -> Any:
-    """Mask of the pairs (row of `found`, key) where the record has this topic and this key."""
+    """Return a mask of the pairs (row of `found`, key) where the record has this topic and key."""
     records = RecordColumns(b"", np.arange(found.num_rows), 0)
     records.know({}, [], np.empty(0, np.int64), found["properties"])
     raw = records.property_bytes

@@ -2,10 +2,10 @@
 
 Functions over the parts of a store; nothing here writes, all of it is thread-safe.
 
-Where ours differs from the real one: `query_message` compares the key's text, and a message is in
-the answer once. The real store answers by hash and leaves the rest to the client (spec §3.2);
-`by_hash=True` does so too. A walk by hash ends at a negative time and behind the first item before
-the window; one that compares the text goes on, since each record proves itself: a damaged time, or
+Difference from RocketMQ: `query_message` compares the key's text, and a message is in the answer
+once. RocketMQ answers by hash and leaves the rest to the client (spec §3.2); with `by_hash=True`
+this does so, too. A walk by hash ends at a negative time, and behind the first item before the
+window. A walk that compares the text goes on, since each record proves itself: a damaged time, or
 times from before a clock was set back, hide no other message.
 """
 
@@ -26,7 +26,7 @@ _FOREVER = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class QueryMessageResult(Found):
-    """What a query found, oldest first, and up to where the index knew the log then."""
+    """The messages of a query, oldest first, and up to where the index had the log then."""
 
     index_last_update_timestamp: int = 0
     index_last_update_physical_offset: int = 0
@@ -38,9 +38,9 @@ def query_message(
 ) -> QueryMessageResult:  # fmt: skip
     """Find messages by key, stored in [begin, end] ms, the newest `max_count`, oldest first.
 
-    At most `max_msgs_num_batch` (64) are returned, as in the real store. With `by_hash` the
-    answer is the real store's: other keys of the same hash, a message once for each of its
-    keys that match, times to the second (spec §3.2, §3.5).
+    At most `max_msgs_num_batch` (64) are returned, as in RocketMQ. With `by_hash` the answer is
+    RocketMQ's: other keys of the same hash, a message once for each of its keys that match, times
+    to the second (spec §3.2, §3.5).
     """
     end = _FOREVER if end is None else end
     count_max = min(max_count, store.config.max_msgs_num_batch)
@@ -68,7 +68,7 @@ def query_message(
 def _query_by_hash(
     log: LogPart, index: IndexPart, hash_of_key: int, count_max: int, begin: int, end: int
 ) -> QueryMessageResult:
-    """Answer as the real store does: up to three rounds, each ending before the oldest found."""
+    """Answer as RocketMQ: up to three rounds, each ending before the oldest found."""
     entries: list[tuple[int, MessageRecord]] = []
     time = last = 0
     for _ in range(QUERY_ROUNDS):
@@ -89,5 +89,5 @@ def _query_by_hash(
 
 
 def look_message_by_offset(store: StoreParts, physical_offset: int) -> MessageRecord | None:
-    """Return the record that starts at a physical offset; None where no sound one does (§12)."""
+    """Return the sound record that starts at a physical offset; None if there is none (§12)."""
     return read_record(store.commit_log, physical_offset)

@@ -1,6 +1,7 @@
-"""What reads ask of a store, and what every answer is: messages in order, Arrow when asked for.
+"""The parts of a store that reads need, and the common form of answers: messages in order.
 
-The parts are protocols, so that a live store, a directory as it lies and a test use the same code.
+The parts are protocols, so that a live store, a directory and a test use the same code. An answer
+is made Arrow when that is asked for.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ STATE_DAMAGED = "damaged"
 
 
 class QueuePart(Protocol):
-    """What a read asks of a ConsumeQueue; offsets are queue offsets."""
+    """The part of a ConsumeQueue that reads use; offsets are queue offsets."""
 
     topic: str
     queue_id: int
 
     @property
     def min_offset(self) -> int:
-        """The first unit whose record is kept."""
+        """The first unit that has its record."""
 
     @property
     def max_offset(self) -> int:
@@ -49,14 +50,14 @@ class QueuePart(Protocol):
 
 
 class QueuesPart(Protocol):
-    """What a read asks of the table of queues."""
+    """The part of the table of queues that reads use."""
 
     def find(self, topic: str, queue_id: int) -> QueuePart | None:
         """A queue, None if there is none."""
 
 
 class IndexPart(Protocol):
-    """What a read asks of the index; times are ms."""
+    """The part of the index that reads use; times are ms."""
 
     def select_hash(
         self, hash_of_key: int, count_max: int, begin: int, end: int

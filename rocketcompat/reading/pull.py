@@ -1,16 +1,16 @@
 """Reads by queue offset: `getMessage` (spec §11).
 
-Functions over the parts of a store (`StoreParts`), so that a live store, a directory as it
-lies and a test use the same code. Nothing here writes; all of it is thread-safe.
+Functions over the parts of a store (`StoreParts`), so that a live store, a directory and a test use
+the same code. They write nothing and are thread-safe.
 
 What a pull returns is bounded as RocketMQ bounds it: one queue file, 800 units, 32 messages
 or 256 KiB (8 or 64 KiB where the log is older than the page cache). So a pull that returns
 fewer messages than asked for is normal: go on at `next_begin_offset`.
 
-Where ours differs from the real one:
-- a unit whose record is gone skips that unit, not the rest of the log file (spec §11, step 4);
-- a record is verified when it is read; one that is damaged is in the answer, with its state. So is
-  one of another queue, which the real one gives to the consumer.
+Differences from RocketMQ:
+- a unit without its record skips that unit, not the rest of the log file (spec §11, step 4);
+- a record is verified when it is read; a damaged one is in the answer, with its state, and so is
+  one of another queue, which RocketMQ gives to the consumer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rocketcompat.reading.parts import Found, StoreParts
 from tubestore.core.java_hash import java_hash
 from tubestore.errors import CorruptRecord
 
-#: Units that one pull looks at, unless more messages are asked for: 16,000 bytes (spec §11).
+#: Units that one pull reads, unless more messages are asked for: 16,000 bytes (spec §11).
 SCAN_UNITS = 16_000 // CQ_UNIT.size
 #: A filter on whole records.
 Where = Callable[[MessageRecord], bool]
@@ -36,7 +36,7 @@ Where = Callable[[MessageRecord], bool]
 
 @dataclass(frozen=True)
 class GetMessageResult(Found):
-    """What a pull found; offsets are queue offsets unless a name says physical."""
+    """The messages of a pull; offsets are queue offsets, physical ones are named so."""
 
     status: GetMessageStatus = GetMessageStatus.NO_MESSAGE_IN_QUEUE
     next_begin_offset: int = 0
@@ -52,10 +52,10 @@ def get_message(
     """Pull up to `max_count` messages of a queue from a queue offset on (spec §11).
 
     `tags` is "A || B"; None, "" or "*" match all. Only the tags' hashes are compared, as in
-    the real store: who subscribes to one tag may get another of the same hash. `where` is asked
-    about each record that passed, as the real store asks its SQL filters; a damaged one, whose
-    properties may be wrong, passes it. `memory_bytes` is the machine's memory, by which old
-    messages get the smaller limits; None asks the machine.
+    RocketMQ: a subscriber to one tag may get another of the same hash. `where` is asked about each
+    record that passed, as RocketMQ asks its SQL filters. A damaged record passes it, since its
+    properties may be wrong. `memory_bytes` is the machine's memory, by which old messages get the
+    smaller limits; with None it is determined.
     """
     queue = store.queues.find(topic, queue_id) if store.queues is not None else None
     if store.queues is None:
@@ -96,7 +96,7 @@ def _out_of_range(offset: int, low: int, high: int) -> tuple[GetMessageStatus, i
 
 
 class _Scan:
-    """The walk over the units of one pull: which messages are taken, and when it is enough."""
+    """The walk over the units of one pull: takes messages until it is full."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class _Scan:
         self._bytes = self._count = 0
 
     def run(self, units: Any, offsets: Sequence[int]) -> int:
-        """Take messages; returns how many units were looked at.
+        """Take messages; returns how many units were read.
 
         A record of several messages, which takes as many queue offsets, counts as so many.
         """
@@ -158,7 +158,7 @@ class _Scan:
         return len(units)
 
     def _is_full(self, offset: int, size: int, messages: int) -> bool:
-        """Whether a further record would be too much; the first never is."""
+        """True if a further record would be too much; the first never is."""
         if not self.entries:
             return False
         bytes_max, count_max = self._limits[offset < self._memory_start]
@@ -183,7 +183,7 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
 
 
 def _int32(code: int) -> int:
-    """Return the low 32 bits as a signed int, as the real filter compares them."""
+    """Return the low 32 bits as a signed int, as RocketMQ's filter compares them."""
     return (code & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
 
 

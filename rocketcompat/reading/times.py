@@ -1,8 +1,8 @@
-"""The queue offset of a point in time: `getOffsetInQueueByTime` as both versions mean it (§2.5).
+"""The queue offset of a point in time: `getOffsetInQueueByTime` of both versions (§2.5).
 
-4.9 gives the nearest message, 5.1.1 and later a boundary. The real 4.9.8 first chooses a queue
-file by its modification time, which is not the order of writing (oracle 2.19), and answers a
-message further away for it; here the store times decide alone.
+4.9 gives the nearest message, 5.1.1 and later a boundary. RocketMQ 4.9.8 first chooses a queue file
+by its modification time, which is not the order of writing (oracle 2.19), and may so answer a
+message further away; here the store times decide alone.
 
 Pure; thread-safe.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Literal
 
 Boundary = Literal["lower", "upper", "nearest"]
-#: What `compat` means by an offset by time.
+#: The meaning of an offset by time, by `compat`.
 BOUNDARY_OF_COMPAT: dict[str, Boundary] = {"4.9.8": "nearest", "5.3.3": "lower"}
 
 
@@ -24,7 +24,7 @@ def offset_by_time(
 
     - "lower": the first message stored at `time` or later; `high` if all are earlier;
     - "upper": the last message stored at `time` or earlier; `low` if all are later;
-    - "nearest": the message whose time is nearest, of two the earlier; never `high` but in an
+    - "nearest": the message with the nearest time, of two the earlier; never `high` except in an
       empty queue.
 
     `store_time(offset)` is None where no record can be read; such messages count as stored with

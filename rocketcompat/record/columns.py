@@ -220,9 +220,7 @@ class RecordColumns:
 
     @cached_property
     def _heads(self) -> Any:
-        """The fixed fields, in one gather; behind the prefix they are right with IPv4 hosts
-        only.
-        """
+        """The fixed fields; behind the prefix they are right with IPv4 hosts only."""
         return gather(self._raw, self.starts, MESSAGE_HEAD.dtype)
 
     @cached_property

@@ -76,10 +76,10 @@ class EncodedColumns:
         return self._properties
 
     def queue_groups(self, counted: Any) -> tuple[Int64s, Int64s, Int64s]:
-        """Number the queues that occur; returns each row's number, a row of each queue, and
-        each row's place among those of its queue.
+        """Number the queues that occur.
 
-        Rows that are not `counted` take no queue offset: their number is behind the others.
+        Returns each row's number, a row of each queue, and each row's place among those of its
+        queue. Rows that are not `counted` take no queue offset: their number is behind the others.
         """
         width = int(self.queue_ids.max(initial=0)) + 1
         combined = self.topic_codes * width + self.queue_ids

@@ -1,15 +1,15 @@
 """The tube shards of a RocketMQ root: the dispatcher's third follower (decisions.md D2).
 
-They live in `<root>/tube/`, a tubestore root of its own. A shard's record carries the
-physical offset of its log record as message id, and ids ascend within a shard: that is all
-that exactly-once needs. After a crash a shard keeps what the log has too, and a replay skips
-what a shard has already, having compared it: a foreign broker may have written over some of
-the records and left those behind them (oracle-rocketmq 2.1).
+They are in `<root>/tube/`, a tubestore root of its own. A shard's record has the physical offset of
+its log record as message id, and ids ascend within a shard. Exactly-once needs nothing else. After
+a crash a shard keeps the messages that the log has, too. A replay compares what a shard has already
+with the log, and skips it: a foreign broker may have written over some of the records and left
+those behind them (oracle-rocketmq 2.1).
 
 Batches are encoded once and written through (`page_cache`): a shard of this root never has
 messages in memory, so progress is where the last batch ended.
 
-Guards: as `Follower` says; the dispatcher's lock.
+Guards: as for `Follower`; the dispatcher's lock.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tubestore.store.topic import shards_of
 from tubestore.store.topic_shards import TopicShards
 
 log = logging.getLogger(__name__)
-#: What was let go stays readable this long for readers that began before.
+#: Removed segments stay readable for so long, for readers that began before.
 TRASH_GRACE = "10m"
 Array = np.ndarray[Any, Any]
 _NO_ROWS: Array = np.empty(0, np.int64)
@@ -55,12 +55,12 @@ _NO_ROWS: Array = np.empty(0, np.int64)
 
 @dataclass(slots=True)
 class _Claims:
-    """What a shard has above the mark: columns of one length, by id."""
+    """The messages of a shard above the mark: columns of one length, by id."""
 
     shard: MessageStore
     ids: Array
     offsets: Array
-    #: What an index entry says of the message, a row each (see `_said`).
+    #: The fields of the message's index entry, a row each (see `_said`).
     said: Array
 
     @property
@@ -85,12 +85,12 @@ class _Claims:
 
 
 def _said(partition_ids: Any, key_codes: Any, times: Any, sizes: Any) -> Array:
-    """Return what tells messages at one physical offset apart, a row a message."""
+    """Return the fields that distinguish messages at one physical offset, a row a message."""
     return np.stack([np.asarray(c, np.int64) for c in (partition_ids, key_codes, times, sizes)], 1)
 
 
 def _expired_end(shard: MessageStore, log_minimum: int) -> int:
-    """Return the data offset where the last segment starts whose first message may be needed."""
+    """Return the data offset of the last segment that begins with a message that may be needed."""
     segments = list(shard.files.snapshot().data_segments)
     end: int = segments[0].start
     for segment in segments[1:]:
@@ -128,13 +128,13 @@ class TubeLayout:
             ),
         )
         self._written = self._synced = 0
-        #: While the log is replayed: what shards have that it has to confirm, by (topic, store id).
+        #: While the log is replayed: the messages that it has to confirm, by (topic, store id).
         self._claims: dict[tuple[str, int], _Claims] = {}
-        #: Whether `_claims` are of a batch for which there was no room.
+        #: True while `_claims` are of a batch that found no room on the disk.
         self._half_put = False
-        #: Topics of which `problems` has that no shard can have them.
+        #: Topics that `problems` reports because no shard can have them.
         self._refused: set[str] = set()
-        #: Where a recovery puts the messages that it cuts off; None for what is provably torn.
+        #: Where a recovery puts the messages that it cuts off; None if they are provably torn.
         self._keeper: Keeper | None = None
         self.problems: list[TubeStoreError] = []
 
@@ -143,7 +143,7 @@ class TubeLayout:
     def attach(
         self, log_minimum: int, log_end: int | None, ends: Mapping[QueueKey, int] | None = None
     ) -> None:
-        """Nothing: shards are opened one by one."""
+        """Do nothing: shards are opened one by one."""
 
     def recover(
         self, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None
@@ -243,12 +243,12 @@ class TubeLayout:
         self._written = batch.end
 
     def _note_half_put(self, records: LogColumns) -> None:
-        """Look what the shards have of a batch, so that it is passed over when that comes again."""
+        """Note what the shards have of a batch, to skip it when the batch comes again."""
         there = set(self.store.topics())
         for name in there.intersection(records.topic_names):
             topic = shards_of(self.store.topic(name))
             for store_id in range(topic.options.stores):
-                # Also one that found no room for its directory: it has messages in memory only.
+                # Also a shard that found no room for its directory: it has messages in memory only.
                 if topic.exists(store_id):
                     claims, _ = self._tail(topic.writable(store_id), self._written)
                     self._claims[name, store_id] = claims
@@ -269,7 +269,7 @@ class TubeLayout:
     def report_topics(self, topics: Iterable[str]) -> None:
         """Report those topics of queues that no shard can have, each once.
 
-        Queues of multi-dispatch have none: their messages are in the shards of other topics.
+        Multi-dispatch queues have no shards: their messages are in the shards of other topics.
         """
         for topic in sorted(set(topics)):
             if topic.startswith(LMQ_PREFIX):
@@ -290,7 +290,7 @@ class TubeLayout:
     def _not_there_yet(self, batch: DispatchBatch, records: LogColumns, rows: Array) -> Array:
         """Leave out rows that their shards have already (while the log is replayed, or half put).
 
-        A shard is cut at the first message of this stretch of the log that it has otherwise.
+        A shard is cut at the first message of this stretch of the log that differs from the log.
         """
         ids = records.column("physical_offset")[rows]
         places = self._rows_of_shards(records, rows)
@@ -352,7 +352,7 @@ class TubeLayout:
         return codes.astype(np.int64), [shards_of(topic) for topic in topics]
 
     def replayed(self) -> None:
-        """Forget what was needed for skipping: the log has been handed over once."""
+        """Forget what only skipping needed: the log has been handed over once."""
         self._claims.clear()
         self._keeper = None
 
@@ -369,19 +369,20 @@ class TubeLayout:
         return self._written, self._synced
 
     def flush_due(self, least_pages: int) -> int:
-        """Nothing: the shards are synced with their marks only."""
+        """Do nothing: the shards are synced with their marks only."""
         return 0
 
     def expire(self, log_minimum: int) -> int:
-        """Let go of segments that only hold messages below a physical offset (decisions.md D14).
+        """Remove segments that only hold messages below a physical offset (decisions.md D14).
 
-        Never of a shard's last data segment. Returns how many went to the shards' trash, durably.
+        A shard keeps its last data segment. Returns how many went to the shards' trash, durably.
         """
         count = 0
         for name in self.store.topics():
             topic = shards_of(self.store.topic(name))
             for store_id in range(topic.options.stores):
-                # Most shards have one data segment: their directory says so, unopened.
+                # Most shards have one data segment: listing the directory shows it without opening
+                # them.
                 if topic.data_segments(store_id) > 1:
                     shard = topic.writable(store_id)
                     count += shard.remove_below(_expired_end(shard, log_minimum))

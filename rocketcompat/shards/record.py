@@ -1,10 +1,10 @@
 """A RocketMQ message as a tube record, and back (decisions.md D2).
 
-What both formats know stands where TubeMQ puts it: partition = queue id, key code = hash of
-the tag, `$msgType$` the tag, `$msgTime$` the store time in UTC, received time = store time,
-message id = physical offset, report address = born host, plain properties = attributes. What
-a tube record has no field for goes into one reserved attribute, `$rmq$`, the base64 (URL
-alphabet) of `RESERVED`; a property string that is not plain follows inside it, as it was.
+Fields that both formats have are where TubeMQ puts them: partition = queue id, key code = hash of
+the tag, `$msgType$` the tag, `$msgTime$` the store time in UTC, received time = store time, message
+id = physical offset, report address = born host, plain properties = attributes. Fields that a tube
+record lacks go into one reserved attribute, `$rmq$`, the base64 (URL alphabet) of `RESERVED`. A
+property string that is not plain follows inside it, as it was.
 
 A property string is plain when every pair has a name and a value and nothing in it is a
 comma, an equals sign, a dollar sign or white space; then `U+0001` becomes `=`, `U+0002`
@@ -80,11 +80,11 @@ RESERVED_FIELDS = tuple(
 )
 BIT_RAW_PROPERTIES, BIT_TRAILING_SEPARATOR, BIT_V2 = 1, 2, 4
 
-#: The letters of `$rmq$`, by the six bits that they stand for.
+#: The letters of `$rmq$`, by the six bits that each encodes.
 ALPHABET = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8
 )
-#: Two of them, as they stand in memory, by twelve bits.
+#: Two letters as they are in memory, by twelve bits.
 _PAIRS = np.stack([ALPHABET.repeat(64), np.tile(ALPHABET, 64)], axis=-1).view(np.uint16).reshape(-1)
 _KEY_BYTES = np.frombuffer(f"{RESERVED_KEY}=".encode(), np.uint8)
 #: 1 for a byte that no plain property string has.
@@ -100,8 +100,8 @@ _TO_ATTRIBUTES[ord(PROPERTY_SEPARATOR)] = ord(",")
 def fits(log: LogColumns, on_refused: Callable[[InvalidName], None] | None = None) -> Any:
     """Return the mask of the records of the log that get a record in a shard.
 
-    Those are the records with a queue unit whose queue, body and topic a tubestore root can hold.
-    `on_refused` is called with each topic of them that cannot be the name of a directory.
+    Those are the records with a queue unit, if a tubestore root can hold their queue, body and
+    topic. `on_refused` is called with each of their topics that cannot be the name of a directory.
     """
     queue_ids = log.column("queue_id")
     found = np.asarray(has_queue_unit(log.column("sys_flag"))) & (queue_ids >= 0)
@@ -191,7 +191,7 @@ def _plain_properties(properties: pa.LargeBinaryArray) -> tuple[Array, Array, An
 def _pairs_are_whole(raw: Array, starts: Array, ends: Array) -> Array:
     """Return whether each string is name, U+0001, value, U+0002, name …: no part empty.
 
-    Looks at the separators only, a handful a string. `starts` ascend and strings do not overlap.
+    Reads only the separators, a handful a string. `starts` ascend and strings do not overlap.
     """
     at = np.flatnonzero((raw == 1) | (raw == 2))
     owners = np.searchsorted(starts, at, side="right") - 1
@@ -258,8 +258,8 @@ def _with_special(
 ) -> tuple[Any, Any]:
     """Replace what does not fit the fast way: IPv6 hosts, property strings that are not plain.
 
-    Keys with a space between them are such a string, and frequent: with IPv4 hosts the string's
-    base64 is put behind what the fast way has made, whose size is a multiple of 3.
+    Keys with a space between them are such a string, and frequent. With IPv4 hosts the string's
+    base64 is appended to what the fast way has made: the size of that is a multiple of 3.
     """
     chosen = pa.array(special)
     raws, own = properties.take(chosen).to_pylist(), reserved.take(chosen).to_pylist()
@@ -288,7 +288,7 @@ def _wide(log: LogColumns, row: int, bits: int) -> bytes:
 
 
 def _plain_pairs(raw: bytes) -> bytes:
-    """Return those pairs of a property string that a TubeMQ reader can be shown as attributes."""
+    """Return those pairs of a property string that a TubeMQ reader can take as attributes."""
     pairs = []
     for name, value in parse_properties(raw.decode(errors="replace")).items():
         if not _STRANGE.search(name) and not _STRANGE.search(value):
@@ -309,7 +309,7 @@ def _system_items(tags: Any, times: Array) -> Any:
     for pair in pairs.tolist():
         minute, place = divmod(pair, width)
         tag = texts[place - 1] if place else None
-        # A type is only there with a time; without one the time stands alone.
+        # A type is only there with a time; without a type the time is alone.
         prefix = encode_prefix(tag or "-", (minute + low) * 60_000)[4:]
         if tag is None:
             prefix = prefix[prefix.index(b",") + 1 :]

@@ -1,8 +1,8 @@
 """Tube records as log records, in columns: the other way of `tube_record.to_tube`.
 
-A tube record that came from a log (`$rmq$`) becomes the record that it was, byte for byte but for
-its offsets, which the log gives. Any other becomes a message whose queue is its partition, whose
-tag is its filter item, whose properties are its attributes, and whose times are its received time.
+A tube record that came from a log (`$rmq$`) becomes the record that it was, byte for byte except
+for its offsets, which the log gives. Any other becomes a new message: its queue is the partition,
+its tag the filter item, its properties are the attributes, and its times the received time.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _SYSTEM = (ATTRIBUTE_TYPE, ATTRIBUTE_TIME)
 def to_log(topic: str, tube: RecordColumns, config: MessageStoreConfig) -> pa.LargeBinaryArray:
     """Return whole records of a topic's tube records, in their order; physical offsets are 0.
 
-    `config` is that of the store which they are for. InvalidMessage, InvalidName, MessageTooLarge
-    for a message that a log cannot hold.
+    `config` is that of the target store. Raises InvalidMessage, InvalidName or MessageTooLarge for
+    a message that a log cannot hold.
     """
     texts, bodies = _split_payloads(tube)
     found = pc.find_substring(texts, _KEY).to_numpy().astype(np.int64)
@@ -132,7 +132,7 @@ def _next_commas(raw: Array, begins: Int64s, ends: Int64s) -> Int64s:
 
 
 def _decoded(raw: Array, begins: Int64s) -> Array:
-    """Return what stands in `$rmq$` of records with IPv4 hosts."""
+    """Return the content of `$rmq$` for records with IPv4 hosts."""
     letters = kernels.gather(raw, begins, np.dtype(f"V{_NARROW_TEXT}"))
     sextets = _SEXTETS[letters.view(np.uint8).reshape(len(begins), _NARROW_TEXT // 4, 4)]
     words = sextets[:, :, 0] << 18 | sextets[:, :, 1] << 12 | sextets[:, :, 2] << 6
@@ -176,7 +176,7 @@ def _records(
 
 
 def _special(topic: str, tube: RecordColumns, row: int, text: bytes, body: bytes) -> bytes:
-    """Return a record whose `$rmq$` has IPv6 hosts, or its property string as it was."""
+    """Return a record with IPv6 hosts, or with a property string that is not plain."""
     made = from_tube(
         topic, int(tube.partition_ids[row]), int(tube.received_times[row]), 0, text, body
     )

@@ -1,9 +1,9 @@
 """A store copied into another form: other file sizes, BoltMQ to RocketMQ, log to shards and back.
 
-A copy keeps records as they are, byte for byte but for their place (`copy.py`); queues and index
-are built from the new log. Queue offsets stay, so the files in `config/` hold for the copy, too:
-without `delayOffset.json` every delayed message would be delivered once more. A copy that was
-interrupted goes on where it was: what is done stands in `<destination>/.tubestore/convert.json`.
+A copy keeps records as they are, byte for byte except for their place (`copy.py`); queues and index
+are built from the new log. Queue offsets stay, so the files in `config/` are right for the copy,
+too: without `delayOffset.json` every delayed message would be delivered once more. An interrupted
+copy continues: `<destination>/.tubestore/convert.json` records what is done.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def copy_store(
 
 
 def _copy_config_files(vfs: Vfs, source: str, target: str) -> None:
-    """Copy the broker's files, whose offsets are those of the copy."""
+    """Copy the broker's files: their offsets are right for the copy."""
     old, new = (os.path.join(root, CONFIG_DIRECTORY) for root in (source, target))
     names = [name for name, is_directory, _ in vfs.entries(old) if not is_directory]
     if not names:
@@ -133,10 +133,10 @@ def to_tubestore(
 def from_tubestore(
     source: str, target: str, options: Mapping[str, Any] | None = None, *, told: Told = _SILENT
 ) -> dict[str, int]:
-    """Put the messages of a tubestore root, ours or TubeMQ's, into a new RocketMQ root.
+    """Put the messages of a tubestore or TubeMQ root into a new RocketMQ root.
 
-    Partition ids become queue ids, filter items tags, attributes properties; queue offsets are
-    given anew, in the order of the partition. A record that came from a log is what it was.
+    Partition ids become queue ids, filter items tags, attributes properties. Queue offsets are
+    given anew, in the order of the partition. A record that came from a log becomes what it was.
     """
     config = MessageStoreConfig.from_camel(options or {}).changed(
         layouts=frozenset({"consume_queue", "index"})
@@ -159,13 +159,13 @@ def from_tubestore(
 
 
 def _check_new(vfs: Vfs, target: str) -> None:
-    """Raise NotAStore if a copy would be mixed with something that is there."""
+    """Raise NotAStore if the target has content that a copy would be mixed with."""
     if vfs.entries(target):
         raise NotAStore(target, "holds something already; a new directory is needed")
 
 
 def is_boltmq(directory: StoreDirectory) -> bool:
-    """Whether the log begins with a record of BoltMQ's."""
+    """True if the log begins with a record of BoltMQ's."""
     raw = directory.log.read(directory.log.min_offset, BLANK.size)
     if len(raw) < BLANK.size:
         return False
@@ -173,7 +173,7 @@ def is_boltmq(directory: StoreDirectory) -> bool:
 
 
 class _State:
-    """How far a copy came: the source's next offset, and the end of what was written for it."""
+    """The progress of a copy: the source's next offset, and the end of what was written for it."""
 
     def __init__(self, vfs: Vfs, source: str, target: str) -> None:
         self._vfs, self._source = vfs, os.path.abspath(source)
@@ -191,7 +191,7 @@ class _State:
             self.next, self.end, self.records, self.left_out = numbers
 
     def write(self, end: int) -> None:
-        """Note that everything before `next` is on stable storage, up to `end`."""
+        """Record that everything before `next` is on stable storage, up to `end`."""
         content = {
             "format": _STATE_FORMAT, "source": self._source, "next": self.next, "end": end,
             "records": self.records, "left_out": self.left_out,
@@ -200,7 +200,7 @@ class _State:
         self._vfs.replace_file(self._path, json.dumps(content).encode())
 
     def forget(self) -> None:
-        """The copy is complete."""
+        """Remove the state: the copy is complete."""
         if self._vfs.exists(self._path):
             self._vfs.remove(self._path)
 
@@ -257,7 +257,7 @@ def _bolt_chain(data: bytearray, base: int) -> tuple[Int64s, Int64s]:
 
 
 def _sound(data: bytearray, starts: Int64s, base: int, crcs: Int64s) -> Any:
-    """Mask of the records whose bodies have the checksum that they say."""
+    """Return a mask of the records with bodies that match their own checksums."""
     records = RecordColumns(bytes(data), starts, base)
     bodies, lengths = records.body_places
     inside = (lengths >= 0) & (bodies + lengths <= len(data))

@@ -1,19 +1,20 @@
-"""Messages out to files that people edit, and back into a store.
+"""Messages exported to files that can be edited, and imported into a store.
 
-What is exported is `message_rows.MESSAGE_SCHEMA` and the property string as it was stored, as
-`properties_text`; of the two the map counts when somebody has edited it. What is imported needs
-a `topic`; everything else has a default, so a file may also be written by hand.
+An export has the columns of `message_rows.MESSAGE_SCHEMA`, and the property string as it was stored
+as `properties_text`. If the map was edited, it counts and not the string. An import needs a
+`topic`; everything else has a default, so a file may also be written by hand.
 
-- `renumber`: the messages are put, like any others; offsets and store times are given anew, those
-  in properties (inner batches, several queues) too. A transaction's op message has the queue offset
-  of its half message as its body: only `keep` keeps that true.
+- `renumber`: the messages are put, like any others. Offsets and store times are given anew, those
+  in properties (inner batches, several queues), too. A transaction's op message has the queue
+  offset of its half message as its body: only `keep` keeps that true.
 - `keep`: queue offsets, store times and hosts stay; for a new store only. What was not edited is
-  stored as it was, byte for byte, but for its place in the log.
+  stored as it was, byte for byte, except for its place in the log.
 
-Both store each row as what it was. A row with a `physical_offset`, one of SCHEDULE_TOPIC_XXXX, and
-one that has its topic in REAL_TOPIC (delivered, timer wheel, half message) is not put aside once
-more because of its DELAY. The new store has delivered nothing yet: it delivers what waits in it
-when that is due, whatever the old store had delivered. `--topics` leaves such messages out of an
+Both store each row as what it was. A row is not put aside again because of its DELAY if it has a
+`physical_offset`, if its topic is SCHEDULE_TOPIC_XXXX, or if it has its topic in REAL_TOPIC
+(delivered, timer wheel, half message). The new store has delivered nothing yet: it delivers its
+waiting messages when they are due, whatever the old store had delivered. `--topics` leaves such
+messages out of an export.
 export.
 """
 
@@ -71,7 +72,7 @@ FileFormat = Literal["jsonl", "csv", "parquet", "arrow"]
 TEXT_COLUMN = "properties_text"
 SCHEMA = MESSAGE_SCHEMA.append(pa.field(TEXT_COLUMN, pa.string()))
 _ROWS = 10_000
-#: What a property string ends with if it has its record's checksum.
+#: The end of a property string that has its record's checksum.
 _CHECKSUM = re.compile(rf"{PROPERTY_CRC}\x01[0-9]{{{PROPERTY_CRC_DIGITS}}}\x02$")
 _DEFAULTS: dict[str, Any] = {
     "queue_id": 0, "flag": 0, "sys_flag": 0, "reconsume_times": 0,
@@ -92,23 +93,23 @@ def _texts(records: RecordColumns) -> pa.Array:
     raw = records.properties()
     try:
         return raw.cast(pa.string())
-    except pa.ArrowInvalid:  # no UTF-8: what the map says has to do
+    except pa.ArrowInvalid:  # not UTF-8: the map counts then
         return pa.nulls(len(records), pa.string())
 
 
 Check = Callable[[pa.Table], None]
-#: What a row that cannot be taken makes the code below raise.
+#: What the code below raises for a row that cannot be taken.
 _BAD = (ValueError, TypeError, OverflowError, pa.ArrowException, TubeStoreError)
-#: How files begin that hold something else than their names say.
+#: How files begin that have another format than their names.
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 _CELL_CHARACTERS = 1 << 30
 
 
 def read_tables(path: str, kind: FileFormat, check: Check = lambda _: None) -> Iterator[pa.Table]:
-    """Yield the messages of a file by the batch; columns as `SCHEMA` has them, some missing.
+    """Yield the messages of a file by the batch; columns as in `SCHEMA`, some missing.
 
-    `check` raises for a table that holds a row which cannot be taken. InvalidMessage names the
-    file, the line or row, the column where there is one, and the reason.
+    `check` raises for a table with a row that cannot be taken. InvalidMessage names the file, the
+    line or row, the column where there is one, and the reason.
     """
     if kind in ("jsonl", "csv"):
         with open(path, "rb") as file:
@@ -177,7 +178,7 @@ def _of_schema(table: pa.Table) -> pa.Table:
 def _stored_tables(path: str, kind: FileFormat) -> Iterator[pa.Table]:
     """Yield the tables of an Arrow or Parquet file; InvalidMessage where it cannot be read."""
     rows = 0
-    with open(path, "rb") as file:  # of the operating system's errors this raises those it should
+    with open(path, "rb") as file:  # raises the operating system's errors that it should
         try:
             if kind == "parquet":
                 import pyarrow.parquet as pq
@@ -327,7 +328,7 @@ _KINDS = {field.name: _kind_of(field) for field in SCHEMA}
 
 
 def check_of(config: MessageStoreConfig, *, keep: bool) -> Check:
-    """Return what `read_tables` asks of each table: whether a store takes all its messages."""
+    """Return the check for `read_tables`: that a store takes all messages of a table."""
 
     def check(table: pa.Table) -> None:
         chosen, _ = _sound(table)
@@ -354,14 +355,16 @@ def import_tables(
     vfs: Vfs,
     clock: Clock,
 ) -> dict[str, int]:
-    """Bring messages into a store; returns {"messages", "left_out"} (rows whose state is not ok).
+    """Bring messages into a store; returns {"messages", "left_out"}.
 
-    InvalidMessage, InvalidName and MessageTooLarge say what cannot be taken; with `keep` and a
-    store that is there NotAStore.
+    Left out are rows in a state other than ok.
+
+    InvalidMessage, InvalidName and MessageTooLarge name what cannot be taken. With `keep` NotAStore
+    refuses a store that exists.
     """
     take = _keep if keep else _renumber
     rest = iter(tables)
-    first = list(islice(rest, 1))  # a file that is none is refused before a store is made
+    first = list(islice(rest, 1))  # an invalid file is refused before a store is made
     return take(chain(first, rest), target, config, vfs, clock)
 
 
@@ -412,10 +415,10 @@ def _check_numbered(table: pa.Table) -> None:
 
 
 def _check_bases(table: Given, offsets: pa.ChunkedArray, config: MessageStoreConfig) -> None:
-    """Refuse inner batches that are not what their queue offset says, or where none can be."""
+    """Refuse inner batches that do not match their queue offset, or where none can be."""
     for row in inner_rows(table, config):
         message = message_of(table.part(row, row + 1), config)
-        prepare(message, config)  # says what is wrong with the batch
+        prepare(message, config)  # raises what is wrong with the batch
         base = parse_properties(str(message.properties)).get(PROPERTY_INNER_BASE)
         if base != str(offsets[row].as_py()):
             at = offsets[row].as_py()
@@ -433,8 +436,8 @@ def _sound(table: pa.Table) -> tuple[pa.Table, int]:
 def _puttable(table: pa.Table, config: MessageStoreConfig, *, keep: bool) -> pa.Table:
     """Return the columns that a put takes, with their defaults where a row has none.
 
-    A record's checksum is not among its properties: the store writes one if that is its option.
-    What is kept keeps its own, which is computed anew, unless the store writes one.
+    A record's checksum is not among its properties: the store writes one if that is its option. A
+    kept row keeps its checksum, computed anew, unless the store writes one.
     """
     columns: dict[str, Any] = {}
     for name in GIVEN_COLUMNS:
@@ -476,7 +479,7 @@ def _property_texts(table: pa.Table, *, without_crc: bool) -> pa.Array:
 
 
 def _check_properties(properties: dict[str, str]) -> None:
-    """Refuse pairs that would be read as others, or not at all (spec §1.4)."""
+    """Refuse pairs that would be read as other pairs, or not at all (spec §1.4)."""
     for name, value in properties.items():
         if not name or not value:
             what = "has no value" if name else "has no name"

@@ -27,9 +27,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Redone(NamedTuple):
-    """The problems that were found, and whether the files have all of the journal that they
-    should.
-    """
+    """The problems, and whether the files have all of the journal that they should."""
 
     problems: list[CorruptRecord]
     complete: bool

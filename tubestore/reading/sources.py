@@ -25,7 +25,7 @@ from tubestore.segments.segment import FileSegment
 from tubestore.segments.summaries import TimeIndex, Totals, totals_of
 
 Array = np.ndarray[Any, Any]
-#: Entries that a filter looks at together: of the first portion, and at most.
+#: Entries that a filter examines together: of the first portion, and at most.
 PORTION, PORTION_MAX = 1024, 65_536
 _RAW_ENTRY = np.dtype(f"V{ENTRY_SIZE}")
 _ENTRY_SIZE = np.int64(ENTRY_SIZE)
@@ -116,7 +116,7 @@ class Filter:
         return keep
 
     def confirmed(self, rows: Rows) -> Rows:
-        """Return the rows whose records have the items; their entries have passed already."""
+        """Return the rows that have the items; their entries have passed already."""
         if self.stored is None or not len(rows.offsets):
             return rows
         keep = self.stored(rows)

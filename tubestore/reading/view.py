@@ -298,7 +298,7 @@ class ShardView:
         batches: list[pa.RecordBatch],
         columns: Columns,
     ) -> pa.RecordBatch:
-        """Join batches in the order of the rows, with those whose data no file holds."""
+        """Join batches in the order of the rows; rows without their data are missing."""
         found = np.concatenate([some for _, some in groups]) if groups else np.empty(0, np.int64)
         lost = np.setdiff1d(np.arange(len(rows.entries)), found)
         missing = self._decode(Rows(rows.offsets[lost], rows.entries[lost]), None, columns)

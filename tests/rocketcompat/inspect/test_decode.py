@@ -235,7 +235,7 @@ def test_what_is_no_record_says_what_it_is(demo: Path) -> None:
     ("field", "value", "said"),
     [
         ("body_crc", 1, "checksum of its body is 532952986, and it says 1"),
-        ("physical_offset", 99, "stands at 99"),
+        ("physical_offset", 99, "offset is 99"),
         ("body_length", -1, "a body of -1 bytes"),
         ("body_length", 1 << 30, "a body of 1073741824 bytes"),
         ("body_length", 10, "do not fit"),
