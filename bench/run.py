@@ -36,10 +36,10 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--quick", action="store_true", help="about a minute, without Java")
     found.add_argument(
-        "--tiny", action="store_true", help="see that it works; the rates mean nothing"
+        "--tiny", action="store_true", help="only show that it works; the rates mean nothing"
     )
     found.add_argument(
-        "--only", action="append", metavar="NAME", help="a workload, or how its name begins"
+        "--only", action="append", metavar="NAME", help="a workload, or the beginning of names"
     )
     found.add_argument(
         "--dir",
@@ -47,14 +47,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="where to write: tmpfs (/dev/shm, the default with room) or a disk",
     )
-    found.add_argument("--rounds", type=int, metavar="N", help="measured runs of everybody")
+    found.add_argument("--rounds", type=int, metavar="N", help="measured runs of each contestant")
     found.add_argument("--profile", metavar="NAME", help="print where the time of a workload goes")
     found.add_argument(
         "--layout",
         action="append",
         default=[],
         metavar="MODULE:CLASS",
-        help="compare your own, too",
+        help="compare a layout of your own, too",
     )
     found.add_argument(
         "--output",
@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def choose(names: list[str] | None) -> list[Workload]:
-    """Return the workloads whose names begin with one of these; all without any."""
+    """Return the workloads with names that begin with one of these; all without any."""
     known = {w.name for w in WORKLOADS}
     chosen = [
         w

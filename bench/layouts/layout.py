@@ -1,7 +1,7 @@
 """A layout: a way to keep the messages of many partitions on a disk. Bring your own.
 
-Everything that is compared here by doing the same work is a `Layout`: ours, the rivals' in
-`peers.py`, and yours (`python -m bench --layout package.module:Class`).
+Everything that is compared here by doing the same work is a `Layout`: this store, the rivals in
+`peers.py`, and any other (`python -m bench --layout package.module:Class`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pyarrow as pa
 import tubestore
 
 Durability = Literal["memory", "page_cache", "fsync"]
-#: Where a reader goes on; None: from the first message. Its meaning is the layout's own.
+#: Where a reader goes on; None: from the first message. Each layout has its own kind.
 Position = object
 
 
 class Unavailable(Exception):
-    """It cannot be measured here; the text says why and what to do."""
+    """It cannot be measured here; the text contains the reason and what to do."""
 
 
 @runtime_checkable
@@ -50,7 +50,7 @@ class Layout(Protocol):
     ) -> tuple[Sized, Position | None]:
         """Copy out up to `limit` messages: (rows, where to go on, None at the end).
 
-        `lean`: position and body are enough; otherwise everything that is known of a message.
+        `lean`: position and body are enough; otherwise all fields of a message.
         """
 
     def scan(self, *, verify: bool) -> Iterator[Sized]:
@@ -61,7 +61,7 @@ class Layout(Protocol):
 
 
 class TopicSharded:
-    """Ours: a shard for each topic, its partitions interleaved in one data and one index stream."""
+    """This store: a shard a topic, its partitions interleaved in one data and one index stream."""
 
     name = "tubestore"
     threads_ok = True
@@ -75,7 +75,7 @@ class TopicSharded:
 
     @property
     def first_topic(self) -> tubestore.Topic:
-        """The topic itself, for calls that only we have."""
+        """The topic itself, for calls that no other layout has."""
         return self._topics[0]
 
     def append(self, topic: int, partition: int, body: bytes) -> None:
@@ -114,7 +114,7 @@ class TopicSharded:
 
 
 class SingleLog:
-    """Ours in RocketMQ's layout: one CommitLog, dispatched to queues and index; no tube shards.
+    """This store in RocketMQ's layout: a CommitLog with queues and index; no tube shards.
 
     A message is readable when it was dispatched; `flush` waits for that.
     """
@@ -217,7 +217,7 @@ def fresh(root: Path) -> Path:
 
 
 def columns_of(batch: pa.Table) -> tuple[Sequence[int], Sequence[int], list[bytes]]:
-    """Return topics, partitions and bodies as Python lists, for those who know no columns."""
+    """Return topics, partitions and bodies as Python lists, for a rival without columns."""
     topics, partitions, bodies = (
         batch.column(n).to_pylist() for n in ("topic", "partition", "body")
     )

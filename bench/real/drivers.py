@@ -7,7 +7,8 @@
     rocket = RocketDriver("4.9.8")
     rocket.append(root, "orders", queues=4, count=100, settings={"mappedFileSizeCommitLog": 65536})
 
-A method is one run of a Java virtual machine. What only looks works on a copy, because opening is
+A method is one run of a Java virtual machine. A method that only reads works on a copy, because
+opening is
 recovery and recovery writes; ``append``, ``open`` and the benchmarks work in place. Rows and their
 fields are in ``README.md``. Constructors raise ``DriverUnavailable`` where Java, Maven or the jars
 are missing, calls raise ``DriverFailed``.
@@ -93,7 +94,7 @@ class _Driver:
             return self._run(command, scratch / "store", *operands, timeout=timeout, **options)
 
     def _bench(self, command: str, root: Path, *operands: object, **options: Any) -> Row:
-        """Run a command whose answer is one row, with all of the compiler."""
+        """Run a command with one row as its answer, with all of the compiler."""
         return self._run(command, root, *operands, jvm=(), **options)[0]
 
     def _run(
@@ -329,7 +330,7 @@ class RocketDriver(_Driver):
         return self._run("open-bench", root, settings=settings, timeout=BENCH_SECONDS)[0]
 
     def rebuild_bench(self, root: Path, *, settings: Settings | None = None) -> Row:
-        """As `open_bench`, with all of the compiler: for a store whose queues were removed."""
+        """As `open_bench`, with all of the compiler: for a store without its queues."""
         return self._bench("open-bench", root, settings=settings, timeout=BENCH_SECONDS)
 
     def read_bench(

@@ -40,7 +40,7 @@ def driver_of(kind: str, *arguments: str) -> Any:
 
 
 def copied(source: Path, target: Path) -> None:
-    """Copy a store with its holes, for somebody who writes when it opens."""
+    """Copy a store with its holes, for a contestant that writes when it opens."""
     from bench.real.scratch import copy_tree
 
     shutil.rmtree(target, ignore_errors=True)
@@ -63,7 +63,7 @@ def tubemq_append(case: Case) -> Iterator[Runner]:
 
 @contextmanager
 def tubemq_read(case: Case) -> Iterator[Runner]:
-    """Its reads over a copy of the files that we wrote."""
+    """TubeMQ's reads over a copy of the files that this store wrote."""
     driver = driver_of("TubeDriver")
     root = case.place / "tubemq"
     shutil.copytree(case.stored(TopicSharded), root)

@@ -1,4 +1,4 @@
-"""Copies to be opened: what the real classes look at, they may change."""
+"""Copies to be opened: the real classes may change what they read."""
 
 from __future__ import annotations
 

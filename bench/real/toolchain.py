@@ -1,8 +1,8 @@
 """Finds Java and Maven, and makes a driver ready to run: its jars and its classes, in a cache.
 
-Everything here may be missing on a machine, and then the tests that need it are skipped: each way
-to be missing is a ``DriverUnavailable`` that says what to do about it. A driver that does not
-*compile* is a defect, not a missing tool, and raises ``DriverFailed``.
+Everything here may be missing on a machine, and then the tests that need it are skipped. Each way
+to be missing is a ``DriverUnavailable`` with a text that names what to do about it. A driver that
+does not *compile* is a defect, not a missing tool, and raises ``DriverFailed``.
 
 The cache is filled once: a folder is built beside its place and renamed into it, under a lock, so
 that neither two test processes nor a build that was killed can leave half of one behind. Folders
@@ -30,7 +30,7 @@ COMPILER_SECONDS = 120
 
 
 class DriverUnavailable(Exception):
-    """The real classes cannot be run on this machine; the text says why."""
+    """The real classes cannot be run on this machine; the text contains the reason."""
 
 
 class DriverFailed(Exception):
@@ -65,7 +65,7 @@ class Ready:
 
 
 _prepared: dict[Driver, Ready | DriverUnavailable] = {}
-"""What was found out, for this process: Maven takes its time to say that it is offline."""
+"""The results so far, for this process: Maven takes long to find that it is offline."""
 
 
 def prepare(driver: Driver) -> Ready:

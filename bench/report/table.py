@@ -1,4 +1,4 @@
-"""The table: who did how much, and how we compare with each in the same rounds."""
+"""The table: how much each contestant did, and its ratio to this store in the same rounds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _HEAD = (
 
 
 def ratios(ours: list[Run], theirs: list[Run]) -> list[float]:
-    """Return our rate over theirs, round by round."""
+    """Return this store's rate over a rival's, round by round."""
     by_round = {run.round: run.rate for run in theirs}
     return [run.rate / by_round[run.round] for run in ours if run.round in by_round]
 
 
 def cpu_ratio(ours: list[Run], theirs: list[Run]) -> float | None:
-    """Return the same by processor time instead of time on the wall; None where it is not known."""
+    """Return the ratio by processor time instead of wall time; None where it is not known."""
     spent = [[run.cpu_seconds / run.messages for run in group] for group in (ours, theirs)]
     if not all(spent) or min(map(min, spent)) <= 0:
         return None
@@ -35,14 +35,14 @@ def cpu_ratio(ours: list[Run], theirs: list[Run]) -> float | None:
 
 
 def verdict(found: list[float], bar: float) -> str:
-    """Say whether a bar was reached: in every round, in none, or that the rounds do not agree."""
+    """Return whether a bar was reached: in every round, in none, or in some of them."""
     if min(found) >= bar:
         return "reached"
     return "MISSED" if max(found) < bar else "unclear"
 
 
 def stay(within: Within, runs: list[Run], *, judge: bool) -> str:
-    """Say the most that a run took of what is bounded, and whether all stayed within that."""
+    """Return the most that a run took of what is bounded, and whether all stayed within."""
     seconds = max(run.seconds for run in runs)
     memory, descriptors = max(r.rss_mb for r in runs), max(r.descriptors for r in runs)
     text = f"{seconds:.2f} s, {memory} MB, {descriptors} descriptors"
@@ -57,7 +57,7 @@ def stay(within: Within, runs: list[Run], *, judge: bool) -> str:
 def lines(
     workload: Workload, runs: Iterable[Run], skipped: Iterable[Skipped], *, judge: bool = True
 ) -> Iterator[str]:
-    """Format one workload; `judge`: say which bars were reached."""
+    """Format one workload; `judge`: add which bars were reached."""
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         groups[run.who].append(run)
@@ -103,7 +103,7 @@ def lines(
 
 
 def machine_line(machine: dict[str, Any]) -> str:
-    """Say in a line what it was measured on."""
+    """Return a line about the machine of the measurement."""
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
     return (
         f"{machine['time']}  {machine['processor']}, {machine['cores']} cores, "

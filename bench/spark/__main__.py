@@ -1,12 +1,12 @@
 """Spark beside what bounds it: `python -m bench.spark [--mib 1024] [--rounds 3] [--only read]`.
 
-Every figure stands beside bounds that are measured in the same run and in turn with it, since the
-machine may be busy: what counts is the ratio of a round. Data is that of the page cache, splits
-are as a user gets them (128 MiB), sessions as `tubestore.spark.session` makes them. `x cores`:
-what the kernels take in one process, shared out; what as many processes take without Spark stands
-beside it, since two cores are seldom twice one. `memory` is the peak of the largest Python worker
-(bar 512 MiB). `audit` and `statistics` see the same files under four names: they take a second a
-GiB, of which 0.2 s would be Spark's start of a job. `growth-*` likewise, under 1 to 8 names.
+Every figure has bounds beside it that are measured in the same run and in turn with it, since the
+machine may be busy: the ratio of a round counts. Data is in the page cache, splits are as a user
+gets them (128 MiB), sessions as `tubestore.spark.session` makes them. `x cores` is the time of the
+kernels in one process, shared out. The time of as many processes without Spark is given beside it,
+since two cores are seldom twice one. `memory` is the peak of the largest Python worker (bar 512
+MiB). `audit` and `statistics` read the same files under four names: they take a second a GiB, of
+which 0.2 s would be Spark's start of a job. `growth-*` likewise, under 1 to 8 names.
 
 Needs PySpark and a Java (`make test-spark` installs both).
 """
@@ -36,7 +36,7 @@ from tubestore.spark import session
 
 _STREAM = "stream"
 _WARM_JOBS = 40
-#: What the others are compared with; who does it is told by the case.
+#: The contestant that the others are compared with; the case has the way to do it.
 _OURS = Contestant("in Spark", "ours", lambda case: nullcontext(lambda messages: Measure(0, 0, 0)))
 
 
@@ -133,7 +133,7 @@ def main() -> None:
     )
     parser.add_argument("--mib", type=int, default=1024, help="bodies in a store (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", metavar="NAME,…", help="cases whose names begin like this")
+    parser.add_argument("--only", metavar="NAME,…", help="cases with names that begin like this")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write every run as a JSON line")
     parser.add_argument("--dir", type=Path, help="where to write")
     asked = parser.parse_args()

@@ -1,7 +1,7 @@
-"""What Spark and Arrow do with nothing of ours in the way: the bounds of the Spark cases.
+"""What Spark and Arrow do without this package's code: the bounds of the Spark cases.
 
-Tasks of the bounds are settled as ours are. The workers find this module in the directory that
-the command was called from.
+Tasks of the bounds have the same settings as this package's. The workers find this module in the
+directory that the command was called from.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tubestore.segments.listing import StoredFile, find_shards
 from tubestore.spark.kit.shapes import TUBESTORE
 from tubestore.spark.kit.worker_process import settle
 
-#: What is read of a store, by us and by the bounds.
+#: The columns that are read of a store, by this package and by the bounds.
 COLUMNS = ["partition_id", "offset", "received_time_ms", "key_code", "body"]
 
 _FIVE_COLUMNS = (
     "partition_id int, offset bigint, received_time_ms bigint, key_code int, body binary"
 )
-#: Rows of a batch: 1 MiB, which is what a window of ours has, too.
+#: Rows of a batch: 1 MiB, as large as a read window of this package.
 _ROWS = 1024
 #: Bodies of a task, as a split has them.
 _TASK_BYTES = 128 << 20
@@ -64,7 +64,7 @@ def from_memory(spark: Any, count: int) -> Any:
 
 
 class PlainPart(NamedTuple):
-    """A task of the plain source: a data file, and the entries of an index file that are its."""
+    """A task of the plain source: a data file, and its entries of an index file."""
 
     data: StoredFile
     index: StoredFile
@@ -73,7 +73,7 @@ class PlainPart(NamedTuple):
 
 
 def plain_parts(root: str) -> list[PlainPart]:
-    """Return the tasks of the plain source; the files are whole and nobody writes."""
+    """Return the tasks of the plain source; the files are whole and nothing writes to them."""
     parts = []
     for shard in find_shards(root):
         for index in (file for file in shard.index if file.size):
@@ -91,9 +91,9 @@ def plain_parts(root: str) -> list[PlainPart]:
 
 
 def plain_batches(part: PlainPart) -> Iterator[pa.RecordBatch]:
-    """Read a part with what no reader can do without, and nothing else: no record is looked at.
+    """Read a part with the least work that any reader needs: records are not parsed.
 
-    A body is all that stands behind the header: attributes are not parsed either.
+    A body is everything behind the header: attributes are not parsed either.
     """
     index = np.memmap(part.index.path, INDEX_ENTRY.dtype, "r")[part.first : part.end]
     with Path(part.data.path).open("rb") as file:

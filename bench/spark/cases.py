@@ -28,7 +28,7 @@ from tubestore.spark.jobs.audit import AuditJob, audit, plan_audit
 from tubestore.spark.jobs.compact import compact, plan_compact
 from tubestore.spark.jobs.stats import stats
 
-#: How many times the store stands there for jobs that take a second a GiB.
+#: Under how many names a store is there for jobs that take a second a GiB.
 TIMES = 4
 _STRUCTURES = (CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY)
 
@@ -44,7 +44,7 @@ class Way:
 
 @dataclass(frozen=True)
 class SparkCase:
-    """A question: messages, ours and the bounds (by the first one's side), what is hoped for."""
+    """A question: messages, this package's way and the bounds, and the bars."""
 
     name: str
     question: str

@@ -74,8 +74,8 @@ def fresh(path: Path) -> Path:
 def _python_workers() -> Iterator[Any]:
     """Go through the processes of Spark's Python tasks on this machine.
 
-    Not those that plan and commit: whoever publishes maps the files of which it keeps digests, and
-    pages of the page cache count as resident.
+    Processes that plan and commit are left out: a commit maps the files of which it keeps digests,
+    and pages of the page cache count as resident.
     """
     import psutil
 

@@ -69,7 +69,7 @@ def latency(spark: Any, place: Path, seconds: float = 20.0) -> dict[str, Any]:
         ending.set()
         thread.join()
     if query.exception() is None:
-        query.processAllAvailable()  # stopped within a batch, it says so in a thousand lines
+        query.processAllAvailable()  # a stop within a batch logs a thousand lines
     query.stop()
     found = sorted(ages)
     return {

@@ -58,7 +58,7 @@ Role = Literal["ours", "limit", "peer", "real"]
 
 @dataclass(frozen=True)
 class Contestant:
-    """Somebody who does the work of a case; `start` gives a runner that takes a message count."""
+    """A way to do the work of a case; `start` gives a runner that takes a message count."""
 
     name: str
     role: Role
@@ -67,7 +67,7 @@ class Contestant:
 
 @dataclass
 class Case:
-    """What a contestant has to know."""
+    """The sizes, places and settings of one workload."""
 
     payload: Payload
     place: Path
@@ -114,7 +114,7 @@ class Case:
         return self._stored[make.name]
 
     def opened(self, make: Any) -> Layout:
-        """Return the same, open; everybody who reads it shares it."""
+        """Return the same, open; all contestants that read it share it."""
         if make.name not in self._opened:
             layout = self.make(make, self.stored(make))
             self.stack.callback(layout.close)
@@ -122,7 +122,7 @@ class Case:
         return self._opened[make.name]
 
 
-#: Stands around what is on the clock; `profiling.py` puts a profiler here.
+#: Surrounds the measured work; `profiling.py` puts a profiler here.
 around: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
@@ -264,9 +264,9 @@ def scanning(make: Any, *, verify: bool = False) -> Callable[[Case], Any]:
 
 
 def opening(*, checkpoint: bool) -> Callable[[Case], Any]:
-    """Open a store whose writer was killed, in a process of its own, imports not counted.
+    """Open a store after its writer was killed, in a process of its own, imports not counted.
 
-    `checkpoint`: whether what the background left in time may be used; else all is verified.
+    `checkpoint`: True if what the background left in time may be used; else all is verified.
     """
 
     @contextmanager

@@ -1,7 +1,7 @@
 """Write or open a store in a process that is killed: `python -m bench.workloads.child`.
 
 fill ROOT MESSAGES   append that many messages in batches, then kill -9
-open ROOT 0          open, read the last message, say how long that took, then kill -9
+open ROOT 0          open, read the last message, print how long that took, then kill -9
 rocket-fill ROOT MESSAGES QUEUES, rocket-open ROOT 0 0: the same with RocketMQ's layout
 """
 

@@ -1,4 +1,4 @@
-"""Those who do the same work by a call each, in batches, with syncs; who reads and who scans."""
+"""Contestants by kind: a call a message, a call a batch, with syncs, reads, scans."""
 
 from __future__ import annotations
 

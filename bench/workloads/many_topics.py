@@ -1,7 +1,7 @@
 """Ten thousand topics with a message each: made, and opened after a close and after a kill.
 
-Each run is a process of its own, which says how long it took, how much memory it had at most and
-how many descriptors; `many_child.py` is that process.
+Each run is a process of its own. It prints how long it took, how much memory it had at most and how
+many descriptors; `many_child.py` is that process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def creating(how: How) -> Callable[[Case], Any]:
 
 
 def opening_many(how: How, *, closed: bool) -> Callable[[Case], Any]:
-    """Open such a store, closed or left by a kill; each time a copy that nobody has opened yet."""
+    """Open such a store, closed or left by a kill; each time a copy that was not opened yet."""
 
     @contextmanager
     def start(case: Case) -> Iterator[Runner]:
@@ -77,7 +77,7 @@ def opening_closed(*, messages: int = 0) -> Callable[[Case], Any]:
 
 
 def _killed(command: str, root: Path, count: int) -> dict[str, Any]:
-    """Run a command at whose end the process kills itself: nothing is closed."""
+    """Run a command that ends with the process killing itself: nothing is closed."""
     return child(command, root, count, expect=-signal.SIGKILL, module=_MODULE)
 
 

@@ -1,4 +1,4 @@
-"""What only our own reading calls do: many partitions at once, views, filters, offsets by time.
+"""Reads that only this store has: many partitions at once, views, filters, offsets by time.
 
 Each is measured beside the plainer call that it replaces, on the same store.
 """
@@ -88,7 +88,7 @@ def _opened(case: Case) -> Any:
 
 
 def _filled(case: Case, **settings: Any) -> Any:
-    """A store of our own whose messages have a time each, and a rare filter item."""
+    """Return a topic of a new store: messages have a time each, and a rare filter item."""
     store = tubestore.open(fresh(case.place / "own"), **settings)
     topic = store.create_topic("own", partitions=case.partitions)
     items = pa.array(["rare" if n % RARE == 0 else "common" for n in range(case.batch)])
@@ -108,14 +108,14 @@ def _filled(case: Case, **settings: Any) -> Any:
 
 
 def _filtered(case: Case) -> Any:
-    """Everybody who filters shares one store."""
+    """Return the store that all contestants share that filter."""
     if case.own is None:
         case.own = _filled(case)
     return case.own
 
 
 def _sealed(case: Case) -> Any:
-    """Everybody who shows or copies bodies of sealed files shares one store."""
+    """Return the store that all contestants share that show or copy bodies of sealed files."""
     if case.own is None:
         case.own = _filled(case, segment_size_bytes=SEALED_BYTES)
     return case.own

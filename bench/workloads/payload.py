@@ -33,7 +33,7 @@ class Payload:
 
     @property
     def digest(self) -> str:
-        """Tells runs over the same text from others: Python versions bring different sources."""
+        """Differs between runs over different texts: Python versions bring different sources."""
         return xxhash.xxh3_64_hexdigest(self.text)
 
     def messages(self, count: int) -> Iterator[bytes]:

@@ -1,6 +1,6 @@
-"""The RocketMQ layer's reads, openings and rebuilds, and the real store's over the same files.
+"""Reads, openings and rebuilds of the RocketMQ layer, and of RocketMQ over the same files.
 
-The real store works on a copy of what we wrote: opening writes.
+RocketMQ works on a copy of the files: opening writes.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _with_percentiles(measure: Measure, took: list[float]) -> Measure:
 def real_reads(
     version: str, command: str, *operands: Any, keyed: bool = False
 ) -> Callable[[Case], Any]:
-    """The real store's `command`; an operand may be a function of the case."""
+    """RocketMQ's `command`; an operand may be a function of the case."""
 
     @contextmanager
     def start(case: Case) -> Iterator[Runner]:
@@ -200,7 +200,7 @@ def real_reads(
 
 
 def _killed(case: Case) -> Path:
-    """A store whose writer was killed when everything was dispatched."""
+    """A store of a writer that was killed when everything was dispatched."""
     root = case.place / "killed"
     if not root.exists():
         child("rocket-fill", root, case.messages, case.partitions, expect=-signal.SIGKILL)
@@ -332,5 +332,5 @@ def one_topic(make: Any) -> Callable[[Case], Any]:
 
 
 def both(make: Callable[[str], Callable[[Case], Any]]) -> tuple[Contestant, ...]:
-    """Both versions of the real store."""
+    """Both versions of RocketMQ."""
     return tuple(Contestant(f"RocketMQ {v}", "real", make(v)) for v in real.ROCKETMQ)

@@ -1,4 +1,4 @@
-"""The questions, as a table: what is done, by whom, how much of it, and what is hoped for."""
+"""The questions, as a table: what is done, by which contestants, how much of it, and the bars."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CREATE_RAW = Contestant("limit: the files alone", "limit", creating("raw"))
 
 
 def _open_many(*, closed: bool) -> tuple[Contestant, Contestant]:
-    """What one by one has left, and what a batch has: that one stands in the journal, too."""
+    """What one by one has left, and what a batch has left: that is in the journal, too."""
     return (
         Contestant("tubestore", "ours", opening_many("each", closed=closed)),
         Contestant("tubestore, a batch", "ours", opening_many("batch", closed=closed)),
@@ -232,7 +232,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         "open-after-kill",
-        "open a store whose writer was killed and verify every message (1 GB; less when quick)",
+        "open a store left by a kill and verify every message (1 GB; less when quick)",
         Sizes(980_000, 300_000, 2000),
         (OPEN_VERIFY, OPEN_CHECKPOINT, CHECKSUMS),
     ),

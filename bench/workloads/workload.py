@@ -1,4 +1,4 @@
-"""What a question is: how much is done, by whom, and what is hoped for."""
+"""The form of a question: how much is done, by which contestants, and the bars."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Bar:
-    """What we want to reach: at least `ratio` times the rate of `reference`, in the same run."""
+    """A bar: at least `ratio` times the rate of `reference`, in the same run."""
 
     reference: str
     ratio: float
@@ -40,7 +40,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Within:
-    """What every run of ours is to stay within: seconds (imports apart), memory, descriptors."""
+    """Bounds of every run of this store: seconds (imports apart), memory, descriptors."""
 
     seconds: float
     resident_mb: int
@@ -49,7 +49,7 @@ class Within:
 
 @dataclass(frozen=True)
 class Workload:
-    """One row of the table; the first contestant is the one that all others are compared with."""
+    """One row of the table; all contestants are compared with the first one."""
 
     name: str
     question: str
@@ -65,7 +65,7 @@ class Workload:
     durability: Durability = "page_cache"
     #: Syncs cost nothing on a tmpfs: such a workload goes to a disk.
     needs_disk: bool = False
-    #: Everybody is given all messages, however long that takes: what happens once is in them.
+    #: Each contestant gets all messages, however long that takes: what happens once is in them.
     whole: bool = False
     shows_memory: bool = False
 
@@ -85,14 +85,14 @@ class Workload:
         )
 
     def with_layouts(self, layouts: list[Any]) -> Workload:
-        """Add the caller's own layouts; a workload that is no layout's stays as it is."""
+        """Add the caller's own layouts; a workload that is not done by layouts stays as it is."""
         how = self._way_of_a_layout()
         added = tuple(how(layout) for layout in layouts) if how else ()
         return replace(self, contestants=self.contestants + added)
 
     @property
     def takes_layouts(self) -> bool:
-        """Whether a layout of the caller's can take part."""
+        """True if a layout of the caller's can take part."""
         return self._way_of_a_layout() is not None
 
     def _way_of_a_layout(self) -> Callable[[Any], Contestant] | None:

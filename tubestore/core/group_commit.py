@@ -1,13 +1,13 @@
-"""Syncs of one stream (a shard, a log): one at a time, each shared by everybody who waits for it.
+"""Syncs of one stream (a shard, a log): one at a time, each shared by all threads that wait for it.
 
 Invariants:
-- never two syncs of a stream at once: the kernel reports a write error to one of them only,
-  and the other would acknowledge what was lost;
+- never two syncs of a stream at once: the kernel reports a write error to one of them only, and the
+  other would acknowledge what was lost;
 - a sync covers what was written before it began;
-- after a failed one nobody is told that anything is safe, now and until it is reopened.
+- after a failed sync nothing more is acknowledged as safe, until the stream is reopened.
 
-When a sync ends, those are woken whom it covers, and one of the others, who does the next: to wake
-all that wait for it costs a change of threads each, which is what sixteen threads spend most on.
+The end of a sync wakes the threads that it covers, and one of the others, which does the next sync.
+To wake all costs a change of threads each, and that is what sixteen threads spend most on.
 
 Guards: `_lock` guards everything here; no other lock is taken under it.
 """
@@ -21,12 +21,12 @@ from enum import Enum
 
 from tubestore.errors import StoreFailed, again
 
-#: Who was not woken looks again: whoever should have woken him may have been interrupted.
+#: A waiting thread checks again after so long: the thread that should wake it may be interrupted.
 _LOOK_AGAIN_SECONDS = 1.0
 
 
 class _State(Enum):
-    """What came of waiting: the next step is ours; everything is safe; time is up."""
+    """The result of waiting: the next step is this thread's; everything is safe; time is up."""
 
     MINE = 0
     SAFE = 1
@@ -34,7 +34,7 @@ class _State(Enum):
 
 
 class _Waiting:
-    """Somebody who waits until what stands below `end` is safe (None: for his turn)."""
+    """A thread that waits until everything below `end` is safe (None: for its turn)."""
 
     __slots__ = ("end", "woken")
 
@@ -44,19 +44,19 @@ class _Waiting:
 
 
 class GroupCommit:
-    """How far a stream is on stable storage, and who is bringing it further."""
+    """How far a stream is on stable storage; runs the syncs that bring it further."""
 
     def __init__(self, end: int) -> None:
         self.end = end
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
-        #: A sync is under way; somebody writes what the next one is to cover.
+        #: True while a sync is under way, and while a thread writes what the next one will cover.
         self._running = self._preparing = False
         self._failure: StoreFailed | None = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether a sync is under way, or about to be: who comes now shares the next one."""
+        """True while a sync is under way or about to be: a new waiter shares the next one."""
         return self._running or self._preparing
 
     def reach(
@@ -69,11 +69,11 @@ class GroupCommit:
     ) -> bool:
         """Return when everything below `end` is safe; raises what a failed sync raised.
 
-        `sync` brings everything written so far to stable storage and returns how far that is.
-        One waiter calls it for all: those who come meanwhile share the next call. `prepare` is
-        called first, once for all of them, to write what it is to cover; other syncs go on
-        meanwhile. False if somebody else's sync took longer than the seconds that `left` says
-        are left.
+        `sync` brings everything written so far to stable storage and returns how far that is. One
+        waiting thread calls it for all: threads that come meanwhile share the next call. `prepare`
+        is called before it, once for all of them, to write what it will cover; other syncs go on
+        meanwhile. Returns False if the sync of another thread took longer than the seconds that
+        `left` returns.
         """
         while self.end < end:
             if not self._turn(end, sync, left, prepare):
@@ -81,13 +81,13 @@ class GroupCommit:
         return True
 
     def reach_without(self, end: int) -> None:
-        """Take it that everything below `end` is safe, by other means."""
+        """Record that everything below `end` is safe by other means."""
         with self._lock:
             self.end = max(self.end, end)
             self._wake()
 
     def run(self, sync: Callable[[], int]) -> None:
-        """Call `sync`, whatever is safe already, with no other one running."""
+        """Call `sync` in any case, while no other sync runs."""
         self._turn(None, sync)
 
     def _turn(
@@ -137,7 +137,7 @@ class GroupCommit:
         preparing: bool = False,
         prepared: bool = False,
     ) -> _State:
-        """Wait until nobody else is at it; then it is ours to prepare, or to do."""
+        """Wait for other threads; then it is this thread's turn to prepare, or to sync."""
         while True:
             with self._lock:
                 safe = end is not None and self.end >= end
@@ -154,9 +154,10 @@ class GroupCommit:
                     return _State.MINE
                 seconds = _LOOK_AGAIN_SECONDS if left is None else left()
                 if seconds <= 0:
-                    self._wake()  # it may have been our turn
+                    self._wake()  # it may have been this thread's turn
                     return _State.LATE
-                # Who has prepared goes on as soon as he can, as one who waits for no end.
+                # A thread that has prepared goes on as soon as it can, as one that waits for no
+                # end.
                 waiting = _Waiting(None if prepared else end)
                 self._waiting.append(waiting)
             waiting.woken.acquire(timeout=min(seconds, _LOOK_AGAIN_SECONDS))
@@ -165,7 +166,7 @@ class GroupCommit:
                     self._waiting.remove(waiting)
 
     def _wake(self) -> None:
-        """Wake those who have what they wait for, and one who does the next sync."""
+        """Wake the threads that have what they wait for, and one that does the next sync."""
         kept, next_one = [], None
         for waiting in self._waiting:
             if waiting.end is None or waiting.end <= self.end or self._failure is not None:
@@ -178,7 +179,7 @@ class GroupCommit:
         self._waiting = kept
 
     def lower(self, end: int) -> None:
-        """Take back what was cut away."""
+        """Lower the safe end: the rest was cut away."""
         with self._lock:
             self.end = min(self.end, end)
 

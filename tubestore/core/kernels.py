@@ -395,10 +395,10 @@ def _table_of(
 def crc_overlapping(
     data: Buffer | pa.Buffer, starts: Int64s, ends: Int64s, mask: int = 0x7FFFFFFF
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """As `crc_each`, looking at each byte once, however many slices it is in.
+    """As `crc_each`, reading each byte once, however many slices it is in.
 
-    One running CRC over all; a slice's is what is left of the one at its end when the one at its
-    start, moved on by the slice's length, is taken away.
+    One running CRC goes over all. The CRC at a slice's start, moved on by the slice's length, is
+    taken away from the CRC at its end; the rest is the slice's.
     """
     edges = np.unique(np.concatenate((starts, ends)))
     view, value, before = memoryview(data), 0, int(edges[0]) if len(edges) else 0
@@ -417,7 +417,7 @@ def crc_overlapping(
 
 @lru_cache(maxsize=64)
 def _zeros_behind(bit: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Return what 2**bit zero bytes make of a CRC's four bytes, each for itself: 4 x 256."""
+    """Return the effect of 2**bit zero bytes on each of a CRC's four bytes: 4 x 256."""
     if bit:
         half = _zeros_behind(bit - 1)
         return _apply(half, half)

@@ -471,7 +471,7 @@ class Topic:
 
         "lower": the first one received at or after `time`; "latest" if there is none. "upper": the
         last one received at or before `time`; the first message if there is none. "nearest": the
-        one of both whose time is nearer, the later one of equally near.
+        one of both with the nearer time, the later one of equally near.
         """
         if boundary not in ("lower", "upper", "nearest"):
             raise ValueError(f"boundary {boundary!r}: lower, upper or nearest")

@@ -66,8 +66,8 @@ class TopicSettings:
     def write(self, settings: Mapping[str, TopicOptions], deleted: Iterable[str] = ()) -> None:
         """Replace the settings of all topics; OSError leaves the old ones.
 
-        `deleted` are topics whose shards are still to be moved away: with them in the file, what
-        is left of them after a crash is not taken for a topic of TubeMQ.
+        `deleted` are topics with shards that are still to be moved away. With them in the file,
+        their remains after a crash are not taken for a topic of TubeMQ's.
         """
         self._write(settings, deleted, log=len(settings) >= LOG_FROM_TOPICS)
 

@@ -24,7 +24,7 @@ from tubestore.values import whole_number
 
 
 class TopicShards:
-    """The shards of a topic with its settings, and whose turn it is."""
+    """The shards of a topic, its settings, and the shard that gets the next message."""
 
     def __init__(self, opener: ShardOpener, name: str, options: TopicOptions) -> None:
         self.name = name

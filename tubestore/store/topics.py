@@ -1,13 +1,13 @@
 """The topics of an open store: found, created, changed, deleted.
 
-Settings are saved, durably, before they count. A deletion is one atomic step: the settings
-file without the topic. What comes after it, moving the shards to the trash, is finished by
-the next opening for writing if a crash comes in between; until then the file names the topic
-as deleted, so that what is left of it is not taken for a topic that only TubeMQ knows.
+Settings are saved, durably, before they count. A deletion is one atomic step: the settings file
+without the topic. After that the shards are moved to the trash; after a crash in between the next
+opening for writing finishes it. Until then the file names the topic as deleted, so that its remains
+are not taken for a topic of TubeMQ's.
 
 TubeMQ keeps a topic's settings elsewhere, so topics are found by their shards' directories
-too. What such a topic has at least is learned from its files: a *guess*, which is never
-saved, since a broker may add partitions later.
+too. The least number of its partitions follows from its files: a *guess*, which is never saved,
+since a broker may add partitions later.
 
 Guards: `lock`, the store's own, guards the topics and their settings file.
 """
@@ -111,9 +111,9 @@ class Topics:
         self.version = 0
         known = load_topics(context.directory, context.options)
         self._saved = TopicSettings(context.directory, known.log)
-        #: Topics whose settings are guessed from their files, and never saved.
+        #: Topics with settings that are guessed from their files, and never saved.
         self._guessed = known.guessed
-        #: Topics whose shards are not all moved away yet.
+        #: Topics with shards that are not all moved away yet.
         self._deleted = known.deleted
         self._topics = {n: make_topic(n, settings) for n, settings in known.settings.items()}
 
@@ -407,14 +407,14 @@ def _is_shard(vfs: Vfs, path: str) -> bool:
 def _guess_options(
     directory: StoreDirectory, topic: str, stores: list[int], options: StoreOptions
 ) -> TopicOptions:
-    """Learn from a foreign store's entries how many partitions its topic has at least."""
+    """Return the least number of partitions of a foreign topic, by its shards' entries."""
     most = 1
     for store_id in stores:
         path = join(directory.root, store_key(topic, store_id))
         try:
             view = ShardReader(directory.vfs, path, topic, store_id, options).view()
         except TubeStoreError:
-            continue  # its own opening says what is wrong with it
+            continue  # its own opening reports what is wrong with it
         for source in view.sources(0):
             places = source.entries["partition_id"] - store_id * PARTITIONS_PER_STORE
             places = places[(places >= 0) & (places < PARTITIONS_PER_STORE)]
