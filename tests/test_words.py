@@ -27,25 +27,14 @@ BANNED = re.compile(
 #: Rooms that are not clean yet, and how many words they may still have. Only ever lower a number.
 ALLOWED: dict[str, int] = {
     "rocketcompat/check": 22,
-    "rocketcompat/cli": 2,
     "rocketcompat/commitlog": 37,
     "rocketcompat/inspect": 81,
     "rocketcompat/queues": 50,
     "rocketcompat/repair": 37,
-    "rocketcompat/spark": 2,
     "rocketcompat/staging": 26,
     "rocketcompat/store": 61,
-    "tubestore": 1,
-    "tubestore/cli": 1,
-    "tubestore/cli/kit": 1,
-    "tubestore/offline": 31,
-    "tubestore/segments": 99,
-    "tubestore/shard": 9,
-    "tubestore/spark": 3,
-    "tubestore/spark/kit": 2,
+    "tubestore/segments": 93,
     "tubestore/staging": 31,
-    "tubestore/store": 48,
-    "tubestore/testing": 2,
 }
 ROOMS = sorted(
     {

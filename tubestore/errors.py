@@ -85,7 +85,7 @@ class StoreLocked(TubeStoreError):
 
 
 class JobTaken(TubeStoreError):
-    """A batch whose id is in the store came from another query or with other rows."""
+    """A batch comes again with an id of the store, from another query or with other rows."""
 
     def __init__(self, job_id: str, reason: str) -> None:
         super().__init__(job_id, reason)

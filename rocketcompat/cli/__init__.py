@@ -1,7 +1,7 @@
-"""`rocketcompat`: look into a RocketMQ store whose broker is down (contract: decisions.md D16).
+"""`rocketcompat`: reads a RocketMQ store while its broker is down (contract: decisions.md D16).
 
 A command reads a directory as it lies, whether it was closed, has crashed or is being written, and
-changes no byte, except for those whose purpose it is: `recover`, `rebuild` and `import`, and
+changes no byte, except for those made for it: `recover`, `rebuild` and `import`, and
 `repair` and `clean` with `--apply`. numpy and pyarrow are loaded inside the commands, so that
 `--help` is quick.
 """

@@ -31,7 +31,8 @@ VERSION = 1
 class LogBatches:
     """The log of a store as a stream's batches; lives as long as the query. Not thread-safe.
 
-    `say` is called with what was skipped when `failOnDataLoss` is off; `skipped` counts its bytes.
+    With `failOnDataLoss` off the callback gets a sentence about what was skipped; `skipped` counts
+    its bytes.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ _OWN_SCHEMA = Option("schema", one_of("rocketmq", "kafka"), "rocketmq", "Columns
 LOG_TABLE = (
     Option("storePathCommitLog", text, None, "Directories of the log, if not `commitlog`."),
     Option("readOnlyCommitLogStorePaths", text, None, "Those of them that get no new files."),
-    Option("multiPathSplitter", text, None, "What stands between two directories, else a comma."),
+    Option("multiPathSplitter", text, None, "The text between two directories, else a comma."),
 )
 TABLE = (
     *(_OWN_SCHEMA if option.name == "schema" else option for option in SHARED),

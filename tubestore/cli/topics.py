@@ -94,7 +94,7 @@ def delete(root: str, topic: str, *, yes: bool) -> None:
             size = size_text(sum(s.data_bytes + s.index_bytes for s in shards))
             question = f"delete {topic!r}, {sum(s.messages for s in shards)} messages, {size}?"
             if not sys.stdin.isatty():
-                raise UsageMistake(f"{question} nobody can be asked here: add --yes")
+                raise UsageMistake(f"{question} There is no terminal to ask: add --yes")
             if not typer.confirm(question, err=True):
                 say("nothing was deleted")
                 raise Leave(EXIT_FINDINGS)

@@ -1,10 +1,10 @@
-"""Where removed files wait until nobody reads them any more.
+"""Where removed files wait until they are no longer read.
 
     <shard>/.tubestore/trash/<segment>.<ms>              what retention removed
     <root>/.tubestore/trash/<topic>-<store id>.<ms>/     the shards of a deleted topic
 
-`ms` says when. A reader that began before, in this process or in another one, goes on with the
-file that it has open or mapped, and finds it here if it has to open it again.
+`ms` is the time of the removal. A reader that began before, in this process or in another one,
+goes on with the file that it has open or mapped, and finds it here if it has to open it again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def move(vfs: Vfs, path: str, trash: str, now_ms: int) -> str | None:
 
 
 def waiting(vfs: Vfs, trash: str) -> list[Waiting]:
-    """Return what is in a trash, by name; names that are not ours are left out."""
+    """Return the entries of a trash by name; files with other names are left out."""
     found = []
     for entry, is_directory, size in vfs.entries(trash):
         name, _, digits = entry.rpartition(".")

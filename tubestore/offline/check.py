@@ -1,15 +1,19 @@
-"""Look for damage in a store, without opening it, without a lock and without writing a byte.
+"""Search a store for damage without opening it, without a lock and without writing a byte.
 
     for finding in check("data"):
         print(finding.path, finding.position, finding.reason, finding.message)
 
-Verified is everything that files can show: names and lengths, that segments touch, that every
-entry and its record say the same, checksums, that every byte of data has an entry; the files in
-`.tubestore/`, and jobs that are half published. What only a digest can show (a bit of a
-sender's address, say) is found in sealed files that this package has written.
+Verified is everything that files can show:
+- names and lengths, and that segments touch
+- that every entry matches its record
+- checksums, and that every byte of data has an entry
+- the files in `.tubestore/`, and jobs that are half published
 
-A store that is being written has bytes in flight at its ends. They are told from damage by
-looking again: what has moved or gone after a while is none (decisions.md D9).
+Damage that only a digest can show (for example a bit of a sender's address) is found in sealed
+files that this package has written.
+
+A store that is being written has bytes in flight at its ends. A second look distinguishes them from
+damage: what has moved or gone after a while is not damage (decisions.md D9).
 """
 
 from __future__ import annotations
@@ -34,13 +38,13 @@ from tubestore.segments.listing import ShardFiles, StoredFile, find_shards, list
 
 __all__ = ["REASONS", "Finding", "Reason", "check"]
 
-#: How often and after how many seconds what is found at the end of a stream is looked at again.
+#: How often, and after how many seconds, findings at the end of a stream are checked again.
 _LOOKS = 4
 _PAUSE = 0.1
-#: Findings that may be bytes in flight and are held until they are looked at again.
+#: Findings that may be bytes in flight and are held until they are checked again.
 HELD_FINDINGS_MAX = 10_000
 _OF_INDEX = {Reason.BAD_ENTRY, Reason.ENTRY_DIFFERS, Reason.OWN_OFFSET, Reason.MISSING}
-#: What a lost sector is found as.
+#: The findings that a lost sector gives.
 _LOST = {
     Reason.BAD_ENTRY,
     Reason.MISSING,
@@ -64,8 +68,9 @@ def check(
 ) -> Iterator[Finding]:
     """Go through a store and yield what is wrong, shard by shard, in the order of the index.
 
-    `is_written` says whether a writer has the store open, if that can be known: what stands at
-    the ends of its files is then not reported. `watch` is told how many shards of all are done.
+    `is_written` returns whether a writer has the store open, if that can be known: findings at the
+    ends of its files are then not reported. `watch` gets the number of shards that are done, and of
+    all.
     NotAStore if there is no store at `root`.
     """
     root, vfs = checked_root(root), vfs or OsVfs()
@@ -92,19 +97,19 @@ def _settled(
     is_written: Callable[[], bool] | None,
     wait: Callable[[float], None],
 ) -> Iterator[Finding]:
-    """Look at shards again until what is in flight has moved; yield what is still there."""
+    """Check shards again until what is in flight has moved; yield what is still there."""
     for _ in range(_LOOKS if unsettled else 0):
         wait(_PAUSE)
         for seen in unsettled:
             seen.look_again()
     for seen in unsettled:
-        # What was there all the time is damage; at the end, only if no writer is at work.
+        # A finding that stays is damage; at the end, only if no writer is at work.
         found = (*seen.findings, *seen.counted())
         yield from (f for f in found if not (f.at_end and is_written and is_written()))
 
 
 class _Seen:
-    """A shard's findings that may be bytes in flight, and what its files were at the last look.
+    """A shard's findings that may be bytes in flight, and the state of its files at the last look.
 
     A limited number of them is held. More are counted by their reason.
     """
@@ -129,7 +134,7 @@ class _Seen:
             yield from self._certain()
 
     def _certain(self) -> Iterator[Finding]:
-        """Yield the findings that are at no end, and hold them no more, if no file has moved."""
+        """Yield the findings that are at no end, and drop them, if no file has moved."""
         if not self.has_moved():
             certain = [f for f in self.findings if not f.at_end]
             self.findings = [f for f in self.findings if f.at_end]
@@ -144,7 +149,7 @@ class _Seen:
             self._more[finding.reason, finding.at_end] += 1
 
     def has_moved(self) -> bool:
-        """Whether a file was written, added or removed since the last look."""
+        """True if a file was written, added or removed since the last look."""
         known = self._shard
         again = list_shard(self._vfs, self._root, known.topic, known.store_id, with_pending=True)
         times = _modified(self._vfs, again)
@@ -214,7 +219,7 @@ class _DamagedBlocks:
             blocks[block] = 1
 
     def explain(self, finding: Finding) -> bool:
-        """Whether damage that was found in a block is why its digest differs."""
+        """True if the digest of a block differs because of damage that was found in it."""
         block = finding.position // DIGEST_BLOCK_BYTES
         return finding.reason is Reason.DIGEST_DIFFERS and any(
             self._blocks.get(finding.path, b"")[block : block + 1]

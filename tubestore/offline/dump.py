@@ -1,14 +1,14 @@
 """Everything that a store's files hold, as rows, without opening the store.
 
-Rows come by topic, store id and index order, and show what a correct recovery would show: a
-message whose entry is missing or wrong is there as its record says, and an entry without a
-readable message is a row whose `state` is not "ok". Nothing is left out, nothing is written,
-no lock is taken; memory is constant.
+Rows come by topic, store id and index order, and show what a correct recovery would show. A message
+with a missing or wrong entry is there with its record's values. An entry without a readable message
+is a row with a `state` other than "ok". Nothing is left out, nothing is written, no lock is taken;
+memory is constant.
 
 `state`: "ok"; "bad_record", "bad_checksum", "bad_attributes" (damaged: the body is null where it
-cannot be told); "bad_entry", "missing" (no record; only what the entry says is there);
-"entry_differs" (entry and record contradict each other; the row has the entry's values);
-"expired" (retention removed the record). `segments/inspection.py` has the rules.
+cannot be found); "bad_entry", "missing" (no record; the row has only the entry's values);
+"entry_differs" (entry and record contradict each other; the row has the entry's values); "expired"
+(retention removed the record). `segments/inspection.py` has the rules.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ RAW_SCHEMA = pa.schema(
         if old.name != "attributes"
     ]
 )
-#: Rows whose record is not what their entry says: nothing of it is shown.
+#: Rows with a record that does not match their entry: nothing of it is shown.
 _WITHOUT_RECORD = {str(Reason.MISSING), str(Reason.BAD_ENTRY), "expired"}
 
 
@@ -97,7 +97,7 @@ def dump(
 
 
 def _entries(bytes_: ShardBytes, start_at: int) -> Iterator[Stretch]:
-    """Go through the entries as they are; what their records are worth shows when they are read."""
+    """Go through the entries as they are; the state of their records shows when they are read."""
     for offset, entries in bytes_.entries(start_at):
         yield Stretch(None, "", offset, entries, 0, 0)
 
@@ -145,7 +145,7 @@ def _decoded(
         offsets,
         entries,
         None if window.data is None else Data(window.data, window.data_start),
-        # What was walked has been verified; rows by themselves have not.
+        # Walked records have been verified; rows taken by themselves have not.
         columns_for(tuple(names), verify=state != OK),
     )
     columns = dict(zip(names, batch.columns, strict=True))
@@ -167,7 +167,7 @@ def _addresses(values: pa.Array) -> pa.Array:
 
 
 def _from_record(entries: Array, window: Window, readable: pa.Array, raw: bool) -> dict[str, Any]:
-    """Return the columns that `decode` does not know, null where there is no record."""
+    """Return the columns that `decode` does not have, null where there is no record."""
     known = np.flatnonzero(readable.to_numpy(zero_copy_only=False))
     data = window.data if window.data is not None else memoryview(b"")
     positions = entries["data_offset"][known].astype(np.int64) - window.data_start

@@ -1,11 +1,11 @@
 """What `check` reports: the reasons, and one finding.
 
-| where | what is looked at |
+| where | what is verified |
 | --- | --- |
 | `.tubestore/` of the store | state files: readable, of this version; jobs half published |
 | a shard's directory | names, lengths, that segments touch (also those still staged by a job) |
 | index and data | every entry against its record, checksums, every byte of data |
-| sealed files | whether they are what their digests say |
+| sealed files | that they match their digests |
 | `.tubestore/` of a shard | caches: whether they describe the files that are there |
 """
 
@@ -72,7 +72,7 @@ class Finding:
     position: int
     reason: Reason
     message: str
-    #: Whether it lies at the end of a stream, where a writer may be at work.
+    #: True if it is at the end of a stream, where a writer may be at work.
     at_end: bool = False
 
     @property
@@ -82,7 +82,7 @@ class Finding:
 
     @property
     def identity(self) -> tuple[str, int, Reason]:
-        """What makes it the same finding at a second look."""
+        """The values by which a second look recognizes the finding."""
         return self.path, self.position, self.reason
 
     def as_row(self) -> dict[str, str | int]:

@@ -42,7 +42,10 @@ class NewIndexFile:
 
 
 class IndexRebuild:
-    """Takes the rows of one shard; `finish` says which files differ. `write`: makes new ones."""
+    """Takes the rows of one shard; `finish` returns the files that differ.
+
+    With `write` it makes new files.
+    """
 
     def __init__(self, vfs: Vfs, shard: ShardFiles, *, write: bool) -> None:
         self._vfs, self._shard, self._write = vfs, shard, write
@@ -101,7 +104,7 @@ class IndexRebuild:
             self._new_file.pwrite(raw, position)
 
     def _differ(self, position: int) -> None:
-        """Note that the file differs from a position on; what is before it is copied."""
+        """Note that the file differs from a position on; the bytes before it are copied."""
         final = self._old.path if self._old else ""
         if not final:
             final = join(self._directory, segment_name(self._start, INDEX_SUFFIX))
@@ -137,7 +140,7 @@ class IndexRebuild:
         self._new = self._new_file = self._old_file = None
 
     def finish(self, end: int) -> tuple[list[NewIndexFile], list[StoredFile]]:
-        """No more rows: the index ends here. Returns the files that differ and the surplus ones."""
+        """End the index here. Returns the files that differ and the surplus ones."""
         if self._at < 0 and self._files:
             self._begin(self._files[0].start)
         if self._at >= 0:

@@ -1,4 +1,4 @@
-"""Look at what is ours in a store: state files, jobs that are half published, caches."""
+"""Checks a store's own files: state files, jobs that are half published, caches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _STEP_BYTES = 1 << 20
 
 
 def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
-    """Look at the files that a store cannot be opened without, and at unfinished jobs."""
+    """Check the files that a store cannot be opened without, and unfinished jobs."""
     for name in (STORE_FILE, TOPICS_FILE, PUBLISHED_FILE, JOBS_FILE):
         path = join(root, OWN_DIRECTORY, name)
         trouble = trouble_of(vfs, path)
@@ -211,7 +211,7 @@ def hidden_of(vfs: Vfs, shard: ShardFiles) -> tuple[list[bytes], bool]:
 
 
 def _names_more(found: Checkpoint, shard: ShardFiles) -> bool:
-    """Whether a checkpoint names ends that index and data do not reach."""
+    """True if a checkpoint has ends that index and data do not reach."""
     index_end = shard.index[-1].end if shard.index else 0
     data_end = shard.data[-1].end if shard.data else 0
     if not found.digest:
@@ -220,7 +220,7 @@ def _names_more(found: Checkpoint, shard: ShardFiles) -> bool:
 
 
 def known_holes(vfs: Vfs, shard: ShardFiles) -> list[tuple[int, int]]:
-    """Return what opening kept of the data that a power cut had lost, [from, to) each."""
+    """Return the holes of a power cut in the data that opening has kept, [from, to) each."""
     found = recorded(vfs, shard.directory)
     if found is None:
         return []
@@ -244,7 +244,7 @@ def _checkpoint_trouble(vfs: Vfs, path: str, shard: ShardFiles) -> str | None:
             continue  # retention has removed them
         removed = files and files[0].start >= end  # by retention, with what it was made of
         if digest and not removed and _digest_before(vfs, files, end) != digest:
-            return f"its digest of the bytes before {end} is not theirs"
+            return f"its digest of the bytes before {end} is not that of the files"
     return None
 
 

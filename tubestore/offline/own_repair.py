@@ -1,4 +1,4 @@
-"""Repair what is ours in a store: state files, and a job that is half published.
+"""Repairs a store's own files: state files, and a job that is half published.
 
 | action | what is done |
 | --- | --- |
@@ -40,7 +40,7 @@ _AFTERWARDS = {
 
 
 def repair_state(vfs: Vfs, root: str, quarantine: Quarantine | None) -> Iterator[Action]:
-    """Do, or without `quarantine` say, what is to be done about the store's own files."""
+    """Mend the store's own files, or without `quarantine` only return how."""
     records = CommitRecords(vfs, root)
     newer, number = False, None
     for name, afterwards in _AFTERWARDS.items():
@@ -73,7 +73,7 @@ def repair_state(vfs: Vfs, root: str, quarantine: Quarantine | None) -> Iterator
 
 
 def _repair_log(vfs: Vfs, root: str, trouble: BadState, quarantine: Quarantine | None) -> Action:
-    """Have `topics.json` hold what is sound in its log of changes, and name none."""
+    """Write the sound part of its log of changes into `topics.json`, and end the log."""
     settings, log = join(root, OWN_DIRECTORY, TOPICS_FILE), join(root, OWN_DIRECTORY, trouble.name)
     data = vfs.read_file(log) if vfs.exists(log) else b""
     if quarantine is not None:
@@ -92,7 +92,7 @@ def _repair_log(vfs: Vfs, root: str, trouble: BadState, quarantine: Quarantine |
 
 
 def _forget_topics(vfs: Vfs, root: str) -> None:
-    """Have `store.json` record no topics any more."""
+    """Make `store.json` record no topics any more."""
     path = join(root, OWN_DIRECTORY, STORE_FILE)
     if not vfs.exists(path):
         return  # it was taken out as well

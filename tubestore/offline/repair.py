@@ -11,11 +11,11 @@ overlaps, foreign names, state files. Always true:
   `<root>/.tubestore/quarantine/<time>/`;
 - a file that readers may have mapped is not shortened: a new one takes its place (D10);
 - a run that is interrupted anywhere is simply run again;
-- afterwards `check` finds nothing but what is marked `leave`: damage that nothing can mend
-  and that has intact messages behind it. It stays, and each such message is a row with a state;
+- afterwards `check` finds only what is marked `leave`: damage that nothing can mend and that has
+  intact messages behind it. It stays, and each such message is a row with a state;
 - offsets of messages do not change;
-- a root's journal is not touched: the next opening for writing puts back what shards lack of it,
-  behind what is mended here.
+- a root's journal is not touched: the next opening for writing puts back the messages that shards
+  lack, behind what is mended here.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def repair(
     is_written: Callable[[], bool] | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> Iterator[Action]:
-    """Say what is to be done; with `apply` do it, each action before it is yielded.
+    """Yield what would be done; with `apply` do it, each action before it is yielded.
 
-    StoreLocked if a writer has the store open (without `apply` only if `is_written` says so: no
-    lock is touched then), NotAStore if there is no store at `root`; OSError where the disk
-    refuses. With `topic` and `store_id` only those shards, and nothing of the store itself.
-    `watch` is told how many shards of all are done.
+    StoreLocked if a writer has the store open (without `apply` only if `is_written` returns True:
+    no lock is touched then), NotAStore if there is no store at `root`; OSError where the disk
+    refuses. With `topic` and `store_id` only those shards, and nothing of the store itself. `watch`
+    gets the number of shards that are done, and of all.
     """
     root, vfs = os.path.abspath(checked_root(root)), vfs or OsVfs()
     check_root(root, vfs)

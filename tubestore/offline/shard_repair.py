@@ -5,14 +5,14 @@
 | `quarantine_file` | a file that no broker opens, or that overlaps another, is taken out |
 | `fill_gap` | a data file that is gone is replaced by zeros: what lies behind it keeps its place |
 | `cut_data` | bytes behind the last intact record go, whole files too |
-| `rewrite_index` | entries are written from their records, those of lost records go; a new file |
+| `rewrite_index` | entries are written from their records, entries of lost records go; a new file |
 | `create_index` | the same, where there is no file |
 | `remove_index` | an index file behind the end |
 | `rename` | a segment gets the 20 digits of its start as its name |
 | `remove_cache` | a cache that describes other files |
 | `leave` | nothing mends it: damage with something intact behind it stays, isolated |
 
-Each step leaves a shard from which the next run goes on. Next to read: `apply.py`.
+Each step leaves a shard from which the next run goes on.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _COPY_BYTES = 8 << 20
 
 
 class ShardRepair:
-    """Repairs a shard as it was listed; without `quarantine` it only says what it would do."""
+    """Repairs a shard as it was listed; without `quarantine` it only yields the plan."""
 
     def __init__(self, vfs: Vfs, shard: ShardFiles, quarantine: Quarantine | None) -> None:
         self._vfs, self._listed, self._quarantine = vfs, shard, quarantine
         self._index_directory = join(shard.directory, INDEX_DIRECTORY)
 
     def run(self) -> Iterator[Action]:
-        """Do, or say, everything in its order."""
+        """Do, or only yield, everything in its order."""
         vfs, shard = self._vfs, self._listed
         if self._quarantine is not None:
             self._remove_leftovers()
@@ -94,7 +94,7 @@ class ShardRepair:
         yield from done
         replaced = {action.path for action in done}
         digests = [f for f in digests if f.path not in replaced]
-        # One that names an end behind the files keeps offsets from being given out twice.
+        # A cache with an end behind the files keeps offsets from being given twice.
         ends_before = any(f.at_end for f in missing)
         yield from self._remove_caches(digests, changed=bool(done) and not ends_before)
         for stretch in kept.damage:
@@ -106,7 +106,7 @@ class ShardRepair:
     # -- what is done ------------------------------------------------------------------------
 
     def _remove_leftovers(self) -> None:
-        """Remove what an interrupted run has written and not put into its place."""
+        """Remove files that an interrupted run has written and not put into their place."""
         for directory in (self._listed.directory, self._index_directory):
             for name, is_directory, _ in self._vfs.entries(directory):
                 if not is_directory and name.endswith(REPAIR_SUFFIX):
@@ -148,7 +148,7 @@ class ShardRepair:
         self._replace(path + REPAIR_SUFFIX, path, start)
 
     def _replace(self, new: str, path: str, start: int) -> None:
-        """Put a new file into its place; what was known of the old one goes first."""
+        """Put a new file into its place; facts about the old one are dropped first."""
         drop_digests(self._vfs, digests_path(path, start))
         self._put(new, path)
 
@@ -231,7 +231,7 @@ class ShardRepair:
 
     @staticmethod
     def _left(shard: ShardFiles, stretch: Stretch) -> Action:
-        """Say where damage is that stays."""
+        """Return where damage is that stays."""
         place = (f for f in shard.data if f.start <= stretch.data_offset < f.end)
         file = next(place, None)
         if file is not None and stretch.data_size:

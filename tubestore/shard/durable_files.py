@@ -324,7 +324,8 @@ class DurableFiles:
     def adopt(self, index: list[tuple[int, int]], data: list[tuple[int, int]]) -> None:
         """Open files behind both ends: (start, size) in order, all synced.
 
-        Readers see them later. An OSError fails the shard: its files are longer than it knows.
+        Readers see them later. An OSError fails the shard: its files are then longer than its
+        lists.
         """
 
         def adopt() -> int:
@@ -334,7 +335,7 @@ class DurableFiles:
                 raise self._failed_sync(error) from error
             return self.files.data.end
 
-        self.commits.run(adopt)  # syncs and rolls look at the same lists
+        self.commits.run(adopt)  # syncs and rolls use the same lists
 
     def cut(self, index_offset: int) -> int:
         """Remove every message from `index_offset` on; returns where the data ends then.

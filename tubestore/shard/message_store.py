@@ -6,7 +6,7 @@
     view     what a reader sees: files and buffer, at one moment
 
 This file has the order of the steps and the locks; `write_buffer.py` has no I/O, and
-`durable_files.py` knows no buffer.
+`durable_files.py` has no buffer.
 
 Guards, in lock order:
 
@@ -177,7 +177,7 @@ class MessageStore:
         return self.append_record(pack_header(*row), row.payload, durability)
 
     def append_record(self, header: bytes, payload: bytes, durability: Durability) -> int:
-        """As `append`, for a message whose header is encoded (`records.pack_header`)."""
+        """As `append`, for a message with its header encoded (`records.pack_header`)."""
         if durability != "memory":
             return self._append_reaching(header, payload, durability)
         with self._append_lock:
@@ -530,7 +530,7 @@ class MessageStore:
     def adopt(self, index: list[tuple[int, int]], data: list[tuple[int, int]]) -> None:
         """Take over files behind both ends, (start, size) in order, all synced; while held.
 
-        An OSError fails the shard: its files are longer than it knows.
+        An OSError fails the shard: its files are then longer than its lists.
         """
         self._durable.adopt(index, data)
 

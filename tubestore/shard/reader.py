@@ -19,7 +19,7 @@ from tubestore.segments.checkpoint import read_checkpoint
 from tubestore.segments.file_store import Damage, FileSnapshot, MsgFileStore
 from tubestore.staging.commit_records import Horizon
 
-#: How many of the last entries `_whole_end` looks at.
+#: How many of the last entries `_whole_end` examines.
 _TAIL_ENTRIES = 8192
 
 
@@ -82,7 +82,7 @@ class ShardReader:
     def _whole_end(self) -> tuple[int, bytes]:
         """Return where the entries that have their data end, and the last such entry.
 
-        An entry whose record is still being written does not count.
+        An entry does not count while its record is still being written.
         """
         # A file that was rolled just now is empty, and the entry in flight is in the one before.
         filled = [segment for segment in self.files.index if segment.size >= ENTRY_SIZE]

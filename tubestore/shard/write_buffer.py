@@ -82,8 +82,8 @@ class WriteBuffer:
         self._granted = 0
         #: True while files are put behind the shard's own: nothing may enter.
         self.held = False
-        #: `add` fills main up to this data offset and this number of messages without another
-        #: look at its bounds, at the pool and at trouble; -1 while the room is closed.
+        #: `add` fills main up to this data offset and this number of messages without checking its
+        #: bounds, the pool and trouble again; -1 while the room is closed.
         self._room_end = self._room_count = -1
         #: The shard's number among the pending batches; -1 before it took part in any.
         self.number = -1
@@ -202,7 +202,7 @@ class WriteBuffer:
     def begin_flush_of(self, header: bytes, payload: bytes) -> MsgMemStore | None:
         """Append one message and begin its flush if both buffers are empty, else None.
 
-        Without a look at the clock: see `flush_failed`.
+        Without reading the clock: see `flush_failed`.
         """
         one = self.main
         if self._flushing is not None or one.count:

@@ -13,7 +13,7 @@ planned bytes goes to stderr.
 | module | what |
 | --- | --- |
 | `options` | names and meanings of options |
-| `shapes` | the columns: ours, Kafka's |
+| `shapes` | the columns: this package's, Kafka's |
 | `planning` | which bytes, cut into splits |
 | `reading` | what a task does with a split |
 | `micro_batches` | what the next batch of a stream has |

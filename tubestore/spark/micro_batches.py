@@ -105,8 +105,8 @@ class ShardNow:
 class MicroBatches:
     """The messages of a store as a stream's batches; lives as long as the query. Not thread-safe.
 
-    `say` is called with what was skipped when `failOnDataLoss` is off; `skipped` counts the
-    messages.
+    With `failOnDataLoss` off the callback gets a sentence about what was skipped; `skipped` counts
+    the messages.
     """
 
     def __init__(

@@ -262,7 +262,8 @@ class ShardIndex:
 def journal_of(vfs: Vfs, root: str, say: Callable[[str], None] | None = None) -> JournalOverlay:
     """Return the journal of a store; DataLoss when it is read and damaged.
 
-    Given `say`, it is called with the sentence instead, and the sound messages are shown.
+    With a callback DataLoss is not raised: the callback gets the sentence, and the sound messages
+    are shown.
     """
 
     def refuse(damage: CorruptRecord) -> None:

@@ -46,7 +46,7 @@ _KNOWN_PER_ROW = 4
 
 
 class Addressees:
-    """Some topics by code, with what a batch asks of them in columns."""
+    """Some topics by code, with the facts that a batch needs of them in columns."""
 
     def __init__(self, names: pa.Array, topics: list[TopicShards], version: int) -> None:
         self.names, self.topics, self.version = names, topics, version
@@ -130,7 +130,7 @@ class AddressBook:
 
 
 def _places(names: pa.Array, known: Addressees) -> Array | None:
-    """Return the codes of some names; None if one of them is new, or looking costs too much."""
+    """Return the codes of some names; None if one is new, or the search costs too much."""
     if names.null_count or len(known.names) > _KNOWN_PER_ROW * len(names):
         return None
     places = pc.index_in(names, value_set=known.names)
@@ -152,7 +152,7 @@ def append_table(
     durability: Durability | None,
     to: Addressees | None = None,
 ) -> BatchAck:
-    """Append the rows of a checked table to their topics: `codes[i]` says which of `topics`.
+    """Append the rows of a checked table to their topics: row i to `topics[codes[i]]`.
 
     `to`: what is known of these topics in columns. Rows are grouped by shard, encoded together
     once, and handed to their shards in slices.
@@ -202,7 +202,7 @@ def append_columns(
 ) -> Array:
     """Append checked columns to their topics; returns the offsets (int64) in their order.
 
-    Rows of a shard keep their order. BatchError says what was taken when a part was not.
+    Rows of a shard keep their order. If a part was not taken, BatchError has what was taken.
     """
     order, firsts, keys = ingest.shard_order(codes, columns.partition_ids)
     shards: Sequence[JournalledShard]

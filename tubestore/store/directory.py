@@ -6,8 +6,8 @@
     <root>/.tubestore/lock           held by the one writer (flock)
     <root>/.tubestore/closed         there if the last writer closed the store, all of it synced
 
-State files are replaced atomically and durably; one that makes no sense, or is of another
-version, refuses the store.
+State files are replaced atomically and durably; a store with an invalid file, or one of another
+version, is refused.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class StoreDirectory:
             self.vfs.open(join(self._own, CLOSED_FILE), create=True).close()
 
     def is_locked(self) -> bool:
-        """Whether the lock that was taken still keeps other writers out."""
+        """True while the lock that was taken keeps other writers out."""
         return self._lock is None or self._lock.is_current()
 
     def _prepare(self) -> None:
@@ -128,7 +128,7 @@ class StoreDirectory:
             raise
 
     def _sync_ancestors(self, there: str) -> None:
-        """Make the way to a new store durable, before the file that says that it is one.
+        """Sync the directories above a new store, before the file that makes it a store.
 
         The directory above is synced also if the root was there: a process that was killed
         may have made it.
@@ -137,7 +137,7 @@ class StoreDirectory:
         path = self.root
         while True:
             path = dirname(path)
-            with contextlib.suppress(PermissionError):  # not ours: somebody else made it
+            with contextlib.suppress(PermissionError):  # made by another user
                 self.vfs.sync_directory(path)
             if len(path) <= len(there):
                 return
@@ -154,7 +154,7 @@ class StoreDirectory:
 
     @property
     def has_topics(self) -> bool:
-        """Whether settings of topics were saved, by what `store.json` records."""
+        """True if `store.json` records that settings of topics were saved."""
         return self._topics_noted
 
     def note_topics(self) -> None:
@@ -174,7 +174,7 @@ class StoreDirectory:
         return self._last_id
 
     def read_state(self, name: str, parse: Callable[[bytes], T]) -> T | None:
-        """Return what `parse` makes of a file of ours; None if it is missing, NotAStore if bad."""
+        """Return a state file's content by `parse`; None if it is missing, NotAStore if bad."""
         return self._valid(name, lambda: parse(self.vfs.read_file(self.path_of(name))))
 
     def read_topics(self) -> SavedTopics | None:
@@ -193,11 +193,11 @@ class StoreDirectory:
             raise NotAStore(self.root, f"{error.name or name}: {error}") from error
 
     def path_of(self, name: str) -> str:
-        """Return the path of a file of ours."""
+        """Return the path of a state file."""
         return join(self._own, name)
 
     def write_state(self, name: str, content: dict[str, Any]) -> None:
-        """Replace a file of ours, durable when this returns; OSError leaves the old one."""
+        """Replace a state file, durable when this returns; OSError leaves the old one."""
         # No indent: with one, json encodes in Python, twenty times as slowly.
         data = json.dumps({"version": STATE_VERSION, **content}, sort_keys=True).encode()
         self.vfs.replace_file(join(self._own, name), data)

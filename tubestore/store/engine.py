@@ -1,6 +1,6 @@
 """An open store from inside: its parts, made and put together, and its life until it is closed.
 
-The parts, from below to above; each knows only those before it:
+The parts, from below to above; each uses only those before it:
 
     Context       directory, settings, clock, ids, the bound on memory
     ShardOpener   opens a shard, with what the journal has of it
@@ -135,7 +135,7 @@ class Engine:
         self.context.note_problem(problem)
 
     def check_lock(self) -> bool:
-        """Stop writing once the lock file was removed or replaced; whether the lock still holds.
+        """Stop writing once the lock file was removed or replaced; True if the lock holds.
 
         Another process may write to the directory then, and two writers would spoil its files.
         """
@@ -178,7 +178,7 @@ class Engine:
             raise errors[0]
 
     def abandon(self, reason: str) -> None:
-        """Stop without writing anything: what a forked child does with its parent's stores."""
+        """Stop without writing anything: a forked child does this with its parent's stores."""
         self.context.state.closed = reason
         self.shards.abandon(StoreClosed(f"{self.context.root}: {reason}"))
 
@@ -189,7 +189,7 @@ class Engine:
         return self._kept_open and self.context.root == root and same_disk
 
     def __del__(self) -> None:
-        # While the interpreter ends its threads stand still, and cannot be waited for any more.
+        # While the interpreter ends its threads do not run, and cannot be waited for any more.
         if not sys.is_finalizing():
             self.close_unused()
 
@@ -206,7 +206,7 @@ class Engine:
 
 
 def _close_earlier(root: str, vfs: Vfs) -> None:
-    """Close the store here that a full disk has kept from closing; DiskFull as long as it does.
+    """Close the store here that a full disk has kept open; DiskFull as long as it does.
 
     Its caller wanted it closed, and may not have kept it.
     """

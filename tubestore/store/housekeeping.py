@@ -1,7 +1,7 @@
 """Retention of an open store: topics with bounds, trashes, leases, what jobs have left.
 
-A pass looks at files only; a shard that has nothing to lose is not opened for it. Between what
-is planned and what is done a shard may grow: what is written to by then stays.
+A pass reads files only; a shard that has nothing to lose is not opened for it. Between plan and
+removal a shard may grow: the files that are written to by then stay.
 
 Guards: `_lock` lets one pass run at a time. A shard's own locks come below it.
 """
@@ -66,7 +66,7 @@ class Housekeeping:
         self._lock = threading.Lock()
         first = min(FIRST_PASS_MS, self._options.retention_interval_ms)
         self._due = self._clock.monotonic() + first / 1000
-        #: Topics that were not in use when they were looked at, and when that is due again (ms).
+        #: Topics that were not in use at their last pass, and when the next one is due (ms).
         self._quiet: weakref.WeakKeyDictionary[TopicShards, tuple[Bounds, int]]
         self._quiet = weakref.WeakKeyDictionary()
 
@@ -80,7 +80,7 @@ class Housekeeping:
         max_bytes: int | None,
         dry_run: bool,
     ) -> list[SegmentRow]:
-        """Remove what the topics' bounds let go; `max_bytes` bounds all of them together.
+        """Remove files by the topics' bounds; `max_bytes` bounds all of them together.
 
         Returns a row for each segment that went, or would go.
         """
@@ -115,7 +115,7 @@ class Housekeeping:
     def explain(
         self, topics: Iterable[TopicShards], *, max_age: Age | None, max_bytes: int | None
     ) -> list[SegmentRow]:
-        """Return a row for every segment: what would become of it, when, and why."""
+        """Return a row for every segment: whether it would go, when, and why."""
         self._context.check_open()
         bound = _checked_size(max_bytes)
         return self._explain(topics, _bounds_of(age_ms(max_age)), bound)
@@ -192,7 +192,7 @@ class Housekeeping:
     # -- by itself ---------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether it is time for a pass."""
+        """True if it is time for a pass."""
         return self._clock.monotonic() >= self._due
 
     def run(
@@ -203,8 +203,9 @@ class Housekeeping:
     ) -> None:
         """Make a pass over every topic by its own settings; what fails is logged.
 
-        Then over the trashes and what jobs have left. `pause` is called in between with seconds to
-        wait: others want the interpreter too. When it returns True the pass ends.
+        Then it empties trashes and removes what jobs have left. `pause` is called in between with
+        seconds to wait, so that other threads get the interpreter. When it returns True the pass
+        ends.
         """
         self._due = self._clock.monotonic() + self._options.retention_interval_ms / 1000
         topics = list(topics)
@@ -223,7 +224,7 @@ class Housekeeping:
             clean_staging()
 
     def _tidy(self, topic: TopicShards, bounds: Bounds) -> None:
-        """Retain one topic, and note when to look again if nobody uses it."""
+        """Retain one topic, and note when its next pass is due if it is not in use."""
         with self._lock:
             planned = self._plan([topic], lambda _: bounds, None)
             self._carry_out(planned)
@@ -233,7 +234,7 @@ class Housekeeping:
                 self._quiet[topic] = (bounds, min(due, default=now_ms + age))
 
     def _is_quiet(self, topic: TopicShards, bounds: Bounds) -> bool:
-        """Whether nothing can be due: nobody but us writes, and nobody has used a shard of it."""
+        """True if nothing can be due: only this process writes, and no shard of it was used."""
         known, due = self._quiet.get(topic, (None, 0))
         return known == bounds and due > self._clock.now_ms() and not topic.opened_shards()
 
@@ -245,15 +246,15 @@ class Housekeeping:
             return  # deleted or closed meanwhile
         except (TubeStoreError, OSError) as error:
             log.warning("retention of %s: %s", name, error)
-        except Exception:  # not foreseen: the others are not to suffer for it
+        except Exception:  # unexpected: the other topics go on
             log.exception("retention of %s", name)
 
     # -- trash -------------------------------------------------------------------------------
 
     def empty_trashes(self, topics: Iterable[TopicShards], grace: Age | None = None) -> int:
-        """Delete what has waited in the trashes for the grace time and no lease holds.
+        """Delete files that have waited in the trashes for the grace time.
 
-        Returns the bytes.
+        Files that a lease needs stay. Returns the bytes.
         """
         self._context.check_open(writing=True)
         grace_ms = age_ms(grace, "grace")
@@ -267,7 +268,8 @@ class Housekeeping:
         leases = live_leases(self._vfs, self._root, now_ms)
 
         def is_held(key: str) -> bool:
-            # A trash is small and a lease short: which of its files are needed is not asked.
+            # A trash is small and a lease short: a lease keeps all of a trash, whatever files it
+            # needs.
             return any(lease.holds(key) is not None for lease in leases)
 
         freed = trash.purge(

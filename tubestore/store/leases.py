@@ -2,10 +2,10 @@
 
     <root>/.tubestore/leases/<uuid>.json    holder, expiry, first index offset needed of each shard
 
-Whoever reads for long (a scan of hours, the tasks of a Spark query) holds one and renews it;
-retention does not touch what an unexpired lease holds, and does not empty a trash that
-holds it. A holder that dies is forgotten when its lease expires. A lease costs nobody else
-anything but disk space.
+A reader that takes long (a scan of hours, the tasks of a Spark query) holds a lease and renews it.
+Retention does not touch what an unexpired lease holds, and does not empty a trash that holds it.
+The lease of a holder that died ends when it expires. A lease costs other processes nothing but disk
+space.
 
 Times are the wall clock's, in ms. A file that cannot be read holds everything, for a day from
 its last change: it may be a newer version's.
@@ -29,7 +29,7 @@ from tubestore.record.state_files import parse_json
 
 VERSION = 1
 SUFFIX = ".json"
-#: How long a file counts that cannot be read.
+#: How long a file that cannot be read holds everything.
 _UNREADABLE_MS = 86_400_000
 #: How long an expired lease may still be renewed under its name: after twice this it is deleted.
 _RENEWABLE_MS = 300_000
@@ -37,7 +37,7 @@ _RENEWABLE_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """A lease as its file says."""
+    """The content of a lease's file."""
 
     path: str
     holder: str
@@ -75,7 +75,7 @@ def live_leases(vfs: Vfs, root: str, now_ms: int) -> list[LeaseRecord]:
 
 
 def forget_expired(vfs: Vfs, root: str, now_ms: int) -> None:
-    """Delete the files of leases that expired so long ago that nobody renews them."""
+    """Delete the files of leases that expired so long ago that they cannot be renewed."""
     for lease in read_leases(vfs, root):
         if lease.expires_ms + 2 * _RENEWABLE_MS <= now_ms:
             with contextlib.suppress(FileNotFoundError):
@@ -121,7 +121,7 @@ class Lease:
         self._hold()
 
     def _hold(self) -> None:
-        """Write the lease, then look whether all is there: from then on nobody removes it."""
+        """Write the lease, then check that all is there: from then on nothing removes it."""
         now = self._clock.now_ms()
         if self._path is None or self.expires_ms + _RENEWABLE_MS < now:
             # A name of its own: the old file may be about to be deleted.
@@ -146,10 +146,10 @@ class Lease:
 
     @documented
     def renew(self, offsets: Mapping[str, int] | None = None) -> None:
-        """Hold it for another `ttl_ms`, from now on from `offsets` on where they are given.
+        """Hold it for another `ttl_ms`; with `offsets` from these offsets on.
 
-        Raises OffsetOutOfRange, and the lease is released, if something that is needed is gone
-        because it was not renewed in time; StoreClosed if it was released.
+        Raises OffsetOutOfRange, and releases the lease, if something that is needed has gone
+        because the lease was not renewed in time. Raises StoreClosed if it was released.
         """
         with self._lock:
             if self._path is None:
@@ -159,7 +159,7 @@ class Lease:
 
     @documented
     def release(self) -> None:
-        """Give it up; harmless when repeated."""
+        """Release it; harmless when repeated."""
         with self._lock:
             self._release()
 

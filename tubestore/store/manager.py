@@ -83,7 +83,7 @@ class MessageStoreManager:
 
     @property
     def problems(self) -> list[TubeStoreError]:
-        """What opening found damaged, and what failed in the background."""
+        """Damage that opening found, and failures in the background."""
         return self._engine.context.problems
 
     # -- topics ------------------------------------------------------------------------------
@@ -119,9 +119,9 @@ class MessageStoreManager:
         than `max_age` (ms, a timedelta, or a text such as "7d" or TubeMQ's "delete,168h") are
         removed in the background, and the oldest while the topic has more than `max_bytes`.
 
-        TopicExists if it is there and `exist_ok` is not set, or its settings are others (bounds
-        that are not given are not compared). A topic that only TubeMQ knows, found by its
-        files, takes the settings with `exist_ok` if they hold what is there.
+        TopicExists if it is there and `exist_ok` is not set, or if its settings are others (bounds
+        that are not given are not compared). A topic of TubeMQ's, found by its files, takes the
+        settings with `exist_ok` if they hold what is there.
         """
         options = TopicOptions(
             partitions=partitions, stores=stores, max_age_ms=age_ms(max_age), max_bytes=max_bytes
@@ -141,7 +141,7 @@ class MessageStoreManager:
         """Change what is given of a topic's settings; durable when this returns.
 
         Partitions and stores only rise (InvalidMessage), and more of them change where keys go.
-        A bound of None is none. Readers in other processes see it at their next `refresh`.
+        None removes a bound. Readers in other processes see the change at their next `refresh`.
         """
         return self._engine.topics.change(
             name, partitions=partitions, stores=stores, max_age=max_age, max_bytes=max_bytes
@@ -166,9 +166,9 @@ class MessageStoreManager:
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its messages; durable when this returns, whole or not at all.
 
-        Its files wait in `<root>/.tubestore/trash` as those that retention removes, and who
-        reads them in another process goes on until its next `refresh`. Whoever uses the topic
-        in this process gets StoreClosed. What was in memory is gone.
+        Its files wait in `<root>/.tubestore/trash`, as those that retention removes. A reader in
+        another process goes on until its next `refresh`. In this process further calls to the topic
+        raise StoreClosed. Messages that were in memory are gone.
         """
         self._engine.topics.delete(name)
 
@@ -192,13 +192,13 @@ class MessageStoreManager:
     def sync(self) -> None:
         """Bring everything that was taken to stable storage, by earlier processes too.
 
-        What those left in shards that this one has not opened is synced with one call, once.
+        Shards that only an earlier process wrote to are synced with one call, once.
         """
         self._engine.shards.sync()
 
     @documented
     def refresh(self) -> None:
-        """See what a writer in another process has done since; for mode "r", else nothing to do."""
+        """Show what a writer in another process has done since; does nothing in mode "w"."""
         self._engine.shards.refresh()
 
     # -- jobs --------------------------------------------------------------------------------
@@ -215,15 +215,15 @@ class MessageStoreManager:
     ) -> PublishResult:
         """Make the files of a job part of the store, in one atomic step, at most once for ever.
 
-        `staged`: what the `tubestore.staging.StagedWriter`s of its tasks described, in the order
-        in which messages shall follow each other. `create_topics`: topics that are missing or
-        too small are made as large as the files need. `threads` work on large jobs (by default
-        one a core). `tubestore.store.publish` says what is guaranteed and when. `query` names whose
-        batch this is, a job `name:<number>`: the name is this query's from then on, and a batch
-        that comes again has to have the same rows, else JobTaken.
+        `staged`: the descriptions by the `tubestore.staging.StagedWriter`s of its tasks, in the
+        order in which messages shall follow each other. `create_topics`: topics that are missing or
+        too small are made as large as the files need. `threads` work on large jobs (by default one
+        a core). `tubestore.store.publish` has the guarantees. `query` names the query that this
+        batch belongs to, a job `name:<number>`. The name is this query's from then on. A batch that
+        comes again has to have the same rows, else JobTaken.
 
-        Raises InvalidMessage (a file is missing or not as described), UnknownTopic, DiskFull
-        before anything has changed; StoreFailed when it is not known how far it came: open the
+        Raises InvalidMessage (a file is missing or not as described), UnknownTopic, DiskFull before
+        anything has changed. Raises StoreFailed when it is not known how far it came: open the
         store again. Repeating the call is always safe.
         """
         return self._engine.loads.publish(
@@ -317,10 +317,10 @@ class MessageStoreManager:
     # -- state, and the end ------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
-        """Return what the store has done since it was opened, and how it stands.
+        """Return counters since the store was opened, and its present state.
 
-        Sums at the top, the same for each topic in `topics` and for each of its shards that has
-        been written to or read in `shards`, by store id. Bytes and seconds as the names say;
+        Sums at the top, the same for each topic in `topics` and for each of its used shards in
+        `shards`, by store id. Bytes and seconds as the names are;
         `tubestore.metrics` has the table, and the same for Prometheus.
         """
         return self._engine.shards.stats()
@@ -356,7 +356,7 @@ class MessageStoreManager:
         except TubeStoreError as failure:
             if error is None:
                 raise
-            log.error("%s", failure)  # what is on its way out came first
+            log.error("%s", failure)  # the block's own error goes on to the caller
 
     def __reduce__(self) -> Any:
         raise TypeError("an open store cannot be pickled; open it in the other process (mode='r')")

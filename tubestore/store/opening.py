@@ -1,10 +1,10 @@
 """Opens the shards of a store: with what the journal has of them, or as a reader sees them.
 
 Always true:
-- what a killed process left in the journal is in a shard's files before anything else is
-  appended to it, and in all files before the journal goes; what does not fit there is kept in
-  quarantine with the whole journal;
-- several shards that are looked at together show the same jobs.
+- what a killed process left in the journal is in a shard's files before anything else is appended
+  to it, and in all files before the journal goes; the rest is kept in quarantine with the whole
+  journal;
+- several shards that are read together show the same jobs.
 
 Guards: `showing` is held while a job appears in several shards, and while views of several shards
 are taken. `_keeping` guards the copy of the journal in quarantine.
@@ -44,13 +44,13 @@ class ShardOpener:
         self.context = context
         #: Flushes and syncs in the background; None without threads.
         self.background: Workers | None = None
-        #: Takes batches over many shards; None if there is none, or an old one has to stay.
+        #: Takes batches over many shards; None if there is none, or if an old one has to stay.
         self.journal: JournalledAppends | None = None
-        #: What a killed process left in the journal, for shards that were not opened since.
+        #: The journal of a killed process, for shards that were not opened since.
         self.left = LeftMessages()
         #: Held while a job appears in several shards, and while views of several are taken.
         self.showing = threading.RLock()
-        #: What a reader sees of the journal.
+        #: The journal as a reader sees it.
         self._overlay = JournalOverlay(context.vfs, context.root, context.note_problem)
         #: The last job that readers see: of the store, and of topics refreshed alone since.
         self._horizon = Horizon(context.vfs, context.root)
@@ -122,7 +122,7 @@ class ShardOpener:
         self._overlay.look_for_damage()
 
     def look_again(self) -> Horizon:
-        """See the jobs and the journal of another process as they are now; under `showing`."""
+        """Read the jobs and the journal of another process as they are now; under `showing`."""
         self._horizon = Horizon(self.context.vfs, self.root)
         self._horizons = {}
         self._overlay.refresh()
@@ -176,7 +176,7 @@ class ShardOpener:
 
     @contextmanager
     def without_journal(self) -> Iterator[None]:
-        """Keep the journal empty meanwhile: a new topic of a deleted name would be given it."""
+        """Keep the journal empty meanwhile: a new topic would get messages of a deleted one."""
         if self.journal is None:
             if self.context.vfs.exists(self._journal_path):
                 raise StoreFailed(self.root, "its journal could not be put into all shards")
@@ -194,7 +194,7 @@ class ShardOpener:
         return Quarantine(self.context.vfs, self.root, self.context.clock.now_ms())
 
     def _set_journal_aside(self) -> bool:
-        """Move a damaged journal into quarantine; False if that cannot be done: it stays."""
+        """Move a damaged journal into quarantine; False if that fails: it stays."""
         if not self.context.vfs.exists(self._journal_path):
             return True  # that is the damage
         try:
@@ -207,9 +207,9 @@ class ShardOpener:
         return True
 
     def _keep_journal(self) -> None:
-        """Copy the journal into quarantine, once; OSError if that cannot be done.
+        """Copy the journal into quarantine, once; OSError if that fails.
 
-        A shard's files do not take all that the journal holds of it, and it is emptied later.
+        A shard's files do not take all of the journal's messages of it, and it is emptied later.
         """
         with self._keeping:
             if not self._journal_is_kept:
@@ -217,7 +217,7 @@ class ShardOpener:
                 self._journal_is_kept = True
 
     def _give_all_shards(self, shard_of: Callable[[str], MessageStore | None]) -> bool:
-        """Open and sync every shard that the journal has something of; False if one cannot be."""
+        """Open and sync every shard that the journal has messages of; False if one fails."""
         names, problems = list(self.left), self.left.open_each()
         for name in names:
             if name not in self.left and (shard := shard_of(name)) is not None:

@@ -1,19 +1,19 @@
 """Files that come ready-made become part of shards in one atomic step.
 
-    result = store.publish("load-7", staged)     # what `staging.StagedWriter` described
+    result = store.publish("load-7", staged)     # descriptions by `staging.StagedWriter`
 
 What is guaranteed:
 
-- **All or nothing, at most once, for ever.** A job is in the store when its commit record is
-  made, entirely; an id that was published once is never published again: a second call returns
-  the result of the first. So a job whose end nobody saw is simply published again.
+- **All or nothing, at most once, for ever.** A job is in the store, entirely, once its commit
+  record is made. An id that was published once is never published again: a second call returns the
+  result of the first. So a job with an unknown end is simply published again.
 - **Order.** The files of a shard follow each other as in `staged`, behind everything that the
   shard has acknowledged before. Appends to these shards wait meanwhile; others go on.
 - **Durability** is `fsync`: data, index, names and record are synced when `publish` returns.
 - **Readers** of this package, in any process, see all of a job or nothing: it shows when it is
   finished (for a store opened with mode "r": at the next `refresh`, in all topics at once).
-- **A real broker must wait** until a half-published job is finished: `tubestore check` says so,
-  and opening the store for writing (or `tubestore recover`) finishes it.
+- **A TubeMQ broker must wait** until a half-published job is finished: `tubestore check` reports
+  one, and opening the store for writing (or `tubestore recover`) finishes it.
 
 The steps, with what a crash after each leaves, are those of every job
 (`tubestore.staging.publisher`). Here the buffers of the shards concerned are written and synced
@@ -60,7 +60,7 @@ Shards = Mapping[tuple[str, int], MessageStore]
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """What became of a job. `files` is empty where its record is not kept any more."""
+    """The result of a job; `files` is empty if its record is not kept any more."""
 
     job_id: str
     #: Jobs are numbered in the order in which they were published; 0: not known any more.
@@ -124,7 +124,7 @@ class BulkLoads:
             return self._publisher.clean(grace_ms)
 
     def clean_old_staging(self) -> None:
-        """Do so in the background, unless a job is about to be published: then the next time."""
+        """Clean in the background, unless a job is about to be published: then the next time."""
         if self._topics.lock.acquire(blocking=False):
             try:
                 self.clean_staging(self._context.options.staging_grace_ms)
@@ -194,7 +194,7 @@ class _ShardsJob:
         roll_forward(self.context.vfs, self.context.root, record)
 
     def adopt(self, record: CommitRecord) -> None:
-        """Let the open shards know their new files, and all readers see them at one moment."""
+        """Give the open shards their new files, and show them to all readers at one moment."""
         index: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in self.shards}
         data: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in self.shards}
         for file in record.files:
@@ -233,7 +233,7 @@ def _result(job_id: str, record: CommitRecord | None, *, replayed: bool) -> Publ
 
 
 def _check_staged(vfs: Vfs, root: str, job_id: str, files: list[StagedFile]) -> None:
-    """Raise InvalidMessage if a file is not what its description says, as far as sizes tell."""
+    """Raise InvalidMessage if a file is not as described, as far as sizes show."""
     directory = staging_directory(root, job_id)
     sizes = {name: size for name, is_directory, size in vfs.entries(directory)}
     seen: set[str] = set()

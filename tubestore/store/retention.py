@@ -9,10 +9,10 @@
 | by size: of several shards, the one with the oldest messages gives first | |
 | what a lease holds stays, and everything behind it | a reader is at it |
 
-A message that says that it comes from the future counts as old as its file: a wrong clock at
-a sender would keep everything behind it for ever.
+A message with a time in the future counts as old as its file: a wrong clock at a sender would keep
+everything behind it for ever.
 
-This file only looks. `MessageStore.remove_below` does it; `housekeeping.py` says when.
+This module only plans. `MessageStore.remove_below` removes; `housekeeping.py` decides when.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """What retention says of one segment; times in ms since the epoch, None without messages."""
+    """The verdict on one segment; times in ms since the epoch, None without messages."""
 
     topic: str
     store_id: int
@@ -80,7 +80,7 @@ class ShardPlan:
     ends: FileSnapshot
     leases: Sequence[LeaseRecord]
     now_ms: int
-    #: Whether the segments that are written to may be sealed: nobody else writes, none in memory.
+    #: True if segments that are written to may be sealed: no other writer, nothing in memory.
     may_seal: bool = False
     count: int = 0
     _reasons: list[str] = field(default_factory=list)
@@ -103,11 +103,11 @@ class ShardPlan:
 
     @property
     def data_start(self) -> int:
-        """Data below it goes."""
+        """Data below this offset goes."""
         return self.data[self.count - 1].end if self.count else self.ends.data_start
 
     def expire(self, max_age_ms: int, reason: str) -> None:
-        """Let go what is older than this."""
+        """Let all older segments go."""
         cutoff = self.now_ms - max_age_ms
         while (number := self._next(seal=self.may_seal)) is not None:
             if self._has_newer(number, cutoff) or self.times(number).counts >= cutoff:
@@ -115,13 +115,13 @@ class ShardPlan:
             self._let_go(reason)
 
     def _has_newer(self, number: int, cutoff: int) -> bool:
-        """Whether the last message of all is newer: that spares most shards a look at the rest."""
+        """True if the last message of all is newer: most shards then need no further read."""
         if number < len(self.data) - 1 or not self.index or self.index[-1].size < ENTRY_SIZE:
             return False
         return bool(cutoff <= _last_entry(self.index[-1])["received_time"] <= self.now_ms)
 
     def due_at(self, max_age_ms: int) -> int:
-        """Return before when no age lets anything go, as long as nobody appends."""
+        """Return the time before which no age lets anything go, as long as nothing is appended."""
         if not any(segment.size for segment in self.data):
             return self.now_ms + max_age_ms
         number = self._next(seal=self.may_seal)
@@ -169,7 +169,7 @@ class ShardPlan:
         self.count += 1
         self._reasons.append(reason)
 
-    # -- what the index says -----------------------------------------------------------------
+    # -- from the index ----------------------------------------------------------------------
 
     def _data_at(self, index_offset: int) -> int | None:
         """Return the data offset of the first message at or behind an index offset."""
@@ -190,7 +190,7 @@ class ShardPlan:
             highest, end = -1, self.ends.data_end
             if segment.size >= ENTRY_SIZE:
                 highest = int(_last_entry(segment)["data_offset"])
-                if not 0 <= highest < end:  # they ascend; of a damaged one all are asked
+                if not 0 <= highest < end:  # they ascend; in a damaged segment all are compared
                     offsets = self._entries(segment)["data_offset"]
                     highest = int(offsets[offsets < end].max(initial=-1))
             self._reaches[segment.start] = highest
@@ -228,7 +228,7 @@ class ShardPlan:
             return Times(first, last, last)
         return Times(first, last, min(last, self.vfs.modified_ms(segment.path)))
 
-    # -- telling -----------------------------------------------------------------------------
+    # -- rows --------------------------------------------------------------------------------
 
     def rows(self, bounds: Bounds, *, all_rows: bool = True) -> list[SegmentRow]:
         """Return a row a segment, or for each that goes: data before index, the oldest first."""

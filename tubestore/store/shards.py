@@ -55,7 +55,7 @@ class Shards:
         oldest = heapq.nsmallest(some, dirty, key=attrgetter("dirty_since"))
         largest = heapq.nlargest(some, dirty, key=attrgetter("dirty_bytes"))
         for shard in dict.fromkeys((*oldest, *largest)):
-            with contextlib.suppress(TubeStoreError):  # it refuses appends itself, and says why
+            with contextlib.suppress(TubeStoreError):  # it refuses appends itself, with the reason
                 shard.flush()
 
     def refresh(self) -> None:

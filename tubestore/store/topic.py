@@ -72,7 +72,7 @@ class Topic:
         housekeeping: Housekeeping,
         engine: object,
     ) -> None:
-        """`engine` lives as long as the topic: a store that is not used any more closes itself."""
+        """The topic keeps `engine` alive: an unused store closes itself."""
         self._opener, self._shards, self._housekeeping = opener, shards, housekeeping
         self._engine = engine
         context = opener.context
@@ -123,8 +123,8 @@ class Topic:
         The partition is given, or chosen by the key's hash, or round robin. `received_time`: an
         aware datetime, or ms since the epoch; `sender`: an IPv4 address. Raises InvalidMessage,
         MessageTooLarge (nothing was written), StoreBusy (not taken), DiskFull, StoreFailed,
-        StoreClosed, ReadOnlyStore; TypeError or ValueError for a time, level or partition that is
-        none. The error's `taken` says whether the message is in the store.
+        StoreClosed, ReadOnlyStore. Raises TypeError or ValueError for an invalid time, level or
+        partition. The error's `taken` records whether the message is in the store.
         """
         if type(body) is not bytes or not body:
             body = _checked_body(body)
@@ -166,8 +166,8 @@ class Topic:
     def append_batch(self, data: Any, *, durability: Durability | None = None) -> BatchAck:
         """Append a table of messages; see `tubestore.record.ingest` for its columns.
 
-        A durable prefix per shard: when it fails in the middle, BatchError says per row what
-        was taken. Everything that can be refused is refused before anything is written.
+        A durable prefix per shard: when it fails in the middle, BatchError has per row what was
+        taken. Everything that can be refused is refused before anything is written.
         """
         table = ingest.as_table(data, with_topic=False)
         codes = np.zeros(table.num_rows, np.int64)
@@ -203,10 +203,10 @@ class Topic:
         """Read up to `limit` messages of a partition from `offset` on; never waits for more.
 
         `max_bytes` counts whole records; the first message comes even if it is larger. `start` and
-        `end`: received at or after, received before. `verify` compares checksums, and entries
-        with records. With `on_damage="raise"` an unreadable message raises CorruptRecord; else it
-        is a row whose `state` is not "ok". OffsetOutOfRange below the first kept offset or
-        beyond the end.
+        `end`: received at or after, received before. `verify` compares checksums, and entries with
+        records. With `on_damage="raise"` an unreadable message raises CorruptRecord; else it is a
+        row with a `state` other than "ok". OffsetOutOfRange below the first kept offset or beyond
+        the end.
 
         `zero_copy`: bodies are a `binary_view` column that shows sealed files where they are mapped
         and copies the others; it stays valid after close and when retention removes the file. The
@@ -249,8 +249,8 @@ class Topic:
 
         `limit` is for each partition, `max_bytes` for all of them: a shard with several takes its
         part of it, and gives at least one message. Rows come shard by shard in the order of their
-        offsets, which is that in which they were appended. `next_offset` of the answer is what the
-        next call takes. All shards are seen at one moment; filters and errors as `read`.
+        offsets, which is the order of appending. The answer's `next_offset` is the argument of the
+        next call. All shards are seen at one moment; filters and errors as `read`.
         """
         checked_whole("limit", limit)
         check_limits(limit=None, max_bytes=max_bytes)
@@ -312,7 +312,7 @@ class Topic:
         for name, bound in (("max_bytes", max_bytes), ("max_entries", max_entries)):
             checked_whole(name, bound, least=1)
         earliest = time_ms(min_time, "min_time")
-        # As TubeMQ does, by the hash alone.
+        # As in TubeMQ, by the hash alone.
         wanted = replace(make_filter(filter_items, earliest, None), items=None)
         return get_messages(
             view,
@@ -361,11 +361,11 @@ class Topic:
     ) -> Iterator[Message]:
         """Go through a partition and wait for more; ends after `idle_timeout` idle seconds.
 
-        Beside a writer in another process it looks every `poll_interval` seconds; what this
-        process appends wakes it at once.
+        Beside a writer in another process it checks every `poll_interval` seconds; an append of
+        this process wakes it at once.
         """
         position = resolve(self._shards.view_of(partition), offset)
-        # Refused now, and not when something came.
+        # Refused now, and not when messages come.
         items = None if filter_items is None else checked_texts("filter_items", filter_items)
         checked_seconds("poll_interval", poll_interval)
         if idle_timeout is not None:
@@ -467,7 +467,7 @@ class Topic:
 
     @documented
     def offset_at(self, partition: int, time: Time, *, boundary: Boundary = "lower") -> int:
-        """Return the offset of a message by when it was received, whatever order they came in.
+        """Return the offset of a message by its receiving time, in whatever order they came in.
 
         "lower": the first one received at or after `time`; "latest" if there is none. "upper": the
         last one received at or before `time`; the first message if there is none. "nearest": the
@@ -482,10 +482,9 @@ class Topic:
     def partitions(self) -> pa.Table:
         """Return a row a partition: partition, first, next, count, bytes, oldest.
 
-        `first`: the offset of its first message, `next` if it has none; `next`: where its shard
-        ends; `bytes`: of its records, headers included; `oldest`: when the one that was received
-        first was received. One moment for all shards; the index is gone through once, and by later
-        calls from there on.
+        `first`: the offset of its first message, `next` if it has none; `next`: the end of its
+        shard; `bytes`: of its records, headers included; `oldest`: the earliest receiving time. One
+        moment for all shards; the index is read once, and by later calls from there on.
         """
         return partition_table(self._shards.views(), self.options)
 
@@ -501,7 +500,8 @@ class Topic:
     ) -> list[SegmentRow]:
         """Remove the topic's oldest files; returns a row for each that went (would go).
 
-        What is not given is the topic's own setting. See `MessageStoreManager.retain`.
+        The topic's own settings are used for arguments that are not given. See
+        `MessageStoreManager.retain`.
         """
         return self._housekeeping.retain_topic(
             self._shards, max_age=max_age, max_bytes=max_bytes, dry_run=dry_run

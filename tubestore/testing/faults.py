@@ -327,7 +327,7 @@ class LyingVfs(FaultyVfs):
         self._lies_about = path
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> FaultyFile:
-        """Open a file whose syncs may be lies."""
+        """Open a file with syncs that may be lies."""
         self.ask("create" if create else "open", path)
         inner = self.inner.open(path, create=create, writable=writable)
         return _LyingFile(self, inner) if self._lies_about in path else FaultyFile(self, inner)

@@ -13,7 +13,7 @@ What we assume of disk and system (ext4, XFS and their like, on a drive that hon
 5. A rename is atomic: a name shows the old file or the new one. It does not cover the
    new file's data, which must have been synced before.
 6. Syncing a file does not make its name durable: it may be gone after a power cut.
-7. A file whose directory did not survive is gone, synced or not.
+7. A file is gone if its directory did not survive, synced or not.
 8. A file's time of modification is that of its last sync, or of its last write.
 9. What was durable before and was not written to since does not change.
 """

@@ -4,7 +4,7 @@
 @job_command()
 def compact(job: JobRun, root: RootArgument, out: OutArgument) -> None:
     job.only_said(plan(root, out, job.job_id, job.options).describe())
-    with job.running("compact") as (spark, told):
+    with job.running("compact") as (spark, report):
         ...
 """
 

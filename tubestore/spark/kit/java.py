@@ -39,7 +39,7 @@ class NoSpark(TubeStoreError):
 
 
 def need_spark() -> None:
-    """Raise NoSpark, saying what to install, if PySpark is missing."""
+    """Raise NoSpark with the command that installs PySpark, if it is missing."""
     if find_spec("pyspark") is None:
         raise NoSpark("PySpark is missing: pip install 'tubestore[spark-local]' (450 MB)")
 

@@ -54,7 +54,7 @@ class SplitReader(DataSourceReader):
 def plain_errors() -> Iterator[None]:
     """Show the user the sentence of a TubeStoreError without its way through Spark.
 
-    This process ends with the error, so the variable that PySpark looks at stays set. All calls
+    This process ends with the error, so the variable that PySpark reads stays set. All calls
     of Spark come through here first: the processes that plan are settled, too.
     """
     settle()
