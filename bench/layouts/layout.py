@@ -53,6 +53,9 @@ class Layout(Protocol):
         `lean`: position and body are enough; otherwise all fields of a message.
         """
 
+    def bodies(self, rows: Any) -> list[bytes]:
+        """Return the bodies in what `read` returned, before the next call."""
+
     def scan(self, *, verify: bool) -> Iterator[Sized]:
         """Copy out every message, some at a time; `verify` checks checksums, if there are any."""
 
@@ -104,6 +107,9 @@ class TopicSharded:
             columns=["offset", "body"] if lean else None,
         )
         return page, page.next_offset if page.truncated else None
+
+    def bodies(self, rows: Any) -> list[bytes]:
+        return rows.table.column("body").to_pylist()  # type: ignore[no-any-return]
 
     def scan(self, *, verify: bool) -> Iterator[Sized]:
         for topic in self._topics:
@@ -175,6 +181,9 @@ class SingleLog:
         page = self._store.read_queue(self._names[topic], partition, position or 0, limit)
         more = page.next_offset < self._store.max_offset_in_queue(self._names[topic], partition)
         return page.batch, page.next_offset if more else None
+
+    def bodies(self, rows: Any) -> list[bytes]:
+        return rows.column("body").to_pylist()  # type: ignore[no-any-return]
 
     def scan(self, *, verify: bool) -> Iterator[Sized]:
         return self._store.scan(verify=verify)  # type: ignore[no-any-return]

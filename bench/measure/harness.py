@@ -118,7 +118,7 @@ def compete(
                 ready.append((contestant, runner, count))
             except Unavailable as reason:
                 note(Skipped(workload.name, contestant.name, str(reason)))
-        for number in range(plan.rounds):
+        for number in range(plan.rounds if ready else 0):
             turned = ready[number % len(ready) :] + ready[: number % len(ready)]
             for contestant, runner, count in turned:
                 if contestant.role == "real" and number >= plan.real_rounds:

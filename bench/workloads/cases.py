@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import random
 import shutil
 import signal
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from bench.layouts.layout import Durability, Layout, Unavailable, fresh
+from bench.workloads.answers import Answers
 from bench.workloads.payload import SEED, Payload
 
 T = TypeVar("T")
@@ -113,13 +115,37 @@ class Case:
             self._stored[make.name] = root
         return self._stored[make.name]
 
+    def answers(self) -> Answers:
+        """Return what a layout of `stored` has to give back."""
+        found = Answers(self.topics, self.partitions)
+        found.add(islice(cycle(self.tables()), -(-self.messages // self.batch)))
+        return found
+
     def opened(self, make: Any) -> Layout:
         """Return the same, open; all contestants that read it share it."""
         if make.name not in self._opened:
-            layout = self.make(make, self.stored(make))
-            self.stack.callback(layout.close)
-            self._opened[make.name] = layout
+            self._opened[make.name] = self.make(make, self.stored(make))
+            self.stack.callback(lambda: self._opened.pop(make.name).close())
         return self._opened[make.name]
+
+    def reopened(self, make: Any) -> Layout:
+        """Return the same, closed and opened again, without its files in the page cache."""
+        self.opened(make).close()
+        for path in self.stored(make).rglob("*"):
+            if path.is_file():
+                _drop_cached(path)
+        self._opened[make.name] = self.make(make, self.stored(make))
+        return self._opened[make.name]
+
+
+def _drop_cached(path: Path) -> None:
+    """Have a file's pages leave the page cache; those of a tmpfs stay."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 #: Surrounds the measured work; `profiling.py` puts a profiler here.
@@ -146,27 +172,38 @@ def clock() -> Iterator[Times]:
 
 
 def appending(make: Any, *, batches: bool = False) -> Callable[[Case], Any]:
-    """Append one by one or in batches to a new store, until everything is in the files."""
+    """Append one by one or in batches to a new store, until everything is in the files.
+
+    What the first run has appended, the one that warms up, is read and compared.
+    """
 
     @contextmanager
     def start(case: Case) -> Iterator[Runner]:
         tables = case.tables() if batches else []
+        compared = False
 
         def run(messages: int) -> Measure:
+            nonlocal compared
             root = fresh(case.place / make.name)
             layout = case.make(make, root)
+            calls = max(1, messages // case.batch) if batches else messages
             try:
-                if batches:
-                    calls = max(1, messages // case.batch)
-                    with clock() as times:
+                with clock() as times:
+                    if batches:
                         for table in islice(cycle(tables), calls):
                             layout.append_batch(table)
-                        layout.flush()
-                    return Measure.of(calls * case.batch, calls, times)
-                with clock() as times:
-                    _append_each(layout, case, messages, 0)
+                    else:
+                        _append_each(layout, case, messages, 0)
                     layout.flush()
-                return Measure.of(messages, messages, times)
+                if not compared:
+                    answers = Answers(case.topics, case.partitions)
+                    if batches:
+                        answers.add(islice(cycle(tables), calls))
+                    else:
+                        answers.add_each(_each(case, messages, 0))
+                    answers.compare(layout)
+                    compared = True
+                return Measure.of(calls * case.batch if batches else calls, calls, times)
             finally:
                 layout.close()
                 shutil.rmtree(root)
@@ -182,12 +219,21 @@ def _append_each(layout: Layout, case: Case, messages: int, first: int) -> None:
         append(number % topics, number // topics % partitions, body)
 
 
+def _each(case: Case, messages: int, first: int) -> Iterator[tuple[int, int, bytes]]:
+    """Return the messages that `_append_each` appends."""
+    for number, body in enumerate(case.payload.messages(messages), first):
+        yield number % case.topics, number // case.topics % case.partitions, body
+
+
 def syncing(make: Any) -> Callable[[Case], Any]:
     """Append one by one from `threads` threads, each message durable when its call returns."""
 
     @contextmanager
     def start(case: Case) -> Iterator[Runner]:
+        compared = False
+
         def run(messages: int) -> Measure:
+            nonlocal compared
             root = fresh(case.place / make.name)
             layout = case.make(make, root)
             each = max(1, messages // case.threads)
@@ -200,6 +246,14 @@ def syncing(make: Any) -> Callable[[Case], Any]:
                     ]
                     for one in work:
                         one.result()
+                if not compared:
+                    answers = Answers(case.topics, case.partitions, ordered=False)
+                    answers.add_each([(0, 0, case.payload.bodies[0])])
+                    for n in range(case.threads):
+                        answers.add_each(_each(case, each, n))
+                    layout.flush()
+                    answers.compare(layout)
+                    compared = True
                 return Measure.of(each * case.threads, each * case.threads, times)
             finally:
                 layout.close()
@@ -217,15 +271,34 @@ def by_turns(places: Iterable[T]) -> Iterator[T]:
     return cycle(order)
 
 
-def reading(make: Any, *, lean: bool = False) -> Callable[[Case], Any]:
-    """Read partition after partition from its first message, in a fixed random order."""
+def _read_whole(layout: Layout, case: Case, topic: int, partition: int, *, lean: bool) -> None:
+    _, position = layout.read(topic, partition, None, case.limit, lean=lean)
+    while position is not None:
+        _, position = layout.read(topic, partition, position, case.limit, lean=lean)
+
+
+def reading(make: Any, *, lean: bool = False, first: bool = False) -> Callable[[Case], Any]:
+    """Read partition after partition from its first message, in a fixed random order.
+
+    Everything was read once before, so that maps, caches and tables of all are warm; with
+    `first`, the layout is opened anew for each run, and its files leave the page cache where they
+    lie on a disk.
+    """
 
     @contextmanager
     def start(case: Case) -> Iterator[Runner]:
         layout = case.opened(make)
-        turn = by_turns((t, p) for t in range(case.topics) for p in range(case.partitions))
+        case.answers().compare(layout)
+        places = [(t, p) for t in range(case.topics) for p in range(case.partitions)]
+        turn = by_turns(places)
+        if not first:
+            for topic, partition in places:
+                _read_whole(layout, case, topic, partition, lean=lean)
 
         def run(messages: int) -> Measure:
+            nonlocal layout
+            if first:
+                layout = case.reopened(make)
             count = calls = 0
             with clock() as times:
                 while count < messages:

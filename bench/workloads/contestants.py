@@ -33,6 +33,11 @@ def read_by(make: Any) -> Contestant:
     return Contestant(make.name, _role(make), reading(make))
 
 
+def first_read_by(make: Any) -> Contestant:
+    """The same, by a layout that was opened just before."""
+    return Contestant(make.name, _role(make), reading(make, first=True))
+
+
 def scanned(make: Any) -> Contestant:
     """Everything."""
     return Contestant(make.name, _role(make), scanning(make))

@@ -11,6 +11,7 @@ from bench.workloads.cases import Contestant, opening, reading, scanning
 from bench.workloads.contestants import (
     ENCODE,
     WRITE_EACH,
+    first_read_by,
     in_batches,
     one_by_one,
     read_by,
@@ -152,8 +153,16 @@ WORKLOADS: tuple[Workload, ...] = (
         "read-p10000",
         "read one of 10,000 partitions after the other, 100 messages a call",
         Sizes(1_000_000, 200_000),
-        (*_READERS, TUBEMQ_READ),
+        (*_READERS, read_by(Sqlite), read_by(Rocksdict), TUBEMQ_READ),
         (Bar(GATHER.name, 0.4), Bar("lmdb", 1)),
+        partitions=10_000,
+    ),
+    Workload(
+        "read-p10000-first",
+        "the same by a store that was just opened (--dir on a disk: none of it in memory)",
+        Sizes(1_000_000, 200_000),
+        tuple(first_read_by(make) for make in (TopicSharded, Lmdb, Sqlite, Rocksdict)),
+        (Bar("lmdb", 1),),
         partitions=10_000,
     ),
     Workload(

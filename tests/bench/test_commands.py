@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,49 @@ def test_profile_shows_our_functions(payload: Payload, tmp_path: Path) -> None:
     text = profile(workload, "tiny", payload, tmp_path)
     assert "append_batch" in text
     assert harness.PLANS["tiny"].rounds == 1
+
+
+class Empty:
+    """A layout that takes everything and keeps nothing."""
+
+    name = "empty"
+    threads_ok = True
+
+    def __init__(self, root: Path, **_: object) -> None:
+        pass
+
+    def append(self, topic: int, partition: int, body: bytes) -> None:
+        pass
+
+    def append_batch(self, batch: object) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def read(
+        self, topic: int, partition: int, position: object, limit: int, *, lean: bool
+    ) -> tuple[list[bytes], None]:
+        return [b""] * limit, None
+
+    def bodies(self, rows: list[bytes]) -> list[bytes]:
+        return rows
+
+    def scan(self, *, verify: bool) -> list[list[bytes]]:
+        return [[b""] * 1000]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("name", ["append-one-page-cache", "append-batch", "fsync-1", "read-p100"])
+def test_a_layout_that_gives_back_other_messages_than_it_took_is_not_measured(
+    name: str, payload: Payload, tmp_path: Path
+) -> None:
+    (found,) = [w for w in WORKLOADS if w.name == name]
+    noted: list[Run | Skipped] = []
+    alone = found.with_layouts([Empty]).contestants[-1:]
+    compete(replace(found, contestants=alone), "tiny", payload, tmp_path, noted.append)
+    (skipped,) = noted
+    assert isinstance(skipped, Skipped)
+    assert "gives back other messages than it took" in skipped.reason

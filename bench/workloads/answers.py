@@ -1,0 +1,74 @@
+"""What a layout has to give back: compared with what it was given, before anything is timed.
+
+A layout that stores nothing would win every workload.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from bench.layouts.layout import Layout, Unavailable
+from bench.workloads.payload import SEED
+
+#: Partitions that are compared, drawn with a fixed seed, the first and the last one with them.
+SAMPLED = 8
+_READ = 1000
+
+
+class Answers:
+    """The messages of some partitions as they were appended: how many, and their digest.
+
+    `ordered`: False where threads append to one partition, in an order that is not known.
+    """
+
+    def __init__(self, topics: int, partitions: int, *, ordered: bool = True) -> None:
+        count = topics * partitions
+        drawn = random.Random(SEED).sample(range(count), min(SAMPLED, count))
+        self._ordered = ordered
+        self._bodies: dict[tuple[int, int], list[bytes]] = {
+            divmod(place, partitions): [] for place in {0, count - 1, *drawn}
+        }
+
+    def add_each(self, rows: Iterable[tuple[int, int, bytes]]) -> None:
+        """Add messages as (topic, partition, body)."""
+        for topic, partition, body in rows:
+            if (topic, partition) in self._bodies:
+                self._bodies[topic, partition].append(body)
+
+    def add(self, tables: Iterable[pa.Table]) -> None:
+        """Add tables of `topic`, `partition` and `body`."""
+        for table in tables:
+            topics = table.column("topic").to_numpy()
+            partitions = table.column("partition").to_numpy()
+            for (topic, partition), bodies in self._bodies.items():
+                rows = np.flatnonzero((topics == topic) & (partitions == partition))
+                if len(rows):
+                    bodies += table.column("body").take(pa.array(rows)).to_pylist()
+
+    def compare(self, layout: Layout) -> None:
+        """Read these partitions; Unavailable if the layout gives back something else."""
+        for (topic, partition), expected in self._bodies.items():
+            found: list[bytes] = []
+            position: Any = None
+            while True:
+                rows, position = layout.read(topic, partition, position, _READ, lean=True)
+                found += layout.bodies(rows)
+                if position is None or len(found) > len(expected):
+                    break
+            if self._digest(found) != self._digest(expected):
+                raise Unavailable(
+                    f"it gives back other messages than it took: {len(found)} for "
+                    f"{len(expected)} of topic {topic}, partition {partition}"
+                )
+
+    def _digest(self, bodies: list[bytes]) -> tuple[int, str]:
+        digests = [xxhash.xxh3_64_digest(body) for body in bodies]
+        if not self._ordered:
+            digests.sort()
+        return len(bodies), xxhash.xxh3_64_hexdigest(b"".join(digests))
