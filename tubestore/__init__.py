@@ -13,12 +13,12 @@ Names are loaded when they are first used: importing the package is quick.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from tubestore.core import old_paths
+from tubestore.core.doors import lazily
 from tubestore.errors import (
     BatchError,
     CorruptRecord,
@@ -57,21 +57,6 @@ old_paths.keep("tubestore", old_paths.ENGINE)
 
 __version__ = "0.1.0"
 
-_LAZY = {
-    "Ack": "messages",
-    "BatchAck": "messages",
-    "GetMessageResult": "reading.tubemq_reads",
-    "Message": "messages",
-    "MessageStoreManager": "store.manager",
-    "Page": "messages",
-    "PageSet": "messages",
-    "StoreOptions": "options",
-    "Topic": "store.topic",
-    "Lease": "store.leases",
-    "SegmentRow": "store.retention",
-    "TopicOptions": "options",
-}
-
 
 def open(
     root: str | os.PathLike[str],
@@ -103,11 +88,23 @@ def open(
     )
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(f"tubestore.{_LAZY[name]}"), name)
-    raise AttributeError(f"module 'tubestore' has no attribute {name!r}")
-
+__getattr__ = lazily(
+    __name__,
+    {
+        "Ack": "messages",
+        "BatchAck": "messages",
+        "GetMessageResult": "reading.tubemq_reads",
+        "Message": "messages",
+        "MessageStoreManager": "store.manager",
+        "Page": "messages",
+        "PageSet": "messages",
+        "StoreOptions": "options",
+        "Topic": "store.topic",
+        "Lease": "store.leases",
+        "SegmentRow": "store.retention",
+        "TopicOptions": "options",
+    },
+)
 
 # A program that configures no logging gets no lines on its standard error from a library.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

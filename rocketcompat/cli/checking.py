@@ -9,8 +9,8 @@ import typer
 
 from rocketcompat.cli.options import Given, store_command
 from tubestore.cli.kit.arguments import AcceptOption, AllOption, emit_findings
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
+from tubestore.cli.kit.text import Column
 
 FINDING_COLUMNS = (
     Column("path", "line"),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rocketcompat.cli.options import Given, store_command
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.output import emit_rows
+from tubestore.cli.kit.text import Column
 
 if TYPE_CHECKING:
     from rocketcompat.inspect.directory import StoreDirectory

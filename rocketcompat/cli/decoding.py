@@ -8,7 +8,6 @@ import typer
 
 from rocketcompat import formats
 from rocketcompat.inspect.decode import MESSAGE_FIELDS
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.kit.output import (
     Format,
@@ -19,6 +18,7 @@ from tubestore.cli.kit.output import (
     SummaryOption,
     emit_object,
 )
+from tubestore.cli.kit.text import Column
 
 _PLACE = (
     Column("path", "line"),

@@ -18,8 +18,8 @@ from rocketcompat.cli.selecting import (
     emit_log,
     selection_of,
 )
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.output import Summary, emit_rows
+from tubestore.cli.kit.text import Column
 
 QUEUE_COLUMNS = (
     Column("topic"),

@@ -9,9 +9,9 @@ import typer
 
 from rocketcompat.cli.naming import check_group, check_index_file, check_queue
 from rocketcompat.cli.options import Given, Topic, TrustQueues, store_command
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.kit.output import Summary, emit_object, emit_prometheus, emit_rows
+from tubestore.cli.kit.text import Column
 from tubestore.errors import TubeStoreError
 
 SPAN_COLUMNS = (

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rocketcompat.cli.options import Given, store_command
-from rocketcompat.cli.progress import bar
-from tubestore.cli.kit.arguments import emit_found, say
-from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.arguments import emit_found, say, watching
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.kit.output import emit_object, emit_rows
+from tubestore.cli.kit.text import Column
 
 if TYPE_CHECKING:
     from rocketcompat.inspect.directory import StoreDirectory
@@ -139,7 +138,7 @@ def repair(
     lock = StoreLock(directory.vfs, directory.root)
     kept = Quarantine(directory.vfs, directory.root, quarantine)
     try:
-        with bar("repair") as told:
+        with watching("repair", in_bytes=True) as told:
             rows = list(
                 mend(directory, clock=SystemClock(), quarantine=kept, keep_bodies=keep_bodies,
                      told=told)
@@ -195,7 +194,7 @@ def rebuild(
     try:
         kept = Quarantine(directory.vfs, directory.root, quarantine)
         names = [name.value for name in structure]
-        with bar("rebuild") as told:
+        with watching("rebuild", in_bytes=True) as told:
             rows = list(build(directory, names, clock=SystemClock(), quarantine=kept, told=told))
         emit_rows(rows, ACTION_COLUMNS, given.output)
     finally:

@@ -16,12 +16,11 @@ from rocketcompat.cli.options import (
     Topic,
     store_command,
 )
-from rocketcompat.cli.progress import bar
 from rocketcompat.cli.selecting import Begin, Grep, Key, Tags, Until, selection_of
-from tubestore.cli.kit.arguments import printing
-from tubestore.cli.kit.columns import Column
+from tubestore.cli.kit.arguments import printing, watching
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.kit.output import Format, emit_object, emit_rows, emit_tables
+from tubestore.cli.kit.text import Column
 
 if TYPE_CHECKING:
     from rocketcompat.options import MessageStoreConfig
@@ -161,7 +160,7 @@ def convert(
     options = given.store_options()
     paths = {name: options.pop(name) for name in _LOG_PATHS if name in options}
     is_log = bool(paths) or os.path.isdir(os.path.join(given.root, COMMIT_LOG_DIRECTORY))
-    with bar("convert") as told:
+    with watching("convert", in_bytes=True) as told:
         if to is TargetName.TUBESTORE:
             done = to_tubestore(given.directory(), target, clock=SystemClock(), told=told)
         elif is_log:

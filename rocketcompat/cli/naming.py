@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from tubestore.cli.kit.columns import Row
 from tubestore.cli.kit.errors import NotThere
+from tubestore.cli.kit.text import Row
 
 if TYPE_CHECKING:
     from rocketcompat.inspect.directory import StoreDirectory

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rocketcompat import formats
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.options import REQUIRED, Shared, with_shared
 from tubestore.cli.kit.output import (
@@ -29,6 +28,7 @@ from tubestore.cli.kit.output import (
     Output,
     SummaryOption,
 )
+from tubestore.cli.kit.text import Column
 
 if TYPE_CHECKING:
     from rocketcompat.inspect.directory import StoreDirectory

@@ -16,9 +16,9 @@ from rocketcompat.cli.options import (
     TrustQueues,
     store_command,
 )
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave
 from tubestore.cli.kit.output import emit_object
+from tubestore.cli.kit.text import Column
 from tubestore.clock import SystemClock
 from tubestore.values import parse_time
 

@@ -8,8 +8,8 @@ import typer
 
 from rocketcompat.cli.options import MESSAGE_COLUMNS, Given
 from tubestore.cli.kit.arguments import parse_bound
-from tubestore.cli.kit.columns import Row
 from tubestore.cli.kit.output import Format, Summary, emit_rows, emit_tables
+from tubestore.cli.kit.text import Row
 
 if TYPE_CHECKING:
     from rocketcompat.inspect.selection import Selection

@@ -26,10 +26,9 @@ from rocketcompat.cli.selecting import (
     place_in_log,
     selection_of,
 )
-from tubestore.cli.kit.columns import Row
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
-from tubestore.cli.kit.text import message_line, time_text
+from tubestore.cli.kit.text import Row, message_line, time_text
 from tubestore.clock import SystemClock
 
 _LINES = (Format.TEXT, Format.JSONL, Format.CSV)

@@ -17,9 +17,9 @@ from tubestore.cli.kit.arguments import (
     watching,
 )
 from tubestore.cli.kit.batches import emit_batches
-from tubestore.cli.kit.columns import Column, Kind, Row
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.kit.output import Format, Summary, emit_prometheus, emit_rows
+from tubestore.cli.kit.text import Column, Kind, Row
 from tubestore.cli.opening import note_journal
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.record.names import LOCK_FILE

@@ -10,9 +10,9 @@ import pyarrow as pa
 import tubestore
 from tubestore.cli.kit.arguments import check_topic, parse_bound, printing
 from tubestore.cli.kit.batches import emit_batches
-from tubestore.cli.kit.columns import Column, Row
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format
+from tubestore.cli.kit.text import Column, Row
 from tubestore.core.vfs import OsVfs
 from tubestore.messages import ALL_COLUMNS, MESSAGE_SCHEMA
 from tubestore.record.columns import columns_for

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import tubestore
 from tubestore.cli.kit.arguments import printing, say
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
+from tubestore.cli.kit.text import Column
 from tubestore.cli.opening import is_empty, open_existing
 from tubestore.core.vfs import OsVfs
 from tubestore.segments.listing import check_root

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from tubestore.cli.kit.arguments import RootArgument, printing, say
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.kit.output import Summary, emit_rows
 from tubestore.cli.kit.spark_jobs import JobRun, job_command, spark_app, stats_columns
+from tubestore.cli.kit.text import Column
 
 app = spark_app("Jobs over whole stores in Spark.")
 

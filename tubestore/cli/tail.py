@@ -12,10 +12,9 @@ import numpy as np
 
 import tubestore
 from tubestore.cli.kit.arguments import check_topic, printing
-from tubestore.cli.kit.columns import Row
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
-from tubestore.cli.kit.text import message_line, time_text
+from tubestore.cli.kit.text import Row, message_line, time_text
 from tubestore.cli.read import COLUMNS, rows_of
 from tubestore.core.kernels import rows_at
 from tubestore.core.vfs import OsVfs

@@ -9,9 +9,9 @@ import typer
 
 import tubestore
 from tubestore.cli.kit.arguments import printing, say
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.kit.output import emit_rows
+from tubestore.cli.kit.text import Column
 from tubestore.cli.opening import note_journal, open_existing, open_or_make
 from tubestore.segments.listing import find_shards
 from tubestore.values import parse_age, parse_size, size_text

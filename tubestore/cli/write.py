@@ -17,9 +17,9 @@ from tubestore.cli.intake import (
     total_bytes,
 )
 from tubestore.cli.kit.arguments import InputFormat
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, Output, emit_object
+from tubestore.cli.kit.text import Column
 from tubestore.cli.opening import open_existing, open_or_make
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import NotAStore, TopicExists, TubeStoreError, UnknownTopic

@@ -9,8 +9,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from rocketcompat.spark.jobs import to_shards
-
 
 def __getattr__(name: str) -> Any:
     """Return what was in this module before it became a room; goes with the next release."""
@@ -21,4 +19,6 @@ def __getattr__(name: str) -> Any:
         DeprecationWarning,
         stacklevel=2,
     )
+    from rocketcompat.spark.jobs import to_shards
+
     return getattr(to_shards, name)

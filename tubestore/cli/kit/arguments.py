@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from tubestore.cli.kit.columns import Column, Row
 from tubestore.cli.kit.errors import NotThere, UsageMistake, printable
 from tubestore.cli.kit.output import Format, Int64, Output, Summary, emit_rows, report
+from tubestore.cli.kit.text import Column, Row
 from tubestore.clock import SystemClock
 from tubestore.core.paths import OWN_DIRECTORY
 from tubestore.record.names import parse_store_key
@@ -227,21 +227,20 @@ def emit_findings(
 
 
 @contextlib.contextmanager
-def watching(label: str, wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a long run something to call with (done, total): a bar, on a terminal."""
+def watching(
+    label: str, wanted: bool = True, *, in_bytes: bool = False
+) -> Iterator[Callable[[int, int], None]]:
+    """Give a long run a function to call with (done, total); it draws a bar on a terminal."""
     if not wanted or not sys.stderr.isatty():
-        yield None
+        yield lambda _done, _total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+    from rich.progress import TransferSpeedColumn as Speed
 
-    bar = Progress(
-        TextColumn(label),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
+    counts = (DownloadColumn(), Speed(), Remaining()) if in_bytes else (MofNCompleteColumn(),)
+    columns = (TextColumn(label), BarColumn(), *counts)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from tubestore.cli.kit.columns import Column, Row
 from tubestore.cli.kit.output import Format, Output, Summary, emit_rows, report
+from tubestore.cli.kit.text import Column, Row
 
 
 def emit_batches(

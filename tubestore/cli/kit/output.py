@@ -29,9 +29,8 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from tubestore.cli.kit.columns import Column, Row
 from tubestore.cli.kit.errors import UsageMistake
-from tubestore.cli.kit.text import write_object_text, write_text
+from tubestore.cli.kit.text import Column, Row, write_object_text, write_text
 
 #: Rows of one Arrow batch.
 _BATCH_ROWS = 10_000

@@ -19,10 +19,10 @@ from typing import Annotated, Any
 import typer
 
 from tubestore.cli.kit.arguments import printing, say, watching
-from tubestore.cli.kit.columns import Column
 from tubestore.cli.kit.errors import Leave, UsageMistake
 from tubestore.cli.kit.options import Shared, with_shared
 from tubestore.cli.kit.output import Format, FormatOption, emit_object
+from tubestore.cli.kit.text import Column
 
 _OPTIONS: tuple[Shared, ...] = (
     (
@@ -117,11 +117,10 @@ class JobRun:
     def running(self, name: str) -> Iterator[tuple[Any, Callable[[int, int], None]]]:
         """Yield a session, and a callable for the number of splits done: a bar, on a terminal."""
         from tubestore.spark import session
-        from tubestore.spark.kit.running import silent
 
         spark = session(self.master, pairs(self.conf), memory=self.memory, quiet=True)
-        with watching(name, True) as told:
-            yield spark, told or silent
+        with watching(name) as told:
+            yield spark, told
 
     def finished(self, done: Any) -> None:
         """Write a JSON line a split; print what an earlier run had done already."""

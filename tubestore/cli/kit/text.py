@@ -1,15 +1,19 @@
-"""Rows and objects as people read them: aligned columns, times in UTC, no control characters."""
+"""What a command prints, declared as columns, and as people read it.
+
+A command declares the columns of its rows (`Column`). People get them aligned, with times in UTC
+and without control characters.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
-from tubestore.cli.kit.columns import Column, Kind, Row
 from tubestore.cli.kit.errors import printable
 
 #: Rows that set the widths of the columns.
@@ -18,6 +22,23 @@ _TEXT_WIDTH_MAX = 60
 #: Bytes of a body in a line of `tail`.
 _BODY_SHOWN = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Row = Mapping[str, Any]
+Kind = Literal["int32", "int64", "int64s", "ms", "text", "line", "bytes", "map", "row", "rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One field of a row: its name and its kind; "rows" and "row" have columns of their own.
+
+    "int64s" is a list of int64 with nulls allowed, "ms" a time in ms since the epoch, which
+    people are shown in UTC, "map" a dict of texts or null, "line" a text that is shown whole,
+    however long it is.
+    """
+
+    name: str
+    kind: Kind = "text"
+    columns: tuple[Column, ...] = ()
 
 
 def write_text(rows: Iterable[Row], columns: Sequence[Column]) -> None:
