@@ -18,6 +18,7 @@ import numpy as np
 from tubestore.core import kernels
 from tubestore.errors import CorruptRecord
 from tubestore.journal.root_journal import JournalPart, lost_part
+from tubestore.record.layouts import record_size
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, entry_of, inspect
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.segment import FileSegment
@@ -128,7 +129,7 @@ def _keep_place(files: MsgFileStore, part: JournalPart) -> None:
         if reason is not None:
             break
         entries.append(entry_of(header, part.data_start + at))
-        at += header.length + 4
+        at += record_size(header)
     count = len(part.entries) - len(entries)
     if count <= 0:
         return

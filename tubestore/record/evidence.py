@@ -35,6 +35,7 @@ from tubestore.record.layouts import (
     FLAG_HAS_ATTRIBUTES,
     INDEX_ENTRY,
     key_code_of,
+    record_size,
 )
 from tubestore.record.records import SHARED_FIELDS, entry_of
 
@@ -55,7 +56,7 @@ def judge(
     entry: Any, header: Any, payload: bytes, *, store_id: int, index_offset: int, data_offset: int
 ) -> Judgement:
     """Return what counts of an entry at `index_offset` and the whole record at `data_offset`."""
-    size = int(header.length) + 4
+    size = record_size(header)
     text = _difference(entry, header, data_offset)
     same = all(getattr(entry, name) == getattr(header, name) for name in SHARED_FIELDS)
     if same or not _entry_counts(entry, header, payload, store_id, index_offset, data_offset):
@@ -78,7 +79,7 @@ def _entry_counts(
         return bool(entry_fits)
     if header.queue_logic_offset != index_offset:
         return True  # the header is proved to be damaged
-    if entry.data_size != header.length + 4:
+    if entry.data_size != record_size(header):
         return False
     return _proved(entry, header.flag, payload) > _proved(header, header.flag, payload)
 
@@ -113,5 +114,5 @@ def _difference(entry: Any, header: Any, data_offset: int) -> str:
     """Name the fields in which an entry and the record at a place differ."""
     pairs = [(name, getattr(entry, name), getattr(header, name)) for name in SHARED_FIELDS]
     pairs.append(("data_offset", entry.data_offset, data_offset))
-    pairs.append(("data_size", entry.data_size, header.length + 4))
+    pairs.append(("data_size", entry.data_size, record_size(header)))
     return "; ".join(f"{name} {a}, in the record {b}" for name, a, b in pairs if a != b)

@@ -10,6 +10,8 @@ with bit 0 in its flag starts with attributes: an int32 length, then text
 
 from __future__ import annotations
 
+from typing import Any
+
 from tubestore.core.java_hash import java_hash
 from tubestore.core.layout import Field, Layout
 
@@ -95,6 +97,17 @@ RECORD_SIZE_MAX = PAYLOAD_SIZE_MAX + DATA_HEADER.size
 
 ATTRIBUTE_TYPE = "$msgType$"
 ATTRIBUTE_TIME = "$msgTime$"
+
+
+def record_size(header: Any) -> int:
+    """Return the bytes of a record by its header: `length` counts all but itself."""
+    size: int = header.length + 4
+    return size
+
+
+def record_sizes(headers: Any) -> Any:
+    """Return the bytes of records by an array of their headers, as int64."""
+    return headers["length"].astype("i8") + 4
 
 
 def key_code_of(filter_item: str | None) -> int:

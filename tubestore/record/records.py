@@ -30,6 +30,8 @@ from tubestore.record.layouts import (
     NO_KEY_CODE,
     RECORD_SIZE_MAX,
     TOKEN_MESSAGE,
+    record_size,
+    record_sizes,
 )
 
 HEADER_SIZE = DATA_HEADER.size
@@ -253,7 +255,7 @@ def join_records(parts: Sequence[bytes], index_start: int, data_start: int) -> E
         return _join_few(parts, index_start, data_start)
     data = np.frombuffer(bytearray().join(parts), np.uint8)
     headers = np.frombuffer(b"".join(parts[0::2]), DATA_HEADER.dtype)
-    sizes = headers["length"].astype(np.int64) + 4
+    sizes = record_sizes(headers)
     entries = np.empty(len(headers), INDEX_ENTRY.dtype)
     for name in SHARED_FIELDS:
         entries[name] = headers[name]
@@ -301,7 +303,7 @@ def entry_of(header: Any, data_offset: int) -> bytes:
     return INDEX_ENTRY.pack(
         partition_id=header.partition_id,
         data_offset=data_offset,
-        data_size=header.length + 4,
+        data_size=record_size(header),
         key_code=header.key_code,
         received_time=header.received_time,
     )
@@ -332,7 +334,7 @@ def inspect(data: Buffer, position: int, end: int) -> tuple[Any, str | None]:
     header = DATA_HEADER.unpack_from(data, position)
     if header.token != TOKEN_MESSAGE:
         return header, f"token {header.token & 0xFFFFFFFF:#010x} instead of {TOKEN_MESSAGE:#010x}"
-    size = header.length + 4
+    size = record_size(header)
     if not HEADER_SIZE < size <= RECORD_SIZE_MAX:
         return header, f"length {header.length} is impossible"
     if position + size > end:

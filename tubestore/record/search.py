@@ -15,7 +15,13 @@ import numpy as np
 
 from tubestore.core import kernels
 from tubestore.core.layout import Buffer
-from tubestore.record.layouts import CHECKSUM_MASK, DATA_HEADER, RECORD_SIZE_MAX, TOKEN_MESSAGE
+from tubestore.record.layouts import (
+    CHECKSUM_MASK,
+    DATA_HEADER,
+    RECORD_SIZE_MAX,
+    TOKEN_MESSAGE,
+    record_sizes,
+)
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
 
 Array = np.ndarray[Any, Any]
@@ -92,7 +98,7 @@ def _possible(data: Array, room: int) -> tuple[Array, Array, Array]:
     for place in range(1, len(_TOKEN)):
         starts = starts[tokens[starts + place] == _TOKEN[place]]
     headers = kernels.gather(data, starts, DATA_HEADER.dtype)
-    sizes = headers["length"].astype(np.int64) + 4
+    sizes = record_sizes(headers)
     own = headers["queue_logic_offset"].astype(np.int64)
     good = (sizes > HEADER_SIZE) & (sizes <= RECORD_SIZE_MAX) & (starts + sizes <= room)
     good &= (own == -1) | ((own >= 0) & (own % ENTRY_SIZE == 0))

@@ -34,7 +34,7 @@ import numpy as np
 
 from tubestore.core.vfs import Vfs
 from tubestore.record.evidence import judge
-from tubestore.record.layouts import INDEX_ENTRY, RECORD_SIZE_MAX, TOKEN_MESSAGE
+from tubestore.record.layouts import INDEX_ENTRY, RECORD_SIZE_MAX, TOKEN_MESSAGE, record_size
 from tubestore.record.records import (
     ENTRY_SIZE,
     HEADER_SIZE,
@@ -227,7 +227,7 @@ class _Walker:
             header, reason = self.bytes.record_at(position)
         names = SHARED_FIELDS
         same = reason is None and all(getattr(fields, n) == getattr(header, n) for n in names)
-        if same and header.length + 4 == size:
+        if same and record_size(header) == size:
             text = f"the record's own index offset is {header.queue_logic_offset}"
             yield from self._kept(Reason.OWN_OFFSET, OK, entry, offset, text)
             return
@@ -244,7 +244,7 @@ class _Walker:
             yield self._lost(Reason.MISSING, entry, offset)
         else:
             whole = header is not None and header.token == TOKEN_MESSAGE
-            whole = whole and header.length + 4 == size
+            whole = whole and record_size(header) == size
             verdict = Reason.BAD_CHECKSUM if whole else Reason.BAD_RECORD
             yield from self._kept(verdict, "", entry, offset, reason)
 
@@ -252,7 +252,7 @@ class _Walker:
         self, fields: Any, header: Any, entry: Array, offset: int
     ) -> Iterator[Stretch]:
         """Judge an entry and the whole record that it points to, which contradict each other."""
-        position, size = fields.data_offset, header.length + 4
+        position, size = fields.data_offset, record_size(header)
         judged = judge(
             fields,
             header,
@@ -287,7 +287,7 @@ class _Walker:
 
     def _mended(self, position: int, header: Any, offset: int) -> Iterator[Stretch]:
         """A row whose entry is wrong and whose record is known."""
-        size = header.length + 4
+        size = record_size(header)
         yield from self._before(position, offset)
         self._go_on(offset + ENTRY_SIZE, position + size)
         text = f"the record that belongs here is at data offset {position}, {size} bytes"
@@ -362,7 +362,7 @@ class _Walker:
                 at += rows.data_size
                 continue
             header, reason = self.bytes.record_at(at, high)
-            stop = at + header.length + 4 if reason is None else self._skip(at, high)
+            stop = at + record_size(header) if reason is None else self._skip(at, high)
             yield from self._nobodys(at, stop, None if reason else header, reason, before)
             at = stop
 
@@ -379,7 +379,7 @@ class _Walker:
                 first_row = place
             rows.append(entry_of(header, at))
             self.running = place + ENTRY_SIZE
-            at += header.length + 4
+            at += record_size(header)
         if not rows:
             return None
         text = f"{len(rows)} intact records without index entries"

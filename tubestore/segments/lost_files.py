@@ -26,7 +26,7 @@ import numpy as np
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord
-from tubestore.record.layouts import INDEX_ENTRY, RECORD_SIZE_MAX
+from tubestore.record.layouts import INDEX_ENTRY, RECORD_SIZE_MAX, record_size
 from tubestore.record.names import (
     DATA_SUFFIX,
     INDEX_DIRECTORY,
@@ -250,5 +250,5 @@ def hidden_entries(
                 return found, own == index_start == expected
             found.append(entry_of(header, start + at))
             expected = own + ENTRY_SIZE
-            at += header.length + 4
+            at += record_size(header)
     return found, expected == index_start

@@ -38,6 +38,7 @@ from tubestore.record.layouts import (
     INDEX_ENTRY,
     RECORD_SIZE_MAX,
     TOKEN_MESSAGE,
+    record_size,
 )
 from tubestore.record.records import (
     ENTRY_SIZE,
@@ -120,7 +121,7 @@ def _chain_end(view: memoryview, position: int, end: int) -> int:
         header, reason = inspect(view, position, end)
         if reason is not None:
             break
-        position += int(header.length) + 4
+        position += record_size(header)
     return position
 
 
@@ -237,7 +238,7 @@ class Reconciler:
         if reason is not None:
             return False
         self._settle_entry(segment, header)
-        self.data_offset += header.length + 4
+        self.data_offset += record_size(header)
         return True
 
     def _settle_entry(self, segment: FileSegment, header: Any) -> None:
@@ -258,7 +259,7 @@ class Reconciler:
             self.report.reindexed += 1
             return
         start = self.data_offset - segment.start + HEADER_SIZE
-        payload = segment.view(segment.end)[start : start + header.length + 4 - HEADER_SIZE]
+        payload = segment.view(segment.end)[start : start + record_size(header) - HEADER_SIZE]
         judged = judge(
             entry,
             header,
@@ -268,7 +269,7 @@ class Reconciler:
             data_offset=self.data_offset,
         )
         if judged.header_is_damaged:
-            end = self.data_offset + header.length + 4
+            end = self.data_offset + record_size(header)
             text = f"the entry at {self.index_offset} counts, not the header: {judged.text}"
             note_damage(self.files, self.report, self.data_offset, end, text)
         if judged.entry == old:
@@ -389,7 +390,7 @@ class Reconciler:
             header is not None
             and header.token == TOKEN_MESSAGE
             and header.queue_logic_offset == self.index_offset
-            and segment.size - position < header.length + 4 <= RECORD_SIZE_MAX
+            and segment.size - position < record_size(header) <= RECORD_SIZE_MAX
         )
 
     def _can_follow(

@@ -17,7 +17,7 @@ import numpy as np
 from tubestore.core import kernels
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.record.attributes import LENGTH_SIZE
-from tubestore.record.layouts import DATA_HEADER, RECORD_SIZE_MAX, TOKEN_MESSAGE
+from tubestore.record.layouts import DATA_HEADER, RECORD_SIZE_MAX, TOKEN_MESSAGE, record_size
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, entries_in, has_attributes, inspect
 from tubestore.record.search import RecordSearch
 from tubestore.segments.listing import ShardFiles, StoredFile, chained
@@ -162,7 +162,7 @@ class ShardBytes:
         raw = self._read(file, offset, min(HEADER_SIZE, end - offset))
         if len(raw) == HEADER_SIZE:
             header = DATA_HEADER.unpack_from(raw)
-            size = header.length + 4
+            size = record_size(header)
             if header.token == TOKEN_MESSAGE and HEADER_SIZE < size <= min(
                 RECORD_SIZE_MAX, end - offset
             ):
@@ -176,7 +176,7 @@ class ShardBytes:
         """Return the payload of the whole record at a data offset."""
         file = self.data_file(offset)
         assert file is not None
-        return self._read(file, offset + HEADER_SIZE, header.length + 4 - HEADER_SIZE)
+        return self._read(file, offset + HEADER_SIZE, record_size(header) - HEADER_SIZE)
 
     def find_record(self, low: int, high: int, index_from: int) -> tuple[int, Any] | None:
         """Find the next intact record of [low, high) whose own index offset fits: (offset, header).
