@@ -105,7 +105,7 @@ def find_shards(
         keys = set(job.added) if with_pending else set()
         for name, is_directory, _ in vfs.entries(root):
             key = parse_store_key(name) if is_directory else None
-            if key and _is_shard(vfs, root, name):
+            if key and is_shard(vfs, join(root, name)):
                 keys.add(key)
         wanted = (k for k in sorted(keys) if topic in (None, k[0]) and store_id in (None, k[1]))
         shards = [_list_shard(vfs, root, *key, job, with_pending=with_pending) for key in wanted]
@@ -129,12 +129,15 @@ def check_root(root: str, vfs: Vfs) -> None:
         raise NotAStore(root, "there is no store in this directory")
 
 
-def _is_shard(vfs: Vfs, root: str, name: str) -> bool:
-    """Whether a directory with a shard's name is one: it has segments, an index, or nothing."""
-    entries = [e for e in vfs.entries(join(root, name)) if e[0] != OWN_DIRECTORY]
-    return not entries or any(
-        (is_directory and entry == INDEX_DIRECTORY) or entry.endswith(DATA_SUFFIX)
-        for entry, is_directory, _ in entries
+def is_shard(vfs: Vfs, path: str) -> bool:
+    """Whether a directory with a shard's name has an index, a data file or state of our own.
+
+    An empty one has no messages and promises none: another program's directory can be named so.
+    """
+    if vfs.exists(join(path, INDEX_DIRECTORY)):  # mostly; a listing costs more
+        return True
+    return any(
+        name.endswith(DATA_SUFFIX) or name == OWN_DIRECTORY for name, _, _ in vfs.entries(path)
     )
 
 

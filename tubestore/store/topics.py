@@ -35,7 +35,6 @@ from tubestore.errors import (
 from tubestore.options import PARTITIONS_PER_STORE, StoreOptions, TopicOptions
 from tubestore.reading.view import ShardView
 from tubestore.record.names import (
-    INDEX_DIRECTORY,
     TOPICS_FILE,
     check_topic_name,
     parse_store_key,
@@ -43,6 +42,7 @@ from tubestore.record.names import (
 )
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.record.state_files import MISSING_TOPICS, SavedTopics
+from tubestore.segments.listing import is_shard
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
 from tubestore.staging.commit_records import CommitRecords
@@ -393,15 +393,9 @@ def shards_on_disk(vfs: Vfs, root: str, known: Container[str] = ()) -> dict[str,
         key = parse_store_key(name) if is_directory else None
         if key is None or key[0] in known or key[1] >= PARTITIONS_PER_STORE:
             continue
-        if _is_shard(vfs, join(root, name)):
+        if is_shard(vfs, join(root, name)):
             found.setdefault(key[0], []).append(key[1])
     return found
-
-
-def _is_shard(vfs: Vfs, path: str) -> bool:
-    return vfs.exists(join(path, INDEX_DIRECTORY)) or any(
-        entry.endswith(".tube") for entry, _, _ in vfs.entries(path)
-    )
 
 
 def _guess_options(
