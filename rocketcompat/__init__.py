@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from rocketcompat.messages import (
     BatchItem,
@@ -27,6 +28,7 @@ from tubestore.core.old_paths import keep
 
 if TYPE_CHECKING:
     from rocketcompat.store.default_message_store import DefaultMessageStore
+    from rocketcompat.store.reader import StoreReader
     from tubestore.clock import Clock
     from tubestore.core.vfs import Vfs
 
@@ -37,6 +39,7 @@ keep("rocketcompat", LAYER)
 
 __all__ = [
     "BatchItem",
+    "DefaultMessageStore",
     "GetMessageStatus",
     "Message",
     "MessageBatch",
@@ -45,10 +48,56 @@ __all__ = [
     "PutBatchResult",
     "PutResult",
     "PutStatus",
+    "StoreReader",
     "open",
 ]
 
+#: Loaded when they are first used: the command line shows its help without numpy and pyarrow.
+_LAZY = {
+    "DefaultMessageStore": "rocketcompat.store.default_message_store",
+    "StoreReader": "rocketcompat.store.reader",
+}
 
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'rocketcompat' has no attribute {name!r}")
+
+
+@overload
+def open(
+    root: str | os.PathLike[str],
+    mode: Literal["w"],
+    config: MessageStoreConfig | None = None,
+    *,
+    layouts: Iterable[str] | None = None,
+    vfs: Vfs | None = None,
+    clock: Clock | None = None,
+    background: bool = True,
+) -> DefaultMessageStore: ...
+@overload
+def open(
+    root: str | os.PathLike[str],
+    mode: Literal["r"] = "r",
+    config: MessageStoreConfig | None = None,
+    *,
+    layouts: Iterable[str] | None = None,
+    vfs: Vfs | None = None,
+    clock: Clock | None = None,
+    background: bool = True,
+) -> StoreReader: ...
+@overload
+def open(
+    root: str | os.PathLike[str],
+    mode: Literal["r", "w"],
+    config: MessageStoreConfig | None = None,
+    *,
+    layouts: Iterable[str] | None = None,
+    vfs: Vfs | None = None,
+    clock: Clock | None = None,
+    background: bool = True,
+) -> StoreReader: ...
 def open(
     root: str | os.PathLike[str],
     mode: Literal["r", "w"] = "r",
@@ -58,15 +107,16 @@ def open(
     vfs: Vfs | None = None,
     clock: Clock | None = None,
     background: bool = True,
-) -> DefaultMessageStore:
+) -> StoreReader:
     """Open a store: mode "r" changes nothing, "w" creates what is missing and recovers.
 
+    Returns a `StoreReader`, with mode "w" a `DefaultMessageStore`, which writes as well.
     `layouts`: the structures that are kept ("consume_queue", "index", "tube"), instead of the
     configuration's. Without `background` no threads run: `wait_dispatched`, `flush` and `close` do
     what is pending. Raises NotAStore, StoreLocked, CorruptRecord, InvalidMessage (an argument or
     option); StorageError or DiskFull where the operating system refuses a call.
     """
-    # Here and not above: the command line shows its help without numpy and pyarrow.
+    # Here and not above, as the names in `_LAZY`.
     from rocketcompat.store.default_message_store import open_store
 
     return open_store(

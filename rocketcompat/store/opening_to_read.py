@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rocketcompat.commitlog.ending import (
     find_log_end,
     known_damages,
@@ -12,82 +10,86 @@ from rocketcompat.commitlog.ending import (
 )
 from rocketcompat.commitlog.misplaced import misplaced_files
 from rocketcompat.files.checkpoint import StoreCheckpoint
-from rocketcompat.files.progress import ProgressFile
+from rocketcompat.files.progress import Progress, ProgressFile
 from rocketcompat.formats import ABORT_FILE, CHECKPOINT_FILE
 from rocketcompat.staging.pieces import LogRecords
 from rocketcompat.store.parts import Parts, refuse_other_logs, refuse_shards
 from tubestore.errors import NotAStore
 
 
-class Reader:
-    """A store opened with mode "r"; creates, locks and writes nothing."""
+def open_to_read(parts: Parts) -> None:
+    """Find where the log ends and look at the structures; creates, locks and writes nothing."""
+    try:
+        _open(parts)
+    except BaseException:
+        parts.close()
+        raise
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        refuse_shards(parts)
-        for directory in (*parts.log_directories, *parts.read_only_directories):
-            if not parts.vfs.exists(directory):
-                raise NotAStore(parts.root, f"has no directory {directory}")
-        refuse_other_logs(parts)
-        self._progress_file = ProgressFile(parts.vfs, parts.root)
-        self._jobs = LogRecords(parts.vfs, parts.root)
-        known = self._progress_file.read()
-        clean_exit = not parts.vfs.exists(parts.path(ABORT_FILE))
-        self._find_end(None, known, own=known is not None, clean_exit=clean_exit)
-        parts.make_followers()
-        as_closed = known is not None and known[0].clean and clean_exit
-        parts.load(known[0].queues if known is not None and as_closed else None)
-        if known is not None and as_closed:
-            parts.find_missing_queues(known[0])
 
-    def refresh(self) -> None:
-        """See what a writer has appended since."""
-        parts = self._parts
-        own = self._progress_file.read() is not None
-        self._find_end(parts.commit_log.max_offset, None, own=own)
-        if parts.queues is not None:
-            for queue in parts.queues.all_queues():
-                queue.reload()
-        parts.load(None)
+def _open(parts: Parts) -> None:
+    refuse_shards(parts)
+    for directory in (*parts.log_directories, *parts.read_only_directories):
+        if not parts.vfs.exists(directory):
+            raise NotAStore(parts.root, f"has no directory {directory}")
+    refuse_other_logs(parts)
+    known = ProgressFile(parts.vfs, parts.root).read()
+    clean_exit = not parts.vfs.exists(parts.path(ABORT_FILE))
+    _find_end(parts, None, known, own=known is not None, clean_exit=clean_exit)
+    parts.make_followers()
+    as_closed = known is not None and known[0].clean and clean_exit
+    parts.load(known[0].queues if known is not None and as_closed else None)
+    if known is not None and as_closed:
+        parts.find_missing_queues(known[0])
 
-    def _find_end(
-        self, start: int | None, known: Any, *, own: bool, clean_exit: bool = False
-    ) -> None:
-        """Find where the log ends, changing nothing; from the trusted mark or `start` on.
 
-        Without both from where a real broker begins.
+def refresh(parts: Parts) -> None:
+    """See what a writer has appended since."""
+    own = ProgressFile(parts.vfs, parts.root).read() is not None
+    _find_end(parts, parts.commit_log.max_offset, None, own=own)
+    if parts.queues is not None:
+        for queue in parts.queues.all_queues():
+            queue.reload()
+    parts.load(None)
 
-        `own`: nobody but us has written there, as recovery has it.
-        """
-        log = self._parts.commit_log
-        finished = self._jobs.finished()
-        log.queue.load()
-        hidden = self._jobs.hidden_from(finished)
-        if hidden is not None:
-            log.queue.hide_from(hidden)
-        refreshes = start is not None
-        if start is None:
-            checkpoint = StoreCheckpoint(self._parts.vfs, self._parts.path(CHECKPOINT_FILE))
-            start = unmarked_start(
-                log.queue, clean_exit=clean_exit, least_time=checkpoint.min_timestamp
-            )
-        begin = max(start, log.queue.min_offset)
-        if known is not None:
-            progress, same_boot = known
-            mark = progress.trusted(progress.log, same_boot=same_boot)
-            own = begin <= mark <= log.queue.max_offset
-            if own:
-                begin = mark
-                log.damages = known_damages(log.queue, progress, record_crc=log.record_crc)
-        misplaced = misplaced_files(log.queue, start if refreshes else 0)
-        end, _, damages = find_log_end(
-            log.queue, begin, check_crc=log.config.check_crc_on_recover,
-            keep_good=log.config.recovery == "tubestore", own=own,
-            record_crc=log.config.force_verify_prop_crc, misplaced=misplaced,
-        )  # fmt: skip
-        log.start_at(end, 0)
-        kept = (damage for damage in misplaced if damage.start < end)
-        log.damages = merged((*log.damages, *kept, *damages))
-        strays = [damage.error() for damage in misplaced if damage.start >= end]
-        known_texts = set(map(str, self._parts.problems))
-        self._parts.problems += [error for error in strays if str(error) not in known_texts]
+
+def _find_end(
+    parts: Parts, start: int | None, known: tuple[Progress, bool] | None,
+    *, own: bool, clean_exit: bool = False,
+) -> None:  # fmt: skip
+    """Find where the log ends, changing nothing; from the trusted mark or `start` on.
+
+    Without both from where a real broker begins. `own`: only this package has written there, as
+    recovery has it.
+    """
+    log, jobs = parts.commit_log, LogRecords(parts.vfs, parts.root)
+    finished = jobs.finished()
+    log.queue.load()
+    hidden = jobs.hidden_from(finished)
+    if hidden is not None:
+        log.queue.hide_from(hidden)
+    refreshes = start is not None
+    if start is None:
+        checkpoint = StoreCheckpoint(parts.vfs, parts.path(CHECKPOINT_FILE))
+        start = unmarked_start(
+            log.queue, clean_exit=clean_exit, least_time=checkpoint.min_timestamp
+        )
+    begin = max(start, log.queue.min_offset)
+    if known is not None:
+        progress, same_boot = known
+        mark = progress.trusted(progress.log, same_boot=same_boot)
+        own = begin <= mark <= log.queue.max_offset
+        if own:
+            begin = mark
+            log.damages = known_damages(log.queue, progress, record_crc=log.record_crc)
+    misplaced = misplaced_files(log.queue, start if refreshes else 0)
+    end, _, damages = find_log_end(
+        log.queue, begin, check_crc=log.config.check_crc_on_recover,
+        keep_good=log.config.recovery == "tubestore", own=own,
+        record_crc=log.config.force_verify_prop_crc, misplaced=misplaced,
+    )  # fmt: skip
+    log.start_at(end, 0)
+    kept = (damage for damage in misplaced if damage.start < end)
+    log.damages = merged((*log.damages, *kept, *damages))
+    strays = [damage.error() for damage in misplaced if damage.start >= end]
+    known_texts = set(map(str, parts.problems))
+    parts.problems += [error for error in strays if str(error) not in known_texts]

@@ -1,40 +1,52 @@
-"""The reading calls of a store; `DefaultMessageStore` is made of them and of the putting ones.
+"""A store that is open for reading, and what a writer's store can do as well.
 
 Offsets are queue offsets unless a name says physical; times are ms since the epoch. Nothing here
-writes; all of it is thread-safe, and works in a reader process, too.
+writes; all of it is thread-safe. Not usable in a forked child: every call there raises StoreClosed.
 """
 
 from __future__ import annotations
 
 import binascii
-from abc import ABC, abstractmethod
+import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, get_args
 
 import pyarrow as pa
 
 from rocketcompat.commitlog.reads import store_timestamp_at
 from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.times import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
-from rocketcompat.store.stats import StoreStats
+from rocketcompat.store.opening_to_read import refresh
+from rocketcompat.store.parts import Parts
+from rocketcompat.store.stats import StoreStats, run_time_info
 from tubestore.clock import Time, checked_time_ms
-from tubestore.errors import InvalidMessage, documented, documented_rows
-from tubestore.values import checked_texts, whole_number
+from tubestore.errors import (
+    InvalidMessage,
+    ReadOnlyStore,
+    StoreClosed,
+    TubeStoreError,
+    documented,
+    documented_rows,
+)
+from tubestore.values import checked_seconds, checked_texts, checked_whole, whole_number
 
 if TYPE_CHECKING:
-    from rocketcompat.commitlog.commit_log import CommitLog
-    from rocketcompat.index.index_service import IndexService
-    from rocketcompat.options import MessageStoreConfig
     from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
     from rocketcompat.queues.consume_queue import ConsumeQueue
-    from rocketcompat.queues.table import ConsumeQueueTable
     from rocketcompat.reading.columns import QueuePage, QueuesPage
     from rocketcompat.reading.keys import QueryMessageResult
     from rocketcompat.reading.pull import GetMessageResult, Where
+    from rocketcompat.store.opening import Opened
 
 #: Hex digits of an offset message id: host and port of IPv4 or IPv6, and the offset.
 _ID_DIGITS = (32, 56)
 _OFFSET_DIGITS = 16
+#: The calls of a writer: in a reader they raise ReadOnlyStore.
+WRITING = frozenset({
+    "clean", "clean_staging", "deliver_due", "execute_delete_files_manually", "flush", "publish",
+    "put_columns", "put_inner_batch", "put_message", "put_messages", "send_back",
+})  # fmt: skip
 _QUEUES_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), False),
@@ -62,19 +74,39 @@ def _check_text(**texts: str | None) -> None:
             raise InvalidMessage(f"{name}: {text!r} is no text")
 
 
-class StoreReads(ABC):
-    """What a store answers. What is declared here comes from the store."""
+def check_wait(physical_offset: int, timeout: float | None) -> None:
+    """Refuse bad arguments of `wait_dispatched`."""
+    checked_whole("physical_offset", physical_offset, least=None)
+    if timeout is not None:
+        checked_seconds("timeout", timeout)
 
-    root: str
-    commit_log: CommitLog
-    queues: ConsumeQueueTable | None
-    index: IndexService | None
-    config: MessageStoreConfig
-    _stats: StoreStats
 
-    @abstractmethod
-    def _check_open(self) -> None:
-        """Raise StoreClosed unless the store is open in this process."""
+class StoreReader:
+    """A RocketMQ store that is open for reading: `rocketcompat.open(root)`.
+
+    It finds where the log ends and creates, locks and writes nothing; a writer may be at work
+    beside it (`refresh`). All methods are thread-safe. Offsets are queue offsets unless a name
+    says physical.
+
+    >>> import tempfile, rocketcompat
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     with rocketcompat.open(root, mode="w") as writer:
+    ...         _ = writer.put_message(rocketcompat.Message("orders", b"hello", keys=["o-1"]))
+    ...     with rocketcompat.open(root) as store:
+    ...         print(store.get_message("orders", 0, 0).messages[0].body)
+    ...         print([m.body for m in store.query_message("orders", "o-1")])
+    b'hello'
+    [b'hello']
+    """
+
+    mode: ClassVar[Literal["r", "w"]] = "r"
+    _closed = True  # until it is open; for `__del__`
+
+    def __init__(self, parts: Parts) -> None:
+        self.root, self.config = parts.root, parts.config
+        self._parts, self._pid = parts, os.getpid()
+        self._stats = StoreStats(parts.commit_log, parts.clock)
+        self._closed = False
 
     @documented
     def get_message(
@@ -94,7 +126,7 @@ class StoreReads(ABC):
             raise InvalidMessage(f"where: {where!r} is no function of a record")
         from rocketcompat.reading.pull import get_message
 
-        result = get_message(self, topic, queue_id, offset, max_count, tags, where=where)
+        result = get_message(self._parts, topic, queue_id, offset, max_count, tags, where=where)
         self._stats.got(result.entries)
         return result
 
@@ -114,7 +146,7 @@ class StoreReads(ABC):
         _check_text(topic=topic, key=key)
         _check_whole(begin=begin, end=0 if end is None else end)
         _check_whole(least=0, max_count=count)
-        return query_message(self, topic, key, count, begin, end)
+        return query_message(self._parts, topic, key, count, begin, end)
 
     @documented
     def query_messages(
@@ -129,14 +161,15 @@ class StoreReads(ABC):
         self._check_open()
         from rocketcompat.reading.columns import query_keys
 
-        if self.index is None:
+        index = self._parts.index
+        if index is None:
             raise InvalidMessage("this store has no index: look for keys by a scan")
         count = self.config.default_query_max_num if max_count is None else max_count
         _check_text(topic=topic)
         _check_whole(least=0, max_count=count)
         keys = checked_texts("keys", keys)
         count = min(count, self.config.max_msgs_num_batch)
-        return query_keys(self.commit_log, self.index, topic, keys, count)
+        return query_keys(self._parts.commit_log, index, topic, keys, count)
 
     @documented
     def read_queue(
@@ -156,7 +189,7 @@ class StoreReads(ABC):
         queue = self._queue(topic, queue_id)
         if queue is None:
             return QueuePage(empty_batch(), 0)
-        return read_queue(self.commit_log, queue, offset, limit)
+        return read_queue(self._parts.commit_log, queue, offset, limit)
 
     @documented
     def read_queues(self, offsets: Mapping[tuple[str, int], int], limit: int = 1000) -> QueuesPage:
@@ -177,13 +210,14 @@ class StoreReads(ABC):
                 raise InvalidMessage(f"offsets: {key!r} is no pair of topic and queue id")
             _check_text(topic=key[0])
             _check_whole(queue_id=key[1], offset=offset)
-        found = {key: self.queues.find(*key) if self.queues else None for key in offsets}
+        queues = self._parts.queues
+        found = {key: queues.find(*key) if queues is not None else None for key in offsets}
         known = {key: queue for key, queue in found.items() if queue is not None}
         following: dict[tuple[str, int], int] = dict.fromkeys(offsets, 0)
         if not known:
             return QueuesPage(empty_batch(), following)
         asked = [(queue, offsets[key]) for key, queue in known.items()]
-        batch, moved, problems = read_queues(self.commit_log, asked, limit)
+        batch, moved, problems = read_queues(self._parts.commit_log, asked, limit)
         following.update(zip(known, moved, strict=True))
         return QueuesPage(batch, following, problems)
 
@@ -199,7 +233,7 @@ class StoreReads(ABC):
         from rocketcompat.reading.columns import scan_log
 
         _check_whole(least=0, start=0 if start is None else start, end=0 if end is None else end)
-        rows = scan_log(self.commit_log, start, end, verify=verify)
+        rows = scan_log(self._parts.commit_log, start, end, verify=verify)
         return documented_rows(rows, self.root)
 
     @documented
@@ -210,7 +244,7 @@ class StoreReads(ABC):
         """
         self._check_open()
         _check_whole(physical_offset=physical_offset)
-        return self.commit_log.record_at(physical_offset)
+        return self._parts.commit_log.record_at(physical_offset)
 
     @documented
     def look_message_by_id(self, msg_id: str) -> MessageRecord:
@@ -236,12 +270,13 @@ class StoreReads(ABC):
         self._check_open()
         _check_whole(physical_offset=physical_offset)
         size = self.config.mapped_file_size_commit_log
-        return self.commit_log.read_at(physical_offset, size - physical_offset % size)
+        return self._parts.commit_log.read_at(physical_offset, size - physical_offset % size)
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
         _check_text(topic=topic)
         _check_whole(queue_id=queue_id)
-        return self.queues.find(topic, queue_id) if self.queues is not None else None
+        queues = self._parts.queues
+        return queues.find(topic, queue_id) if queues is not None else None
 
     @documented
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
@@ -261,6 +296,7 @@ class StoreReads(ABC):
     def queue_table(self) -> pa.Table:
         """Return a row a queue: topic, queue_id, min_offset, max_offset."""
         self._check_open()
+        queues = self._parts.queues
         rows = [
             {
                 "topic": queue.topic,
@@ -268,7 +304,7 @@ class StoreReads(ABC):
                 "min_offset": queue.min_offset,
                 "max_offset": queue.max_offset,
             }
-            for queue in (self.queues.all_queues() if self.queues is not None else ())
+            for queue in (queues.all_queues() if queues is not None else ())
         ]
         return pa.Table.from_pylist(rows, _QUEUES_SCHEMA)
 
@@ -279,7 +315,11 @@ class StoreReads(ABC):
         _check_whole(offset=offset)
         queue = self._queue(topic, queue_id)
         unit = queue.unit(offset) if queue else None
-        return None if unit is None else store_timestamp_at(self.commit_log, unit.physical_offset)
+        return (
+            None
+            if unit is None
+            else store_timestamp_at(self._parts.commit_log, unit.physical_offset)
+        )
 
     @documented
     def offset_in_queue_by_time(
@@ -300,7 +340,7 @@ class StoreReads(ABC):
 
         def stored(offset: int) -> int | None:
             unit = queue.unit(offset)
-            return None if unit is None else store_timestamp_at(self.commit_log, unit[0])
+            return None if unit is None else store_timestamp_at(self._parts.commit_log, unit[0])
 
         chosen = boundary or BOUNDARY_OF_COMPAT[self.config.compat]
         return offset_by_time(queue.min_offset, queue.max_offset, milliseconds, chosen, stored)
@@ -310,7 +350,8 @@ class StoreReads(ABC):
         """Return the store time of the oldest message of the log or a queue; None if empty."""
         self._check_open()
         if topic is None:
-            return store_timestamp_at(self.commit_log, self.commit_log.min_offset)
+            log = self._parts.commit_log
+            return store_timestamp_at(log, log.min_offset)
         return self.message_store_timestamp(
             topic, queue_id, self.min_offset_in_queue(topic, queue_id)
         )
@@ -318,9 +359,125 @@ class StoreReads(ABC):
     @property
     def min_physical_offset(self) -> int:
         """Physical offset of the log's first byte."""
-        return self.commit_log.min_offset
+        return self._parts.commit_log.min_offset
 
     @property
     def max_physical_offset(self) -> int:
         """Physical offset behind the log's last record."""
-        return self.commit_log.max_offset
+        return self._parts.commit_log.max_offset
+
+    # -- the store itself
+
+    @documented
+    def wait_dispatched(self, physical_offset: int, timeout: float | None = None) -> bool:
+        """Return True if the log has the message at this physical offset, as of `refresh`."""
+        self._check_open()
+        check_wait(physical_offset, timeout)
+        return self._parts.commit_log.max_offset > physical_offset
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """Bytes of the log that queues, index and shards do not know yet; 0 in a reader."""
+        return 0
+
+    @documented
+    def stats(self) -> dict[str, Any]:
+        """Return run-time information, as RocketMQ's `getRuntimeInfo` has it, by section.
+
+        `totals` since the store was opened, `rates` a second over the last 10, 60 and 600
+        seconds, `log` (physical offsets, bytes that wait, `failed`, `full` while writes find no
+        room, `refusing` while the disk is too full for more), `disk` (used percent), `queues`,
+        `index`, `deleted_files`. Of a writer also `dispatch` (`full`, `stopped`), `structures`
+        (what follows the log: how far each is, and whether it stopped), `services` (whether
+        their threads run, or stopped by themselves).
+        """
+        self._check_open()
+        return run_time_info(self._parts, self._stats, self._running())
+
+    @property
+    def problems(self) -> list[TubeStoreError]:
+        """What is wrong and was not raised: damage passed over, structures that stopped."""
+        damages = self._parts.commit_log.damages
+        return [*(damage.error() for damage in damages), *self._parts.problems]
+
+    @documented
+    def refresh(self) -> None:
+        """See what a writer has appended since; a writer itself sees it anyway."""
+        self._check_open()
+        self._look_again()
+
+    @documented
+    def close(self) -> None:
+        """Close the store. Harmless when repeated.
+
+        A writer hands everything over, syncs it, writes the marks, removes `abort` and releases
+        the lock. A failed sync is raised when all is given back; `abort` stays then, and the next
+        open verifies.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() == self._pid:
+            self._give_back()
+
+    shutdown = close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._closed and os.getpid() == self._pid:
+            warnings.warn(f"store {self.root!r} was not closed", ResourceWarning, stacklevel=2)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open store cannot be pickled; pickle its path")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"mode={self.mode!r}"
+        return f"<{type(self).__name__} {self.root!r} {state}>"
+
+    # -- what a writer does otherwise
+
+    def _running(self) -> Opened | None:
+        """Return the services; a reader has none."""
+        return None
+
+    def _look_again(self) -> None:
+        refresh(self._parts)
+
+    def _give_back(self) -> None:
+        self._parts.close()
+
+    def _check_open(self) -> None:
+        """Raise StoreClosed unless the store is open in this process."""
+        if self._closed or os.getpid() != self._pid:
+            raise StoreClosed(f"{self.root}: the store is closed")
+
+    def _refuse(self, *given: object, **named: object) -> NoReturn:
+        self._check_open()
+        raise ReadOnlyStore(f"{self.root}: was opened with mode='r'")
+
+    def _former_parts(self) -> dict[str, Any]:
+        """Return the attributes that were public in 0.1."""
+        parts = self._parts
+        return {
+            "commit_log": parts.commit_log,
+            "queues": parts.queues,
+            "index": parts.index,
+            "tube": parts.tube,
+        }
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in WRITING:
+                return self._refuse
+            found = {} if name.startswith("_") else self._former_parts()
+            if name not in found:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            text = f"{type(self).__name__}.{name} is not public and goes with the next release"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            return found[name]

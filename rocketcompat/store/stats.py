@@ -11,11 +11,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rocketcompat.commitlog.commit_log import CommitLog
+from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY
 from rocketcompat.messages import MessageRecord
+from rocketcompat.store.cleaning import disk_used_percent, least_used
+from rocketcompat.store.parts import Parts
 from tubestore.clock import Clock
+
+if TYPE_CHECKING:
+    from rocketcompat.store.opening import Opened
 
 WINDOWS_SECONDS = (10, 60, 600)
 _SAMPLE_SECONDS = 1.0
@@ -90,3 +96,37 @@ class StoreStats:
             for name, new, old in zip(Totals._fields, totals, before, strict=True):
                 rates[name].append((new - old) / seconds if seconds > 0 else 0.0)
         return {name: tuple(values) for name, values in rates.items()}
+
+
+def run_time_info(parts: Parts, stats: StoreStats, opened: Opened | None) -> dict[str, Any]:
+    """Return what `StoreReader.stats` describes; `opened` is None in a reader."""
+    log, queues, index = parts.commit_log, parts.queues, parts.index
+    running = {"dispatch": {}, "structures": {}, "services": {}} if opened is None else (
+        opened.states()
+    )  # fmt: skip
+    return {
+        "opened_ms": stats.opened_ms,
+        "totals": stats.totals()._asdict(),
+        "rates": stats.rates(),
+        "log": {
+            "min_offset": log.min_offset,
+            "max_offset": log.max_offset,
+            "synced_offset": log.synced_offset,
+            "files": len(log.queue.files),
+            "syncs": log.sync_count,
+            "dispatch_behind_bytes": opened.dispatcher.behind if opened is not None else 0,
+            "damaged_regions": len(log.damages),
+            "failed": log.failed is not None,
+            "full": log.full is not None,
+            "refusing": log.refusal is not None,
+            "refused_messages": log.refused_count,
+        },
+        **running,
+        "disk": {
+            "commit_log_percent": least_used(log.queue.writable_directories)[0],
+            "consume_queue_percent": disk_used_percent(parts.path(CONSUME_QUEUE_DIRECTORY)),
+        },
+        "queues": {"count": len(queues.all_queues()) if queues is not None else 0},
+        "index": dict(index.stats()) if index is not None else {},
+        "deleted_files": dict(opened.cleaner.deleted) if opened is not None else {},
+    }

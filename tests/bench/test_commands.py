@@ -18,6 +18,7 @@ from bench.workloads.payload import Payload, standard_library
 from bench.workloads.table import WORKLOADS
 from bench.workloads.workload import Workload
 from rocketcompat.files.mmap_file import MmapFile
+from tests.support.rocket.inside import log_of
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_both_ways_of_writing_the_log_are_measured_side_by_side(
     for make, through_maps in ((SingleLog, False), (MappedSingleLog, True)):
         layout = make(tmp_path / make.name, topics=1, partitions=1, durability="page_cache")
         layout.append(0, 0, b"x")
-        assert isinstance(layout.store.commit_log.queue.last, MmapFile) is through_maps
+        assert isinstance(log_of(layout.store).queue.last, MmapFile) is through_maps
         layout.close()
     workload = next(w for w in WORKLOADS if w.name == "append-one-page-cache")
     noted: list[Run | Skipped] = []

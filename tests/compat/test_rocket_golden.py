@@ -19,10 +19,11 @@ from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, answers
 from tests.support.rocket.golden import (
     expected_units,
     open_golden,
-    queues_of,
+    queue_ends,
     records_of,
     units_of,
 )
+from tests.support.rocket.inside import log_of, queues_of
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import InvalidMessage
 
@@ -68,7 +69,7 @@ def test_a_golden_store_opens_as_the_real_one_opens_it(
     expected = list(store.expected())
     with open_golden(store) as opened:
         assert opened.problems == []
-        assert queues_of(opened) == {
+        assert queue_ends(opened) == {
             (row["topic"], row["queueId"]): (row["minOffset"], row["maxOffset"])
             for row in expected
             if row["type"] == "queue"
@@ -104,7 +105,7 @@ def test_an_index_that_lost_its_end_answers_for_every_key_again(golden: GoldenFa
     """The real one grows the file with zeros and finds no key whose chain leads there."""
     with open_golden(golden("rocketmq", "4.9.8", "index-short")) as opened:
         counted = 0
-        for piece in sound_pieces(opened.commit_log, opened.min_physical_offset, 1 << 62):
+        for piece in sound_pieces(log_of(opened), opened.min_physical_offset, 1 << 62):
             for start in piece.starts.tolist():
                 record = decode_one(piece.data, start, check_crc=False)
                 for key in record.properties.get("KEYS", "").split():
@@ -117,7 +118,7 @@ def test_an_index_that_lost_its_end_answers_for_every_key_again(golden: GoldenFa
 def test_units_of_an_earlier_life_do_not_come_back(golden: GoldenFactory) -> None:
     store = golden("rocketmq", "4.9.8", "stale-units")
     with open_golden(store) as opened:
-        ends = {key: end for key, (_, end) in queues_of(opened).items()}
+        ends = {key: end for key, (_, end) in queue_ends(opened).items()}
     real = {(row["topic"], row["queueId"]): row["maxOffset"]
             for row in store.expected(type="queue")}  # fmt: skip
     assert sum(ends.values()) == 37
@@ -153,24 +154,23 @@ def open_golden_again(store: DefaultMessageStore) -> DefaultMessageStore:
 def assert_queues_are_the_log(store: DefaultMessageStore) -> None:
     """Every sound record has its unit; every other unit stands for damage that is reported."""
     wanted = {}
-    for piece in sound_pieces(store.commit_log, store.min_physical_offset, 1 << 62):
+    for piece in sound_pieces(log_of(store), store.min_physical_offset, 1 << 62):
         for start in piece.starts.tolist():
             record = decode_one(piece.data, start, check_crc=False)
             if has_queue_unit(record.sys_flag):
                 place = (record.topic, record.queue_id, record.queue_offset)
                 assert place not in wanted
                 wanted[place] = (record.physical_offset, record.size)
-    assert store.queues is not None
-    for queue in store.queues:
+    for queue in queues_of(store):
         for offset in range(queue.min_offset, queue.max_offset):
             unit = queue.unit(offset)
             found = wanted.pop((queue.topic, queue.queue_id, offset), None)
             if found is None:
-                assert store.commit_log.is_damaged(unit.physical_offset)
+                assert log_of(store).is_damaged(unit.physical_offset)
             else:
                 assert (unit.physical_offset, unit.size) == found
     assert wanted == {}
-    assert bool(store.problems) == bool(store.commit_log.damages)
+    assert bool(store.problems) == bool(log_of(store).damages)
 
 
 def test_the_scenarios_named_here_are_there() -> None:

@@ -21,6 +21,7 @@ from tests.support.golden_puts import (
     records_by_place,
 )
 from tests.support.rocket.golden import config_of
+from tests.support.rocket.inside import log_of
 from tubestore.errors import InvalidMessage
 
 #: Plain puts only; of both versions, and of the newer one alone.
@@ -140,7 +141,7 @@ def test_batches_and_single_puts_make_the_same_log(
         assert result.msg_id == out["msgId"]
     assert batches >= 1
     for place, record in again.theirs.items():
-        ours = again.store.commit_log.read_at(place, len(record))
+        ours = log_of(again.store).read_at(place, len(record))
         assert in_order_of_names(ours) == in_order_of_names(record)
     again.close()
     assert files_of(again.root, "consumequeue") == files_of(theirs.store, "consumequeue")

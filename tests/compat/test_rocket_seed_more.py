@@ -13,6 +13,7 @@ from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support import REPOSITORY
+from tests.support.rocket.inside import dispatcher_of, index_of, log_of, opened_of
 from tubestore.clock import ManualClock
 from tubestore.errors import OffsetOutOfRange
 from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
@@ -41,11 +42,11 @@ def test_what_was_put_comes_to_stable_storage_later(
     """WR-02: the flush service persists what was written, by its rules (FLS-06)."""
     with opened(memory_vfs, clock) as store:
         put(store)
-        before = store.commit_log.synced_offset
+        before = log_of(store).synced_offset
         assert before < store.max_physical_offset
         clock.advance(CONFIG.flush_commit_log_thorough_interval)
-        store._writer.flusher.flush_due()
-        assert store.commit_log.synced_offset == store.max_physical_offset
+        opened_of(store).flusher.flush_due()
+        assert log_of(store).synced_offset == store.max_physical_offset
 
 
 def test_a_read_by_offset_and_size_has_the_bytes_or_misses_cleanly(
@@ -54,13 +55,13 @@ def test_a_read_by_offset_and_size_has_the_bytes_or_misses_cleanly(
     """WR-03."""
     with opened(memory_vfs, clock) as store:
         found = put(store, 7)
-        raw = store.commit_log.read_at(found.physical_offset, found.size)
+        raw = log_of(store).read_at(found.physical_offset, found.size)
         assert len(raw) == found.size
         assert b"body 7" in raw
         end = store.max_physical_offset
-        assert store.commit_log.read_at(end, 10) == b""
-        assert store.commit_log.read_at(found.physical_offset, 1 << 20) == raw
-        assert store.commit_log.read_at(1 << 40, 10) == b""
+        assert log_of(store).read_at(end, 10) == b""
+        assert log_of(store).read_at(found.physical_offset, 1 << 20) == raw
+        assert log_of(store).read_at(1 << 40, 10) == b""
         for wrong in (end, 1 << 40):
             with pytest.raises(OffsetOutOfRange):
                 store.look_message(wrong)
@@ -100,7 +101,7 @@ def test_queue_files_of_1040_bytes_are_named_by_their_offset(tmp_path: Path) -> 
     with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
         for number in range(105):
             put(store, number)
-            store.dispatcher.dispatch_pending()
+            dispatcher_of(store).dispatch_pending()
             names = [int(p.name) for p in sorted(path.iterdir())]
             assert names == [0, 1040, 2080][: 1 + number // 52]
     assert {p.stat().st_size for p in path.iterdir()} == {1040}
@@ -139,7 +140,7 @@ def test_what_is_newer_than_the_checkpoint_survives_if_it_was_flushed(
     vfs = state.vfs(clock)
     assert vfs.read_file("/s/checkpoint") == older
     with opened(vfs, clock) as again:
-        again.dispatcher.dispatch_pending()
+        dispatcher_of(again).dispatch_pending()
         assert again.max_offset_in_queue("T", 0) == 5
     store.close()
 
@@ -186,7 +187,7 @@ def test_without_a_pool_others_see_a_put_at_once(tmp_path: Path) -> None:
     """TSP-02: writes go to the page cache, reads come from it."""
     with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
         found = put(store, 3)
-        assert store.commit_log.uncommitted_bytes == 0
+        assert log_of(store).uncommitted_bytes == 0
         with rocketcompat.open(tmp_path, "r", CONFIG) as reader:
             assert reader.look_message(found.physical_offset).body == b"body 3"
 
@@ -198,7 +199,7 @@ def test_a_query_gives_the_newest_32_if_not_asked_for_more(
     with opened(memory_vfs, clock) as store:
         offsets = [store.put_message(Message("T", b"x", keys="same")).physical_offset
                    for _ in range(40)]  # fmt: skip
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         assert store.query_message("T", "same").physical_offsets == offsets[-32:]
 
 
@@ -224,11 +225,10 @@ def test_a_search_by_hash_ends_at_an_item_s_time_and_one_by_text_goes_on(
     raw[at : at + 4] = seconds.to_bytes(4, "big", signed=True)
     path.write_bytes(raw)
     with rocketcompat.open(tmp_path, "r", CONFIG) as reader:
-        assert reader.index is not None
         forever = 1 << 60
-        newest, _, _ = reader.index.select("T", "same", 32, 0, forever)
+        newest, _, _ = index_of(reader).select("T", "same", 32, 0, forever)
         assert newest == (offsets[:5:-1] if seconds < 0 else offsets[::-1])
-        newest, _, _ = reader.index.select("T", "same", 32, begin + 15_000, forever)
+        newest, _, _ = index_of(reader).select("T", "same", 32, begin + 15_000, forever)
         assert newest == offsets[:5:-1]
         found = reader.query_message("T", "same", begin=begin + 15_000).physical_offsets
         assert found == [*offsets[2:5], *offsets[6:]]

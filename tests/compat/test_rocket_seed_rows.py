@@ -24,6 +24,7 @@ from rocketcompat.record.codec import encode_one
 from rocketcompat.record.prepare import prepare
 from rocketcompat.record.verify import walk
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from tests.support.rocket.inside import dispatcher_of
 from tubestore.core.kernels import crc32
 from tubestore.errors import InvalidMessage
 from tubestore.testing import MemoryVfs
@@ -192,7 +193,7 @@ def test_a_unit_at_twenty_times_the_queue_offset_points_to_the_record(
         for number, flag in enumerate(flags)
     ]
     assert [put.queue_offset for put in puts] == [0, 0, 1, 0, 2]
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     path = Path(store.root) / "consumequeue" / "T" / "0" / offset_name(0)
     units = path.read_bytes()
     found = [struct.unpack_from(">qi", units, 20 * n) for n in range(3)]

@@ -16,6 +16,7 @@ from rocketcompat.record.batches import BatchItem
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.put_status import put_status_of
 from tests.support.full_disk import FullDisk
+from tests.support.rocket.inside import dispatcher_of, log_of, shards_of
 from tubestore.clock import ManualClock
 from tubestore.errors import BatchError, DiskFull, StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -75,7 +76,7 @@ def test_a_disk_that_fills_and_frees_loses_nothing_and_puts_go_on(
     assert set(refusals) <= {("no", errno.ENOSPC)}
     assert len(taken) >= 100
     store.flush()
-    assert store.dispatcher.failed == {}
+    assert dispatcher_of(store).failed == {}
     assert store.dispatch_behind_bytes == 0
     for mode in ("w", "r"):
         assert numbers_in(store) == taken
@@ -85,8 +86,7 @@ def test_a_disk_that_fills_and_frees_loses_nothing_and_puts_go_on(
         found = store.query_messages("T", [f"k{number}" for number in taken])
         assert found["key"].to_pylist() == [f"k{number}" for number in taken]
         if way == "shards" and mode == "w":
-            assert store.tube is not None
-            shard = store.tube.store.topic("T")
+            shard = shards_of(store).store.topic("T")
             stored = [int((message.body or b"")[:4]) for message in shard.messages(0)]
             assert stored == taken
         store.close()
@@ -111,8 +111,8 @@ def test_a_write_that_could_not_be_undone_is_undone_before_the_next(clock: Manua
         assert raised.value.taken == "no"
         vfs.heal()
         store.put_message(Message("T", b"short"))
-        path = store.commit_log.queue.files[0].path
-        assert store.commit_log.failed is None
+        path = log_of(store).queue.files[0].path
+        assert log_of(store).failed is None
         behind = store.max_physical_offset
         assert behind - end < 700
         assert not any(vfs.read_file(path)[behind:])
@@ -134,7 +134,7 @@ def test_a_batch_that_is_written_in_part_names_the_rows_that_are_in_the_log(
         assert len(written) == 65
         assert [ack["queue_offset"] for ack in acks if ack] == written
         assert {ack["status"] for ack in acks if ack} == {"PUT_OK"}
-        assert store.commit_log.synced_offset == store.max_physical_offset
+        assert log_of(store).synced_offset == store.max_physical_offset
         assert raised.value.taken == "no"
         assert put_status_of(raised.value) is PutStatus.CREATE_MAPPED_FILE_FAILED
         assert pickle.loads(pickle.dumps(raised.value)).acks == acks

@@ -16,6 +16,7 @@ from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.staging.writer import StagedLogWriter
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.arguments import mistakes, refused
+from tests.support.rocket.inside import dispatcher_of
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage, InvalidName, NotAStore, TubeStoreError
 from tubestore.testing import MemoryVfs
@@ -81,7 +82,7 @@ def store() -> Iterator[DefaultMessageStore]:
         "/s", "w", CONFIG, vfs=MemoryVfs(clock), clock=clock, background=False
     ) as opened:
         opened.put_message(Message("T", b"x", tags="a", keys="k"))
-        opened.dispatcher.dispatch_pending()
+        dispatcher_of(opened).dispatch_pending()
         yield opened
 
 

@@ -12,6 +12,7 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig, metrics
 from tests.support.command import Command
 from tests.support.rocket.cli import command_fixture  # noqa: F401
+from tests.support.rocket.inside import dispatcher_of, log_of
 from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -67,7 +68,7 @@ def test_what_stopped_or_was_refused_is_a_metric(clock: ManualClock) -> None:
     assert 'rocketcompat_service_running{service="FlushService"} 0.0' in before
     assert 'rocketcompat_service_stopped{service="ReputMessageService"} 0.0' in before
     vfs.fail("pwrite", path="/s/index", error=errno.EIO, forever=True)
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     vfs.heal()
     size = store.max_physical_offset
     stopped = lines()
@@ -80,9 +81,9 @@ def test_what_stopped_or_was_refused_is_a_metric(clock: ManualClock) -> None:
     assert {"rocketcompat_log_full 1.0", "rocketcompat_log_refused_messages_total 3.0"} <= {
         *lines()
     }
-    store.commit_log.refusal = DiskFull("/s", "too full", errno.ENOSPC)
+    log_of(store).refusal = DiskFull("/s", "too full", errno.ENOSPC)
     assert "rocketcompat_log_refusing 1.0" in lines()
-    store.commit_log.refusal = None
+    log_of(store).refusal = None
     vfs.fail("sync", path="/s/commitlog")
     with pytest.raises(StoreFailed):
         store.flush()

@@ -8,6 +8,7 @@ import rocketcompat
 from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig
 from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from tests.support.rocket.inside import dispatcher_of, queues_of
 
 CONFIG = MessageStoreConfig(
     compat="5.3.3",
@@ -37,12 +38,11 @@ def put_some(store: DefaultMessageStore, counts: tuple[int, ...] = (3, 1, 5, 2, 
         if number == 1:
             store.put_message(Message("B", b"plain", tags="P"))
         store.put_message(Message("T", b"beside", keys=f"k{number}"))
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
 
 
 def queue_of(store: DefaultMessageStore, queue_id: int = 0, topic: str = "B") -> BatchConsumeQueue:
-    assert store.queues is not None
-    queue = store.queues.find(topic, queue_id)
+    queue = queues_of(store).find(topic, queue_id)
     assert isinstance(queue, BatchConsumeQueue)
     return queue
 

@@ -15,6 +15,7 @@ import tubestore
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.service_thread import ServiceThread
+from tests.support.rocket.inside import log_of, opened_of
 from tests.support.tube import make_row, open_shard
 from tubestore.clock import ManualClock
 from tubestore.core.group_commit import GroupCommit
@@ -148,8 +149,8 @@ def test_puts_into_a_log_that_failed(rocket: DefaultMessageStore, faulty: Faulty
     refused_without_end(lambda: rocket.put_message(Message("T", b"x")), StoreFailed)
     refused_without_end(lambda: rocket.put_columns({"topic": ["T"]}), StoreFailed)
     refused_without_end(rocket.flush, StoreFailed)
-    refused_without_end(rocket._writer.flusher.persist, StoreFailed)
-    refused_without_end(rocket._writer.shut_down, StoreFailed)
+    refused_without_end(opened_of(rocket).flusher.persist, StoreFailed)
+    refused_without_end(opened_of(rocket).shut_down, StoreFailed)
     with pytest.raises(StoreFailed):
         rocket.close()
     refused_without_end(lambda: rocket.put_message(Message("T", b"x")), StoreClosed)
@@ -157,10 +158,10 @@ def test_puts_into_a_log_that_failed(rocket: DefaultMessageStore, faulty: Faulty
 
 @pytest.mark.gate
 def test_puts_onto_a_disk_that_is_too_full(rocket: DefaultMessageStore) -> None:
-    rocket.commit_log.refusal = DiskFull("/s", "91 % used")
+    log_of(rocket).refusal = DiskFull("/s", "91 % used")
     refused_without_end(lambda: rocket.put_message(Message("T", b"x")), DiskFull)
     refused_without_end(lambda: rocket.put_columns({"topic": ["T"]}), DiskFull)
-    rocket.commit_log.refusal = None
+    log_of(rocket).refusal = None
     rocket.close()
 
 

@@ -22,6 +22,7 @@ from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.compat.interop.rocket_messages import SETTINGS, columns_of
 from tests.proof.explorer.rocket_files import read_index, read_queues
 from tests.support.rocket.golden import same_host
+from tests.support.rocket.inside import queues_of
 from tubestore.core.java_hash import java_hash
 from tubestore.core.vfs import OsVfs
 from tubestore.offline.check import check as check_tube
@@ -267,9 +268,8 @@ def check_store(store: DefaultMessageStore, book: Book) -> None:
 
 def read_all(store: DefaultMessageStore) -> dict[Place, list[Row]]:
     """Pull every queue of our store from its first message to its last."""
-    assert store.queues is not None
     found: dict[Place, list[Row]] = {}
-    for queue in store.queues:
+    for queue in queues_of(store):
         rows = found.setdefault((queue.topic, queue.queue_id), [])
         offset = store.min_offset_in_queue(queue.topic, queue.queue_id)
         while True:

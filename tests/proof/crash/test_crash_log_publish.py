@@ -26,6 +26,7 @@ from rocketcompat.staging.writer import StagedLogWriter
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.proof.explorer.explore import is_thorough
 from tests.proof.explorer.publishing import explore_publishing, leave_record_unsynced
+from tests.support.rocket.inside import dispatcher_of, log_of, opened_of
 from tubestore.clock import ManualClock
 from tubestore.staging.commit_records import JobRecords
 from tubestore.staging.job_ids import JobIds
@@ -83,8 +84,8 @@ def recorded_run() -> tuple[Journal, int]:
 
 
 def kill(store: DefaultMessageStore) -> None:
-    store.dispatcher.abandon()
-    store._writer.give_back()
+    dispatcher_of(store).abandon()
+    opened_of(store).give_back()
     store._closed = True
 
 
@@ -116,7 +117,7 @@ def look(state: CrashState, now_ms: int, attempt: str) -> Journal:
     recovery = vfs.record()
     seen = check_shown(bodies(vfs), [])
     with open_store(vfs, clock, "r") as reader:
-        assert reader.commit_log.max_offset >= 0
+        assert log_of(reader).max_offset >= 0
     store = open_store(vfs, clock)
     try:
         there = check_shown(bodies(vfs), state.marks)

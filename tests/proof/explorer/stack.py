@@ -20,6 +20,7 @@ from tests.proof.explorer.invariants import Found, check_history
 from tests.proof.explorer.rocket_files import Log, LogRecord, read_index, read_log, read_queues
 from tests.proof.explorer.run import RandomRun, body_of
 from tests.proof.explorer.shards import check_agrees, read_shards
+from tests.support.rocket.inside import dispatcher_of, log_of, parts_of, shards_of
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import Vfs
 from tubestore.store.manager import engine_of
@@ -60,8 +61,8 @@ def open_store(vfs: Vfs, clock: ManualClock, **other: Any) -> Store:
 def abandon(store: Store) -> None:
     """Leave a store as a killed process leaves it: nothing is written any more."""
     store._closed = True
-    if store.tube is not None:
-        engine_of(store.tube.store).abandon("killed")
+    if parts_of(store).tube is not None:
+        engine_of(shards_of(store).store).abandon("killed")
 
 
 def dispatch_all(store: Store) -> None:
@@ -71,12 +72,12 @@ def dispatch_all(store: Store) -> None:
         # Where the disk was full the dispatcher goes on at the next call.
         reached = store.wait_dispatched(end - 1) or store.wait_dispatched(end - 1)
         assert reached, "the dispatcher did not come to the log's end"
-    assert not store.dispatcher.failed, f"a structure stopped: {store.dispatcher.failed}"
+    assert not dispatcher_of(store).failed, f"a structure stopped: {dispatcher_of(store).failed}"
 
 
 def damages_of(store: Store) -> list[tuple[int, int]]:
     """Return the regions of the log that the store knows to be damaged."""
-    return [(damage.start, damage.end) for damage in store.commit_log.damages]
+    return [(damage.start, damage.end) for damage in log_of(store).damages]
 
 
 class StackRun(RandomRun):
@@ -95,7 +96,7 @@ class StackRun(RandomRun):
 
     def has_stopped(self) -> bool:
         """Whether a structure has stopped."""
-        return bool(self.store.dispatcher.failed)
+        return bool(dispatcher_of(self.store).failed)
 
     def things(self) -> list[tuple[Callable[[], None], int]]:
         """What it may do."""
@@ -300,7 +301,7 @@ def _check_next_offsets(store: Store, log: Log) -> None:
         for queue_id in queues:
             place = (topic, queue_id)
             count = sum((r.topic, r.queue_id) == place for r in log.records)
-            following = store.commit_log.next_queue_offset(topic, queue_id)
+            following = log_of(store).next_queue_offset(topic, queue_id)
             end = store.max_offset_in_queue(topic, queue_id)
             if log.gaps:
                 assert following >= max(count, end), f"{place}: {following} is given out again"
@@ -314,7 +315,7 @@ def _check_agrees(vfs: Vfs, store: Store, *, closed: bool = False) -> None:
     passed = {"stale_cache"} if closed else {"stale_cache", "checkpoint"}
     found = check_store(StoreDirectory(ROOT, OPTIONS, vfs))
     findings = [f for f in found if f["reason"] not in passed]
-    damages = store.commit_log.damages
+    damages = log_of(store).damages
     places = {(f["path"], f["position"]) for f in findings if f["reason"] == "damaged"}
     assert places == {(d.path, d.position) for d in damages}, f"{damages}, check: {findings}"
     others = {f["reason"] for f in findings} - {"damaged"}
@@ -331,7 +332,7 @@ def _put_after_the_crash(store: Store) -> None:
         body = b"after the crash " + topic.encode()
         expected = store.max_offset_in_queue(topic, queues[0])
         put = store.put_message(Message(topic, body, keys=["after"], queue_id=queues[0]))
-        damaged = bool(store.commit_log.damages)
+        damaged = bool(log_of(store).damages)
         assert put.queue_offset == expected or (damaged and put.queue_offset > expected)
         assert store.look_message(put.physical_offset).body == body, "a put was lost"
         puts.append((topic, queues[0], put.queue_offset))

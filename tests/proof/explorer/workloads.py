@@ -22,6 +22,7 @@ from rocketcompat.record.batches import BatchItem
 from rocketcompat.staging.writer import StagedLogWriter
 from rocketcompat.store.put_status import PutStatus
 from tests.proof.explorer.ledger import Entry, Ledger, Row, engine_rows, rocket_rows
+from tests.support.rocket.inside import parts_of, shards_of
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import Vfs, VfsLock
 from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
@@ -459,8 +460,8 @@ class RocketWorkload(Workload):
         """End without writing anything."""
         if self.store is not None:
             self.store._closed = True
-            if self.store.tube is not None:
-                engine_of(self.store.tube.store).abandon("killed")
+            if parts_of(self.store).tube is not None:
+                engine_of(shards_of(self.store).store).abandon("killed")
             self.store = None
         self.forget_memory()
 

@@ -10,6 +10,7 @@ import pytest
 from rocketcompat.check.whole import check_store
 from rocketcompat.inspect.directory import StoreDirectory
 from tests.rocketcompat.store.test_recovery import ROOT, Bench, bodies_of, log_file
+from tests.support.rocket.inside import log_of, queues_of
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, DiskFull
 from tubestore.testing import FaultyVfs
@@ -73,9 +74,8 @@ def test_swapped_log_files_are_reported_and_stay_as_they_are(
             assert store.recovered.quarantine is None
             bench.put(2, first=COUNT)
             store.flush()
-        assert store.queues is not None
-        lost = {store.commit_log.is_damaged(u.physical_offset)
-                for q in store.queues for u in map(q.unit, range(q.max_offset))}  # fmt: skip
+        lost = {log_of(store).is_damaged(u.physical_offset)
+                for q in queues_of(store) for u in map(q.unit, range(q.max_offset))}  # fmt: skip
         assert lost == {True, False}
     assert {path: bench.vfs.read_file(path) for path in there} == there
     with bench.open() as store:
@@ -96,7 +96,7 @@ def test_files_that_were_put_back_by_hand_are_read_again(
     swap(bench, *pair)
     with bench.open() as store:
         assert bodies_of(store) == list(range(COUNT + 2))
-        damages = [(d.path, d.belongs) for d in store.commit_log.damages]
+        damages = [(d.path, d.belongs) for d in log_of(store).damages]
     # The log had gone on in a new file: what the last one did not hold is a hole now.
     assert damages == ([(log_file(LAST), None)] if LAST in pair else [])
 

@@ -20,6 +20,7 @@ from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.record.encode import encode_columns
 from rocketcompat.record.prepare import prepare
+from tests.support.rocket.inside import dispatcher_of
 from tubestore.clock import ManualClock, SystemClock
 from tubestore.core.java_hash import java_hash
 from tubestore.errors import CorruptRecord
@@ -47,13 +48,13 @@ def test_a_close_while_the_thread_is_about_to_sleep_is_not_overslept(
 ) -> None:
     monkeypatch.setattr(dispatch, "_JOIN_SECONDS", 2.0)
     store = rocketcompat.open(tmp_path, mode="w", background=False)
-    store.dispatcher._wake = ClearedLate()
-    store.dispatcher.start()
-    thread = store.dispatcher._thread
+    dispatcher_of(store)._wake = ClearedLate()
+    dispatcher_of(store).start()
+    thread = dispatcher_of(store)._thread
     assert thread is not None
     store.close()
     asleep = thread.is_alive()
-    store.dispatcher._wake.set()
+    dispatcher_of(store)._wake.set()
     assert not asleep
 
 
@@ -489,8 +490,8 @@ def test_the_queues_have_a_message_before_the_index(
         for number in range(8):
             store.put_message(Message("T", keys=f"k{number}", queue_id=number % 2))
             if number % 3 == 0:
-                store.dispatcher.dispatch_pending()
-        store.dispatcher.dispatch_pending()
+                dispatcher_of(store).dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
     seen = 0
     for state in crash_states(journal, seed=1, kinds=("kill",)):
         vfs = state.vfs(clock)

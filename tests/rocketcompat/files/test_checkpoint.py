@@ -10,6 +10,7 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
+from tests.support.rocket.inside import opened_of
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import OsVfs
 from tubestore.testing import MemoryVfs, crash_states
@@ -82,7 +83,7 @@ def test_no_power_cut_leaves_a_checkpoint_ahead_of_what_was_synced(
             put = store.put_message(Message("T", b"%d" % number, keys="k"))
             places[put.store_timestamp] = (put.physical_offset, put.size)
             if number % 2:
-                store._writer.flusher.flush_due()
+                opened_of(store).flusher.flush_due()
             if number % 4 == 3:
                 store.flush()
     times = set()

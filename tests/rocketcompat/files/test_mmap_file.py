@@ -19,6 +19,7 @@ from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support import REPOSITORY
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again, files_of
+from tests.support.rocket.inside import log_of
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import StoreFailed
@@ -53,7 +54,7 @@ def put(store: DefaultMessageStore, size: int = 100) -> int:
 
 
 def last_of(store: DefaultMessageStore) -> MmapFile:
-    file = store.commit_log.queue.last
+    file = log_of(store).queue.last
     assert isinstance(file, MmapFile)
     return file
 
@@ -74,7 +75,7 @@ def test_a_new_file_is_mapped_and_full_size_before_a_message_is_in_it(
     tmp_path: Path,
 ) -> None:  # MEM-04, WR-01
     with opened(tmp_path) as store:
-        store.commit_log.queue.last_or_create()
+        log_of(store).queue.last_or_create()
         path = tmp_path / "commitlog" / f"{0:020d}"
         assert path.stat().st_size == SIZE
         assert path.stat().st_blocks * 512 >= SIZE
@@ -92,7 +93,7 @@ def test_a_file_is_mapped_until_it_is_full_and_on_stable_storage(tmp_path: Path)
         assert [name.lstrip("0") or "0" for name in sorted(maps_of(tmp_path))] == [
             "0", "8192", "16384",
         ]  # fmt: skip
-        store.commit_log.flush()
+        log_of(store).flush()
         assert maps_of(tmp_path) == [f"{2 * SIZE:020d}"]
         assert store.look_message(0).body == b"x" * 908
 
@@ -117,7 +118,7 @@ def test_a_flush_syncs_the_dirty_range_of_the_map(
     store: DefaultMessageStore, vfs: FaultyVfs
 ) -> None:
     put(store)
-    store.commit_log.flush()
+    log_of(store).flush()
     synced: list[tuple[int, int]] = []
     file = last_of(store)
     honest = file.map()
@@ -133,19 +134,19 @@ def test_a_flush_syncs_the_dirty_range_of_the_map(
     file._map = Watching()  # type: ignore[assignment]
     put(store)
     put(store)
-    store.commit_log.flush()
-    store.commit_log.flush()
+    log_of(store).flush()
+    log_of(store).flush()
     assert synced == [(100, 300)]
-    assert store.commit_log.synced_offset == 300
+    assert log_of(store).synced_offset == 300
 
 
 def test_a_sync_that_fails_fails_the_log(store: DefaultMessageStore, vfs: FaultyVfs) -> None:
     put(store)
-    store.commit_log.flush()
+    log_of(store).flush()
     put(store)
     vfs.fail("sync", path="commitlog")
     with pytest.raises(StoreFailed):
-        store.commit_log.flush()
+        log_of(store).flush()
     with pytest.raises(StoreFailed):
         put(store)
     with pytest.raises(StoreFailed):
@@ -271,7 +272,7 @@ def test_with_a_transient_pool_there_are_no_maps(vfs: FaultyVfs, clock: ManualCl
     config = CONFIG.changed(transient_store_pool_enable=True)
     with opened("/s", config, vfs=vfs, clock=clock) as store:
         put(store)
-        assert not isinstance(store.commit_log.queue.last, MmapFile)
+        assert not isinstance(log_of(store).queue.last, MmapFile)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

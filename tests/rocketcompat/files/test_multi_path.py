@@ -18,6 +18,7 @@ from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory
 from tests.support.golden_puts import Again, files_of
 from tests.support.rocket.cli import command_fixture  # noqa: F401
 from tests.support.rocket.golden import expected_units, open_golden, records_of, units_of
+from tests.support.rocket.inside import dispatcher_of, opened_of
 from tubestore.clock import ManualClock
 from tubestore.core.local_files import OsFile
 from tubestore.core.vfs import OsVfs
@@ -149,7 +150,7 @@ def test_read_only_directories_are_read_and_get_no_new_files(tmp_path: Path) -> 
         for number in range(10, 25):
             store.put_message(Message("T", b"%d" % number + b"x" * 200))
         assert store.max_offset_in_queue("T", 0) == 10
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         bodies = [store.get_message("T", 0, n, 1).messages[0].body for n in range(25)]
         assert [int(body.rstrip(b"x")) for body in bodies] == list(range(25))
     assert (numbers(tmp_path, "a"), numbers(tmp_path, "c")) == (before["a"], before["c"])
@@ -202,7 +203,7 @@ def test_files_of_a_disk_that_nobody_can_write_to_are_read(
 
 def cleaner_of(store: DefaultMessageStore, used: dict[str, int]) -> CleanService:
     """The store's cleaner, that is told how full each directory's disk is."""
-    cleaner = store._writer.cleaner
+    cleaner = opened_of(store).cleaner
     cleaner._disk_used = lambda path: used.get(Path(path).name, 10)
     return cleaner
 

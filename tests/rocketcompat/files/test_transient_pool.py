@@ -15,6 +15,7 @@ from rocketcompat.files.transient_pool import BufferedFile, TransientStorePool
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again, files_of
+from tests.support.rocket.inside import dispatcher_of, log_of, opened_of
 from tubestore.clock import ManualClock
 from tubestore.errors import OffsetOutOfRange, StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -50,7 +51,7 @@ def put(store: DefaultMessageStore, size: int = 100, **given: Any) -> int:
 
 
 def last_of(store: DefaultMessageStore) -> BufferedFile:
-    file = store.commit_log.queue.last
+    file = log_of(store).queue.last
     assert isinstance(file, BufferedFile)
     return file
 
@@ -72,7 +73,7 @@ def test_a_put_goes_to_memory_and_the_file_is_unchanged(
     put(store, 300)
     assert positions(store) == (300, 0, 0)
     assert not any(vfs.read_file(last_of(store).path))
-    assert store.commit_log.uncommitted_bytes == 300
+    assert log_of(store).uncommitted_bytes == 300
 
 
 def test_what_is_committed_is_written_at_once_and_later_flushed(
@@ -94,24 +95,24 @@ def test_what_is_committed_is_written_at_once_and_later_flushed(
     file._file = Counting()  # type: ignore[assignment]
     for _ in range(9):
         put(store)
-    assert store.commit_log.commit()
-    assert not store.commit_log.commit()
+    assert log_of(store).commit()
+    assert not log_of(store).commit()
     assert writes == [1000]
     assert positions(store) == (1000, 1000, 0)
     put(store)
-    store.commit_log.flush()
+    log_of(store).flush()
     assert positions(store) == (1100, 1100, 1100)
 
 
 def test_nobody_reads_what_is_not_committed(store: DefaultMessageStore) -> None:  # TSP-06
     offset = put(store)
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     assert store.get_message("T", 0, 0).status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
     with pytest.raises(OffsetOutOfRange):
         store.look_message(offset)
     assert store.max_physical_offset == 0
-    store.commit_log.commit()
-    store.dispatcher.dispatch_pending()
+    log_of(store).commit()
+    dispatcher_of(store).dispatch_pending()
     assert store.get_message("T", 0, 0).status is GetMessageStatus.FOUND
     assert store.look_message(offset).topic == "T"
 
@@ -121,10 +122,10 @@ def test_commits_are_due_after_their_interval(
 ) -> None:  # TSP-04
     put(store)
     clock.advance(199)
-    store._writer.flusher.flush_due()
+    opened_of(store).flusher.flush_due()
     assert store.max_physical_offset == 0
     clock.advance(1)
-    store._writer.flusher.flush_due()
+    opened_of(store).flusher.flush_due()
     assert store.max_physical_offset == 100
 
 
@@ -134,11 +135,11 @@ def test_a_killed_process_loses_what_was_not_committed_and_nothing_else(
     store = opened(vfs, clock)
     for _ in range(3):
         put(store)
-    store.commit_log.commit()
-    store.dispatcher.dispatch_pending()
+    log_of(store).commit()
+    dispatcher_of(store).dispatch_pending()
     put(store)
     put(store)
-    store._writer.give_back()
+    opened_of(store).give_back()
     store._closed = True
     with opened(vfs, clock) as again:
         assert again.max_physical_offset == 300
@@ -160,24 +161,24 @@ def test_a_close_loses_nothing(vfs: FaultyVfs, clock: ManualClock) -> None:
 def test_a_put_that_asks_for_more_gets_it(store: DefaultMessageStore, durability: Any) -> None:
     put(store)
     put(store, durability=durability)
-    assert store.commit_log.uncommitted_bytes == 0
-    assert (store.commit_log.synced_offset == 200) == (durability == "fsync")
+    assert log_of(store).uncommitted_bytes == 0
+    assert (log_of(store).synced_offset == 200) == (durability == "fsync")
     store.put_columns({"topic": ["T"] * 3}, durability=durability)
-    assert store.commit_log.uncommitted_bytes == 0
+    assert log_of(store).uncommitted_bytes == 0
 
 
 def test_files_roll_and_buffers_are_used_again(store: DefaultMessageStore) -> None:
     for number in range(200):
         put(store)
         if number % 30 == 29:
-            store.commit_log.commit()
-    store.commit_log.commit()
-    store.dispatcher.dispatch_pending()
+            log_of(store).commit()
+    log_of(store).commit()
+    dispatcher_of(store).dispatch_pending()
     assert store.max_offset_in_queue("T", 0) == 200
-    pool = store.commit_log._pool
+    pool = log_of(store)._pool
     assert pool is not None
     assert pool.available == 1
-    assert len(store.commit_log.queue.files) == 5
+    assert len(log_of(store).queue.files) == 5
 
 
 @pytest.mark.parametrize("buffers", [0, 1])
@@ -188,9 +189,9 @@ def test_a_file_is_never_written_before_the_one_in_front_of_it(
         for _ in range(60):  # two files
             put(store)
         assert store.max_physical_offset >= SIZE - 100
-        store.commit_log.commit()
-        assert store.commit_log.uncommitted_bytes == 0
-        store.dispatcher.dispatch_pending()
+        log_of(store).commit()
+        assert log_of(store).uncommitted_bytes == 0
+        dispatcher_of(store).dispatch_pending()
         assert store.max_offset_in_queue("T", 0) == 60
 
 
@@ -200,10 +201,10 @@ def test_a_full_disk_leaves_everything_in_the_buffers(
     put(store, 500)
     vfs.fail("pwrite", path="/s/commitlog", error=errno.ENOSPC, written=77)
     with pytest.raises(OSError, match="No space"):
-        store.commit_log.commit()
+        log_of(store).commit()
     assert positions(store) == (500, 0, 0)
     put(store, 100)
-    assert store.commit_log.commit()
+    assert log_of(store).commit()
     assert positions(store) == (600, 600, 0)
     assert store.look_message(500).topic == "T"
 
@@ -215,8 +216,8 @@ def test_a_full_disk_fails_a_sync_and_it_can_be_tried_again(
     vfs.fail("pwrite", path="/s/commitlog", error=errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
         put(store, 100, durability="fsync")
-    store.commit_log.flush()
-    assert store.commit_log.synced_offset == 600
+    log_of(store).flush()
+    assert log_of(store).synced_offset == 600
 
 
 def test_a_broken_disk_fails_the_log(vfs: FaultyVfs, clock: ManualClock) -> None:
@@ -224,7 +225,7 @@ def test_a_broken_disk_fails_the_log(vfs: FaultyVfs, clock: ManualClock) -> None
     put(store, 500)
     vfs.fail("pwrite", path="/s/commitlog", error=errno.EIO)
     with pytest.raises(StoreFailed):
-        store.commit_log.commit()
+        log_of(store).commit()
     with pytest.raises(StoreFailed):
         put(store)
     with pytest.raises(StoreFailed):
@@ -259,7 +260,7 @@ def test_the_golden_store_with_a_pool_comes_out_the_same(
         again.at_time_of(row)
         again.store.put_message(again.message(row))
         if number % 7 == 0:
-            again.store.commit_log.commit()
+            log_of(again.store).commit()
     again.close()
     for directory in ("commitlog", "consumequeue"):
         assert files_of(again.root, directory) == files_of(theirs.store, directory)

@@ -21,6 +21,7 @@ from tests.support.golden import GoldenFactory, Row
 from tests.support.golden_puts import Again, as_map, body_of, files_of, in_order_of_names
 from tests.support.inner_batches import CONFIG, batch, opened, put_some, queue_of, rows_of
 from tests.support.rocket.golden import config_of, open_golden
+from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, queues_of
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
@@ -55,7 +56,7 @@ def test_the_golden_puts_make_the_same_log_and_the_same_queues(
             out["wroteOffset"], out["logicsOffset"], out["wroteBytes"],
         )  # fmt: skip
     for place, record in again.theirs.items():
-        ours = again.store.commit_log.read_at(place, len(record))
+        ours = log_of(again.store).read_at(place, len(record))
         assert in_order_of_names(ours) == in_order_of_names(record)
     again.close()
     for directory in ("consumequeue", "batchconsumequeue"):
@@ -152,7 +153,7 @@ def test_a_batch_is_one_record_that_takes_as_many_queue_offsets(tmp_path: Path) 
         assert (record.properties["INNER_NUM"], record.properties["INNER_BASE"]) == ("2", "3")
         bodies = [item.body for item in decode_items(record.body)]
         assert bodies == [b"item 0 of 2", b"item 1 of 2"]
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         assert [row[1:] for row in rows_of(store)] == [(0, 3), (3, 2), (5, 1)]
         assert store.max_offset_in_queue("B", 0) == 6
         assert not (tmp_path / "consumequeue" / "B").exists()
@@ -181,7 +182,7 @@ def test_the_store_time_of_a_batch_is_that_of_all_of_it(tmp_path: Path) -> None:
         for count in (3, 2, 4):
             store.put_inner_batch(batch(count))
             clock.advance(1000)
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         found = [store.offset_in_queue_by_time("B", 0, ms, "lower") for ms in (1, 1000, 1001, 9999)]
         assert found == [0, 0, 3, 9]
 
@@ -228,10 +229,10 @@ def test_expired_files_go_with_the_log(tmp_path: Path) -> None:
         for _ in range(6):
             put_some(store)
         end = store.max_offset_in_queue("B", 0)
-        while len(store.commit_log.queue.files) > 1:
-            store.commit_log.queue.delete_oldest()
+        while len(log_of(store).queue.files) > 1:
+            log_of(store).queue.delete_oldest()
         minimum = store.min_physical_offset
-        batches = store.queues.batches  # type: ignore[union-attr]
+        batches = queues_of(store).batches  # type: ignore[union-attr]
         assert batches is not None
         assert batches.expire(minimum) > 2
         queue = queue_of(store)
@@ -251,12 +252,12 @@ def test_a_queue_is_synced_when_enough_of_its_pages_are_dirty(
         for number in range(180):  # 8,280 bytes of units: two borders of pages
             store.put_message(Message("B", b"x"))
             if number == 100:
-                store.dispatcher.dispatch_pending()
+                dispatcher_of(store).dispatch_pending()
                 assert queue_of(store).dirty_pages == 1
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         assert queue_of(store).dirty_pages == 2
         clock.advance(config.flush_interval_consume_queue)
-        store._writer.flusher.flush_due()
+        opened_of(store).flusher.flush_due()
         assert queue_of(store).dirty_pages == 0
 
 
@@ -287,8 +288,8 @@ def test_queues_and_log_agree_in_every_crash_state(
     count = 0
     for state in states:
         with opened("/s", vfs=state.vfs(clock), clock=clock) as again:
-            again.dispatcher.dispatch_pending()
-            if again.commit_log.damages:  # what a power cut tore, and left sound records behind
+            dispatcher_of(again).dispatch_pending()
+            if log_of(again).damages:  # what a power cut tore, and left sound records behind
                 continue
             wanted = rows_in_log(again)
             assert wanted == (rows_of(again) if wanted else []), state
@@ -302,7 +303,7 @@ def rows_in_log(store: DefaultMessageStore) -> list[tuple[int, int, int]]:
     """What the units of B/0 have to be, from the records themselves."""
     rows, position, size = [], store.min_physical_offset, CONFIG.mapped_file_size_commit_log
     while position < store.max_physical_offset:
-        if store.commit_log.read_at(position, 8)[4:] == bytes.fromhex("cbd43194"):
+        if log_of(store).read_at(position, 8)[4:] == bytes.fromhex("cbd43194"):
             position += size - position % size
             continue
         record = store.look_message(position)

@@ -22,6 +22,7 @@ from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory
 from tests.support.golden_puts import Again, files_of
 from tests.support.rocket.cli import command_fixture  # noqa: F401
 from tests.support.rocket.golden import open_golden
+from tests.support.rocket.inside import dispatcher_of, opened_of, queues_of
 from tubestore.clock import ManualClock, SystemClock
 from tubestore.core.java_hash import java_hash
 from tubestore.testing import MemoryVfs
@@ -43,13 +44,12 @@ def opened(root: Any, clock: ManualClock, config: MessageStoreConfig = CONFIG) -
 def put_some(store: DefaultMessageStore, count: int, first: int = 0) -> None:
     for number in range(first, first + count):
         store.put_message(Message("T", b"%d" % number, tags=f"t{number % 3}"))
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
 
 
 def hashes(store: DefaultMessageStore) -> list[int]:
     """What the units of the queue say, by way of the extension."""
-    assert store.queues is not None
-    queue = store.queues.find_or_create("T", 0)
+    queue = queues_of(store).find_or_create("T", 0)
     raw = queue.units(0, queue.max_offset)
     assert is_address(raw["tags_code"]).all()
     return [int(code) for code in queue.resolved(raw)["tags_code"]]
@@ -163,8 +163,7 @@ def test_the_command_finds_the_hash_behind_the_address(
 def test_expired_files_go_with_those_of_the_queue(tmp_path: Path, clock: ManualClock) -> None:
     with opened(tmp_path, clock) as store:
         put_some(store, 25)  # three files of ten units
-        assert store.queues is not None
-        queue = store.queues.find_or_create("T", 0)
+        queue = queues_of(store).find_or_create("T", 0)
         unit = queue.unit(12)
         assert queue.delete_expired(unit.physical_offset) == 1
         names = sorted(f.name for f in (tmp_path / "consumequeue_ext" / "T" / "0").iterdir())
@@ -208,7 +207,7 @@ def test_after_a_crash_nothing_stands_twice(clock: ManualClock) -> None:
     put_some(store, 5)
     store.flush()
     put_some(store, 5, 5)  # dispatched, not synced: handed over again
-    store._writer.give_back()
+    opened_of(store).give_back()
     store._closed = True
     with reopened() as again:
         assert hashes(again) == expected(10)
@@ -226,7 +225,7 @@ def test_a_real_store_s_extension_is_continued(
         topic, queue_id = "Topic0", 0
         count = store.max_offset_in_queue(topic, queue_id)
         put = store.put_message(Message(topic, b"next", tags="INFO", queue_id=queue_id))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         assert put.queue_offset == count
         found = store.get_message(topic, queue_id, count, 1, "INFO")
         assert found.status is GetMessageStatus.FOUND
@@ -238,13 +237,12 @@ def test_switched_off_again_units_hold_the_hash(tmp_path: Path, clock: ManualClo
         put_some(store, 2)
     with opened(tmp_path, clock, CONFIG.changed(enable_consume_queue_ext=False)) as store:
         put_some(store, 2, 2)
-        assert store.queues is not None
-        queue = store.queues.find_or_create("T", 0)
+        queue = queues_of(store).find_or_create("T", 0)
         assert is_address(queue.units(0, 4)["tags_code"]).tolist() == [True, True, False, False]
         assert [m.body for m in store.get_message("T", 0, 0, 32, "t2 || t1")] == [b"1", b"2"]
     with opened(tmp_path, clock) as store:
         put_some(store, 1, 4)
-        queue = store.queues.find_or_create("T", 0)
+        queue = queues_of(store).find_or_create("T", 0)
         codes = queue.resolved(queue.units(0, 5))["tags_code"].tolist()
         assert codes == expected(5)
 

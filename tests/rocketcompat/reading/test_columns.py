@@ -15,6 +15,7 @@ from rocketcompat.commitlog.walk import Damage
 from rocketcompat.formats import CQ_UNIT
 from rocketcompat.record.arrow import RECORD_SCHEMA
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from tests.support.rocket.inside import dispatcher_of, log_of
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, InvalidMessage
 from tubestore.testing import MemoryVfs
@@ -46,7 +47,7 @@ def store(tmp_path: Path) -> Any:
                     properties={"UNIQ_KEY": f"u{n}"},
                 )
             )  # fmt: skip
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         yield store
 
 
@@ -73,7 +74,7 @@ def assert_same(store: DefaultMessageStore, row: dict[str, Any]) -> None:
 def test_a_scan_gives_every_record_once_and_whole(store: DefaultMessageStore, verify: bool) -> None:
     rows = as_rows(store.scan(verify=verify))
     assert [row["flag"] for row in rows] == list(range(COUNT))
-    assert len(store.commit_log.queue.files) > 2
+    assert len(log_of(store).queue.files) > 2
     for row in rows:
         assert_same(store, row)
 
@@ -87,7 +88,7 @@ def test_topics_of_one_length_and_topics_that_are_no_ascii_are_told_apart(tmp_pa
             store.put_message(Message(topic, b"x"))
         for _ in range(3):
             store.put_message(Message("ä", b"x"))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         places = [row["physical_offset"] for row in as_rows(store.scan())]
         expected = [*topics, "Ta", "Tb", "Tc", "Tc", "ä", "ä", "ä"]
         assert [row["topic"] for row in as_rows(store.scan())] == expected
@@ -106,13 +107,13 @@ def test_a_scan_of_a_part_has_what_begins_there(store: DefaultMessageStore) -> N
 
 def test_a_scan_says_where_a_record_is_unsound(store: DefaultMessageStore) -> None:
     places = [row["physical_offset"] for row in as_rows(store.scan())]
-    body = store.commit_log.read_at(places[3], 200).find(b"body")
-    store.commit_log.queue.files[0].write_at(places[3] + body, b"B")
+    body = log_of(store).read_at(places[3], 200).find(b"body")
+    log_of(store).queue.files[0].write_at(places[3] + body, b"B")
     assert len(as_rows(store.scan())) == COUNT
     with pytest.raises(CorruptRecord, match="checksum") as raised:
         list(store.scan(verify=True))
     assert raised.value.position == places[3]
-    store.commit_log.queue.files[0].write_at(places[2] + 4, b"\xff")
+    log_of(store).queue.files[0].write_at(places[2] + 4, b"\xff")
     with pytest.raises(CorruptRecord) as raised:
         list(store.scan())
     assert raised.value.position == places[2]
@@ -120,9 +121,9 @@ def test_a_scan_says_where_a_record_is_unsound(store: DefaultMessageStore) -> No
 
 def test_a_scan_passes_over_damage_that_is_known(store: DefaultMessageStore) -> None:
     places = [row["physical_offset"] for row in as_rows(store.scan())]
-    file = store.commit_log.queue.files[0]
+    file = log_of(store).queue.files[0]
     file.write_at(places[2] + 4, b"\xff")
-    store.commit_log.note_damage(Damage(places[2], places[3], file.path, places[2], "no record"))
+    log_of(store).note_damage(Damage(places[2], places[3], file.path, places[2], "no record"))
     assert [row["flag"] for row in as_rows(store.scan())] == [0, 1, *range(3, COUNT)]
     assert next(row["flag"] for row in as_rows(store.scan(places[2]))) == 3
 
@@ -160,7 +161,7 @@ def test_what_a_queue_cannot_show_is_named_and_the_rest_is_there(
     store: DefaultMessageStore,
 ) -> None:
     place = store.get_message("T", 1, 0, 20).physical_offsets[2]
-    store.commit_log.queue.files[0].write_at(place + 28, b"\xff")
+    log_of(store).queue.files[0].write_at(place + 28, b"\xff")
     page = store.read_queue("T", 1, 0, 10)
     assert page.batch["queue_offset"].to_pylist() == [0, 1, *range(3, 10)]
     assert page.next_offset == 10
@@ -189,7 +190,7 @@ def test_a_key_with_the_hash_of_another_is_not_the_other(tmp_path: Path) -> None
     with opened(tmp_path) as store:  # "Aa" and "BB" have one hash in Java
         store.put_message(Message("T", b"1", keys=["Aa"]))
         store.put_message(Message("T", b"2", keys=["BB", "Aa", "Aa"]))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         table = store.query_messages("T", ["BB", "Aa"])
         assert table["body"].to_pylist() == [b"2", b"1", b"2"]
 
@@ -205,7 +206,7 @@ def test_batches_of_all_sizes_are_scanned_as_they_were_put(tmp_path: Path) -> No
     with opened(tmp_path) as store:
         bodies = [random.bytes(int(size)) for size in random.integers(0, 900, 400)]
         store.put_columns({"topic": ["T"] * 400, "body": bodies, "queue_id": np.arange(400) % 5})
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         assert [row["body"] for row in as_rows(store.scan(verify=True))] == bodies
         page = store.read_queue("T", 3, 0, 20)
         assert page.batch["body"].to_pylist() == bodies[3:103:5]
@@ -224,7 +225,7 @@ def test_records_that_differ_in_nothing_but_bytes_are_read_as_each_alone(
         for n in range(2 * count):
             body = bytes([n % 251]) * size
             store.put_message(Message("T", body, queue_id=n % 2, properties=properties, flag=n))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         found = [*as_rows(store.scan()), *as_rows([store.read_queue("T", 1).batch])]
         assert [row["flag"] for row in found] == [*range(2 * count), *range(1, 2 * count, 2)]
         for row in found:
@@ -239,9 +240,9 @@ def test_a_length_or_topic_that_alone_is_another_is_not_taken_for_that_of_its_ne
     with opened(tmp_path) as store:
         for n in range(5):
             store.put_message(Message("T", b"12345", flag=n))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         places = [row["physical_offset"] for row in as_rows(store.scan())]
-        store.commit_log.queue.files[0].write_at(places[3] + place, b"\x55")
+        log_of(store).queue.files[0].write_at(places[3] + place, b"\x55")
         page = store.read_queue("T", 0)
         rows = as_rows([page.batch])
         if place == 88 + 5 + 1:
@@ -300,7 +301,7 @@ def test_a_unit_that_points_outside_the_log_is_named_with_its_file_and_position(
         "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
     ) as store:
         store.put_columns({"topic": ["T"] * 30})
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         path = "/s/consumequeue/T/0/" + f"{400:020d}"
         file = memory_vfs.open(path)
         file.pwrite(b"\x7f", 3 * CQ_UNIT.size)
@@ -315,7 +316,7 @@ def swapped_queues(vfs: MemoryVfs, clock: ManualClock) -> tuple[DefaultMessageSt
     store = rocketcompat.open("/s", "w", config, vfs=vfs, clock=clock, background=False)
     for topic, queue_id in (("T", 0), ("T", 1), ("U", 0)):
         store.put_columns({"topic": [topic] * 5, "queue_id": [queue_id] * 5})
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     paths = [f"/s/consumequeue/{key}/{0:020d}" for key in ("T/0", "T/1", "U/0")]
     return store, paths
 
@@ -363,7 +364,7 @@ def test_a_queue_of_copies_has_the_records_of_the_queue_that_they_were_put_in(
                 Message("T", b"%d" % n, properties={"INNER_MULTI_DISPATCH": "%LMQ%a"}, queue_id=2)
             )
         store.put_message(Message("T", b"3", queue_id=2))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         page = store.read_queue("%LMQ%a", 0)
         assert page.batch["body"].to_pylist() == [b"0", b"1", b"2"]
         assert page.problems == store.get_message("%LMQ%a", 0, 0).problems == []
@@ -388,11 +389,11 @@ def test_a_reader_does_not_step_over_messages_that_its_log_does_not_reach(
 
     with opened("w") as store:
         store.put_message(Message("T", b"1"))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         with opened("r") as reader:
             for body in (b"2", b"3", b"4"):
                 store.put_message(Message("T", body))
-            store.dispatcher.dispatch_pending()
+            dispatcher_of(store).dispatch_pending()
             page = reader.read_queue("T", 0)
             assert (page.batch["body"].to_pylist(), page.next_offset) == ([b"1"], 1)
             assert reader.get_message("T", 0, 0).next_begin_offset == 1
@@ -414,7 +415,7 @@ def test_queries_without_a_count_give_what_the_options_say(
     ) as store:
         for _ in range(40):
             store.put_message(Message("T", keys="k"))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         assert len(store.query_message("T", "k").messages) == count
         assert store.query_messages("T", ["k"]).num_rows == count
         most = options.get("max_msgs_num_batch", 64)

@@ -15,6 +15,7 @@ import rocketcompat
 from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig, PutStatus
 from rocketcompat.record.batches import decode_items, encode_items
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from tests.support.rocket.inside import log_of
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidName, MessageTooLarge
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -80,7 +81,7 @@ def test_a_batch_that_does_not_fit_stands_as_a_whole_in_the_next_file(
     store.put_message(Message("T", b"x" * 1000))
     result = store.put_messages(batch(5))
     assert result.physical_offsets == [SIZE + n * (FIXED + 100) for n in range(5)]
-    blank = store.commit_log.read_at(1000 + FIXED, 8)
+    blank = log_of(store).read_at(1000 + FIXED, 8)
     assert blank == (SIZE - 1000 - FIXED).to_bytes(4, "big") + bytes.fromhex("cbd43194")
 
 
@@ -149,7 +150,7 @@ def test_with_synchronous_flushes_a_batch_waits_for_its_sync(clock: ManualClock)
         "/s", "w", config, vfs=MemoryVfs(clock), clock=clock, background=False
     ) as store:
         result = store.put_messages(batch(3))
-        assert store.commit_log.synced_offset == store.max_physical_offset
+        assert log_of(store).synced_offset == store.max_physical_offset
         assert result.status is PutStatus.PUT_OK
 
 

@@ -19,6 +19,7 @@ from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again, files_of, in_order_of_names
 from tests.support.rocket.golden import open_golden
+from tests.support.rocket.inside import dispatcher_of, log_of
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage, InvalidName, MessageTooLarge
 from tubestore.testing import MemoryVfs
@@ -49,7 +50,7 @@ def to(*names: str, topic: str = "parent", body: bytes = b"x", queue_id: int = 3
 
 
 def bodies(store: DefaultMessageStore, topic: str, queue_id: int) -> list[bytes]:
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     found: list[bytes] = []
     while len(found) < store.max_offset_in_queue(topic, queue_id):
         found += [message.body for message in store.get_message(topic, queue_id, len(found))]
@@ -229,7 +230,7 @@ def test_the_golden_messages_come_out_the_same(
         assert result.size == row["out"]["wroteBytes"]
         assert result.queue_offset == row["out"]["logicsOffset"]
     for place, record in again.theirs.items():
-        ours = again.store.commit_log.read_at(place, len(record))
+        ours = log_of(again.store).read_at(place, len(record))
         assert in_order_of_names(ours) == in_order_of_names(record)
     again.close()
     assert files_of(again.root, "consumequeue") == files_of(theirs.store, "consumequeue")

@@ -10,6 +10,7 @@ import rocketcompat
 from rocketcompat import Message, MessageRecord, MessageStoreConfig
 from rocketcompat.record.properties import dead_letter_topic, retry_topic
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from tests.support.rocket.inside import dispatcher_of
 from tubestore.clock import ManualClock
 from tubestore.testing import MemoryVfs
 
@@ -26,7 +27,7 @@ def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Defaul
 
 
 def first_of(store: DefaultMessageStore, topic: str, offset: int = 0) -> MessageRecord:
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     return store.get_message(topic, 0, offset).messages[0]
 
 

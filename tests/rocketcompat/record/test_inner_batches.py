@@ -13,6 +13,7 @@ from rocketcompat.record.encode import encode_columns
 from rocketcompat.record.prepare import prepare
 from tests.support.golden_puts import files_of
 from tests.support.inner_batches import CONFIG, batch, opened, rows_of
+from tests.support.rocket.inside import dispatcher_of
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage
 
@@ -51,7 +52,7 @@ def test_inner_batches_are_not_encoded_as_columns_without_their_offsets(tmp_path
             encode_columns({"topic": ["B"], "sys_flag": [0x80]}, config)
     with opened(tmp_path) as store:
         store.put_columns({"topic": ["B"] * 3, "body": [b"x"] * 3})
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         assert [row[1:] for row in rows_of(store)] == [(0, 1), (1, 1), (2, 1)]
 
 
@@ -84,7 +85,7 @@ def test_rows_with_inner_batches_become_what_so_many_single_puts_do(
             single.append(store.put_message(Message(**fields)))
     with opened(tmp_path / "many", config, clock=ManualClock(1000)) as store:
         table = store.put_columns(given)
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         assert [row[1:] for row in rows_of(store)] == [(0, 3), (3, 2), (5, 1), (6, 1), (7, 4)]
     for name in ("physical_offset", "queue_offset", "size", "store_timestamp"):
         assert table[name].to_pylist() == [getattr(put, name) for put in single]

@@ -31,6 +31,7 @@ from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket.cli import command_fixture, digest  # noqa: F401
 from tests.support.rocket.golden import open_golden, units_of
+from tests.support.rocket.inside import parts_of
 from tests.support.sampling import one_in
 from tubestore.clock import ManualClock
 from tubestore.testing import Distinct, MemoryVfs, crash_states
@@ -422,7 +423,7 @@ def test_fillers_stand_in_no_queue_and_no_index(memory_vfs: MemoryVfs, clock: Ma
         ROOT, "w", SMALL, vfs=memory_vfs, clock=clock, background=False
     ) as store:
         assert store.problems == []
-        assert all(queue.topic != FILLER_TOPIC for queue in store.queues or ())
+        assert all(queue.topic != FILLER_TOPIC for queue in parts_of(store).queues or ())
         assert len(list(units_of(store))) == sum(m.sys_flag in (0, 8) for m in messages(40))
 
 

@@ -19,7 +19,8 @@ from rocketcompat.repair.rebuild import build, rebuild
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket.cli import command_fixture  # noqa: F401
-from tests.support.rocket.golden import open_golden, queues_of, units_of
+from tests.support.rocket.golden import open_golden, queue_ends, units_of
+from tests.support.rocket.inside import shards_of
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage
 from tubestore.testing import Distinct, MemoryVfs, crash_states
@@ -152,13 +153,13 @@ def test_queues_of_expired_messages_keep_their_next_offset(golden: GoldenFactory
     """apache/rocketmq#5092: a queue whose files were cleaned began at 0 again."""
     real = golden("rocketmq", "5.3.3", "expired-most")
     with open_golden(golden("rocketmq", "5.3.3", "expired-most")) as store:
-        expected = queues_of(store)
+        expected = queue_ends(store)
     assert any(low == high > 0 for low, high in expected.values())
     directory = StoreDirectory(real.store)
     list(rebuild(directory, ["consumequeue"], clock=ManualClock(),
                  quarantine=Quarantine(directory.vfs, directory.root)))  # fmt: skip
     with open_golden(real) as store:
-        assert queues_of(store) == expected
+        assert queue_ends(store) == expected
 
 
 @pytest.mark.parametrize("scenario", ["flip-body-middle", "bad-size-middle", "torn-half"])
@@ -224,8 +225,7 @@ def test_a_crash_at_any_moment_loses_nothing(
             assert len(units) == len(expected), str(state)
             found = store.query_message("topic1", "k1", 10)
             assert [m.physical_offset for m in found.messages] == [places[1]], str(state)
-            assert store.tube is not None
-            shards = store.tube.store.topic("topic0").scan(columns=["msg_id"]).read_all()
+            shards = shards_of(store).store.topic("topic0").scan(columns=["msg_id"]).read_all()
             wanted = [p for p, m in zip(places, messages(count), strict=True)
                       if m.topic == "topic0" and m.sys_flag in (0, 8)]  # fmt: skip
             assert sorted(shards["msg_id"].to_pylist()) == wanted, str(state)

@@ -11,6 +11,7 @@ import pytest
 import rocketcompat
 import tubestore
 from rocketcompat import Message, MessageStoreConfig
+from tests.support.rocket.inside import parts_of, shards_of
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidName
 from tubestore.options import StoreOptions
@@ -35,7 +36,7 @@ def shown(root: Path) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]
     """Return (place, body) of all messages of the log, and of the shards, by place."""
     rows = []
     with rocketcompat.open(root, mode="w", config=CONFIG) as store:
-        for queue in store.queues or ():
+        for queue in parts_of(store).queues or ():
             for number in range(queue.max_offset):
                 record = store.look_message(queue.unit(number).physical_offset)
                 rows.append((record.physical_offset, record.body))
@@ -99,7 +100,6 @@ def test_shards_let_go_of_segments_that_lie_below_the_logs_begin(
     with rocketcompat.open(
         "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
     ) as store:
-        assert store.tube is not None
         for number in range(60):
             store.put_message(Message("T", b"%d" % number))
             store.wait_dispatched(store.max_physical_offset - 1)
@@ -108,7 +108,8 @@ def test_shards_let_go_of_segments_that_lie_below_the_logs_begin(
         store.clean()
         assert store.min_physical_offset > 0
         numbers = [
-            int(body) for body in store.tube.store.topic("T").scan().read_all()["body"].to_pylist()
+            int(body)
+            for body in shards_of(store).store.topic("T").scan().read_all()["body"].to_pylist()
         ]
         first = int(store.look_message(store.min_physical_offset).body)
         assert first - 10 < numbers[0] <= first < numbers[-1] == 59
@@ -117,8 +118,7 @@ def test_shards_let_go_of_segments_that_lie_below_the_logs_begin(
         "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
     ) as store:
         assert not store.problems
-        assert store.tube is not None
-        assert store.tube.store.topic("T").scan().read_all().num_rows == len(numbers)
+        assert shards_of(store).store.topic("T").scan().read_all().num_rows == len(numbers)
 
 
 def test_topics_that_no_shard_can_have_are_a_problem_of_every_opening(
@@ -146,5 +146,4 @@ def test_topics_that_no_shard_can_have_are_a_problem_of_every_opening(
             store.put_message(Message("a+b", b"2"))
             store.flush()
             assert store.problems == problems
-            assert store.tube is not None
-            assert store.tube.store.topics() == ["fine"]
+            assert shards_of(store).store.topics() == ["fine"]

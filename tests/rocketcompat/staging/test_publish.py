@@ -20,6 +20,7 @@ from rocketcompat.staging import roll_forward as log_job_recovery
 from rocketcompat.staging.pieces import StagedPiece
 from rocketcompat.staging.writer import StagedLogWriter, blocks_of
 from tests.support.rocket.cli import command_fixture  # noqa: F401
+from tests.support.rocket.inside import log_of
 from tests.support.rocket.publishing import (
     CLOCK,
     CONFIG,
@@ -182,7 +183,7 @@ def test_records_are_taken_as_they_are_but_for_their_offsets(vfs: MemoryVfs) -> 
     assert records[1].born_host == "[::1]:7"
     assert bodies(vfs) == [b"before", *bodies(other)]
     with opened(vfs, config=config) as store:  # checksums of whole records are asked for
-        assert store.commit_log.damages == ()
+        assert log_of(store).damages == ()
     assert findings(vfs) == []
 
 

@@ -23,6 +23,7 @@ from rocketcompat.staging.writer import StagedLogWriter
 from tests.support.command import Command
 from tests.support.faults import WatchingVfs, failing_after_the_record
 from tests.support.rocket.cli import command_fixture  # noqa: F401
+from tests.support.rocket.inside import dispatcher_of, log_of, opened_of
 from tests.support.rocket.publishing import (
     CLOCK,
     CONFIG,
@@ -108,7 +109,7 @@ def test_a_failure_after_the_record_fails_the_log_until_it_is_reopened(
     assert bodies(inner) == [b"before"]
     assert "half_published" in [reason for reason, _ in findings(inner)]
     with opened(inner, "r") as reader:
-        assert reader.commit_log.max_offset == store.commit_log.max_offset
+        assert log_of(reader).max_offset == log_of(store).max_offset
         assert pulled(reader) == [[b"before"], [], []]
     with pytest.raises(StoreFailed):
         store.close()
@@ -130,8 +131,8 @@ def half_published(count: int) -> tuple[MemoryVfs, str]:
         pytest.raises(RuntimeError),
     ):
         store.publish("j", pieces)
-    store.dispatcher.abandon()
-    store._writer.give_back()
+    dispatcher_of(store).abandon()
+    opened_of(store).give_back()
     store._closed = True
     record = LogRecords(inner, ROOT).pending()
     assert record is not None

@@ -18,6 +18,7 @@ from rocketcompat.repair.rebuild import rebuild
 from rocketcompat.staging import tails as log_tails
 from rocketcompat.staging.writer import StagedLogWriter
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from tests.support.rocket.inside import dispatcher_of
 from tests.support.rocket.publishing import CONFIG, ROOT
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage
@@ -100,7 +101,7 @@ def test_a_job_of_many_files_and_pieces_gets_the_bytes_that_a_rebuild_makes(
     with opened(vfs, clock) as store:
         result = store.publish("job", stage(vfs, rows(90), rows(40, 90), rows(1, 130)))
         assert result.end > 3 * 4096
-        assert store.dispatcher.behind == 0
+        assert dispatcher_of(store).behind == 0
         store.put_columns({"topic": ["topic1"], "body": [b"behind"], "keys": ["last"]})
     verify(vfs, clock)
 
@@ -115,7 +116,7 @@ def test_a_job_behind_puts_that_were_not_handed_over_yet_is_taken_from_its_rows(
         for number in range(20):
             store.put_message(Message("topic0", b"before %d" % number, keys=["b"]))
         store.publish("job", stage(vfs, rows(50)))
-        assert store.dispatcher.behind == 0
+        assert dispatcher_of(store).behind == 0
         store.publish("again", [])
     assert taken
     verify(vfs, clock)
@@ -162,7 +163,7 @@ def test_what_rows_cannot_say_is_read_from_the_log(
                 staged = writer.finish()
         assert [piece.is_plain for piece in staged] == [False]
         store.publish("job", [*staged, *stage(vfs, rows(60), config=config)])
-        assert store.dispatcher.behind == 0
+        assert dispatcher_of(store).behind == 0
     verify(vfs, clock)
 
 
@@ -179,7 +180,7 @@ def test_a_job_whose_rows_cannot_be_read_any_more_is_taken_from_the_log(
     monkeypatch.setattr(log_tails, "_batches", broken)
     with opened(vfs, clock) as store:
         store.publish("job", stage(vfs, rows(90), rows(40, 90)))
-        assert store.dispatcher.behind == 0
+        assert dispatcher_of(store).behind == 0
     assert "a published job is read from the log: it is gone" in caplog.text
     verify(vfs, clock)
 

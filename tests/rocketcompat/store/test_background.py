@@ -13,6 +13,7 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.service_thread import ServiceThread
+from tests.support.rocket.inside import index_of, log_of, opened_of, parts_of, queues_of
 from tubestore.clock import ManualClock
 from tubestore.testing import FaultyVfs, MemoryVfs
 
@@ -103,34 +104,33 @@ def test_the_flush_thread_syncs_one_put_after_the_thorough_interval(
     vfs: WatchedVfs, clock: ManualClock
 ) -> None:  # FLS-06
     with running(vfs, clock, layouts=frozenset()) as store:
-        rounds = Rounds(store._writer.flusher)
+        rounds = Rounds(opened_of(store).flusher)
         put = store.put_message(Message("T", b"x" * 100))
         rounds.wait()
-        assert store.commit_log.synced_offset == put.physical_offset == 0
+        assert log_of(store).synced_offset == put.physical_offset == 0
         clock.advance(CONFIG.flush_commit_log_thorough_interval)
         rounds.wait()
-        assert store.commit_log.synced_offset == put.size
+        assert log_of(store).synced_offset == put.size
 
 
 def test_the_flush_thread_syncs_a_log_of_four_dirty_pages_at_its_interval(
     vfs: WatchedVfs, clock: ManualClock
 ) -> None:  # FLS-06
     with running(vfs, clock) as store:
-        rounds = Rounds(store._writer.flusher)
+        rounds = Rounds(opened_of(store).flusher)
         store.put_message(Message("T", b"x" * 4 * 4096))
         clock.advance(CONFIG.flush_interval_commit_log)
         rounds.wait()
-        assert store.commit_log.synced_offset == store.max_physical_offset
+        assert log_of(store).synced_offset == store.max_physical_offset
 
 
 def test_the_flush_thread_syncs_a_queue_of_two_dirty_pages_at_its_interval(
     vfs: WatchedVfs, clock: ManualClock
 ) -> None:  # FLS-09
     with running(vfs, clock, flush_interval_consume_queue=1000) as store:
-        assert store.queues is not None
         placed = store.put_columns({"topic": ["T"] * 500})
         assert store.wait_dispatched(placed["physical_offset"][-1].as_py())
-        rounds, queue = Rounds(store._writer.flusher), store.queues.find_or_create("T", 0)
+        rounds, queue = Rounds(opened_of(store).flusher), queues_of(store).find_or_create("T", 0)
         rounds.wait()
         assert queue.dirty_pages == 2  # the interval of the queues is not over
         clock.advance(1000)
@@ -159,16 +159,15 @@ def test_the_flush_thread_works_at_the_shortest_of_its_intervals() -> None:
         with rocketcompat.open(
             "/s", "w", config, vfs=vfs, clock=clock, background=False
         ) as store:  # fmt: skip
-            assert store._writer.flusher.work() == seconds
-            assert store._writer.flusher.after_error() == seconds
+            assert opened_of(store).flusher.work() == seconds
+            assert opened_of(store).flusher.after_error() == seconds
 
 
 def test_what_the_flush_thread_could_not_sync_is_tried_again(
     vfs: WatchedVfs, clock: ManualClock
 ) -> None:
     with running(vfs, clock) as store:
-        assert store.queues is not None
-        rounds, queue = Rounds(store._writer.flusher), store.queues.find_or_create("T", 0)
+        rounds, queue = Rounds(opened_of(store).flusher), queues_of(store).find_or_create("T", 0)
         fault = vfs.fail("sync", path="/s/consumequeue")
         placed = store.put_columns({"topic": ["T"] * 500})
         assert store.wait_dispatched(placed["physical_offset"][-1].as_py())
@@ -192,7 +191,7 @@ def test_the_clean_thread_deletes_expired_files_of_log_queues_and_index(
     vfs: WatchedVfs, clock: ManualClock
 ) -> None:  # CLN-01
     with running(vfs, clock, max_index_num=12, **SMALL) as store:
-        cleaner = Rounds(store._writer.cleaner)
+        cleaner = Rounds(opened_of(store).cleaner)
         cleaner.wait()
         for number in range(60):
             store.put_message(Message("T", b"x" * 80, keys=f"k{number}"))
@@ -209,7 +208,7 @@ def test_the_clean_thread_deletes_expired_files_of_log_queues_and_index(
             store.flush()
         first = store.look_message(store.min_physical_offset)
         assert store.min_offset_in_queue("T", 0) == first.queue_offset
-        assert all(store._writer.cleaner.deleted.values())
+        assert all(opened_of(store).cleaner.deleted.values())
         removed = {path.split("/")[2] for path in vfs.paths("remove")}
         assert removed >= {"commitlog", "consumequeue", "index"}
 
@@ -226,7 +225,7 @@ def test_the_clean_thread_begins_after_a_minute_and_works_every_ten_seconds(
     default = MessageStoreConfig().clean_resource_interval
     with running(vfs, clock, clean_resource_interval=default) as store:
         assert started["CleanService"] == 60.0
-        assert store._writer.cleaner.work() == 10.0
+        assert opened_of(store).cleaner.work() == 10.0
 
 
 @pytest.mark.usefixtures("soon")
@@ -235,7 +234,7 @@ def test_the_clean_thread_refuses_messages_on_a_full_disk_and_takes_them_again(
 ) -> None:  # CLN-06
     used = [50]
     with running(vfs, clock) as store:
-        cleaner = store._writer.cleaner
+        cleaner = opened_of(store).cleaner
         cleaner._disk_used = lambda path: used[0]
         rounds = Rounds(cleaner)
         used[0] = 91
@@ -276,7 +275,7 @@ def test_a_put_is_readable_soon_though_nobody_waits_for_it(
     vfs: WatchedVfs, clock: ManualClock, structure: str
 ) -> None:  # DSP-01, DSP-04
     with running(vfs, clock) as store:
-        arrivals = Arrivals(getattr(store, structure))
+        arrivals = Arrivals(getattr(parts_of(store), structure))
         soon = []
         for count in range(1, 11):  # a slow machine may miss the second some times, not always
             put = store.put_message(Message("T", keys="k"))
@@ -297,7 +296,7 @@ def test_queues_and_index_are_built_in_the_dispatchers_thread(
     """DSP-01: a put does not do it."""
     threads: set[str] = set()
     with running(vfs, clock) as store:
-        arrivals = [Arrivals(store.queues, threads), Arrivals(store.index, threads)]
+        arrivals = [Arrivals(queues_of(store), threads), Arrivals(index_of(store), threads)]
         for _ in range(3):
             store.put_message(Message("T", keys="k"))
         assert all(arrived.wait(3, PATIENCE) for arrived in arrivals)

@@ -16,6 +16,7 @@ from rocketcompat.index.index_file import IndexFile
 from rocketcompat.store.clean_service import CleanService
 from rocketcompat.store.cleaning import DiskUse, LogFile, disk_used_percent, occasion, plan
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from tests.support.rocket.inside import dispatcher_of, index_of, opened_of, parts_of
 from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StorageError
 from tubestore.testing import MemoryVfs
@@ -147,7 +148,7 @@ def filled(
             store.put_message(Message(topic, b"x" * 80, keys=f"k{number}"))
             clock.advance(HOUR // 20)
         store.flush()
-        cleaner = store._writer.cleaner
+        cleaner = opened_of(store).cleaner
         cleaner._disk_used = disk
         yield store, cleaner
 
@@ -189,7 +190,7 @@ def test_a_store_without_marks_is_cleaned_in_the_first_round_as_announced(
     memory_vfs.remove("/s/.tubestore/progress.json")  # as a broker leaves it
     clock.advance(100 * HOUR)
     with rocketcompat.open("/s", "w", CONFIG, **how) as store:
-        store._writer.cleaner._disk_used = lambda path: 50
+        opened_of(store).cleaner._disk_used = lambda path: 50
         announced = store.clean(dry_run=True)
         assert [verdict.delete for verdict in announced] == [True] * 4 + [False]
         assert store.clean() == announced
@@ -207,11 +208,10 @@ def test_what_cannot_be_built_keeps_its_files_and_is_announced(
     def fail(batch: object) -> None:
         raise OSError(28, "no space left")
 
-    assert store.index is not None
-    monkeypatch.setattr(store.index, "put", fail)
+    monkeypatch.setattr(index_of(store), "put", fail)
     for number in range(60):
         store.put_message(Message("T", b"x" * 80, keys=f"k{number}"))
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     clock.advance(100 * HOUR)
     announced = store.clean(dry_run=True)
     assert [verdict.delete for verdict in announced] == [True] * 4 + [False] * 4
@@ -307,27 +307,24 @@ def test_a_search_whose_index_files_are_deleted_meanwhile_finds_what_is_kept(  #
         return found
 
     monkeypatch.setattr(IndexFile, search, cleaning)
-    before = len(store.index.files) if store.index else 0
+    before = len(index_of(store).files) if parts_of(store).index else 0
     if search == "select_many":
         found = store.query_messages("T", ["k10", "k99"])["key"].to_pylist()
         assert found == ["k10", "k99"]
     elif search == "candidates":
         assert len(store.query_message("T", "k10").messages) == 1
     else:
-        assert store.index is not None
-        assert len(store.index.select("T", "k10", 9, 0, 1 << 60)[0]) == 1
+        assert len(index_of(store).select("T", "k10", 9, 0, 1 << 60)[0]) == 1
     assert cleanings
-    assert store.index is not None
-    assert len(store.index.files) < before
+    assert len(index_of(store).files) < before
 
 
 def test_an_index_file_that_is_gone_but_not_by_age_is_an_error(
     filled: tuple[DefaultMessageStore, CleanService], memory_vfs: MemoryVfs
 ) -> None:
     store, _ = filled
-    assert store.index is not None
-    store.index.files[0].release()
-    memory_vfs.remove(store.index.files[0].path)
+    index_of(store).files[0].release()
+    memory_vfs.remove(index_of(store).files[0].path)
     with pytest.raises(StorageError, match="No such file"):
         store.query_message("T", "k10")
 

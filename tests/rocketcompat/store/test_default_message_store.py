@@ -19,6 +19,7 @@ from rocketcompat import GetMessageStatus, Message, MessageStoreConfig, PutStatu
 from rocketcompat.messages import MessageBatch
 from rocketcompat.record.batches import BatchItem
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, shards_of
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     InvalidMessage,
@@ -120,7 +121,7 @@ def test_a_pull_reads_the_unit_and_then_the_record(
     with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
         for number in range(30):
             store.put_message(Message("T", b"%d" % number))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         store.get_message("T", 0, 3, 1)  # finds where the queue begins, once
         vfs.reads.clear()
         assert [m.body for m in store.get_message("T", 0, 17, 1)] == [b"17"]
@@ -135,7 +136,7 @@ def test_a_query_by_key_reads_the_index_and_the_records_that_have_the_key(
     with rocketcompat.open("/s", "w", config, vfs=vfs, clock=clock, background=False) as store:
         for number in range(200):
             store.put_message(Message("T", b"%d" % number, keys=f"k{number % 100}"))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         vfs.reads.clear()
         assert [m.body for m in store.query_message("T", "k7")] == [b"7", b"107"]
         assert vfs.reads.count("commitlog") <= 2 * 2  # the length of a record, and the record
@@ -198,7 +199,7 @@ def test_a_flush_syncs_the_log_and_names_the_structure_that_stopped(clock: Manua
         for _ in range(2):
             with pytest.raises(StoreFailed, match="index stopped at"):
                 store.flush()
-            assert store.commit_log.synced_offset == store.max_physical_offset
+            assert log_of(store).synced_offset == store.max_physical_offset
         vfs.heal()
     with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
         store.flush()
@@ -212,7 +213,7 @@ def test_waiting_is_over_at_once_when_dispatch_has_stopped(
         raise ZeroDivisionError
 
     with rocketcompat.open(tmp_path, "w", CONFIG) as store:
-        monkeypatch.setattr(store.dispatcher, "_drained", defect, raising=True)
+        monkeypatch.setattr(dispatcher_of(store), "_drained", defect, raising=True)
         put = store.put_message(Message("T"))
         with pytest.raises(StoreFailed, match="dispatch stopped: ZeroDivisionError"):
             store.wait_dispatched(put.physical_offset, timeout=30)
@@ -261,12 +262,12 @@ def test_fsync_is_on_stable_storage_and_page_cache_waits_for_nobody(
     with rocketcompat.open(
         "/s", "w", CONFIG, vfs=memory_vfs, clock=clock, background=False
     ) as store:
-        before = store.commit_log.sync_count
+        before = log_of(store).sync_count
         first = store.put_message(Message("T", b"1"))
-        assert store.commit_log.sync_count == before
+        assert log_of(store).sync_count == before
         second = store.put_message(Message("T", b"2"), durability="fsync")
-        assert store.commit_log.synced_offset == second.physical_offset + second.size
-        assert first.physical_offset < store.commit_log.synced_offset
+        assert log_of(store).synced_offset == second.physical_offset + second.size
+        assert first.physical_offset < log_of(store).synced_offset
 
 
 def test_sync_flush_makes_every_put_durable(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
@@ -276,10 +277,10 @@ def test_sync_flush_makes_every_put_durable(memory_vfs: MemoryVfs, clock: Manual
     ) as store:
         store.put_message(Message("T"))
         store.put_columns({"topic": ["T"] * 50})
-        assert store.commit_log.synced_offset == store.max_physical_offset
-        count = store.commit_log.sync_count
+        assert log_of(store).synced_offset == store.max_physical_offset
+        count = log_of(store).sync_count
         store.put_message(Message("T"), durability="page_cache")
-        assert store.commit_log.sync_count == count
+        assert log_of(store).sync_count == count
 
 
 def test_what_is_no_message_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -426,7 +427,7 @@ def test_flush_brings_everything_to_stable_storage(tmp_path: Path) -> None:
         store.put_message(Message("T", keys="k"))
         store.flush()
         end = store.max_physical_offset
-        progress = store._writer.flusher.progress()
+        progress = opened_of(store).flusher.progress()
         assert progress.log.synced == end
         assert {mark.synced for mark in progress.followers.values()} == {end}
 
@@ -436,8 +437,7 @@ def test_the_tube_shards_hold_what_the_log_holds(tmp_path: Path) -> None:
     with rocketcompat.open(tmp_path, "w", config, background=False) as store:
         last = store.put_columns({"topic": ["A", "B"] * 5, "body": [b"x"] * 10})
         store.wait_dispatched(last["physical_offset"][-1].as_py())
-        assert store.tube is not None
-        assert sorted(store.tube.store.topics()) == ["A", "B"]
+        assert sorted(shards_of(store).store.topics()) == ["A", "B"]
 
 
 @pytest.mark.parametrize("enabled", [True, False])

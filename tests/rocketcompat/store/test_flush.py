@@ -13,6 +13,7 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig, PutStatus
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.flush import FlushService
+from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, queues_of
 from tubestore.clock import ManualClock
 from tubestore.errors import StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -43,7 +44,7 @@ def opened(vfs: Any, clock: ManualClock, **options: Any) -> DefaultMessageStore:
 
 
 def flusher(store: DefaultMessageStore) -> FlushService:
-    return store._writer.flusher
+    return opened_of(store).flusher
 
 
 def put(store: DefaultMessageStore, size: int) -> None:
@@ -55,10 +56,10 @@ def test_asynchronous_flushes_are_the_default() -> None:  # FLS-07
 
 
 def test_an_asynchronous_put_does_not_sync(store: DefaultMessageStore) -> None:  # FLS-05
-    before = store.commit_log.sync_count
+    before = log_of(store).sync_count
     put(store, 5000)
-    assert store.commit_log.sync_count == before
-    assert store.commit_log.synced_offset == 0
+    assert log_of(store).sync_count == before
+    assert log_of(store).synced_offset == 0
 
 
 def test_the_log_is_synced_when_four_pages_are_dirty(
@@ -67,11 +68,11 @@ def test_the_log_is_synced_when_four_pages_are_dirty(
     put(store, 4 * 4096 - 1)
     clock.advance(500)
     flusher(store).flush_due()
-    assert store.commit_log.synced_offset == 0
+    assert log_of(store).synced_offset == 0
     put(store, 100)
     clock.advance(500)
     flusher(store).flush_due()
-    assert store.commit_log.synced_offset == store.max_physical_offset
+    assert log_of(store).synced_offset == store.max_physical_offset
 
 
 def test_one_put_is_synced_after_the_thorough_interval(
@@ -80,10 +81,10 @@ def test_one_put_is_synced_after_the_thorough_interval(
     put(store, 200)
     clock.advance(9_999)
     flusher(store).flush_due()
-    assert store.commit_log.synced_offset == 0
+    assert log_of(store).synced_offset == 0
     clock.advance(1)
     flusher(store).flush_due()
-    assert store.commit_log.synced_offset == 200
+    assert log_of(store).synced_offset == 200
 
 
 def test_the_thorough_interval_of_the_log_is_an_option(vfs: FaultyVfs, clock: ManualClock) -> None:
@@ -91,7 +92,7 @@ def test_the_thorough_interval_of_the_log_is_an_option(vfs: FaultyVfs, clock: Ma
         put(store, 200)
         clock.advance(3000)
         flusher(store).flush_due()
-        assert store.commit_log.synced_offset == 200
+        assert log_of(store).synced_offset == 200
 
 
 @pytest.mark.parametrize(("least", "synced"), [(0, 200), (1, 0)])
@@ -101,11 +102,11 @@ def test_with_no_least_pages_whatever_is_dirty_is_synced(
     options = {"flush_commit_log_least_pages": least, "flush_consume_queue_least_pages": least}
     with opened(vfs, clock, **options) as store:
         put(store, 200)
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         clock.advance(1000)
         vfs.calls.clear()
         flusher(store).flush_due()
-        assert store.commit_log.synced_offset == synced
+        assert log_of(store).synced_offset == synced
         assert (vfs.calls["sync"] >= 2) == (not least)  # of the log, and of the queue
 
 
@@ -117,27 +118,26 @@ def test_the_log_is_not_looked_at_before_its_interval_is_over(
         put(store, 5 * 4096)
         clock.advance(4999)
         flusher(store).flush_due()
-        assert store.commit_log.synced_offset == 0
+        assert log_of(store).synced_offset == 0
         clock.advance(1)
         flusher(store).flush_due()
-        assert store.commit_log.synced_offset == 5 * 4096
+        assert log_of(store).synced_offset == 5 * 4096
 
 
 def test_a_queue_is_synced_when_two_page_borders_are_behind_it(
     store: DefaultMessageStore, vfs: FaultyVfs, clock: ManualClock
 ) -> None:  # FLS-09, FLS-11
-    assert store.queues is not None
     units = 8191 // 20  # 8180 bytes, and one more passes the second border
     columns = {"topic": ["T"] * units}
     store.put_columns(columns)
-    store.dispatcher.dispatch_pending()
-    queue = store.queues.find_or_create("T", 0)
+    dispatcher_of(store).dispatch_pending()
+    queue = queues_of(store).find_or_create("T", 0)
     assert queue.dirty_pages == 1
     clock.advance(1000)
     flusher(store).flush_due()
     assert queue.dirty_pages == 1
     put(store, 200)
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     flusher(store).flush_due()  # its second is not over
     assert queue.dirty_pages == 2
     clock.advance(1000)
@@ -149,41 +149,38 @@ def test_everything_is_synced_after_the_thorough_interval_of_the_queues(
     vfs: FaultyVfs, clock: ManualClock
 ) -> None:  # FLS-10
     with opened(vfs, clock, flush_consume_queue_thorough_interval=7000) as store:
-        assert store.queues is not None
         for queue_id in range(10):
             store.put_message(Message("T", queue_id=queue_id))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         clock.advance(6999)
         flusher(store).flush_due()
-        assert store.queues.ends[1] == 0
+        assert queues_of(store).ends[1] == 0
         clock.advance(1)
         flusher(store).flush_due()
-        assert store.queues.ends[1] == store.max_physical_offset
+        assert queues_of(store).ends[1] == store.max_physical_offset
 
 
 def test_marks_are_written_every_ten_seconds_at_least(
     store: DefaultMessageStore, clock: ManualClock
 ) -> None:
     put(store, 200)
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     clock.advance(10_000)
     flusher(store).flush_due()
-    assert store.queues is not None
-    assert store.queues.ends == (200, 200)
+    assert queues_of(store).ends == (200, 200)
 
 
 def test_a_failed_sync_of_a_queue_is_tried_again(
     store: DefaultMessageStore, vfs: FaultyVfs, clock: ManualClock
 ) -> None:
-    assert store.queues is not None
     store.put_columns({"topic": ["T"] * 500})
-    store.dispatcher.dispatch_pending()
-    queue = store.queues.find_or_create("T", 0)
+    dispatcher_of(store).dispatch_pending()
+    queue = queues_of(store).find_or_create("T", 0)
     vfs.fail("sync", path="/s/consumequeue", error=errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        store.queues.flush_due(2)
+        queues_of(store).flush_due(2)
     assert queue.dirty_pages == 2
-    assert store.queues.flush_due(2) == 1
+    assert queues_of(store).flush_due(2) == 1
     assert queue.dirty_pages == 0
 
 
@@ -193,7 +190,7 @@ def test_a_synchronous_put_returns_when_its_sync_is_over(
     with opened(vfs, clock, flush_disk_type="SYNC_FLUSH") as store:
         for number in range(1, 4):
             put(store, 200)
-            assert store.commit_log.synced_offset == 200 * number
+            assert log_of(store).synced_offset == 200 * number
 
 
 @pytest.mark.parametrize("given", [{"properties": {"WAIT": "false"}}, {}])
@@ -202,7 +199,7 @@ def test_a_message_that_does_not_wait_is_not_waited_for(
 ) -> None:
     with opened(vfs, clock, flush_disk_type="SYNC_FLUSH") as store:
         store.put_message(Message("T", b"x", **given))
-        waited = store.commit_log.synced_offset == store.max_physical_offset
+        waited = log_of(store).synced_offset == store.max_physical_offset
         assert waited == (not given)
 
 
@@ -218,7 +215,7 @@ def test_a_batch_is_waited_for_if_one_of_its_messages_waits(
 ) -> None:
     with opened(vfs, clock, flush_disk_type="SYNC_FLUSH") as store:
         store.put_columns({"topic": ["T", "T"], "properties": texts}, durability=durability)
-        synced = store.commit_log.synced_offset == store.max_physical_offset
+        synced = log_of(store).synced_offset == store.max_physical_offset
         assert synced == (waits or durability == "fsync")
 
 
@@ -228,7 +225,7 @@ def test_only_the_property_itself_says_that_a_message_does_not_wait(
 ) -> None:
     with opened(vfs, clock, flush_disk_type="SYNC_FLUSH") as store:
         store.put_message(Message("T", properties=text))
-        assert store.commit_log.synced_offset == store.max_physical_offset
+        assert log_of(store).synced_offset == store.max_physical_offset
 
 
 def test_a_failed_sync_acknowledges_nothing_ever_again(  # apache/rocketmq #2706, #5235
@@ -242,7 +239,7 @@ def test_a_failed_sync_acknowledges_nothing_ever_again(  # apache/rocketmq #2706
     for _ in range(2):  # the disk works again, and what it lost is not known
         with pytest.raises(StoreFailed):
             put(store, 200)
-    assert store.commit_log.synced_offset == 200
+    assert log_of(store).synced_offset == 200
     with pytest.raises(StoreFailed):
         store.close()
     assert vfs.exists("/s/abort")
@@ -268,7 +265,7 @@ def test_who_waits_too_long_is_told_so_and_the_message_is_there(clock: ManualClo
         MemoryVfs(clock), clock, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=0
     ) as store:
         put(store, 200)
-        file = store.commit_log.queue.last
+        file = log_of(store).queue.last
         assert file is not None
         slow: Any = SlowSync(file._file)
         file._file = slow
@@ -290,7 +287,7 @@ def test_who_waits_too_long_is_told_so_and_the_message_is_there(clock: ManualClo
 def test_many_who_wait_share_syncs(clock: ManualClock) -> None:  # FLS-03
     with opened(MemoryVfs(clock), clock, flush_disk_type="SYNC_FLUSH") as store:
         put(store, 200)
-        file = store.commit_log.queue.last
+        file = log_of(store).queue.last
         assert file is not None
         slow: Any = SlowSync(file._file)
         file._file = slow
@@ -298,14 +295,14 @@ def test_many_who_wait_share_syncs(clock: ManualClock) -> None:  # FLS-03
         for thread in threads:
             thread.start()
         assert slow.entered.wait(30)
-        while store.commit_log.put_count < 21:  # all have written, one syncs
+        while log_of(store).put_count < 21:  # all have written, one syncs
             threads[-1].join(0.01)
         slow.go.set()
         for thread in threads:
             thread.join(30)
         file._file = slow.inner
-        assert store.commit_log.synced_offset == 21 * 200
-        assert store.commit_log.sync_count <= 4
+        assert log_of(store).synced_offset == 21 * 200
+        assert log_of(store).sync_count <= 4
 
 
 def test_a_structure_that_cannot_be_synced_for_a_while_is_logged_at_the_beginning_and_the_end(
@@ -316,13 +313,13 @@ def test_a_structure_that_cannot_be_synced_for_a_while_is_logged_at_the_beginnin
     vfs.fail("sync", path="/s/checkpoint", forever=True)
     for _ in range(100):  # in most of these rounds nothing is due
         put(store, 200)
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         clock.advance(1000)
         service.do_round()
     vfs.heal()
     for _ in range(3):
         put(store, 200)
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         service.persist()
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == len(set(lines)) == 4, lines

@@ -16,6 +16,7 @@ from rocketcompat.record.batches import BatchItem
 from rocketcompat.store.put_status import put_status_of
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again
+from tests.support.rocket.inside import log_of
 from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, InvalidMessage, StoreBusy, TubeStoreError
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -97,9 +98,9 @@ def test_limits_of_the_disk_and_of_the_store_s_life_have_their_status(clock: Man
     vfs.fail("truncate", path="/s/commitlog", error=errno.ENOSPC)
     assert status_of(store, Message("T")) is PutStatus.CREATE_MAPPED_FILE_FAILED
     assert status_of(store, Message("T")) is PutStatus.PUT_OK
-    store.commit_log.refusal = DiskFull("/s", 91)
+    log_of(store).refusal = DiskFull("/s", 91)
     assert status_of(store, Message("T")) is PutStatus.SERVICE_NOT_AVAILABLE
-    store.commit_log.refusal = None
+    log_of(store).refusal = None
     store.close()
     assert status_of(store, Message("T")) is PutStatus.SERVICE_NOT_AVAILABLE
     with rocketcompat.open("/s", "r", CONFIG, vfs=vfs, clock=clock) as reader:
@@ -125,7 +126,7 @@ class Hanging:
 def test_a_put_does_not_wait_behind_one_that_hangs_in_the_disk(clock: ManualClock) -> None:
     with opened(MemoryVfs(clock), clock) as store:
         store.put_message(Message("T"))
-        file = store.commit_log.queue.last
+        file = log_of(store).queue.last
         hanging = file._file = Hanging(file._file)
         first = threading.Thread(target=store.put_message, args=(Message("T", b"slow"),))
         first.start()

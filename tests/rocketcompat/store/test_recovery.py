@@ -25,6 +25,14 @@ from rocketcompat.messages import has_queue_unit
 from rocketcompat.queues.recovery import sound_pieces
 from rocketcompat.record.codec import decode_one
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from tests.support.rocket.inside import (
+    dispatcher_of,
+    index_of,
+    log_of,
+    parts_of,
+    queues_of,
+    shards_of,
+)
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.store.manager import engine_of
@@ -68,8 +76,8 @@ class Bench:
         """End the process: nothing more is written, the locks are gone."""
         assert self.store is not None
         self.store._closed = True
-        if self.store.tube is not None:
-            engine_of(self.store.tube.store).abandon("killed")
+        if parts_of(self.store).tube is not None:
+            engine_of(shards_of(self.store).store).abandon("killed")
         self.vfs.release_locks()
 
     def overwrite(self, path: str, position: int, data: bytes) -> None:
@@ -89,10 +97,8 @@ def log_file(number: int) -> str:
 
 def bodies_of(store: DefaultMessageStore) -> list[int]:
     """Numbers of the messages in the log, having checked that queues and index agree with it."""
-    assert store.queues is not None
-    assert store.index is not None
     wanted, numbers = {}, []
-    for piece in sound_pieces(store.commit_log, 0, 1 << 62):
+    for piece in sound_pieces(log_of(store), 0, 1 << 62):
         for start in piece.starts.tolist():
             record = decode_one(piece.data, start)
             numbers.append(int(record.body[:3]))
@@ -100,14 +106,14 @@ def bodies_of(store: DefaultMessageStore) -> list[int]:
                 place = (record.topic, record.queue_id, record.queue_offset)
                 assert place not in wanted
                 wanted[place] = record.physical_offset
-            found = store.index.select(record.topic, f"k{numbers[-1]}", 9, 0, 1 << 60)[0]
+            found = index_of(store).select(record.topic, f"k{numbers[-1]}", 9, 0, 1 << 60)[0]
             assert found == [record.physical_offset]
-    for queue in store.queues:
+    for queue in queues_of(store):
         for offset in range(queue.max_offset):
             place = wanted.pop((queue.topic, queue.queue_id, offset), None)
             unit = queue.unit(offset)
             if place is None:
-                assert store.commit_log.is_damaged(unit.physical_offset)
+                assert log_of(store).is_damaged(unit.physical_offset)
             else:
                 assert unit.physical_offset == place
     assert wanted == {}
@@ -363,9 +369,9 @@ def test_the_windows_see_the_damage_that_a_recovery_sees(bench: Bench) -> None:
 
     before = damage_in_windows()
     with bench.open(mode="r") as reader:
-        seen = [damage.start for damage in reader.commit_log.damages]
+        seen = [damage.start for damage in log_of(reader).damages]
     with bench.open() as store:
-        (damage,) = store.commit_log.damages
+        (damage,) = log_of(store).damages
         assert damage.start == places[0]
         assert before == damage_in_windows() == [(damage.path, damage.position)]
         assert seen == [damage.start]
@@ -402,7 +408,7 @@ def test_an_index_that_cannot_be_used_keeps_no_store_from_being_opened(
     before = {path: data for path, data in bench.vfs.tree().items() if "/index/" in path}
     config = CONFIG.changed(max_hash_slot_num=slots)
     with bench.open(config, mode="r") as reader:
-        assert reader.index is None
+        assert parts_of(reader).index is None
         assert "index" in str(reader.problems[0])
         assert reader.look_message(0).body.startswith(b"000")
     assert before.items() <= bench.vfs.tree().items()
@@ -529,11 +535,10 @@ def test_a_queue_file_that_is_gone_since_a_clean_close_is_noticed_and_built_agai
 def test_first_files_that_retention_deleted_are_not_missed(bench: Bench) -> None:
     with bench.open() as store:
         bench.put(40)
-        assert store.queues is not None
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         for _ in range(4):
-            store.commit_log.queue.delete_oldest()
-        assert store.queues.expire(store.min_physical_offset) > 0
+            log_of(store).queue.delete_oldest()
+        assert queues_of(store).expire(store.min_physical_offset) > 0
     for _ in range(2):
         with bench.open() as store:
             assert (store.problems, store.recovered.clean) == ([], True)
@@ -589,7 +594,7 @@ def test_a_new_log_begins_when_the_old_one_is_said_to_be_lost(bench: Bench) -> N
     move_log_away(bench)
     with bench.open(config) as store:
         bench.put(2, first=40)
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         assert bodies_of(store) == [40, 41]
     kept = f"{ROOT}/.tubestore/quarantine/1"
     after = bench.vfs.tree()
@@ -602,7 +607,7 @@ def test_a_log_that_a_power_cut_took_before_its_first_sync_is_no_lost_one(
 ) -> None:
     store = bench.open()
     bench.put(3)
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     bench.kill()
     bench.vfs.remove(log_file(0))
     with pytest.raises(NotAStore, match="log is not there"):
@@ -691,7 +696,7 @@ def test_after_a_crash_of_a_broker_its_checkpoint_says_where_to_begin(
         if number == 40:
             assert bench.store is not None
             bench.store.flush()
-    bench.store.dispatcher.dispatch_pending()  # type: ignore[union-attr]
+    dispatcher_of(bench.store).dispatch_pending()  # type: ignore[union-attr]
     bench.kill()
     bench.vfs.remove(PROGRESS)
     read = log_files_read(bench, monkeypatch)
@@ -759,7 +764,7 @@ def test_records_that_come_between_two_looks_of_a_reader_are_no_damage(
             monkeypatch.setattr(module, "find_record", late)
         with rocketcompat.open(ROOT, "r", CONFIG, vfs=bench.vfs, clock=bench.clock) as reader:
             assert reader.problems == []
-            pieces = sound_pieces(reader.commit_log, 0, 1 << 62)
+            pieces = sound_pieces(log_of(reader), 0, 1 << 62)
             assert sum(len(piece.starts) for piece in pieces) == 5
         findings = check_store(StoreDirectory(ROOT, vfs=bench.vfs))
         assert not any(finding["reason"] == "damaged" for finding in findings)
@@ -802,7 +807,7 @@ def test_a_missing_file_in_the_middle_is_damage_and_no_end(bench: Bench) -> None
     bench.vfs.remove(log_file(1))
     bench.vfs.remove(PROGRESS)
     with bench.open() as store:
-        damage = store.commit_log.damages[0]
+        damage = log_of(store).damages[0]
         assert (damage.start, damage.end) == (1000, 2000)
         assert len(bodies_of(store)) > 15
 
@@ -812,7 +817,7 @@ def test_units_behind_a_cut_do_not_come_back(bench: Bench) -> None:
     bench.open()
     places = bench.put(12)
     assert bench.store is not None
-    bench.store.dispatcher.dispatch_pending()
+    dispatcher_of(bench.store).dispatch_pending()
     bench.kill()
     for number in range(3):
         tail = max(places[4] - 1000 * number, 0)
@@ -891,7 +896,7 @@ def test_recovery_may_be_interrupted_at_every_write(bench: Bench) -> None:
     assert bench.store is not None
     bench.store.flush()
     places = bench.put(3, first=12)
-    bench.store.dispatcher.dispatch_pending()
+    dispatcher_of(bench.store).dispatch_pending()
     bench.kill()
     bench.overwrite(log_file(places[1] // 1000), places[1] % 1000 + 100, b"\xff" * 9)
     journal = bench.vfs.record()
@@ -911,5 +916,5 @@ def test_a_reader_of_a_crashed_store_changes_nothing(bench: Bench) -> None:
     before = bench.vfs.tree()
     with bench.open(mode="r") as store:
         assert store.look_message(0).body.startswith(b"000")
-        assert len([s for p in sound_pieces(store.commit_log, 0, 1 << 62) for s in p.starts]) == 12
+        assert len([s for p in sound_pieces(log_of(store), 0, 1 << 62) for s in p.starts]) == 12
     assert bench.vfs.tree() == before

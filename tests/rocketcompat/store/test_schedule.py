@@ -17,6 +17,7 @@ from rocketcompat.record.properties import SCHEDULE_TOPIC
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import GoldenFactory
 from tests.support.golden_puts import Again, in_order_of_names
+from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, queues_of
 from tubestore.clock import ManualClock
 from tubestore.core.java_hash import java_hash
 from tubestore.errors import InvalidMessage
@@ -48,7 +49,7 @@ def opened(vfs: Any, clock: ManualClock, config: MessageStoreConfig = CONFIG) ->
 
 
 def pulled(store: DefaultMessageStore, topic: str, queue_id: int = 0) -> list[MessageRecord]:
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     end = store.max_offset_in_queue(topic, queue_id)
     found: list[MessageRecord] = []
     while len(found) < end:
@@ -71,8 +72,7 @@ def test_a_delayed_message_waits_in_the_queue_of_its_level(
     assert record.properties == {
         "TAGS": "paid", "DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "2",
     }  # fmt: skip
-    assert store.queues is not None
-    unit = store.queues.find_or_create(SCHEDULE_TOPIC, 2).unit(0)
+    unit = queues_of(store).find_or_create(SCHEDULE_TOPIC, 2).unit(0)
     assert unit.tags_code == clock.now_ms() + 10_000
     assert bodies(store, queue_id=2) == []
 
@@ -99,8 +99,7 @@ def test_it_is_delivered_when_it_is_due_and_not_before(
     assert record.properties == {
         "TAGS": "paid", "DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "2",
     }  # fmt: skip
-    assert store.queues is not None
-    assert store.queues.find_or_create("orders", 2).unit(0).tags_code == java_hash("paid")
+    assert queues_of(store).find_or_create("orders", 2).unit(0).tags_code == java_hash("paid")
 
 
 def test_each_level_has_its_delay_and_its_order(
@@ -155,7 +154,7 @@ def test_after_a_crash_nothing_is_lost_and_what_was_not_written_down_comes_again
         store.put_message(Message("orders", b"%d" % number, delay_level=1))
     clock.advance(1000)
     assert store.deliver_due() == 3
-    store._writer.give_back()  # as if killed
+    opened_of(store).give_back()  # as if killed
     store._closed = True
     with opened(vfs, clock) as again:
         assert again.deliver_due() == 3
@@ -168,9 +167,9 @@ def test_what_is_written_down_as_delivered_is_on_stable_storage(clock: ManualClo
         store.put_message(Message("orders", b"x", delay_level=1))
         clock.advance(1000)
         store.deliver_due()
-        assert store.commit_log.synced_offset < store.max_physical_offset
-        store._writer.schedule.persist()
-        assert store.commit_log.synced_offset == store.max_physical_offset
+        assert log_of(store).synced_offset < store.max_physical_offset
+        opened_of(store).schedule.persist()
+        assert log_of(store).synced_offset == store.max_physical_offset
 
 
 @pytest.mark.parametrize(("offset", "count"), [(-5, 3), (0, 3), (2, 1), (3, 0), (99, 0)])
@@ -215,9 +214,8 @@ def test_a_unit_with_the_hash_of_a_tag_is_due_after_its_delay(  # R3, 4.9.2 … 
     store: DefaultMessageStore, clock: ManualClock
 ) -> None:
     store.put_message(Message("orders", b"x", tags="red", delay_level=3))
-    store.dispatcher.dispatch_pending()
-    assert store.queues is not None
-    queue = store.queues.find_or_create(SCHEDULE_TOPIC, 2)
+    dispatcher_of(store).dispatch_pending()
+    queue = queues_of(store).find_or_create(SCHEDULE_TOPIC, 2)
     queue._files.write_at(12, java_hash("red").to_bytes(8, "big", signed=True))
     clock.advance(9999)
     assert store.deliver_due() == 0
@@ -288,7 +286,7 @@ def test_a_full_disk_delays_a_delivery_and_loses_none(
 ) -> None:
     for number in range(3):
         store.put_message(Message("orders", b"%d" % number, delay_level=1))
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     clock.advance(1000)
     vfs.fail("pwrite", path="/s/commitlog", nth=2, error=errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
@@ -303,9 +301,9 @@ def test_a_damaged_message_is_passed_over_and_reported(
     for number in range(3):
         store.put_message(Message("orders", b"%d" % number, delay_level=1))
     store.put_message(Message(SCHEDULE_TOPIC, b"nobody's", properties="DELAY\x011", sys_flag=0))
-    store.dispatcher.dispatch_pending()
+    dispatcher_of(store).dispatch_pending()
     second = pulled(store, SCHEDULE_TOPIC)[1]
-    store.commit_log.queue.files[0]._file.pwrite(b"?", second.physical_offset + 88)
+    log_of(store).queue.files[0]._file.pwrite(b"?", second.physical_offset + 88)
     clock.advance(2000)
     delivered = store.deliver_due()
     assert bodies(store)[:2] == [b"0", b"2"]
@@ -318,7 +316,7 @@ def test_the_service_delivers_in_the_background(tmp_path: Path) -> None:
         put = store.put_message(Message("orders", b"x", delay_level=1))
         store.put_message(Message("orders", b"y", delay_level=2))
         assert store.wait_dispatched(store.max_physical_offset - 1)
-        schedule = store._writer.schedule
+        schedule = opened_of(store).schedule
         assert schedule is not None
         for _ in range(600):  # the first look is after a second
             if schedule.offsets.get(1):
@@ -359,7 +357,7 @@ def test_the_golden_delayed_messages_come_out_the_same(
             assert again.store.deliver_due() > 0
     assert (version == "4.9.8") == bool(later)
     for place, record in again.theirs.items():
-        ours = again.store.commit_log.read_at(place, len(record))
+        ours = log_of(again.store).read_at(place, len(record))
         assert in_order_of_names(ours) == in_order_of_names(record)
     assert again.store.max_physical_offset == max(
         place + len(record) for place, record in again.theirs.items()
@@ -367,11 +365,10 @@ def test_the_golden_delayed_messages_come_out_the_same(
     units = {}
     for row in theirs.expected(type="message"):
         units[row["queue"], row["index"]] = row["tagsCode"]
-    again.store.dispatcher.dispatch_pending()
-    assert again.store.queues is not None
+    dispatcher_of(again.store).dispatch_pending()
     assert units == {
         (f"{queue.topic}/{queue.queue_id}", n): queue.unit(n).tags_code
-        for queue in again.store.queues
+        for queue in queues_of(again.store)
         for n in range(queue.max_offset)
     }
     again.close()

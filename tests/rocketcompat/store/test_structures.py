@@ -22,6 +22,7 @@ from rocketcompat.repair.rebuild import rebuild
 from rocketcompat.store import structures
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.structures import Structure, register, unregister
+from tests.support.rocket.inside import dispatcher_of, log_of, parts_of
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage
@@ -51,8 +52,8 @@ def opened(
 
 def count_of(store: DefaultMessageStore) -> Any:
     """Return (end of the log, records) as the structure has them."""
-    store.dispatcher.dispatch_pending()
-    count: Any = store._parts.of(structures.structures()[-1])
+    dispatcher_of(store).dispatch_pending()
+    count: Any = parts_of(store).of(structures.structures()[-1])
     return count.state
 
 
@@ -81,7 +82,7 @@ def test_a_registered_structure_gets_every_record_whatever_crash_came_between() 
         with opened(state.vfs(clock), clock) as store:
             end, records = count_of(store)
             assert end == store.max_physical_offset, state
-            pieces = sound_pieces(store.commit_log, 0, 1 << 62)
+            pieces = sound_pieces(log_of(store), 0, 1 << 62)
             assert records == sum(len(piece.starts) for piece in pieces), state
             seen = max(seen, records)
     assert seen > 0
@@ -138,4 +139,4 @@ def test_a_structure_that_is_switched_off_is_not_made() -> None:
     clock = ManualClock()
     config = CONFIG.changed(layouts=frozenset({"index"}), message_index_enable=False)
     with opened(MemoryVfs(clock), clock, config) as store:
-        assert store._parts.followers == []
+        assert parts_of(store).followers == []

@@ -20,6 +20,7 @@ from rocketcompat.record.properties import SCHEDULE_TOPIC
 from tests.support.command import Command
 from tests.support.inner_batches import batch
 from tests.support.rocket.cli import command_fixture  # noqa: F401
+from tests.support.rocket.inside import dispatcher_of
 from tubestore.clock import ManualClock
 
 TIMER_TOPIC, HALF_TOPIC, OP_TOPIC = (
@@ -53,7 +54,7 @@ def put_all_forms(root: Path, config: MessageStoreConfig = CONFIG) -> None:
     with rocketcompat.open(root, "w", config, clock=clock, background=False) as store:
         store.put_message(Message("orders", b"delivered", tags="paid", queue_id=2, delay_level=1))
         failed = store.put_message(Message("orders", b"consumed in vain", keys=["k"]))
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         record = store.look_message(failed.physical_offset)
         store.send_back(record, "group", delay_level=1)
         clock.advance(1000)
@@ -240,5 +241,5 @@ def test_a_converted_store_delivers_nothing_that_the_old_one_has_delivered(
     ) as store:  # fmt: skip
         clock.advance(100_000)
         assert store.deliver_due() == 1
-        store.dispatcher.dispatch_pending()
+        dispatcher_of(store).dispatch_pending()
         assert store.get_message("orders", 1, 0).messages[-1].body == b"waits"

@@ -15,6 +15,7 @@ from rocketcompat.queues.recovery import sound_pieces
 from rocketcompat.record.codec import decode_one
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import Answers, Golden
+from tests.support.rocket.inside import log_of, queues_of
 from tubestore.errors import TubeStoreError
 
 Row = dict[str, Any]
@@ -86,16 +87,14 @@ def same_host(text: str) -> str:
     return decode_host(encode_host(text))
 
 
-def queues_of(store: DefaultMessageStore) -> dict[tuple[str, int], tuple[int, int]]:
+def queue_ends(store: DefaultMessageStore) -> dict[tuple[str, int], tuple[int, int]]:
     """Least and next offset of every queue."""
-    assert store.queues is not None
-    return {(q.topic, q.queue_id): (q.min_offset, q.max_offset) for q in store.queues}
+    return {(q.topic, q.queue_id): (q.min_offset, q.max_offset) for q in queues_of(store)}
 
 
 def units_of(store: DefaultMessageStore) -> Iterator[Row]:
     """Every unit of every queue, with the record that it leads to (None if it leads to none)."""
-    assert store.queues is not None
-    for queue in store.queues:
+    for queue in queues_of(store):
         for offset in range(queue.min_offset, queue.max_offset):
             unit = queue.unit(offset)
             record: MessageRecord | None
@@ -128,7 +127,7 @@ def expected_units(answers: Answers) -> list[Row]:
 def records_of(store: DefaultMessageStore) -> list[tuple[int, int]]:
     """Place and size of every record of the log, in order."""
     found = []
-    for piece in sound_pieces(store.commit_log, store.min_physical_offset, 1 << 62):
+    for piece in sound_pieces(log_of(store), store.min_physical_offset, 1 << 62):
         for start in piece.starts.tolist():
             record = decode_one(piece.data, start, check_crc=False)
             found.append((piece.base + start, record.size))
