@@ -34,7 +34,6 @@ ALLOWED: dict[str, int] = {
     "rocketcompat/staging": 25,
     "rocketcompat/store": 61,
     "tubestore/segments": 93,
-    "tubestore/staging": 31,
 }
 ROOMS = sorted(
     {

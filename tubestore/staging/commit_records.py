@@ -1,19 +1,19 @@
-"""Which jobs were published: their commit records, and the ids that are never taken twice.
+"""The commit records of published jobs, and the ids that are never taken twice.
 
     <root>/.tubestore/commits/<20 digits>.json  one record a job, numbered without gap
-    <root>/.tubestore/published.json            the last job whose files are in place
+    <root>/.tubestore/published.json            the last job that has its files in place
     <root>/.tubestore/jobs.json                 the ids of all finished jobs
 
 Always true:
-- making a record (a link, which fails if the number is taken) is the moment at which its job
-  is in the store; from then on it is only brought to its end;
+- making a record (a link, which fails if the number is taken) is the moment at which its job is in
+  the store; after that the job can only be finished;
 - a record is there before the first of its files is, and a job is finished after the last;
 - records are kept for the last `RECORDS_KEPT` jobs, ids for ever: numbered ones (`name:17`)
   as ranges, so an endless stream of them stays small;
 - a name of batches belongs to the query that wrote its newest batch, and a batch that comes again
   is the same only if its rows are: Spark repeats the newest batch after a crash, and no older one.
 
-Reads for anybody, writes for the one writer. Next to read: `publish.py`.
+Any thread may read; the one writer writes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RECORDS_KEPT = 256
 
 
 class AnyRecord(Protocol):
-    """What every record has, whatever its store is made of."""
+    """The facts that every record has, for shards and for a log."""
 
     @property
     def number(self) -> int:
@@ -52,10 +52,10 @@ class AnyRecord(Protocol):
 
     @property
     def batch(self) -> Batch | None:
-        """Of which query the job is a micro-batch, if it is one."""
+        """The query that the job is a micro-batch of, if it is one."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that stands in the file."""
+        """Return the object for the file."""
 
 
 R = TypeVar("R", bound=AnyRecord)
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 class JobRecords(Generic[R]):
-    """The records of one store, of one kind, as they stand in its files."""
+    """The records of one store, of one kind, as its files have them."""
 
     def __init__(self, vfs: Vfs, root: str, parse: Callable[[dict[str, Any]], R]) -> None:
         self._vfs, self.root, self._parse = vfs, root, parse
@@ -92,7 +92,7 @@ class JobRecords(Generic[R]):
         return self.read(self.finished() + 1)
 
     def is_finished(self, job_id: str, batch: Batch | None = None) -> bool:
-        """Whether a job of this id was published; StoreFailed while one is half published.
+        """True if a job of this id was published; StoreFailed while one is half published.
 
         JobTaken if the id is that of another query's batch, or of one with other rows.
         """
@@ -137,7 +137,7 @@ class JobRecords(Generic[R]):
             )
 
     def moment(self) -> tuple[int, bool]:
-        """Return what changes when a job is recorded or finished, at the cost of two look-ups."""
+        """Return a value that changes when a job is recorded or finished; costs two look-ups."""
         finished = self.finished()
         return finished, self._vfs.exists(self.path(finished + 1))
 
@@ -175,7 +175,7 @@ class JobRecords(Generic[R]):
         self._vfs.sync_directory(self._own)
 
     def draft(self, record: R) -> None:
-        """Write a record under a name that nobody reads, durably."""
+        """Write a record under a name that no reader opens, durably."""
         temporary = f"{self.path(record.number)}.tmp"
         with contextlib.suppress(FileNotFoundError):
             self._vfs.remove(temporary)
@@ -213,9 +213,9 @@ class JobRecords(Generic[R]):
         )
 
     def restore(self) -> None:
-        """Make the files that say which jobs are finished anew, from the records there are.
+        """Make the files about finished jobs anew, from the records that are there.
 
-        Of the last job that is not known then: it counts as pending.
+        The last job then counts as pending: whether it was finished is not known.
         """
         last = self.last()
         try:
@@ -246,7 +246,7 @@ class CommitRecords(JobRecords[CommitRecord]):
 
 
 class Horizon:
-    """What one reader sees of published jobs: those finished when it was made, and no other.
+    """The published jobs that one reader sees: those finished when it was made, and no other.
 
     Shards may be opened at any time later: all of them show the same jobs.
     """
@@ -259,7 +259,7 @@ class Horizon:
     def limits(self, topic: str, store_id: int) -> tuple[int, int] | None:
         """Return the index and data offsets at which what is hidden of a shard begins.
 
-        To be asked after the shard's files were listed: a record is there before its files are.
+        To be called after the shard's files were listed: a record is there before its files are.
         """
         number = self._finished + 1
         if self._limits_of(number) is None:

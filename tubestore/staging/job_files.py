@@ -1,4 +1,4 @@
-"""What a job wrote and where it goes: staged files, their places, the record that makes it final.
+"""The files of a job and their places: staged files, moves, the record that makes it final.
 
 <root>/.tubestore/staging/<job>/<name>.tube, .index   what a job has written
 """
@@ -66,7 +66,7 @@ def check_query(job_id: str, query: str | None) -> str | None:
 
 
 def staging_directory(root: str, job_id: str) -> str:
-    """Return where the files of a job lie until it is published."""
+    """Return the directory of a job's files until it is published."""
     name = quote(check_job_id(job_id), safe="")
     if len(name) > 200:  # a file name has 255 bytes
         name = f"{name[:100]}%{xxhash.xxh3_128_hexdigest(job_id.encode())}"
@@ -94,7 +94,7 @@ def topic_number(topic: str) -> Any:
 
 
 class Described(Protocol):
-    """What the description of a staged file has, whatever the store is made of."""
+    """The facts of a staged file's description, for shards and for a log."""
 
     @property
     def rows(self) -> int:
@@ -107,7 +107,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Which query a micro-batch is of, and which rows it has."""
+    """The query that a micro-batch is of, and the rows that it has."""
 
     query: str
     rows: int
@@ -116,7 +116,7 @@ class Batch:
 
     @classmethod
     def of(cls, query: str, staged: Iterable[Described]) -> Batch:
-        """Describe a batch of a query by what its tasks staged."""
+        """Describe a batch of a query by the files that its tasks staged."""
         files = list(staged)
         total = sum(file.content for file in files) % (1 << 64)
         return cls(query, sum(file.rows for file in files), f"{total:016x}")
@@ -133,7 +133,7 @@ class Batch:
 class StagedFile:
     """A pair of files, data and index, that one task wrote for one shard.
 
-    Small and plain: it is pickled or sent as JSON from the task to who publishes.
+    Small and plain: the task pickles it or sends it as JSON to the process that publishes.
     """
 
     topic: str
@@ -147,16 +147,16 @@ class StagedFile:
     last_time: int
     #: Partitions that the shard must have: the largest place in it, and one.
     partitions: int
-    #: Whether the rows brought their message ids; else `publish` gives them.
+    #: True if the rows brought their message ids; else `publish` gives them.
     has_ids: bool
     #: xxh3 of the files as they were staged.
     data_digest: str
     index_digest: str
     #: The place in the shard that its offsets were written for: bytes of index and of data before
-    #: it. 0 also where nobody could say, and in descriptions of earlier versions.
+    #: it. 0 if the place was not known, and in descriptions of earlier versions.
     index_start: int = 0
     data_start: int = 0
-    #: Whether the pair is on stable storage; else `publish` brings it there.
+    #: True if the pair is on stable storage; else `publish` syncs it.
     synced: bool = True
     #: `content_of` its messages; 0 in descriptions of earlier versions.
     content: int = 0
@@ -277,7 +277,7 @@ class CommitRecord:
         return data, index
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that stands in the file."""
+        """Return the object for the file."""
         content = {"version": VERSION, "features": [], **_fields_of(self)}
         content["batch"] = None if self.batch is None else asdict(self.batch)
         return {**content, "files": [_fields_of(file) for file in self.files]}

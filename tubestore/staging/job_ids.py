@@ -73,7 +73,7 @@ class JobIds:
             self._ranges[numbered[1]] = joined
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that stands in the file."""
+        """Return the object for the file."""
         content: dict[str, Any] = {"ids": sorted(self._texts), "ranges": self._ranges}
         if self._batches:
             content["batches"] = {

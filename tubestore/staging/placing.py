@@ -21,8 +21,8 @@ anywhere. So nothing of a rewritten pair may look as if it had been staged for a
 2. the records get their offsets, synced;
 3. the index gets its offsets, which takes the mark away, synced.
 
-Interrupted before the end of 3 the mark shows. After it the first record does, where the index
-cannot: entries do not know their own offsets.
+Interrupted before the end of 3 the mark shows it. After it the first record does; the index cannot,
+because entries do not contain their own offsets.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ THREADED_BYTES = 32 << 20
 _THREADS_MAX = 8
 _OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
 _ID_AT = DATA_HEADER.position("msg_id")
-#: The data offset of a first entry whose pair is being rewritten.
+#: The data offset of the first entry of a pair that is being rewritten.
 _MARK = -1
 
 
 class Room:
-    """Memory for one block after the other: what a process touches first costs it most."""
+    """Memory for one block after the other: the first touch of memory costs a process most."""
 
     def __init__(self, size: int) -> None:
         self._bytes = np.empty(size, np.uint8)
@@ -111,7 +111,7 @@ def place_file(
 ) -> None:
     """Make the offsets of a pair absolute, give `ids` (int64, if any), and sync it; see the head.
 
-    What does not fit to the description is InvalidMessage.
+    InvalidMessage for a file that does not fit its description.
     """
     path = join(staging, file.name)
     data = vfs.open(path + DATA_SUFFIX)
@@ -122,7 +122,7 @@ def place_file(
     # From the sizes: an earlier call may have been interrupted, its offsets half written.
     starts = kernels.offsets_of(entries["data_size"].astype(np.int64))[:-1]
     _check_entries(staged, entries, starts)
-    # Of what was not synced a power cut may have left anything, so all of it is looked at.
+    # A power cut may have left anything of unsynced data, so all of it is read.
     ready = ids is None and staged.synced
     if not (ready and _is_placed(data, staged, entries, starts, file)):
         _rewrite(data, index, staged, entries, starts, file, ids)
@@ -133,7 +133,7 @@ def place_file(
 def _is_placed(
     data: VfsFile, staged: StagedFile, entries: Array, starts: Array, file: PlacedFile
 ) -> bool:
-    """Whether a pair that has its ids was staged for its place, and is as it was staged."""
+    """True if a pair that has its ids was staged for its place, and is as it was staged."""
     if (staged.index_start, staged.data_start) != (file.index_start, file.data_start):
         return False
     if not np.array_equal(entries["data_offset"], starts + staged.data_start):
@@ -163,7 +163,7 @@ def _rewrite(
 
 
 def _mark(index: VfsFile, entries: Array) -> None:
-    """Let an index show, durably, that its pair is being rewritten."""
+    """Make an index show, durably, that its pair is being rewritten."""
     entries["data_offset"][0] = _MARK
     index.pwrite(entries[:1].view(np.uint8).data, 0)
     index.sync()

@@ -5,7 +5,7 @@ The steps, and what a crash after each leaves:
 | step | a crash leaves |
 | --- | --- |
 | `held`: the end of the store is written, synced and kept from moving | nothing of the job |
-| `write`: the files are written as they will stand behind the end; synced | nothing of the job |
+| `write`: the files are written as they will be behind the end; synced | nothing of the job |
 | their names are synced; the commit record is drafted | nothing of the job |
 | the commit record is linked into place: **the atomic step** | the job, to be finished |
 | `roll_forward`: the files come to their places behind the end; synced | the job, to be finished |
@@ -39,7 +39,7 @@ class Job(Protocol[R]):
     """A job that is published: how its kind of store takes it. See the head for each step."""
 
     job_id: str
-    #: Of which query the job is a micro-batch, if it is one.
+    #: The query that the job is a micro-batch of, if it is one.
     batch: Batch | None
 
     def held(self) -> AbstractContextManager[object]:
@@ -126,7 +126,7 @@ class Publisher(Generic[R]):
     def clean(self, grace_ms: int) -> list[str]:
         """Remove staging directories in which nothing was written for `grace_ms`; returns them.
 
-        They are what is left of jobs that were given up, or whose slow tasks went on writing.
+        They come from jobs that were given up, and from slow tasks of a job that went on writing.
         """
         with self._lock:
             vfs, root, pending = self._vfs, self.records.root, self.records.pending()

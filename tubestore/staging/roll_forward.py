@@ -1,4 +1,4 @@
-"""Finish a job whose commit record is made and whose files are not all in their place.
+"""Finish a job that has its commit record, and not all of its files in their place.
 
 Where each of its files can be:
 
@@ -40,7 +40,7 @@ class Place:
 
 
 def places_of(vfs: Vfs, root: str, record: CommitRecord) -> list[Place]:
-    """Say of every file of a job where it is, in the order in which they are to be moved.
+    """Return the place of every file of a job, in the order in which they are to be moved.
 
     Data first: an entry is never there before its record.
     """
@@ -84,7 +84,7 @@ def finish_pending(
     """As `recover`, whatever the store is made of: `roll_forward` brings all to its place."""
     record = records.pending()
     if record is not None:
-        # Whoever made the record may have died before its name was durable.
+        # The process that made the record may have died before the name was durable.
         vfs.sync_directory(records.directory)
         roll_forward(vfs, records.root, record)
         records.finish(record)
@@ -128,7 +128,7 @@ def _move(vfs: Vfs, move: Move) -> None:
 
 
 def move_file(vfs: Vfs, move: Move) -> None:
-    """Bring a staged file to its place, over whatever stands there, on any file system."""
+    """Bring a staged file to its place, over an existing file, on any file system."""
     try:
         vfs.rename(move.staged, move.final)
     except OSError as error:

@@ -12,11 +12,11 @@
 
 Always true:
 - a writer makes files of its own only (exclusively, with a random part in the name), below
-  `<root>/.tubestore/staging/<job>/`: a task that is run twice, or by two workers at once,
-  disturbs nobody, and what is not published is never seen;
+  `<root>/.tubestore/staging/<job>/`: a task that is run twice, or by two workers at once, does no
+  harm, and what is not published is never seen;
 - files of a pair are whole when they are described, and synced unless that is left to `publish`;
 - positions in them are those of the place that was expected for the pair, if one was, else they
-  count from 0; where that is not the place that `publish` gives it, it rewrites them.
+  count from 0; if `publish` gives another place, it rewrites them.
 """
 
 from __future__ import annotations
@@ -130,16 +130,21 @@ class TaskStaging:
 class StagedWriter(TaskStaging):
     """Writes rows of any topics into staged files, a pair (data, index) at a time for each shard.
 
-    `root` is the store's directory as this process sees it, `job_id` what will be published,
-    `attempt` names the task's attempt (letters, digits, `_ . -`). `topics` gives settings of
-    topics whose rows bring no partition: they are routed by key, or take turns; `new_topics`
-    those of topics that `topics` does not name. A pair is closed when its data or its index has
-    the segment size of `options`. `places` says of shards, by topic and store id, where the rows
-    of this writer will probably begin: `publish` takes a pair as it is that stands where it was
-    expected to, if its rows brought their ids. Without `sync` a pair may be gone or damaged after
-    a power cut, which `publish` finds out: for jobs that are done anew then, and whose files are
-    rewritten when they are published, so that they would be written to the disk twice. `content`
-    sums up the bodies, by which `publish` knows a query's batch again. Not thread-safe.
+    `root` is the store's directory as this process sees it, `job_id` the job to publish, `attempt`
+    the name of the task's attempt (letters, digits, `_ . -`).
+
+    `topics` gives the settings of topics for rows without a partition: they are routed by key, or
+    take turns. `new_topics` are the settings of topics that `topics` does not name. A pair is
+    closed when its data or its index has the segment size of `options`.
+
+    `places` has, by topic and store id, the place where the rows of this writer will probably
+    begin. `publish` takes a pair without a change if it is in its expected place and its rows
+    brought their ids.
+
+    Without `sync` a pair may be gone or damaged after a power cut, which `publish` detects. That is
+    for jobs that are then done anew, and that `publish` rewrites in any case, so that their files
+    would go to the disk twice. With `content` the bodies are summed up: by the sum `publish`
+    recognizes a query's batch. Not thread-safe.
 
     Errors: InvalidMessage and MessageTooLarge (the batch was not taken), InvalidName; DiskFull
     and StoreFailed when a file cannot be written: the writer is of no use any more then.
@@ -167,7 +172,7 @@ class StagedWriter(TaskStaging):
         self._clock: Clock = clock or SystemClock()
         self._turn = xxhash.xxh3_64_intdigest(self._name.encode()) >> 1
         self._sync, self._sums_up = sync, content
-        #: Where the next pair of a shard is expected to stand.
+        #: The expected place of a shard's next pair.
         self._places = dict(places or {})
         self._pairs: dict[tuple[str, int], _Pair] = {}
         self._made: list[_Pair] = []
@@ -201,7 +206,7 @@ class StagedWriter(TaskStaging):
         self._add_columns(names, codes, columns)
 
     def write_columns(self, topic: str, columns: RecordColumns) -> None:
-        """Take checked columns of one topic, message ids included: for who has them anyway."""
+        """Take checked columns of one topic, message ids included."""
         self._check_open()
         if len(columns):
             self._check_ids(True)
@@ -209,9 +214,9 @@ class StagedWriter(TaskStaging):
             self._add_columns([topic], np.zeros(len(columns), np.int64), columns)
 
     def write_records(self, topic: str, records: EncodedBatch) -> None:
-        """Take whole sound records of one topic, with entries that say the same of them.
+        """Take whole sound records of one topic, with matching entries.
 
-        Only offsets become others, in the bytes that are given: nothing is encoded or summed up.
+        Only the offsets are changed, in the given bytes: nothing is encoded or summed up.
         """
         self._check_open()
         if len(records):
@@ -356,7 +361,7 @@ class _Pair:
 
     @property
     def end(self) -> Place:
-        """Where the next pair of the shard stands, if this one stands in its place."""
+        """The place of the shard's next pair, if this one gets its expected place."""
         return self._index_start + self.rows * ENTRY_SIZE, self._data_start + self.data_size
 
     def add(self, part: EncodedBatch) -> int:
