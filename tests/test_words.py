@@ -26,11 +26,9 @@ BANNED = re.compile(
 )
 #: Rooms that are not clean yet, and how many words they may still have. Only ever lower a number.
 ALLOWED: dict[str, int] = {
-    "rocketcompat/check": 22,
     "rocketcompat/commitlog": 37,
     "rocketcompat/inspect": 81,
     "rocketcompat/queues": 50,
-    "rocketcompat/repair": 37,
     "rocketcompat/staging": 25,
     "rocketcompat/store": 61,
     "tubestore/segments": 93,

@@ -1,9 +1,9 @@
 """Queues of inner batches compared with the log piece by piece, in bounded memory.
 
-The states are those of `BatchQueueView`, and so are the rules: units stand one behind the other
-in the log's order, those of expired records first; units of records that lie in damage stay, since
-nothing else names their numbers. A view holds all units of a queue. Here of both sides a limited
-number is held: the older half of what the log has is compared, and forgotten.
+The states and the rules are those of `BatchQueueView`. Units follow each other in the log's order,
+those of expired records first. Units of damaged records stay, since nothing else contains their
+numbers. A view holds all units of a queue. Here a limited number is held of both sides: the older
+half of the log's units is compared, and forgotten.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Queue:
 
 @dataclass(frozen=True, slots=True)
 class ComparedBatches:
-    """A queue of inner batches whose units were compared."""
+    """A queue of inner batches after the comparison of its units."""
 
     topic: str
     queue_id: int
@@ -123,7 +123,7 @@ class BatchComparison:
                 self._settle(key, int(offsets.max()) + 1)
 
     def _settle(self, key: QueueKey, high: int) -> QueueUnits:
-        """Compare the units of a queue whose records are before `high`."""
+        """Compare the units of a queue that have their records before `high`."""
         files = QueueUnits(self._directory, key, BATCH_CONSUME_QUEUE_DIRECTORY)
         held = self._held.pop(key, [])
         self._count -= sum(len(units) + _ARRAY_UNITS for units in held)
@@ -146,7 +146,7 @@ class BatchComparison:
         return files
 
     def _begun(self, files: QueueUnits) -> _Queue:
-        """Pass over the units at the front whose records the log has no more."""
+        """Pass over the units at the front that have no record in the log any more."""
         queue, low = _Queue(files.first), self._directory.log.min_offset
         count = WINDOW_UNITS
         while count == WINDOW_UNITS:
@@ -159,9 +159,9 @@ class BatchComparison:
         return queue
 
     def _kept(self, files: QueueUnits, low: int, high: int) -> tuple[Units, int]:
-        """Return the units in the files whose records lie in damage of [low, high), and `high`.
+        """Return the files' units of damaged records in [low, high), and `high`.
 
-        Of more than can be held those before a lower end, and that.
+        If there are more than can be held, only those before a lower end, and that end.
         """
         kept = _NONE
         if not self._regions.meet(low, high):
@@ -194,7 +194,7 @@ class BatchComparison:
             queue.place += len(wanted)
 
     def _stored_end(self, files: QueueUnits) -> int:
-        """Return the place behind the last unit in the files, of those that the scan can know."""
+        """Return the place behind the last unit in the files that the scan can have."""
         end = files.first
         for first, units in files.windows():
             there = units != _ZEROS
@@ -211,7 +211,7 @@ def _offsets(units: Units) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _is_sound(units: Units) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return the mask of the units that stand for messages."""
+    """Return the mask of the units of messages."""
     found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (units["size"] > 0) & (
         units["batch_size"] > 0
     )

@@ -40,7 +40,7 @@ from tubestore.core.kernels import Int64s
 
 #: Units of the log that wait for their comparison: 28 bytes each.
 HELD_UNITS_MAX = 1 << 18
-#: Units of a file that are looked at together; their bytes are whole blocks of a file system.
+#: Units of a file that are compared together; their bytes are whole blocks of a file system.
 WINDOW_UNITS = 1 << 15
 #: What an array that is held costs beside its units, in units.
 _ARRAY_UNITS = 8
@@ -112,7 +112,7 @@ class Ranges:
         return (at >= 0) & (offsets < ends[np.maximum(at, 0)])
 
     def meet(self, low: int, high: int) -> bool:
-        """Whether a range has a part in [low, high)."""
+        """True if a range has a part in [low, high)."""
         at = bisect_right(self._ends, low)
         return at < len(self._starts) and self._starts[at] < high
 
@@ -198,11 +198,11 @@ class QueueUnits:
 
 @dataclass(slots=True)
 class _InFile:
-    """What the files of a queue hold, beside its runs."""
+    """The units in the files of a queue, beside its runs."""
 
     #: Units that no record of the log has.
     loose: Runs = field(default_factory=Runs)
-    #: Runs of units whose records lie in damage.
+    #: Runs of units with damaged records.
     damaged: Runs = field(default_factory=Runs)
     #: Where the units end that only expired messages have, and whether there are any.
     expired_end: int = 0
@@ -216,7 +216,7 @@ class _InFile:
 
 @dataclass(frozen=True, slots=True)
 class ComparedQueue:
-    """A queue whose units were compared; `low` … `high` are real, as in `QueueView`."""
+    """A queue after the comparison of its units; `low` … `high` are real, as in `QueueView`."""
 
     topic: str
     queue_id: int
@@ -422,7 +422,7 @@ def _compared(there: Units, wanted: Units, keep_tags: bool) -> Any:
     """Return the state of each unit of the log.
 
     The unit of a scheduled message holds the time of its delivery, and one of a queue with an
-    extension an address (spec §1.9, §2.8): what the log cannot say is taken as it is.
+    extension an address (spec §1.9, §2.8): these are not in the log, and taken as they are.
     """
     same = there["physical_offset"] == wanted["physical_offset"]
     equal = there["tags_code"] == wanted["tags_code"]

@@ -42,7 +42,7 @@ REASONS = {
     "half_published": "A job is recorded and not finished: a real broker must wait for `recover`.",
     "config": "A configuration file cannot be read.",
 }
-#: Findings of one kind that are listed for a file; the last says how many more there are.
+#: Listed findings of one kind and one file; the last one has the number of the others.
 PER_FILE_MAX = 20
 
 

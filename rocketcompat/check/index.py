@@ -125,7 +125,7 @@ class IndexComparison:
             yield from self._strays[file.path].findings(file, *_STRAY)
 
     def missing(self, path: str) -> Iterator[Finding]:
-        """One finding for the keys without an item: from the first of them on, how many."""
+        """Yield one finding for the keys without an item: the first of them, and their number."""
         if self._missing:
             first = self._first_missing
             message = f"{self._missing} keys have no item, the first is of the record at {first}"
@@ -179,7 +179,7 @@ class IndexComparison:
 
 
 def region_finding(directory: StoreDirectory, region: Region) -> Finding:
-    """Say what it means that a part of the log holds no records."""
+    """Return a finding for a part of the log without records."""
     size = region.end - region.start
     where = f"physical offset {region.start}, {size} bytes: {region.reason}"
     if region.state == "missing":
@@ -214,7 +214,7 @@ def check_index(directory: StoreDirectory, log: LogKeys) -> Iterator[Finding]:
 
 
 def no_index(directory: StoreDirectory, keys: int, first: int | None) -> Iterator[Finding]:
-    """Say that there are no files for so many keys, the first of the record at `first`."""
+    """Yield a finding if so many keys have no index files, the first key at `first`."""
     if first is not None and directory.config.message_index_enable:
         message = f"no index: {keys} keys, the first of the record at {first}"
         path = directory.path(INDEX_DIRECTORY)
@@ -233,7 +233,7 @@ def known_geometry(directory: StoreDirectory) -> tuple[IndexGeometry | None, lis
 def check_index_file(file: IndexFile, log: Keys, seen: Any) -> Iterator[Finding]:
     """Check one file, with the keys of its part of the log at least.
 
-    Marks the keys of the log that its items stand for.
+    Marks the keys of the log that its items have.
     """
     yield from _check_chains(file)
     listed = _Listed()
@@ -294,7 +294,7 @@ def _strays(items: Any, log: Keys, seen: Any, low: int, high: int) -> Int64s:
 
 
 def among(values: Any, ascending: Any) -> Any:
-    """Mask of the values that are in an ascending column; numpy's own sorts and hashes first."""
+    """Return a mask of the values that are in an ascending column; numpy's own is slower."""
     if not len(ascending):
         return np.zeros(len(values), bool)
     places = np.searchsorted(ascending, values)

@@ -52,7 +52,7 @@ def check_queue(
 
 
 def _check_last_file(directory: StoreDirectory, base: str) -> Iterator[Finding]:
-    """Behind another file of a queue none is empty: a real broker makes a unit of it (R2)."""
+    """Yield a finding for an empty last file behind another: RocketMQ makes a unit of it (R2)."""
     names = [n for n, d, _ in directory.vfs.entries(base) if not d]
     names = [name for name in names if parse_offset_name(name) is not None]
     if len(names) < 2:
@@ -84,7 +84,7 @@ def _unit_finding(
 
 
 def check_kinds(directory: StoreDirectory) -> Iterator[Finding]:
-    """A topic has queues of one kind."""
+    """Check that a topic has queues of one kind."""
     for path in directory.misplaced_queues():
         what = "ordinary queues of a topic of batches: a real broker refuses to start"
         yield finding(path, 0, "queue_kind", what, "error")
@@ -93,7 +93,7 @@ def check_kinds(directory: StoreDirectory) -> Iterator[Finding]:
 def check_extensions(
     directory: StoreDirectory, queue: ComparedQueue | QueueView
 ) -> Iterator[Finding]:
-    """Units whose tag field is an address lead to a unit of the extension (spec §2.8)."""
+    """Check that units with an address as their tag lead to a unit of the extension (spec §2.8)."""
     path = directory.path(CONSUME_QUEUE_EXT_DIRECTORY, queue.topic, str(queue.queue_id))
     bad: dict[int, tuple[int, int]] = {}
     for places, codes in queue.addresses():
@@ -109,7 +109,7 @@ def check_extensions(
 def _without_extension(
     directory: StoreDirectory, path: str, places: Int64s, codes: Int64s
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (file, first unit, number of units) whose addresses lead to no unit of a file."""
+    """Yield (file, first unit, number of units) of units with addresses that lead to no unit."""
     rows = [(parse_offset_name(n), n, s) for n, d, s in directory.vfs.entries(path) if not d]
     files = sorted((start, name, size) for start, name, size in rows if start is not None)
     starts = np.array([start for start, _, _ in files], np.int64)

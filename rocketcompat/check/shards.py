@@ -66,7 +66,7 @@ class Cell:
 
     @property
     def differs(self) -> bool:
-        """Whether the two sides are different."""
+        """True if the two sides are different."""
         return self.wanted != self.there or self.difference != 0
 
     def add(self, other: Cell) -> None:
@@ -259,7 +259,7 @@ class _TopicComparison:
             self._compare_ids(cells.bits, batch)
 
     def _split(self, cells: Cells, number: int) -> Cells:
-        """Return a cell in parts, from another look at both sides."""
+        """Return a cell in parts, after a second reading of both sides."""
         bits = cells.bits
         parts = Cells(max(bits - _PART_BITS, 0))
         for ids in self._wanted(bits, {number: cells.by_number[number]}):
@@ -287,7 +287,7 @@ class _TopicComparison:
         self._found.first_missing = min(self._found.first_missing, first)
 
     def _wanted(self, bits: int, batch: dict[int, Cell]) -> Iterator[Int64s]:
-        """Yield the topic's ids in some cells, ascending, from another look at the log."""
+        """Yield the topic's ids in some cells, ascending, after a second reading of the log."""
         for first, last in _together(sorted(n for n, cell in batch.items() if cell.wanted)):
             start, end = batch[first].first, min((last + 1) << bits, self._end.offset)
             for piece in self._directory.scan_log(start, end, chained=True):
@@ -307,7 +307,7 @@ class _TopicComparison:
 def check_tube(
     directory: StoreDirectory, shards: ShardComparison, end: ScannedEnd
 ) -> Iterator[Finding]:
-    """The shards: sound by themselves, and each with the log's messages, exactly once (D2)."""
+    """Check the shards: each sound by itself, with the log's messages exactly once (D2)."""
     path = directory.path(TUBE_DIRECTORY)
     if not directory.vfs.exists(path):
         return

@@ -1,9 +1,9 @@
 """Cross-checks of a store's directory: log, queues and index against each other; reads only.
 
-`findings.py` says what a finding is.
+`findings.py` defines the findings.
 
-Works on a store that will not open. In a store that is being written, queues and index may
-lag behind the log: what is missing at their end is then no finding of its own.
+Works on a store that will not open. In a store that is being written, queues and index may lag
+behind the log: what is missing at their end is then not a finding of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check(
 ) -> Iterator[Finding]:
     """Yield all findings of the store at `root`; `options` have RocketMQ's names.
 
-    NotAStore if it is none. An empty answer means that a real broker and ours see the same.
+    NotAStore if there is none. An empty answer means that RocketMQ and this package read the same.
     """
     return check_store(StoreDirectory(root, options))
 
@@ -80,7 +80,7 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
 
 
 def telling(pieces: Iterable[Piece], *takers: Callable[[Piece], None]) -> Iterator[Piece]:
-    """Pass the pieces of a scan on, and tell others of them."""
+    """Pass the pieces of a scan on, and hand each to the takers, too."""
     for piece in pieces:
         for take in takers:
             take(piece)
@@ -88,7 +88,7 @@ def telling(pieces: Iterable[Piece], *takers: Callable[[Piece], None]) -> Iterat
 
 
 def check_jobs(directory: StoreDirectory) -> Iterator[Finding]:
-    """A job that is recorded and not finished: a writer is at it, or died."""
+    """Yield a finding for a job that is not finished: a writer is at work on it, or died."""
     records = LogRecords(directory.vfs, directory.root)
     record = records.pending()
     if record is None:
@@ -104,7 +104,7 @@ def check_jobs(directory: StoreDirectory) -> Iterator[Finding]:
 
 
 def check_files(directory: StoreDirectory) -> Iterator[Finding]:
-    """Names and lengths of the log's and the queues' files (spec §5.5)."""
+    """Check names and lengths of the log's and the queues' files (spec §5.5)."""
     config = directory.config
     for path in directory.log.directories:
         yield from _check_sizes(directory, path, config.mapped_file_size_commit_log)
@@ -129,7 +129,7 @@ def _check_sizes(directory: StoreDirectory, path: str, file_size: int) -> Iterat
 
 
 def check_config(directory: StoreDirectory) -> Iterator[Finding]:
-    """The broker's own files hold what can be read; one with a sound backup can be restored."""
+    """Check that the broker's own files can be read; one with a sound backup can be restored."""
     for name in config_names(directory.vfs, directory.root):
         found = read_config(directory.vfs, directory.root, name)
         if found.problem:
@@ -141,7 +141,7 @@ def check_config(directory: StoreDirectory) -> Iterator[Finding]:
 def check_checkpoint(
     directory: StoreDirectory, end: ScannedEnd, last_timestamp: int
 ) -> Iterator[Finding]:
-    """The checkpoint has 4096 bytes (spec §4.1), and knows no messages that are not there."""
+    """Check that the checkpoint has 4096 bytes (spec §4.1) and no time behind the log's end."""
     path = directory.path(CHECKPOINT_FILE)
     try:
         size = len(directory.vfs.read_file(path))

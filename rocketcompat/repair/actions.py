@@ -1,4 +1,4 @@
-"""What a repair is made of: what people are told of it, and what it does to bytes. Reads only."""
+"""The parts of a repair: the rows that are printed, and the changes to bytes. Reads only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RepairPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing that could be done."""
+        """True if nothing can be done."""
         return not (self.moves or self.changes or self.removed or self.rebuilds or self.last)
 
     def change(self, action: Action, change: FileChange) -> None:
@@ -49,8 +49,8 @@ class RepairPlan:
     def overlay(self, directory: StoreDirectory, *, marks: bool = False) -> StoreDirectory:
         """Return the directory as it will be.
 
-        Without our `marks`, which know of damage that will be gone by then; what is torn behind
-        them is to be seen before.
+        Without the store's `marks`: they contain damage that will be gone by then. What is torn
+        behind them must be seen before.
         """
         hidden = set() if marks else {directory.path(OWN_DIRECTORY, PROGRESS_FILE)}
         hidden |= set(self.removed)

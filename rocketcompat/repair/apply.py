@@ -1,10 +1,10 @@
-"""Doing what a plan says, so that a crash in the middle leaves a store that can be repaired.
+"""Carries out a plan so that a crash in the middle leaves a store that can be repaired.
 
-Under the store's lock (a broker that runs is not disturbed: StoreLocked). Every file is
-replaced by a new one and a rename, never changed in place; what it was is in quarantine before.
-The log comes first, then the marks that vouch for queues and index go, durably; the `abort` file
-goes last. Each step is one of a recovery's own, so what is left after a crash is a store in which
-less is wrong, and a second run finds the rest.
+All under the store's lock (StoreLocked while a broker runs). Every file is replaced by a new one
+and a rename, never changed in place; its old content is in quarantine before. The log comes first.
+Then the marks that cover queues and index are removed, durably. The `abort` file goes last. Each
+step is also a step of a recovery. So a crash leaves a store with less wrong in it, and a second run
+finds the rest.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ def repair(
     keep_bodies: bool = False,
     told: Told = lambda _done, _all: None,
 ) -> Iterator[dict[str, Any]]:
-    """Plan and do; yields a row an action as soon as it is done. The caller holds the lock."""
+    """Plan and carry out; yields a row an action once it is done. The caller holds the lock."""
     plan = plan_repair(directory, keep_bodies=keep_bodies)
     by_path: dict[str, list[dict[str, Any]]] = {}
     for action in plan.actions:
         by_path.setdefault(action.path, []).append(action.as_row())
     for path in _steps(directory, plan, clock, quarantine, told):
         yield from by_path.pop(path, [])
-    for rows in by_path.values():  # what nothing can be done about
+    for rows in by_path.values():  # damage that nothing mends
         yield from rows
 
 
 def _steps(
     directory: StoreDirectory, plan: RepairPlan, clock: Clock, quarantine: Quarantine, told: Told
 ) -> Iterator[str]:
-    """Do one step after the other, and say of which path it was."""
+    """Do one step after the other; yields the path of each."""
     vfs, logs = directory.vfs, directory.log.directories
     if plan.moves:
         yield from _put_back(vfs, plan.moves, quarantine)
-    # The log first: our marks tell where a torn end may be, and have to go before the rest.
+    # The log first: the marks record where a torn end may be, and have to go before the rest.
     for of_log in (True, False):
         if not of_log and not plan.is_empty:
             ProgressFile(vfs, directory.root).forget()
@@ -126,7 +126,7 @@ def _hold(vfs: Vfs, path: str, place: str) -> None:
 
 
 def _put(vfs: Vfs, change: FileChange, quarantine: Quarantine) -> None:
-    """Give a file its new content under its name, durably, and keep what it was."""
+    """Give a file its new content under its name, durably, and keep the old content."""
     path, directory = change.path, os.path.dirname(change.path)
     made = make_directory(vfs, directory)
     there = vfs.exists(path)

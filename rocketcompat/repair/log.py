@@ -1,16 +1,17 @@
-"""Records that stand in for damaged ones, so that a log is one chain again.
+"""Records in place of damaged ones, so that a log is one chain again.
 
-A real broker ends its log at the first bad record and drops everything behind it. So the bytes
-of a damaged region are replaced by sound records of the same length in all:
+RocketMQ ends its log at the first bad record and drops everything behind it. So the bytes of a
+damaged region are replaced by sound records of the same length in all:
 
-- for each message that is known to have stood there (from its queue's unit, from the hole in its
-  queue's numbers, or from its own head where that is legible) a *stand-in*: same topic, queue and
-  number, same properties and times as far as they are known, no body, and the property
-  `TUBESTORE_DAMAGED`. Numbers stay without a hole, and a consumer can tell;
-- for what is left *fillers*: rolled back transactions, which no broker puts in a queue or an
-  index; a blank at a file's end.
+- for each message that is known to have been there a *stand-in*: same topic, queue and number, same
+  properties and times as far as they are known, no body, and the property `TUBESTORE_DAMAGED`. The
+  message is known from its queue's unit, from the hole in its queue's numbers, or from its own head
+  where that is legible. Numbers stay without a hole, and the property shows a consumer what
+  happened;
+- for the rest *fillers*: rolled back transactions, which no broker puts in a queue or an index; a
+  blank at a file's end.
 
-Pure. Next to read: `apply.py`.
+Pure.
 """
 
 from __future__ import annotations
@@ -46,8 +47,7 @@ _FILLER_MOST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LostMessage:
-    """A message that stood in a damaged region; `physical_offset` is None if only it is known
-    that there was one."""  # fmt: skip
+    """A message of a damaged region; `physical_offset` is None if its place is not known."""
 
     topic: str
     queue_id: int
@@ -62,7 +62,7 @@ class LostMessage:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """What the record before a region lends to those that stand in."""
+    """The fields of the record before a region that its stand-ins take over."""
 
     store_timestamp: int = 0
     store_host: bytes = bytes(HOST_V4_SIZE)
@@ -70,11 +70,11 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """Bytes for a region, as patches by physical offset, and what they stand for."""
+    """Bytes for a region, as patches by physical offset, and the messages that they replace."""
 
     patches: tuple[tuple[int, bytes], ...]
     stand_ins: tuple[LostMessage, ...]
-    #: Messages that are known and found no room.
+    #: Known messages that found no room.
     without_room: tuple[LostMessage, ...]
 
 
@@ -83,7 +83,7 @@ def mend(
 ) -> Mended | None:
     """Fill the part [start, end) of one file, which ends at `file_end`; None if nothing fits.
 
-    All are physical offsets; `lost` are the messages that stood there.
+    All are physical offsets; `lost` are the messages that were there.
     """
     placed = {m.physical_offset: m for m in lost if m.physical_offset is not None}
     waiting = [m for m in lost if m.physical_offset is None]
@@ -107,7 +107,7 @@ def mend(
 
 
 def _cells(start: int, end: int, offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Cut a region where messages began; what is too short for a record goes to the one before."""
+    """Cut a region where messages began; a part that is too short belongs to the one before."""
     borders = [start, *(o for o in offsets if start < o < end), end]
     low = borders[0]
     for place, border in enumerate(borders[1:], 1):

@@ -1,6 +1,6 @@
 """A directory as it would be after planned changes, so that a plan can read its own result.
 
-Reads only. `FileChange` says what a file shall be; the overlay shows it in the place of what is
+Reads only. A `FileChange` describes a file's new content. The overlay shows it in place of the file
 on disk, so everything that reads a directory can read a planned one.
 """
 
@@ -16,9 +16,9 @@ from tubestore.core.vfs import Vfs, VfsFile, VfsLock
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What a file shall be: `size` bytes of what is there, `patches` over them.
+    """The new content of a file: `size` bytes of the old content, `patches` over them.
 
-    With `fresh` nothing of what is there stays. Everything from `zero_from` on is zeros.
+    With `fresh` nothing of the old content stays. Everything from `zero_from` on is zeros.
     """
 
     path: str
@@ -57,7 +57,7 @@ class OverlayFile:
         return self._change.read(self._base, size, position)
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        """Fill a buffer with what stands at `position`."""
+        """Fill a buffer with the bytes at `position`."""
         found = self.pread(len(buffer), position)
         buffer[: len(found)] = found
         return len(found)
@@ -78,10 +78,10 @@ class OverlayFile:
         return min(found, default=None)
 
     def sync(self) -> None:
-        """Nothing to bring anywhere."""
+        """Do nothing: a plan has nothing to sync."""
 
     def let_go(self, size: int, position: int) -> None:
-        """Nothing to let go: the plan is in memory, what is below may stay there."""
+        """Do nothing: the plan is in memory, and the file below may stay in the page cache."""
 
     def close(self) -> None:
         """Give the descriptor below back."""
@@ -108,7 +108,7 @@ class OverlayFile:
 
 
 class OverlayVfs:
-    """What `inner` would be with `changes` made and `removed` gone. Only what reads is there.
+    """The file system `inner` with `changes` made and `removed` gone; for reading only.
 
     Before that each path of `moves` gets the file of the other path, which loses its name.
     """
@@ -152,7 +152,7 @@ class OverlayVfs:
         return [found[name] for name in sorted(found)]
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory would be there."""
+        """True if a file or directory would be there."""
         planned = path in self._changes or path in self._moves
         return planned or (path not in self._removed and self._inner.exists(path))
 

@@ -1,7 +1,7 @@
 """Putting log files back that hold the records of another place: what goes where. Reads only.
 
-A file goes to the place of its records if no other file claims that place. Where two do, none is
-touched, and neither is what they would replace: which one is right, a person has to say.
+A file goes to the place of its records if no other file claims that place. If two do, neither is
+touched, nor is the file that they would replace: a person has to decide which one is right.
 
 While files are put back their bytes have a second name in a directory beside the log's. What a
 crash leaves there is found by the next plan.
@@ -30,9 +30,9 @@ class Places:
     #: The path of each file that gets the bytes of another, and that other's path.
     moves: dict[str, str] = field(default_factory=dict)
     actions: list[Action] = field(default_factory=list)
-    #: Physical offsets of files that stay as they are, since it is not known what they should be.
+    #: Physical offsets of files that stay as they are, since their right content is not known.
     unclear: set[int] = field(default_factory=set)
-    #: Directories in which nothing is left that is needed.
+    #: Directories that contain nothing needed any more.
     left: list[str] = field(default_factory=list)
 
 

@@ -1,4 +1,4 @@
-"""What has to be done to a store so that every broker opens it without a loss. Reads only.
+"""The plan of a repair: after it every broker opens the store without a loss. Reads only.
 
 The log comes first, everything else is computed from the log as it will be (`overlay.py`):
 
@@ -6,11 +6,11 @@ The log comes first, everything else is computed from the log as it will be (`ov
 - files of the log that hold the records of another place: put back (`places.py`);
 - damage with sound records behind it: stand-ins and fillers (`log.py`);
 - a torn end, what an earlier recovery cut off and left, and data behind the log's end: zeros;
-- ordinary queues of topics of batches (5.x refuses to start), and queues whose extension is lost;
-- queue files that say something else than the log; files behind a queue's end (R2), stale
+- ordinary queues of topics of batches (5.x refuses to start), and queues with a lost extension;
+- queue files that differ from the log; files behind a queue's end (R2), stale
   units (R7), lost queues and tails (R5);
 - an index with any fault, or none: built anew; shards that the log does not confirm, too;
-- a checkpoint of a wrong length; a configuration file whose backup is sound;
+- a checkpoint of a wrong length; a configuration file with a sound backup;
 - the `abort` file, when all the rest is done: the next start need not recover.
 
 A file of the log that is missing in the middle cannot be mended; brokers pass over it.
@@ -62,7 +62,7 @@ _HOLE_MAX = 100_000
 
 
 def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> RepairPlan:
-    """Return what would mend the store; `keep_bodies` accepts bodies that fail their checksum.
+    """Return a plan that mends the store; `keep_bodies` accepts bodies that fail their checksum.
 
     NotAStore if it has queues of another kind, or only a part of its log is here.
     """
@@ -81,7 +81,7 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
     shards = ShardComparison(mended)
     log = LogKeys(mended)
     for _ in log.scan(telling(mended.scan_log(), shards.take)):
-        pass  # what is wrong in the log is in the plan
+        pass  # faults of the log are in the plan
     _plan_index(mended, plan, log)
     # A cache is mended with them: the records, which it is about, stay as they are.
     found = check_tube(mended, shards, log.end)
@@ -100,7 +100,7 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
 
 
 def _plan_names(directory: StoreDirectory, plan: RepairPlan, path: str, file_size: int) -> None:
-    """What may not be in a directory of files of one size (spec §5.5)."""
+    """Plan for names and files that may not be in a directory of files of one size (spec §5.5)."""
     rows = directory.vfs.entries(path)
     files = [name for name, is_directory, _ in rows
              if not is_directory and parse_offset_name(name) is not None]  # fmt: skip
@@ -171,7 +171,7 @@ def _zero_from(directory: StoreDirectory, plan: RepairPlan, offset: int, why: st
 def _lost_in_queues(
     directory: StoreDirectory, regions: list[Region]
 ) -> dict[int, list[LostMessage]]:
-    """Return what the queues name of the messages that stood in each region, by its start."""
+    """Return the messages of each region that the queues name, by the region's start."""
     found: dict[int, list[LostMessage]] = {region.start: [] for region in regions}
     views = QueueViews(directory)
     for view in views:
@@ -200,7 +200,7 @@ def _lost_messages(
     directory: StoreDirectory, in_queues: list[LostMessage], region: Region,
     taken: set[tuple[str, int, int]],
 ) -> list[LostMessage]:  # fmt: skip
-    """Return the messages that stood in a region, as far as it or the queues name them."""
+    """Return the messages of a region, as far as it or the queues name them."""
     found: dict[tuple[str, int, int], LostMessage] = {}
     raw = directory.log.read(region.start, region.end - region.start)
     own = decode_record(raw, physical_offset=region.start)
@@ -276,7 +276,7 @@ def _add_mended(
 
 
 def _plan_index(directory: StoreDirectory, plan: RepairPlan, log: LogKeys) -> None:
-    """Any fault of the index is mended by another index."""
+    """Plan a new index if the present one has any fault."""
     path = directory.path(INDEX_DIRECTORY)
     findings = list(check_index(directory, log))
     unknown = [f["message"] for f in findings if f["reason"] == "index_geometry"]
@@ -294,7 +294,7 @@ def _plan_index(directory: StoreDirectory, plan: RepairPlan, log: LogKeys) -> No
 
 
 def _plan_checkpoint(directory: StoreDirectory, plan: RepairPlan, log: LogKeys) -> None:
-    """A checkpoint of a wrong length, or that speaks of messages that are not there."""
+    """Plan a new checkpoint for one of a wrong length, or ahead of the log's messages."""
     findings = list(check_checkpoint(directory, log.end, log.last_timestamp))
     if not findings:
         return

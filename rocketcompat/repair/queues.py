@@ -1,7 +1,7 @@
-"""What makes the files of queues say what the log says, and no more. Reads only.
+"""Plans changes that make the files of queues match the log. Reads only.
 
-A queue whose extension has lost units is no case for single files: queues and extension are built
-anew together, since their addresses go with each other.
+A queue with lost units of its extension is not mended by single files: queues and extension are
+built anew together, since their addresses belong together.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _plan_batch_queue(directory: StoreDirectory, plan: RepairPlan, view: BatchQu
 def _files_of(
     directory: StoreDirectory, plan: RepairPlan, view: QueueView | BatchQueueView
 ) -> dict[int, tuple[str, int]]:
-    """Return path and length of a queue's files by their start; what is none is to go."""
+    """Return path and length of a queue's files by their start; other files are removed."""
     path = directory.queue_path(view.topic, view.queue_id, view.kind)
     files: dict[int, tuple[str, int]] = {}
     for name, is_directory, length in directory.vfs.entries(path):
@@ -83,7 +83,7 @@ def _files_of(
 
 
 def _plan_queue(directory: StoreDirectory, plan: RepairPlan, view: QueueView) -> None:
-    """Make a queue's files say what the log says, and no more."""
+    """Plan changes that make a queue's files match the log."""
     path = directory.queue_path(view.topic, view.queue_id)
     size = directory.config.consume_queue_file_size
     files = _files_of(directory, plan, view)
@@ -100,7 +100,7 @@ def _plan_queue(directory: StoreDirectory, plan: RepairPlan, view: QueueView) ->
 
 
 def _differs(view: QueueView, number: int) -> bool:
-    """Whether a file of a queue may hold something else than it should."""
+    """True if a file of a queue may differ from what it should be."""
     low, high = number * view.units_per_file, (number + 1) * view.units_per_file
     states = view.states[max(low - view.min_offset, 0) : max(high - view.min_offset, 0)]
     beyond = len(view.states) > view.max_offset - view.min_offset
@@ -128,13 +128,13 @@ def _plan_queue_file(
     position = int(wrong[0]) * CQ_UNIT.size if len(wrong) else 0
     action = "write" if length >= 0 else "create"
     what = f"units {low + int(wrong[0])} to {low + int(wrong[-1])}" if len(wrong) else "the length"
-    message = f"{view.topic}/{view.queue_id}: {what} as the log says"
+    message = f"{view.topic}/{view.queue_id}: {what} as in the log"
     plan.change(Action(path, action, position, len(wrong) * CQ_UNIT.size, message),
                 FileChange(path, size, ((0, content),), fresh=True))  # fmt: skip
 
 
 def _fill(units: Units) -> None:
-    """Keep what are units; the rest before a queue's first stands for no message."""
+    """Keep the units; fill the other places before a queue's first message."""
     fill = np.zeros(1, CQ_UNIT.dtype)
     fill["size"] = CQ_PRE_FILL_SIZE
     units[~is_unit(units)] = fill

@@ -1,14 +1,14 @@
 """Queues, index and shards built anew from the log, whatever state the old ones are in.
 
-What is built stands in `<root>/.tubestore/rebuild/` until it is complete and on stable
-storage; then the old structure goes into quarantine and the new one takes its name. So a
-crash at any moment leaves the old one, the new one, or (between the two renames) none, which
-every broker builds again. What was built before an interruption is taken up again.
+The new structure is in `<root>/.tubestore/rebuild/` until it is complete and on stable storage.
+Then the old structure goes into quarantine and the new one takes its name. So a crash at any moment
+leaves the old one, the new one, or (between the two renames) none, which every broker builds again.
+An interrupted run is taken up again.
 
-The structures are the store's own followers (`follower.py`), fed as its dispatcher feeds
-them: what they write is what dispatch wrote, byte for byte, but for the names of index files,
-which are times. Queues of which the log says nothing any more keep their last file: without it
-their offsets would begin at 0 again.
+The structures are the store's own followers (`follower.py`), fed as its dispatcher feeds them.
+Their files are those of dispatch, byte for byte, except for the names of index files, which are
+times. A queue without any message in the log keeps its last file: without it its offsets would
+begin at 0 again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tubestore.clock import Clock
 from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage
 
-#: Where structures in the making stand, below `.tubestore`.
+#: The directory of structures in the making, below `.tubestore`.
 WORK_DIRECTORY = "rebuild"
 #: Bytes of the log between two marks from which an interrupted run is taken up again.
 MARK_BYTES = 4 << 30
@@ -52,7 +52,7 @@ Told = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Built:
-    """What a run built: where it stands, and up to where of the log."""
+    """The result of a run: its directory, and up to where of the log it was built."""
 
     root: str
     log_end: int = 0
@@ -112,13 +112,13 @@ def install(
     followers: Iterable[str],
     quarantine: Quarantine,
 ) -> Iterator[Row]:
-    """Put structures that were built in the old ones' places, and vouch for them; a row each.
+    """Put new structures in the old ones' places, and write their marks; a row each.
 
-    `followers` are the names under which progress is noted.
+    `followers` are the names in the marks.
     """
     marks = ProgressFile(directory.vfs, directory.root)
     known = marks.read()
-    marks.forget()  # before anything is moved that they vouch for
+    marks.forget()  # before anything that they cover is moved
     for name in structures:
         yield put_in_place(directory, built, name, quarantine)
     write_marks(directory, built, followers, marks, known[0] if known else None)
@@ -169,7 +169,7 @@ def put_in_place(directory: StoreDirectory, built: Built, name: str, quarantine:
     vfs, path = directory.vfs, directory.path(name)
     new = os.path.join(built.root, name)
     if not vfs.exists(new):
-        vfs.make_directories(new)  # nothing in the log calls for one
+        vfs.make_directories(new)  # nothing in the log needs one
     structure = _structure_of(name)
     if structure.has_queues:
         _carry_over(directory, new, structure)
@@ -178,7 +178,7 @@ def put_in_place(directory: StoreDirectory, built: Built, name: str, quarantine:
         quarantine.move(path)
     quarantine.sync()
     if name == CONSUME_QUEUE_DIRECTORY:
-        # While there are no queues: units must never lead into another extension than theirs.
+        # While there are no queues: units must never lead into the extension of other units.
         _put_extension(directory, built, quarantine)
     vfs.rename(new, path)
     vfs.sync_directory(directory.root)
@@ -207,7 +207,7 @@ def write_marks(
     marks: ProgressFile,
     known: Progress | None,
 ) -> None:
-    """Vouch for what was built, so that an open of ours does not build it once more."""
+    """Write the marks of what was built, so that the next opening does not build it again."""
     log = known.log if known else Mark(built.log_end, built.log_end)
     if known is None:
         for file in directory.log.files:
@@ -247,7 +247,7 @@ def _follower(directory: StoreDirectory, root: str, name: str, clock: Clock) -> 
 
 
 class _DirectoryLog(ReadableLog):
-    """The log of a directory, as structures ask for it when they are recovered."""
+    """The log of a directory in the form that structures need for their recovery."""
 
     def __init__(self, directory: StoreDirectory, end: int) -> None:
         super().__init__()
