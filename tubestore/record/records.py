@@ -353,13 +353,14 @@ def verify_entries(
     *,
     own_offset: bool = True,
     check_crc: bool = True,
+    fields: bool = True,
 ) -> Array:
     """Return, for each entry, whether its record is in `data` and agrees, checksum included.
 
     `index_start` is the absolute offset of the first entry, `data_start` that of `data`'s
     first byte; an entry that points outside `data` is False. `own_offset`: the record must
     also carry the entry's offset, which TubeMQ gives a second time after some crashes.
-    `check_crc` False: payloads are not read.
+    `check_crc` False: payloads are not read. `fields` False: only place and size are compared.
     """
     good = np.empty(len(entries), bool)
     # Some at a time: what headers were taken of is in the processor's cache when it is summed up.
@@ -367,7 +368,13 @@ def verify_entries(
         end = first + _VERIFIED_ROWS
         some, start = entries[first:end], index_start + ENTRY_SIZE * first
         good[first:end] = _verify_some(
-            some, start, data, data_start, own_offset=own_offset, check_crc=check_crc
+            some,
+            start,
+            data,
+            data_start,
+            own_offset=own_offset,
+            check_crc=check_crc,
+            fields=fields,
         )
     return good
 
@@ -380,6 +387,7 @@ def _verify_some(
     *,
     own_offset: bool,
     check_crc: bool,
+    fields: bool,
 ) -> Array:
     good = np.zeros(len(entries), bool)
     positions = entries["data_offset"].astype(np.int64) - data_start
@@ -394,7 +402,7 @@ def _verify_some(
         positions, sizes, wanted = positions[rows], sizes[rows], entries[rows]
     headers = kernels.gather(kernels.bytes_of(data), positions, DATA_HEADER.dtype)
     same = (headers["token"] == TOKEN_MESSAGE) & (headers["length"] == sizes - 4)
-    for name in SHARED_FIELDS:
+    for name in SHARED_FIELDS if fields else ():
         same &= headers[name] == wanted[name]
     if own_offset:
         same &= headers["queue_logic_offset"] == index_start + ENTRY_SIZE * rows

@@ -125,8 +125,11 @@ def _chain_end(view: memoryview, position: int, end: int) -> int:
     return position
 
 
-def verify(files: MsgFileStore, entries: Array, index_from: int) -> Array:
-    """Return which entries, consecutive ones from `index_from` on, agree with a record."""
+def verify(files: MsgFileStore, entries: Array, index_from: int, *, fields: bool = True) -> Array:
+    """Return which entries, consecutive ones from `index_from` on, agree with a record.
+
+    `fields` False: those that name the place and the size of a whole record.
+    """
     good = np.zeros(len(entries), bool)
     offsets = entries["data_offset"].astype(np.int64)
     for segment in files.data:
@@ -137,7 +140,7 @@ def verify(files: MsgFileStore, entries: Array, index_from: int) -> Array:
             start = index_from + ENTRY_SIZE * first
             # Entry and record agree in all else: what the index says of an offset counts.
             good[first:last] |= verify_entries(
-                entries[first:last], start, view, segment.start, own_offset=False
+                entries[first:last], start, view, segment.start, own_offset=False, fields=fields
             )
     return good
 
@@ -159,6 +162,8 @@ class Reconciler:
         self._entries = self._read_entries(index_from)
         self._entries_from = index_from
         self._good = verify(files, self._entries, index_from)
+        #: Entries that name the place of a whole record, whatever else its header has.
+        self._whole: Array | None = None
         self._pass_expired()
         #: Index segments that were written to in the middle, sealed ones perhaps.
         self._rewritten: set[FileSegment] = set()
@@ -194,7 +199,9 @@ class Reconciler:
             assert segment is not None
             if self.data_offset == segment.end:  # the next segment starts here
                 segment = self.files.data.between(self.data_offset, self.data_offset + 1)[0]
-            if self._take_record(segment) or self._step_over_damage(segment):
+            if self._pass_hidden(segment) or self._take_record(segment):
+                continue
+            if self._step_over_damage(segment):
                 continue
             if not self._keep_placeholders(segment):
                 self._cut_data(self.data_offset)
@@ -229,6 +236,18 @@ class Reconciler:
         self.report.verified += stop
         self.index_offset += ENTRY_SIZE * stop
         self.data_offset = int(ends[stop - 1])
+        return True
+
+    def _pass_hidden(self, segment: FileSegment) -> bool:
+        """Leave an intact record alone whose entry stood in an index file before the first one."""
+        if self.index_offset > self.files.index.start:
+            return False
+        position = self.data_offset - segment.start
+        header, reason = inspect(segment.view(segment.end), position, segment.size)
+        own = -1 if reason is not None else int(header.queue_logic_offset)
+        if own % ENTRY_SIZE or not 0 <= own < self.files.index.start:
+            return False
+        self.data_offset += header.length + 4
         return True
 
     def _take_record(self, segment: FileSegment) -> bool:
@@ -342,7 +361,9 @@ class Reconciler:
         """Return (data offset, index offset) of the next intact message after this place."""
         row = self._row()
         offsets = self._entries["data_offset"][row:].astype(np.int64)
-        later = np.flatnonzero(self._good[row:] & (offsets > self.data_offset))
+        if self._whole is None:
+            self._whole = verify(self.files, self._entries, self._entries_from, fields=False)
+        later = np.flatnonzero(self._whole[row:] & (offsets > self.data_offset))
         by_entry = None
         if len(later):
             at = int(later[0])

@@ -760,3 +760,49 @@ def test_a_torn_message_that_holds_a_dump_of_a_store_is_cut(memory_vfs: MemoryVf
     shard = open_shard(memory_vfs, HOME)
     assert bodies(shard.view()) == BODIES
     append_and_read_back(memory_vfs, shard, list(BODIES))
+
+
+def small_files(vfs: MemoryVfs) -> dict[str, list[str]]:
+    """Write a shard of many files, without its caches; returns those of each stream in order."""
+    write_rows(vfs, ROWS, HOME, **SMALL)
+    for name, _, _ in vfs.entries(f"{HOME}/.tubestore"):
+        vfs.remove(f"{HOME}/.tubestore/{name}")
+    tree = sorted(vfs.tree())
+    return {suffix: [p for p in tree if p.endswith(suffix)] for suffix in (".tube", ".index")}
+
+
+def test_a_whole_record_that_its_entry_names_is_not_cut_behind_damage_with_a_header_that_is_torn(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """Bytes of the header are wrong: the checksum proves the record, and the entry its place."""
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.remove(CHECKPOINT)
+    torn, last = starts_of(memory_vfs)[-2:]
+    patch(memory_vfs, DATA, torn, bytes(last - torn))
+    patch(memory_vfs, DATA, last + DATA_HEADER.position("partition_id"), b"\xa5" * 20)
+    shard = open_shard(memory_vfs, HOME)
+    assert (shard.recovered.data_cut, shard.recovered.index_cut) == (0, 0)
+    states = [row["state"] for row in scanned(shard.view())]
+    assert states == [STATE_OK] * 18 + [STATE_BAD_RECORD, STATE_ENTRY_DIFFERS]
+    assert shard.append(make_row(b"after"), "fsync") == ENTRY_SIZE * len(ROWS)
+
+
+def test_records_whose_index_file_is_missing_are_given_at_no_other_offset(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """Damage behind them keeps the index file from being made again, or a late start."""
+    files = small_files(memory_vfs)
+    memory_vfs.remove(files[".index"][0])
+    second = memory_vfs.read_file(files[".index"][1])
+    first = int(entries_in(second)["data_offset"][0])
+    home = max(p for p in files[".tube"] if int(p[-25:-5]) <= first)
+    patch(memory_vfs, home, first - int(home[-25:-5]) + HEADER_SIZE, b"\xff\xff")
+    filled = [p for p in files[".tube"] if memory_vfs.read_file(p)]
+    patch(memory_vfs, filled[-2], 0, bytes(len(memory_vfs.read_file(filled[-2]))))
+    shard = open_shard(memory_vfs, HOME, **SMALL)
+    assert shard.recovered.reindexed == 0
+    assert memory_vfs.read_file(files[".index"][1]) == second
+    rows = scanned(shard.view(), verify=True)
+    numbers = {ENTRY_SIZE * n: body for n, body in enumerate(BODIES)}
+    assert all(row["body"] == numbers[row["offset"]] for row in rows if row["state"] == STATE_OK)
+    assert rows[0]["state"] == STATE_BAD_CHECKSUM
