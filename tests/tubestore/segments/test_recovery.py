@@ -790,7 +790,7 @@ def test_a_whole_record_that_its_entry_names_is_not_cut_behind_damage_with_a_hea
 def test_records_whose_index_file_is_missing_are_given_at_no_other_offset(
     memory_vfs: MemoryVfs,
 ) -> None:
-    """Damage behind them keeps the index file from being made again, or a late start."""
+    """Damage keeps the index file from being made again, and has opening begin at the start."""
     files = small_files(memory_vfs)
     memory_vfs.remove(files[".index"][0])
     second = memory_vfs.read_file(files[".index"][1])
@@ -798,7 +798,7 @@ def test_records_whose_index_file_is_missing_are_given_at_no_other_offset(
     home = max(p for p in files[".tube"] if int(p[-25:-5]) <= first)
     patch(memory_vfs, home, first - int(home[-25:-5]) + HEADER_SIZE, b"\xff\xff")
     filled = [p for p in files[".tube"] if memory_vfs.read_file(p)]
-    patch(memory_vfs, filled[-2], 0, bytes(len(memory_vfs.read_file(filled[-2]))))
+    patch(memory_vfs, filled[-1], 0, bytes(len(memory_vfs.read_file(filled[-1]))))
     shard = open_shard(memory_vfs, HOME, **SMALL)
     assert shard.recovered.reindexed == 0
     assert memory_vfs.read_file(files[".index"][1]) == second
