@@ -54,7 +54,7 @@ demo-spark: ## The demo's stores in Spark; make demo ends with it, unless SPARK=
 	@if $(MAKE) --no-print-directory $(SPARK_LOCAL); then .venv/bin/rocketcompat spark demo; \
 		else echo "Spark: skipped, it could not be installed; what is above does not need it"; fi
 
-TESTS := .venv/bin/pytest -n $(JOBS) --dist loadgroup
+TESTS := .venv/bin/pytest -n $(JOBS) --dist worksteal
 
 # The random proofs draw the same in each run, so that a change is judged by what it changes.
 .PHONY: test

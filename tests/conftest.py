@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
+import typer.main
 
 import tubestore
 from tests.support.golden import golden_fixture as golden_fixture
@@ -15,6 +17,14 @@ from tubestore.testing import MemoryVfs
 
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("quick")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_built_once() -> Iterator[None]:
+    """Build the tree of commands once a process, as a program does: it is most of a call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture
