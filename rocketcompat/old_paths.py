@@ -29,7 +29,7 @@ decode inspect.decode
 default_message_store store.default_message_store
 diff inspect.diff
 directory inspect.directory
-dispatch_batch dispatch.batch
+dispatch_batch commitlog.batch
 dump inspect.dump
 exchange transfer.exchange
 findings check.findings

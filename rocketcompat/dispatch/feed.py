@@ -19,9 +19,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from rocketcompat.commitlog.batch import batch_of, batch_of_records
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.commitlog.walk import Damage, Piece, find_record, scan
-from rocketcompat.dispatch.batch import batch_of, batch_of_records
 from rocketcompat.messages import DispatchBatch, ReadyBatches
 from rocketcompat.record.columns import RecordColumns
 from tubestore.core.kernels import Int64s

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rocketcompat.dispatch.batch import merged
+from rocketcompat.commitlog.batch import merged
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock
 

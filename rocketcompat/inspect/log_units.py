@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rocketcompat.dispatch.batch import batch_of_records
+from rocketcompat.commitlog.batch import batch_of_records
 from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
 from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
 from rocketcompat.queues.units import RecordUnits, Units, units_of

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rocketcompat.commitlog.batch import batch_of_records
 from rocketcompat.commitlog.readable_log import ReadableLog
-from rocketcompat.dispatch.batch import batch_of_records
 from rocketcompat.dispatch.follower import Follower
 from rocketcompat.files.mapped_file_queue import make_directory
 from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust

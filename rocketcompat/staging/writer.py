@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from rocketcompat.commitlog.batch import batch_of_records
 from rocketcompat.commitlog.queue_offsets import QueueKey
-from rocketcompat.dispatch.batch import batch_of_records
 from rocketcompat.formats import BLANK, SYS_FLAG_INNER_BATCH
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.options import MessageStoreConfig

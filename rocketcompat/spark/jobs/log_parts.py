@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from rocketcompat.dispatch.batch import batch_of_records
+from rocketcompat.commitlog.batch import batch_of_records
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BLANK,

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from rocketcompat.dispatch.batch import batch_of_records
+from rocketcompat.commitlog.batch import batch_of_records
 from rocketcompat.formats import (
     TRANSACTION_COMMIT,
     TRANSACTION_NOT,
