@@ -5,7 +5,7 @@ from __future__ import annotations
 LAYER = """
 batch_consume_queue queues.batch_consume_queue
 batch_encoder record.encode
-batch_queue_table queues.batch_table
+batch_queue_table queues.table
 batch_queue_view inspect.batch_queues
 batches record.batches
 broker_config files.broker_config
@@ -74,7 +74,7 @@ put_path store.puts
 put_status store.put_status
 quarantine files.quarantine
 queue_comparison check.comparison
-queue_follower queues.follower
+queue_follower queues.table
 queue_mending repair.queues
 queue_offset_table commitlog.queue_offsets
 queue_view inspect.queues

@@ -19,7 +19,7 @@ from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.log_units import QueueKey
 from rocketcompat.inspect.queues import leading
 from rocketcompat.inspect.scan import ScannedEnd
-from rocketcompat.queues.units import Units
+from rocketcompat.queues.units import Units, is_batch_unit
 
 #: Units of a file that are compared together.
 WINDOW_UNITS = 1 << 14
@@ -151,7 +151,7 @@ class BatchComparison:
         count = WINDOW_UNITS
         while count == WINDOW_UNITS:
             units = files.read(queue.place, WINDOW_UNITS)
-            count = leading(_is_sound(units) & (_offsets(units) < low))
+            count = leading(is_batch_unit(units) & (_offsets(units) < low))
             queue.place += count
         if queue.place > files.first:
             queue.runs.add(np.array([files.first]), np.array([_OK]))
@@ -169,7 +169,7 @@ class BatchComparison:
         for _, units in files.windows():
             offsets = _offsets(units)
             inside = self._regions.contain(offsets) & (offsets >= low) & (offsets < high)
-            kept = np.concatenate((kept, units[inside & _is_sound(units)]))
+            kept = np.concatenate((kept, units[inside & is_batch_unit(units)]))
             if len(kept) > self._held_max:
                 kept = kept[np.argsort(_offsets(kept), kind="stable")]
                 offsets = _offsets(kept)
@@ -207,12 +207,4 @@ class BatchComparison:
 
 def _offsets(units: Units) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     found: np.ndarray[tuple[int], np.dtype[np.int64]] = units["physical_offset"].astype(np.int64)
-    return found
-
-
-def _is_sound(units: Units) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return the mask of the units of messages."""
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (units["size"] > 0) & (
-        units["batch_size"] > 0
-    )
     return found

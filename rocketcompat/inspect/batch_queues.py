@@ -19,8 +19,8 @@ from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.log_units import LogUnits, QueueKey, ScannedUnits, WantedQueues
 from rocketcompat.inspect.queues import QueueView, QueueViews
 from rocketcompat.inspect.scan import ScannedEnd
-from rocketcompat.queues.batch_consume_queue import end_of, pulled
-from rocketcompat.queues.units import Units
+from rocketcompat.queues.batch_consume_queue import pulled
+from rocketcompat.queues.units import Units, end_of, is_batch_unit
 from tubestore.core.kernels import Int64s
 
 _SIZE = BATCH_CQ_UNIT.size
@@ -147,7 +147,7 @@ class BatchQueueViews:
         """Compare a queue's files with the log."""
         first, stored = read_batch_files(self._directory, key)
         stored = stored[~self._end.is_later(stored["physical_offset"])]
-        sound = (stored["size"] > 0) & (stored["batch_size"] > 0)
+        sound = is_batch_unit(stored)
         places = stored["physical_offset"].astype(np.int64)
         old = sound & (places < self._directory.log.min_offset)
         expired = len(old) if old.all() else int(old.argmin())

@@ -39,6 +39,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.inspect.log_files import LogFiles, refuse_dledger
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.queues.files import holds_rocksdb, queue_names
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging.pieces import LogRecords
 from tubestore.core.paths import OWN_DIRECTORY, checked_root
@@ -50,8 +51,6 @@ from tubestore.record.names import STORE_FILE
 ENDS = ("torn", "stale")
 #: How far a broker's clock may have been set back, when files are left out by time.
 CLOCK_SLACK_MS = 60_000
-#: A file of RocksDB's, whose queues lie in the same directory in another format (spec §2.10).
-ROCKSDB_FILE = "CURRENT"
 _NOWHERE = 1 << 63
 #: Options of file sizes, and the directories of queues that tell them.
 _QUEUE_SIZE_OPTIONS = {
@@ -223,7 +222,7 @@ class StoreDirectory:
         if job is not None:
             reason = f"job {job.job_id!r} is half published; `rocketcompat recover` finishes it"
             raise NotAStore(self.root, reason)
-        if self.vfs.exists(self.path(CONSUME_QUEUE_DIRECTORY, ROCKSDB_FILE)):
+        if holds_rocksdb(self.vfs, self.path(CONSUME_QUEUE_DIRECTORY)):
             raise NotAStore(self.root, "holds RocksDB queues, which are not supported")
         starts = [file.file_from_offset for file in self.log.files]
         distances = {b - a for a, b in pairwise(starts)}
@@ -235,12 +234,7 @@ class StoreDirectory:
 
     def queue_names(self, kind: str = CONSUME_QUEUE_DIRECTORY) -> Iterator[tuple[str, int]]:
         """Yield topic and queue id of the queues' directories, of one kind of queues."""
-        base = self.path(kind)
-        for topic, is_directory, _ in self.vfs.entries(base):
-            if is_directory:
-                names = self.vfs.entries(os.path.join(base, topic))
-                ids = [n for n, d, _ in names if d and n.isascii() and n.isdecimal()]
-                yield from ((topic, int(name)) for name in sorted(ids, key=int))
+        return queue_names(self.vfs, self.path(kind))
 
     def queue_path(self, topic: str, queue_id: int, kind: str = CONSUME_QUEUE_DIRECTORY) -> str:
         """Return a queue's directory."""

@@ -28,21 +28,17 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.files.keeper import Keeper
-from rocketcompat.files.mapped_file import MappedFile
-from rocketcompat.files.mapped_file_queue import PAGE, MappedFileQueue
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, CQ_UNIT, INT32_MAX
 from rocketcompat.queues.extension import ConsumeQueueExt, is_address
+from rocketcompat.queues.files import PLAIN, QueueFiles
 from rocketcompat.queues.units import (
     GAP_UNITS_MAX,
     QUEUE_OFFSET_MAX,
     LogMinimum,
     Units,
-    found_end,
     is_fill,
     is_unit,
     plain_units,
-    read_units,
-    recovered_end,
 )
 from tubestore.core.kernels import Int64s
 from tubestore.core.layout import Buffer
@@ -57,9 +53,8 @@ _log = logging.getLogger(__name__)
 class ConsumeQueue:
     """The units of one queue. Offsets are queue offsets unless a name says physical."""
 
-    __slots__ = ("_end", "_files", "_log_minimum", "_min", "_min_for", "_open_lock", "_opened",
-                 "_tail", "_trusted_end", "_writable", "ext", "queue_id", "refused",
-                 "topic")  # fmt: skip
+    __slots__ = ("_files", "_log_minimum", "_min", "_min_for", "_open_lock", "ext", "queue_id",
+                 "refused", "topic")  # fmt: skip
 
     def __init__(
         self,
@@ -80,25 +75,22 @@ class ConsumeQueue:
         self.ext = ext
         #: Units that were not taken: negative, impossible, or another record's place.
         self.refused = 0
-        self._files = MappedFileQueue(
-            vfs, os.path.join(directory, topic, str(queue_id)), file_size, writable=writable
-        )
-        self._log_minimum, self._open_lock, self._writable = log_minimum, open_lock, writable
-        self._trusted_end = trusted_end
-        self._opened = False
-        self._end = 0
-        #: The last file of an opened queue: looked up once, not for every few units.
-        self._tail: MappedFile | None = None
+        self._files = QueueFiles(
+            vfs, os.path.join(directory, topic, str(queue_id)), PLAIN, file_size, log_minimum,
+            open_lock, trusted_end=trusted_end, writable=writable,
+        )  # fmt: skip
+        self._log_minimum, self._open_lock = log_minimum, open_lock
         self._min, self._min_for = 0, -1
 
     @property
     def max_offset(self) -> int:
         """The next queue offset: units before it are there (fill units included)."""
-        if not self._opened:
-            if self._trusted_end is not None:
-                return self._trusted_end
-            self._open()
-        return self._end
+        files = self._files
+        if not files.is_open:
+            if files.trusted_end is not None:
+                return files.trusted_end
+            files.open()
+        return files.end
 
     @property
     def min_offset(self) -> int:
@@ -108,46 +100,45 @@ class ConsumeQueue:
         """
         floor = self._log_minimum.value
         if self._min_for != floor:
-            self._open()
+            self._files.open()
             self._min = self._first_at_or_above(floor)
-            self._min_for = floor if self._min < self._end else -1
+            self._min_for = floor if self._min < self._files.end else -1
         return self._min
 
     @property
     def first_file_offset(self) -> int | None:
         """Where the first file starts, in bytes; None while the files were not looked at."""
-        return self._files.min_offset if self._opened else None
+        return self._files.first * _SIZE if self._files.is_open else None
 
     @property
     def has_hole(self) -> bool:
         """Whether a file between the first and the last is missing."""
-        self._open()
+        self._files.open()
         files = self._files.files
         return any(a.end_of_file != b.file_from_offset for a, b in itertools.pairwise(files))
 
     @property
     def units_per_file(self) -> int:
         """How many units a file holds."""
-        return self._files.file_size // _SIZE
+        return self._files.per_file
 
     @property
     def max_physical_offset(self) -> int:
         """End of the record of the last real unit; -1 without one."""
-        self._open()
+        self._files.open()
         last = self._last_unit(lambda units: ~is_fill(units) & is_unit(units))
         return -1 if last is None else int(last["physical_offset"]) + int(last["size"])
 
     def units(self, start: int, end: int) -> Units:
         """Return units [start, end) as far as they are there, over files; fewer behind a hole."""
-        self._open()
-        end = min(end, self._end)
-        return read_units(self._files, start, end, CQ_UNIT)
+        self._files.open()
+        return self._files.read(start, min(end, self._files.end))
 
     def units_in_file(self, start: int, count: int) -> Units:
         """Return up to `count` units from `start`, of its file only; none if it is missing."""
-        tail = self._tail
+        tail = self._files.tail
         if tail is not None and self.ext is None and start * _SIZE >= tail.file_from_offset:
-            count = min(count, self._end - start, self.next_file_offset(start) - start)
+            count = min(count, self._files.end - start, self.next_file_offset(start) - start)
             raw = tail.read(start * _SIZE - tail.file_from_offset, count * _SIZE)
             return np.frombuffer(raw, CQ_UNIT.dtype, len(raw) // _SIZE)
         return self.resolved(self.units(start, min(start + count, self.next_file_offset(start))))
@@ -170,14 +161,15 @@ class ConsumeQueue:
 
         Units that the queue has already keep the address that they have.
         """
-        self._open()
+        self._files.open()
         assert self.ext is not None
         if not self.ext.is_open:
             self.ext.open_behind(self._last_address())
         units = units.copy()
         # However the log is cut: a place that a row before takes, or passes by, is an old one.
-        ends = np.where(offsets - self._end > GAP_UNITS_MAX, 0, offsets + 1)
-        known = np.maximum.accumulate(np.concatenate(([self._end], ends)))[:-1]
+        end = self._files.end
+        ends = np.where(offsets - end > GAP_UNITS_MAX, 0, offsets + 1)
+        known = np.maximum.accumulate(np.concatenate(([end], ends)))[:-1]
         fresh = np.flatnonzero(offsets >= known)
         codes = units["tags_code"][fresh].astype(np.int64)
         units["tags_code"][fresh] = self.ext.append(codes, store_timestamps[fresh])
@@ -190,7 +182,7 @@ class ConsumeQueue:
 
     def _last_unit(self, is_wanted: Callable[[Units], np.ndarray[Any, Any]]) -> Any:
         """Return the last unit that is wanted, looking back from the end; None without one."""
-        first, end = self._files.min_offset // _SIZE, self._end
+        first, end = self._files.first, self._files.end
         while end > first:
             start = max(first, end - _SEARCHED_UNITS)
             units = self.units(start, end)
@@ -202,19 +194,16 @@ class ConsumeQueue:
 
     def next_file_offset(self, offset: int) -> int:
         """Return the first queue offset of the file after the one of `offset`."""
-        return offset - offset % self.units_per_file + self.units_per_file
+        return self._files.next_file(offset)
 
     def place_of_unit(self, offset: int) -> tuple[str, int]:
         """Return the file of a unit and the position of its first byte there."""
-        return self._files.path_of(offset * _SIZE), offset * _SIZE % self._files.file_size
+        return self._files.path_and_position(offset)
 
     def unit(self, offset: int) -> Any:
         """Return one unit as a named tuple, None if it is not there."""
-        self._open()
-        if not 0 <= offset < self._end:
-            return None
-        raw = self._files.read(offset * _SIZE, _SIZE)
-        return CQ_UNIT.unpack_from(raw) if len(raw) == _SIZE else None
+        self._files.open()
+        return self._files.unit(offset) if 0 <= offset < self._files.end else None
 
     def put_units(
         self, queue_offsets: Int64s, physical_offsets: Any, sizes: Any, tags_codes: Any
@@ -227,24 +216,25 @@ class ConsumeQueue:
 
     def append_units(self, first: int, units: Buffer) -> bool:
         """Write units where the queue ends; False, and nothing done, if that is not at `first`."""
-        tail = self._tail
-        if tail is not None and first == self._end:
+        files = self._files
+        tail = files.tail
+        if tail is not None and first == files.end:
             position = first * _SIZE - tail.file_from_offset
             if position + len(units) <= tail.file_size:
                 tail.write_at(position, units)
-                self._end = first + len(units) // _SIZE
+                files.end = first + len(units) // _SIZE
                 return True
-        self._open()
-        if first != self._end or self._files.last is None:
+        files.open()
+        if first != files.end or not files.has_files:
             return False
-        self._write(first, units)
+        files.write(first, units)
         return True
 
     def put_rows(
         self, queue_offsets: Int64s, rows: Units, damaged: tuple[int, int] | None = None
     ) -> None:
         """As `put_units`; missing places before a row point into the `damaged` region."""
-        self._open()
+        self._files.open()
         count = len(rows)
         if count == 0:
             return
@@ -259,28 +249,29 @@ class ConsumeQueue:
 
     def _put_run(self, first: int, rows: Units, damaged: tuple[int, int] | None) -> None:
         """Put units with consecutive offsets, which may overlap what is there or leave a gap."""
-        known = self._files.last is not None
-        if not 0 <= first <= QUEUE_OFFSET_MAX or (known and first - self._end > GAP_UNITS_MAX):
+        known, there = self._files.has_files, self._files.end
+        if not 0 <= first <= QUEUE_OFFSET_MAX or (known and first - there > GAP_UNITS_MAX):
             self._refuse(first, len(rows), "an impossible queue offset")
             return
-        overlap = min(max(self._end - first, 0), len(rows))
+        overlap = min(max(there - first, 0), len(rows))
         if overlap and known:
             self._put_over(first, rows[:overlap])
             first, rows = first + overlap, rows[overlap:]
         if len(rows) == 0:
             return
-        gap_start = self._end if known else first - first % self.units_per_file
+        gap_start = there if known else first - first % self.units_per_file
         fill = self._fill(first - gap_start, damaged) if gap_start < first else b""
-        self._write(gap_start, fill + rows.tobytes())
+        self._files.write(gap_start, fill + rows.tobytes())
 
     def _fill(self, count: int, damaged: tuple[int, int] | None) -> bytes:
         """Return fill units: before the first unit of the queue, or for places that are missing."""
         unit = CQ_UNIT.pack(physical_offset=0, size=CQ_PRE_FILL_SIZE, tags_code=0)
-        if self._files.last is not None and damaged is not None:
+        known = self._files.has_files
+        if known and damaged is not None:
             size = min(damaged[1], INT32_MAX)
             unit = CQ_UNIT.pack(physical_offset=damaged[0], size=size, tags_code=0)
-        elif self._files.last is not None:  # nobody knows why: keep the order, for searches
-            last = self.unit(self._end - 1)
+        elif known:  # nobody knows why: keep the order, for searches
+            last = self.unit(self._files.end - 1)
             offset = last.physical_offset if last else 0
             unit = CQ_UNIT.pack(physical_offset=offset, size=CQ_PRE_FILL_SIZE, tags_code=0)
         return unit * count
@@ -300,16 +291,7 @@ class ConsumeQueue:
         if refused.any():
             self._refuse(first + int(refused.argmax()), int(refused.sum()), "taken by another")
         for place in np.flatnonzero(fill).tolist():
-            self._files.write_at((first + place) * _SIZE, rows[place].tobytes())
-
-    def _write(self, first: int, units: Buffer) -> None:
-        self._files.write_at(first * _SIZE, units)
-        self._end = first + len(units) // _SIZE
-        self._tail = self._file_of_end()
-
-    def _file_of_end(self) -> MappedFile | None:
-        """Return the file of the last unit; behind it there may be one that is empty."""
-        return self._files.find(max(self._end * _SIZE - 1, 0))
+            self._files.replace(first + place, rows[place].tobytes())
 
     def _refuse(self, offset: int, count: int, reason: str) -> None:
         if not self.refused:
@@ -326,59 +308,41 @@ class ConsumeQueue:
         again: those of records that end behind `log_end`.
         """
         with self._open_lock:
-            self._files.load()
-            self._opened, self._min_for, self._tail = True, -1, None
-            end = recovered_end(self._files.files, keep_below)
-            self._end = end // _SIZE if end is not None else 0
+            files, self._min_for = self._files, -1
+            files.load_sound(keep_below)
+            end = files.end
             # Of a queue that keeps no unit only the first file may stay: a later one would stand
             # before the units that the log gives again.
             if keeper is not None and self._reaches_beyond(log_end):
-                border = self._files.find(self._end * _SIZE)
-                assert border is not None
-                keeper.keep_tail(border.path, self._end * _SIZE - border.file_from_offset)
+                keeper.keep_tail(*files.path_and_position(end))
                 keeper.sync()
-            self._files.truncate_dirty_files(
-                self._end * _SIZE, leave_empty=self._end == 0, keeper=keeper
-            )
+            files.cut(end, keeper)
             if self.ext is not None:
                 self.ext.recover(self._last_address(), keeper)
-            return self._end
+            return end
 
     def _reaches_beyond(self, log_end: int) -> bool:
         """Whether units behind the end, in its file, are of records that end behind `log_end`."""
-        border = self._files.find(self._end * _SIZE)
-        if border is None:
-            return False
-        units = self._end, self.next_file_offset(self._end)
-        there = read_units(self._files, *units, CQ_UNIT)
+        there = self._files.read(self._files.end, self.next_file_offset(self._files.end))
         ends = there["physical_offset"].astype(np.int64) + there["size"]
         return bool((is_unit(there) & ~is_fill(there) & (ends > log_end)).any())
 
     def cut(self, end: int) -> None:
         """Lose the units from queue offset `end` on; zeroed, durably (recovery does)."""
         with self._open_lock:
-            self._open()
-            self._files.truncate_dirty_files(end * _SIZE, leave_empty=end == 0)
-            self._end, self._min_for, self._tail = end, -1, None
+            self._files.open()
+            self._files.cut(end)
+            self._min_for = -1
 
     def delete_expired(self, log_minimum: int) -> int:
         """Delete the oldest files whose last unit's record lies below a physical offset (§2.7).
 
         Never the last file. Returns how many went, durably.
         """
-        count = 0
-        if self._opened or self._files.holds_several():
-            self._open()
-            while len(self._files.files) > 1:
-                first = self._files.files[0]
-                raw = first.read(first.file_size - _SIZE, _SIZE)
-                if len(raw) == _SIZE and CQ_UNIT.unpack_from(raw).physical_offset >= log_minimum:
-                    break
-                self._files.delete_oldest()
-                count += 1
+        count = self._files.delete_expired(log_minimum)
         self._min_for = -1 if count else self._min_for
         if count and self.ext is not None:
-            first_unit = self.unit(self._files.min_offset // _SIZE)
+            first_unit = self.unit(self._files.first)
             if first_unit is not None and is_address(first_unit.tags_code):
                 self.ext.delete_below(first_unit.tags_code)
         return count
@@ -386,9 +350,6 @@ class ConsumeQueue:
     @property
     def dirty_pages(self) -> int:
         """Borders of 4 KiB pages between what is on stable storage and the end (spec §6)."""
-        tail = self._tail
-        if tail is not None and tail.file_from_offset == 0:  # the only file: asked of all queues
-            return tail.wrote_position // PAGE - tail.flushed_position // PAGE
         return self._files.dirty_pages
 
     def flush(self) -> bool:
@@ -400,8 +361,8 @@ class ConsumeQueue:
     def reload(self) -> None:
         """Look at the files again, as a reader beside a live writer does."""
         with self._open_lock:
-            self._opened, self._trusted_end, self._min_for = False, None, -1
-            self._tail = None
+            self._files.reload()
+            self._min_for = -1
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -409,46 +370,10 @@ class ConsumeQueue:
         if self.ext is not None:
             self.ext.close()
 
-    def _open(self) -> None:
-        """Take in the files and find the end, once."""
-        if self._opened:
-            return
-        with self._open_lock:
-            if self._opened:
-                return
-            self._files.load()
-            trusted = self._trusted_end
-            last = self._files.last
-            limit = (last.file_from_offset + last.file_size) // _SIZE if last else 0
-            if trusted is not None and trusted <= limit:
-                self._end = trusted
-            else:
-                end, first = found_end(self._files.files), self._files.min_offset // _SIZE
-                self._end = self._log_minimum.seen(first, end, self._physical_offset)
-            self._files.set_end(self._end * _SIZE)
-            if trusted is not None:
-                self._files.set_flushed(self._end * _SIZE)
-            self._tail = self._file_of_end()
-            self._opened = True
-
-    def _physical_offset(self, place: int) -> int:
-        """Return the physical offset in a unit of the files; 0 where none can be read."""
-        raw = self._files.read(place * _SIZE, _SIZE)
-        return CQ_UNIT.unpack_from(raw).physical_offset if len(raw) == _SIZE else 0
-
     def _first_at_or_above(self, physical_offset: int) -> int:
         """Find the first real unit at or above a physical offset (they rise); else the end."""
-        low, high = self._files.min_offset // _SIZE, self._end
-        first = self.unit(low)
-        if first is None or first.physical_offset < physical_offset:
-            while low < high:
-                middle = (low + high) // 2
-                unit = self.unit(middle)
-                if unit is None or unit.physical_offset < physical_offset:
-                    low = middle + 1
-                else:
-                    high = middle
-        while low < self._end:
+        end, low = self._files.end, self._files.first_at_or_above(physical_offset)
+        while low < end:
             units = self.units(low, low + _SEARCHED_UNITS)
             if len(units) == 0:
                 break
@@ -456,4 +381,4 @@ class ConsumeQueue:
             if not fill.all():
                 return low + int(fill.argmin())
             low += len(units)
-        return self._end
+        return end

@@ -34,7 +34,7 @@ class Queues(Protocol):
     def __iter__(self) -> Iterator[ConsumeQueue]:
         """Go over all of them."""
 
-    def ordinary(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def of_kind(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return one of them, None if there is none."""
 
 
@@ -74,7 +74,7 @@ def _cut_queues(
         joined = joined and not queue.has_hole
         joined = joined and not (queue.first_file_offset and not log.min_offset)
     for key, first in (firsts or {}).items():
-        found = queues.ordinary(*key)
+        found = queues.of_kind(*key)
         joined = joined and first == (found.max_offset if found is not None else 0)
     return joined or start == log.min_offset
 

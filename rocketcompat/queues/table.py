@@ -1,9 +1,11 @@
 """All queues of a store, made on demand; what the dispatcher feeds, and where pulls look.
 
-RocketMQ's `consumeQueueTable` (spec §0, §2.1). Loading reads directory names only: a queue
-opens its files when it is first touched, so ten thousand idle queues cost their names.
+RocketMQ's `consumeQueueTable` (spec §0, §2.1), one table for each kind of queues: ordinary ones,
+and those of the topics of batches (`record/batches.py`). Loading reads directory names only: a
+queue opens its files when it is first touched, so ten thousand idle queues cost their names.
 
-Guards: none; the table of queues is only added to, by the one thread that puts.
+Guards: none for the queues of a table, which the one thread that puts adds; `_lock` guards the set
+of those that were written since the last sync.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -21,50 +24,40 @@ from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT, offset_name
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
-from rocketcompat.queues.batch_table import BatchQueueTable
 from rocketcompat.queues.consume_queue import ConsumeQueue
 from rocketcompat.queues.extension import ConsumeQueueExt
-from rocketcompat.queues.follower import QueueFollower
+from rocketcompat.queues.files import holds_rocksdb, queue_names
 from rocketcompat.queues.recovery import recover_queues
 from rocketcompat.queues.units import LogMinimum, Units, units_of
 from tubestore.core.vfs import Vfs
-from tubestore.errors import NotAStore
+from tubestore.errors import NotAStore, TubeStoreError
 
-#: A file of RocksDB's, whose queues lie in the same directory in another format (spec §2.10).
-_ROCKSDB_FILE = "CURRENT"
+Q = TypeVar("Q", ConsumeQueue, BatchConsumeQueue)
 _log = logging.getLogger(__name__)
 
 
-class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
-    """The queues of all topics; a follower of the dispatcher.
+class QueueTable(ABC, Generic[Q]):
+    """The queues of one kind and how far they are written; a follower of the dispatcher.
 
-    `put` is called by one thread; everything else by any. Offsets are queue offsets
-    unless a name says physical.
+    `put` is called by one thread; everything else by any. Offsets are queue offsets unless a name
+    says physical.
     """
 
-    name = "consume_queue"
-
-    def __init__(
-        self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True,
-        ext_file_size: int | None = None, batch_topics: frozenset[str] = frozenset(),
-    ) -> None:  # fmt: skip
-        super().__init__()
+    def __init__(self, vfs: Vfs, directory: str, file_size: int, *, writable: bool) -> None:
         self._vfs, self._directory, self._file_size = vfs, directory, file_size
-        #: Topics that have no queues here.
-        self.batch_topics = batch_topics
-        #: Bytes of an extension's file where extensions are written.
-        self._ext_file_size = ext_file_size
-        self._ext_directory = os.path.join(os.path.dirname(directory), CONSUME_QUEUE_EXT_DIRECTORY)
-        self._has_ext = vfs.exists(self._ext_directory)
         self._writable = writable
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._queues: dict[QueueKey, Q] = {}
         self._log_minimum = LogMinimum()
         self._open_lock = threading.RLock()
-        self._refused_topics: set[str] = set()
-        #: Where the first files of queues start that were not looked at, in bytes, if not at 0.
-        self._first_files: Mapping[tuple[str, int], int] = {}
-        #: The queues of topics of batches, when there are any; found here, and fed by themselves.
-        self.batches: BatchQueueTable | None = None
+        self._lock = threading.Lock()
+        self._dirty: set[Q] = set()
+        self._written = self._synced = 0
+
+    @abstractmethod
+    def _make(self, topic: str, queue_id: int, trusted_end: int | None) -> Q:
+        """Make a queue; `trusted_end` is its max offset by a clean close."""
+
+    # -- the queues --------------------------------------------------------------------------
 
     def attach(
         self, log_minimum: int, log_end: int | None, ends: Mapping[QueueKey, int] | None = None
@@ -73,28 +66,145 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
         self.load(ends)
         self.correct_min_offset(log_minimum, log_end)
 
-    def load(self, ends: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Take in the queues whose directories are there and new; what is no queue is passed by.
+    def load(self, ends: Mapping[QueueKey, int] | None = None) -> None:
+        """Take in the queues whose directories are there and new; other names are passed by.
 
-        `ends` are max offsets that the caller knows (a clean close wrote them down): those
-        queues are not read at all. NotAStore if the queues are RocksDB's.
+        `ends` are max offsets that the caller knows (a clean close wrote them down): ordinary
+        queues with one are not read at all.
         """
         known = ends or {}
-        for topic, is_directory, _ in self._vfs.entries(self._directory):
-            if not is_directory:
-                if topic == _ROCKSDB_FILE:
-                    raise NotAStore(
-                        self._directory, "holds RocksDB queues, which are not supported"
-                    )
-                continue
-            for name, is_queue, _ in self._vfs.entries(os.path.join(self._directory, topic)):
-                if is_queue and name.isascii() and name.isdecimal() and str(int(name)) == name:
-                    key = (topic, int(name))
-                    if key not in self._queues:
-                        self._queues[key] = self._make(*key, known.get(key))
+        for key in queue_names(self._vfs, self._directory):
+            if key not in self._queues:
+                self._queues[key] = self._make(*key, known.get(key))
+
+    def of_kind(self, topic: str, queue_id: int) -> Q | None:
+        """Return a queue of this kind, None if there is none."""
+        return self._queues.get((topic, queue_id))
+
+    def find_or_create(self, topic: str, queue_id: int) -> Q:
+        """Return a queue, new and empty if there is none; its directory comes with a unit."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues[(topic, queue_id)] = self._make(topic, queue_id, None)
+        return queue
+
+    def __iter__(self) -> Iterator[Q]:
+        """Go over the queues, by topic and queue id, as of now."""
+        return iter([self._queues[key] for key in sorted(self._queues)])
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def max_offsets(self) -> dict[QueueKey, int]:
+        """Return every queue's next offset (the commit log's topic-queue table, spec §8.1)."""
+        return {key: queue.max_offset for key, queue in list(self._queues.items())}
+
+    def correct_min_offset(self, physical_offset: int, end: int | None = None) -> None:
+        """Say where the log begins now; each queue finds its first unit when it is asked.
+
+        `end` is where a reader's log ends: units of later records are not shown.
+        """
+        self._log_minimum.value, self._log_minimum.end = physical_offset, end
+
+    def expire(self, log_minimum: int) -> int:
+        """Delete files that only know records below a physical offset; returns how many.
+
+        And say where the log begins now. A queue keeps its last file for ever (spec §2.7).
+        """
+        self.correct_min_offset(log_minimum)
+        return sum(queue.delete_expired(log_minimum) for queue in list(self._queues.values()))
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for queue in list(self._queues.values()):
+            queue.close()
+
+    # -- how far they are written ------------------------------------------------------------
+
+    @property
+    def problems(self) -> Sequence[TubeStoreError]:
+        """Nothing: damaged queues are cut, or built again."""
+        return ()
+
+    def mark(self, written: int, synced: int) -> None:
+        """Set the physical offsets up to which the files are known to hold everything."""
+        self._written, self._synced = written, synced
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """(written, synced): everything below is in the files, and on stable storage."""
+        return self._written, self._synced
+
+    def replayed(self) -> None:
+        """Nothing is kept for recovery."""
+
+    def flush(self, sync: bool) -> None:
+        """With `sync`, bring every queue that was written to stable storage."""
+        if not sync:
+            return
+        with self._lock:
+            written, dirty = self._written, self._dirty
+            self._dirty = set()
+        self._flush(dirty)
+        self._synced = max(self._synced, written)
+
+    def flush_due(self, least_pages: int) -> int:
+        """Sync the queues that have at least so many dirty pages; returns how many.
+
+        No mark moves: what the others have is not on stable storage. OSError passes through.
+        """
+        with self._lock:
+            due = [queue for queue in self._dirty if queue.dirty_pages >= least_pages]
+            self._dirty.difference_update(due)
+        self._flush(due)
+        return len(due)
+
+    def _note(self, touched: Collection[Q]) -> None:
+        """Take down queues, after they were written: a sync in between has not seen it."""
+        with self._lock:
+            self._dirty.update(touched)
+
+    def _flush(self, queues: Collection[Q]) -> None:
+        """Sync queues; those that could not be stay dirty."""
+        left = set(queues)
+        try:
+            for queue in queues:
+                queue.flush()
+                left.remove(queue)
+        finally:
+            self._note(left)
+
+
+class ConsumeQueueTable(QueueTable[ConsumeQueue]):
+    """The queues of all topics but those of batches."""
+
+    name = "consume_queue"
+
+    def __init__(
+        self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True,
+        ext_file_size: int | None = None, batch_topics: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        super().__init__(vfs, directory, file_size, writable=writable)
+        #: Topics that have no queues here.
+        self.batch_topics = batch_topics
+        #: Bytes of an extension's file where extensions are written.
+        self._ext_file_size = ext_file_size
+        self._ext_directory = os.path.join(os.path.dirname(directory), CONSUME_QUEUE_EXT_DIRECTORY)
+        self._has_ext = vfs.exists(self._ext_directory)
+        self._refused_topics: set[str] = set()
+        #: Where the first files of queues start that were not looked at, in bytes, if not at 0.
+        self._first_files: Mapping[QueueKey, int] = {}
+        #: The queues of topics of batches, when there are any; found here, and fed by themselves.
+        self.batches: BatchQueueTable | None = None
+
+    def load(self, ends: Mapping[QueueKey, int] | None = None) -> None:
+        """As `QueueTable.load`; NotAStore if the queues are RocksDB's."""
+        if holds_rocksdb(self._vfs, self._directory):
+            raise NotAStore(self._directory, "holds RocksDB queues, which are not supported")
+        super().load(ends)
 
     def missing_file(
-        self, ends: Mapping[tuple[str, int], int], starts: Mapping[tuple[str, int], int] | None
+        self, ends: Mapping[QueueKey, int], starts: Mapping[QueueKey, int] | None
     ) -> str | None:
         """Return a file or directory that is not there by what a clean close noted; None if all is.
 
@@ -115,7 +225,7 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
                     return path
         return None
 
-    def first_files(self) -> dict[tuple[str, int], int]:
+    def first_files(self) -> dict[QueueKey, int]:
         """Return where the first files of queues start, in bytes, where that is not at 0."""
         found = {}
         for key, queue in list(self._queues.items()):
@@ -130,50 +240,17 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
         """Return a queue of any kind, None if there is none."""
         queue = self._queues.get((topic, queue_id))
         if queue is None and self.batches is not None:
-            return self.batches.find(topic, queue_id)
+            return self.batches.of_kind(topic, queue_id)
         return queue
-
-    def ordinary(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue of 20-byte units, None if there is none."""
-        return self._queues.get((topic, queue_id))
 
     def all_queues(self) -> list[ConsumeQueue | BatchConsumeQueue]:
         """Return the queues of all kinds."""
         return [*self, *(self.batches or ())]
 
-    def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue, new and empty if there is none; its directory comes with a unit."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            queue = self._queues[(topic, queue_id)] = self._make(topic, queue_id, None)
-        return queue
-
-    def __iter__(self) -> Iterator[ConsumeQueue]:
-        """Go over the queues, by topic and queue id, as of now."""
-        return iter([self._queues[key] for key in sorted(self._queues)])
-
-    def __len__(self) -> int:
-        return len(self._queues)
-
-    def max_offsets(self) -> dict[tuple[str, int], int]:
-        """Return every queue's next offset (the commit log's topic-queue table, spec §8.1)."""
-        own = {key: queue.max_offset for key, queue in list(self._queues.items())}
+    def max_offsets(self) -> dict[QueueKey, int]:
+        """Return every queue's next offset, those of batches included."""
+        own = super().max_offsets()
         return own if self.batches is None else {**own, **self.batches.max_offsets()}
-
-    def correct_min_offset(self, physical_offset: int, end: int | None = None) -> None:
-        """Say where the log begins now; each queue finds its first unit when it is asked.
-
-        `end` is where a reader's log ends: units of later records are not shown.
-        """
-        self._log_minimum.value, self._log_minimum.end = physical_offset, end
-
-    def expire(self, log_minimum: int) -> int:
-        """Delete files that only know records below a physical offset; returns how many.
-
-        And say where the log begins now. A queue keeps its last file for ever (spec §2.7).
-        """
-        self.correct_min_offset(log_minimum)
-        return sum(queue.delete_expired(log_minimum) for queue in list(self._queues.values()))
 
     def recover(
         self, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None
@@ -260,11 +337,6 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
             return None
         return self.find_or_create(topic, queue_id)
 
-    def close(self) -> None:
-        """Give all descriptors back."""
-        for queue in list(self._queues.values()):
-            queue.close()
-
     def _make(self, topic: str, queue_id: int, trusted_end: int | None) -> ConsumeQueue:
         return ConsumeQueue(
             self._vfs,
@@ -291,3 +363,54 @@ class ConsumeQueueTable(QueueFollower[ConsumeQueue]):
                 return None
             size = sizes[0]
         return ConsumeQueueExt(self._vfs, directory, size, writable=self._writable)
+
+
+class BatchQueueTable(QueueTable[BatchConsumeQueue]):
+    """The queues of the topics of batches; without such topics there is no table."""
+
+    name = "batch_consume_queue"
+
+    def __init__(
+        self, vfs: Vfs, directory: str, file_size: int, topics: frozenset[str],
+        *, writable: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(vfs, directory, file_size, writable=writable)
+        #: The topics that have such queues.
+        self.topics = topics
+
+    def recover(
+        self, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None
+    ) -> int:
+        """Cut every queue at the trusted mark; without one keep what the log cannot give again."""
+        start = log.max_offset
+        if not trust.as_left:
+            mark = trust.mark
+            if mark is None and not trust.own:
+                mark = trust.verified_from
+            start = max(log.min_offset, min(start, log.min_offset if mark is None else mark))
+            for queue in list(self._queues.values()):
+                queue.recover(start, trust.keeper)
+        self.mark(start, start)
+        return start
+
+    def put(self, batch: DispatchBatch) -> None:
+        """Append the units of a batch's records; those that are there are passed by."""
+        found = units_of(batch, self.topics, of_batches=True)
+        units = found.of_batches()
+        for key, start, end in found.runs():
+            self.put_run(*key, units[start:end])
+        self._written = max(self._written, batch.end)
+
+    def put_run(self, topic: str, queue_id: int, units: Units) -> None:
+        """Append units of one queue, in the order of the log; as `put`."""
+        queue = self.find_or_create(topic, queue_id)
+        try:
+            queue.put_rows(units)
+        finally:
+            self._note([queue])
+
+    def _make(self, topic: str, queue_id: int, trusted_end: int | None) -> BatchConsumeQueue:
+        return BatchConsumeQueue(
+            self._vfs, self._directory, topic, queue_id, file_size=self._file_size,
+            log_minimum=self._log_minimum, open_lock=self._open_lock, writable=self._writable,
+        )  # fmt: skip

@@ -1,8 +1,7 @@
-"""Units of 20 bytes as columns, and where they end in a queue's files.
+"""Units of queues as columns, of both kinds: made from records, read from files.
 
-A unit is a physical offset, a size and a tag hash (spec §2). Nothing in the files says how many
-there are. In a closed queue they are followed by zeros only; after a crash the end is behind the
-last one that can be right: units rise by physical offset, and stale ones do not.
+A unit is a physical offset, a size and a tag hash, 20 bytes (spec §2.1). One of an inner batch has
+46: the queue offset of its first message and their number, too (spec §2.9).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.formats import BATCH_CQ_UNIT, CQ_PRE_FILL_SIZE, CQ_UNIT
 from rocketcompat.messages import DispatchBatch
@@ -23,14 +21,9 @@ from tubestore.core.layout import Layout
 
 Units = np.ndarray[Any, Any]
 QueueKey = tuple[str, int]
-_UNIT = CQ_UNIT.struct
-_SIZE = CQ_UNIT.size
 #: A queue offset further ahead than this many units is damage, not a gap: its unit is refused.
 GAP_UNITS_MAX = 10_000_000
 QUEUE_OFFSET_MAX = 1 << 40
-#: Recovery reads this many units at first, then twice as many each time.
-_RECOVER_UNITS = 1024
-_RECOVER_UNITS_MAX = 65_536
 
 
 @dataclass(slots=True)
@@ -158,6 +151,16 @@ def is_unit(units: Units) -> Any:
     return (units["size"] > 0) & (units["physical_offset"] >= 0)
 
 
+def is_batch_unit(units: Units) -> Any:
+    """Mask of what can be a unit of an inner batch: a zero or negative size or count is none."""
+    return (units["size"] > 0) & (units["batch_size"] > 0)
+
+
+def end_of(unit: Any) -> int:
+    """Return the queue offset behind the last message of a unit of an inner batch."""
+    return int(unit.base_offset) + int(unit.batch_size)
+
+
 def read_units(files: MappedFileQueue, start: int, end: int, layout: Layout) -> Units:
     """Return units [start, end), counted from byte 0, over files; fewer behind a hole."""
     parts = []
@@ -168,61 +171,3 @@ def read_units(files: MappedFileQueue, start: int, end: int, layout: Layout) -> 
         parts.append(raw)
         start += len(raw) // layout.size
     return np.frombuffer(b"".join(parts), layout.dtype)
-
-
-def found_end(files: tuple[MappedFile, ...]) -> int:
-    """Return the unit behind the last of a closed queue, by binary search; 0 without any."""
-    for file in reversed(files):
-        low, high = 0, file.file_size // _SIZE
-        while low < high:
-            middle = (low + high) // 2
-            offset, size, _ = _UNIT.unpack(file.read(middle * _SIZE, _SIZE))
-            if size > 0 and offset >= 0:
-                low = middle + 1
-            else:
-                high = middle
-        if low:
-            return file.file_from_offset // _SIZE + low
-    return 0
-
-
-def recovered_end(files: tuple[MappedFile, ...], keep_below: int) -> int | None:
-    """Return the byte offset of the first unit that is not kept; None if none is.
-
-    That is the first that cannot be right or whose record is at or above the physical offset
-    `keep_below`.
-    """
-    while files and not _starts_well(files, keep_below):
-        files = files[:-1]
-    return _end_in(files[-1], keep_below) if files else None
-
-
-def _starts_well(files: tuple[MappedFile, ...], keep_below: int) -> bool:
-    """Whether the cut is in the last of these files or behind it."""
-    first = np.frombuffer(files[-1].read(0, _SIZE), CQ_UNIT.dtype)
-    if len(first) == 0 or not is_unit(first)[0] or first["physical_offset"][0] >= keep_below:
-        return False
-    if len(files) == 1:
-        return True
-    before = files[-2]
-    raw = before.read(before.file_size - _SIZE, _SIZE)
-    whole = len(raw) == _SIZE and is_unit(np.frombuffer(raw, CQ_UNIT.dtype))[0]
-    joined = before.file_from_offset + before.file_size == files[-1].file_from_offset
-    return bool(whole or not joined)
-
-
-def _end_in(file: MappedFile, keep_below: int) -> int:
-    """Return the byte offset of the first unit of a file that is not kept."""
-    position, last, count = 0, -1, _RECOVER_UNITS
-    while position < file.file_size:
-        units = np.frombuffer(file.read(position, count * _SIZE), CQ_UNIT.dtype)
-        offsets = units["physical_offset"].astype(np.int64)
-        good = is_unit(units) & (offsets < keep_below)
-        # Units at damaged records share their offset; all others rise.
-        good &= offsets >= np.concatenate(([last], offsets[:-1]))
-        if not good.all():
-            return file.file_from_offset + position + int(good.argmin()) * _SIZE
-        last = int(offsets[-1])
-        position += len(units) * _SIZE
-        count = min(2 * count, _RECOVER_UNITS_MAX)
-    return file.file_from_offset + file.file_size

@@ -20,8 +20,7 @@ from rocketcompat.formats import (
 from rocketcompat.index.index_service import IndexService
 from rocketcompat.inspect.log_files import refuse_dledger
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.queues.batch_table import BatchQueueTable
-from rocketcompat.queues.table import ConsumeQueueTable
+from rocketcompat.queues.table import BatchQueueTable, ConsumeQueueTable
 from rocketcompat.shards.follower import TubeLayout
 from rocketcompat.store.structures import (
     BATCH_QUEUES,

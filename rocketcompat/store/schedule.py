@@ -101,7 +101,7 @@ class ScheduleMessageService(ServiceThread):
         return _INTERVAL_SECONDS
 
     def _deliver_level(self, level: int) -> int:
-        queue = self._queues.ordinary(SCHEDULE_TOPIC, level - 1)
+        queue = self._queues.of_kind(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return 0
         # What was written down may lie outside of the queue: before it, after a cleaning; behind

@@ -21,8 +21,7 @@ from rocketcompat.formats import (
 from rocketcompat.index.index_service import IndexService
 from rocketcompat.index.items import IndexGeometry
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.queues.batch_table import BatchQueueTable
-from rocketcompat.queues.table import ConsumeQueueTable
+from rocketcompat.queues.table import BatchQueueTable, ConsumeQueueTable
 from rocketcompat.shards.follower import TubeLayout
 from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY

@@ -24,8 +24,8 @@ from rocketcompat.formats import (
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry
 from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.queues.batch_table import BatchQueueTable, queue_names
-from rocketcompat.queues.table import ConsumeQueueTable
+from rocketcompat.queues.files import queue_names
+from rocketcompat.queues.table import BatchQueueTable, ConsumeQueueTable
 from rocketcompat.queues.units import Units, batch_units
 from rocketcompat.spark.jobs.log_parts import (
     Array,
