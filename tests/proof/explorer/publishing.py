@@ -1,45 +1,88 @@
-"""Shared by the crash proofs of publishing: all states of a run, and of its recoveries."""
+"""Shared by the crash proofs of publishing: states of a run, and of its recoveries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
+from random import Random
 from typing import Any
 from unittest import mock
 
 import pytest
 
-from tests.proof.explorer.explore import seed_from_environment
+from tests.proof.explorer.explore import (
+    is_thorough,
+    seconds_from_environment,
+    seed_from_environment,
+    share_of_states,
+)
 from tubestore.testing import CrashState, Distinct, Journal, crash_states
 
 #: Looks at a state, at a time (ms), as an attempt; returns the journal of the recovery.
 Look = Callable[[CrashState, int, str], Journal]
+SHARE = 0.02  #: of all states that a run looks at which is not thorough
 
 
 def explore_publishing(
-    name: str, run: Callable[[], tuple[Journal, int]], look: Look, variants: range, every: int
-) -> tuple[int, int]:
-    """Look at every call's states, and at those of every so manieth recovery; count both."""
+    name: str, run: Callable[[], tuple[Journal, int]], look: Look, variants: int
+) -> int:
+    """Look at states of a run in any order; returns how many there are.
+
+    So many variants of each power cut are drawn. A thorough run looks at more of them, at all
+    states, and at all of every fifth recovery; others at a share, until their time is over.
+    """
+    states, now_ms, seed = _begin(run, 40 if is_thorough() else variants)
+    wanted = len(states) if is_thorough() else share_of_states(SHARE)
+    end = time.monotonic() + seconds_from_environment()
+    looks = again = 0
+    for state in states[:wanted]:
+        recovery = _look(look, state, now_ms, "1", seed)
+        looks += 1
+        if looks % (5 if is_thorough() else 10) == 1:
+            interrupted = _shuffled(recovery, 4, seed)
+            for second in interrupted if is_thorough() else interrupted[:3]:
+                _look(look, second, now_ms, "2", seed)
+                again += 1
+        if time.monotonic() > end:
+            break
+    print(f"{name}: {looks} of {len(states)} distinct states, {again} of recoveries, {seed=}")
+    return len(states)
+
+
+def find_planted(run: Callable[[], tuple[Journal, int]], look: Look, variants: int = 6) -> None:
+    """Look at all states of a run with a planted bug until one raises AssertionError."""
+    states, now_ms, seed = _begin(run, variants)
+    for state in states:
+        _look(look, state, now_ms, "1", seed)
+
+
+def _begin(
+    run: Callable[[], tuple[Journal, int]], variants: int
+) -> tuple[list[CrashState], int, int]:
+    """Return all states of a run, its end (ms) and the seed."""
     seed = seed_from_environment()
     journal, now_ms = run()
-    distinct, interrupted = Distinct(), Distinct()
-    for number, state in enumerate(_new_states(journal, distinct, variants, seed)):
-        try:
-            recovery = look(state, now_ms, "1")
-            if number % every == 0:
-                for again in _new_states(recovery, interrupted, range(4), seed):
-                    look(again, now_ms, "2")
-        except Exception as error:
-            raise AssertionError(f"{error!r}: CRASH_SEED={seed}, {state}") from error
-    print(f"{name}: {len(distinct)} distinct states, {len(interrupted)} of recoveries, {seed=}")
-    return len(distinct), len(interrupted)
+    return _shuffled(journal, variants, seed), now_ms, seed
 
 
-def _new_states(
-    journal: Journal, distinct: Distinct, variants: range, seed: int
-) -> Iterator[CrashState]:
-    for state in crash_states(journal, seed=seed, variants=variants):
-        if distinct.is_new(state):
-            yield state
+def _shuffled(journal: Journal, variants: int, seed: int) -> list[CrashState]:
+    """Return the distinct states that a journal can leave, in any order."""
+    distinct = Distinct()
+    states = [
+        state
+        for state in crash_states(journal, seed=seed, variants=range(variants))
+        if distinct.is_new(state)
+    ]
+    Random(seed).shuffle(states)
+    return states
+
+
+def _look(look: Look, state: CrashState, now_ms: int, attempt: str, seed: int) -> Journal:
+    """Look at a state; what fails names the seed and the state."""
+    try:
+        return look(state, now_ms, attempt)
+    except Exception as error:
+        raise AssertionError(f"{error!r}: CRASH_SEED={seed}, {state}") from error
 
 
 def leave_record_unsynced(monkeypatch: pytest.MonkeyPatch, records: Any) -> None:
