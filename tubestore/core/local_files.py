@@ -28,8 +28,11 @@ from pathlib import Path
 
 from tubestore.core.layout import Buffer
 
-#: A process with ten thousand shards stays below 1,024 with all else that it has open.
+#: Where nothing else is asked for: a process with ten thousand shards, each used once, stays below
+#: 1,024 with all else that it has open.
 DESCRIPTORS_MAX = 512
+#: What that grows to where files are used in turn, and no more than half of the process's limit.
+_DESCRIPTORS_MOST = 16_384
 LOOKS_MAX = 8
 #: Larger writes are made in pieces of this size, aligned to it. Linux takes memory for its cache in
 #: blocks as large as what is written, and the largest that are free are those that a virtual
@@ -86,13 +89,23 @@ class OsMap:
 class OsFile:
     """A file of the operating system; made by `OsVfs.open`."""
 
-    __slots__ = ("__weakref__", "_descriptor", "_identity", "_vfs", "_writable", "path")
+    __slots__ = (
+        "__weakref__",
+        "_descriptor",
+        "_identity",
+        "_vfs",
+        "_writable",
+        "closed_at",
+        "path",
+    )
 
     def __init__(self, vfs: OsVfs, path: str, fd: int, writable: bool) -> None:
         self.path, self._vfs, self._writable = path, vfs, writable
         self._descriptor: _Descriptor | None = _Descriptor(fd)
         #: Device and number, noted when the descriptor is given back.
         self._identity: tuple[int, int] | None = None
+        #: How many files the pool had admitted when it closed this one; None: it did not.
+        self.closed_at: int | None = None
         vfs._admit(self)
 
     def _hold(self) -> _Descriptor:
@@ -424,11 +437,20 @@ class OsFileSystem:
 
 
 class OsVfs:
-    """The file system of the machine (Linux; macOS as far as it goes)."""
+    """The file system of the machine (Linux; macOS as far as it goes).
+
+    At most `descriptors_max` descriptors are kept open (and at most three quarters of the process's
+    limit). By default 512, and one more whenever a file is used again that a pool of half of that
+    limit would have kept open: appends in turn to a thousand shards opened two files each.
+    """
 
     def __init__(self, descriptors_max: int | None = None) -> None:
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._descriptors_max = min(descriptors_max or DESCRIPTORS_MAX, max(16, allowed * 3 // 4))
+        most = min(_DESCRIPTORS_MOST, allowed // 2) if descriptors_max is None else 0
+        self._descriptors_most = max(self._descriptors_max, most)
+        #: Files that the pool has taken in, again or for the first time.
+        self._admitted = 0
         self._lock = threading.Lock()
         #: Weak: a file that is no longer used, a removed one above all, gives its descriptor back.
         self._pool: deque[weakref.ref[OsFile]] = deque()
@@ -436,12 +458,19 @@ class OsVfs:
     def _admit(self, file: OsFile) -> None:
         """Count a newly opened file; close one that has been idle if there are too many.
 
+        The pool grows by one if the file would still be open in the largest pool there may be.
+        Passes over more files than that leave it as it is.
         Files that were used since the last call, or have unsynced writes, get a second chance. Only
         a few files are examined, so the cost does not grow with their number.
         """
         with self._lock:
             pool = self._pool
             pool.append(weakref.ref(file))
+            self._admitted += 1
+            closed_at, file.closed_at = file.closed_at, None
+            if closed_at is not None:
+                needed = self._descriptors_max + self._admitted - closed_at
+                self._descriptors_max += needed <= self._descriptors_most
             looks = LOOKS_MAX
             while len(pool) > self._descriptors_max:
                 oldest = (reference := pool.popleft())()
@@ -456,6 +485,7 @@ class OsVfs:
                     # A write error that no descriptor has reported is reported to the next one
                     # that is opened (Linux, since 4.13), so even a dirty file may be closed.
                     oldest.close()
+                    oldest.closed_at = self._admitted
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
         """Open a file; with `create` it must not exist yet."""

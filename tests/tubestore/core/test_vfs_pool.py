@@ -63,6 +63,51 @@ def test_a_file_with_unsynced_writes_keeps_its_descriptor_as_long_as_it_can(
     assert dirty.descriptor is held
 
 
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths as they are opened, in a process that may have 48 descriptors and keeps 4 at first."""
+    monkeypatch.setattr("tubestore.core.local_files.DESCRIPTORS_MAX", 4)
+    monkeypatch.setattr("resource.getrlimit", lambda which: (48, 48))
+    paths: list[str] = []
+    open_file = os.open
+
+    def noting(path: Any, *rest: Any, **named: Any) -> int:
+        paths.append(str(path))
+        return open_file(path, *rest, **named)
+
+    monkeypatch.setattr("os.open", noting)
+    return paths
+
+
+def use_in_turn(vfs: OsVfs, tmp_path: Path, count: int, rounds: int) -> list[Any]:
+    files = [vfs.open(str(tmp_path / str(n)), create=True) for n in range(count)]
+    for _ in range(rounds):
+        for file in files:
+            file.pwrite(b"x", 0)
+    return files
+
+
+def test_files_that_are_used_in_turn_stay_open_within_half_of_the_limit(
+    tmp_path: Path, opened: list[str]
+) -> None:
+    files = use_in_turn(OsVfs(), tmp_path, 20, rounds=8)
+    opened.clear()
+    for file in files:
+        file.pwrite(b"y", 0)
+    assert opened == []
+
+
+@pytest.mark.parametrize(("most", "count"), [(None, 40), (4, 20)])
+def test_passes_over_more_files_than_may_be_open_and_a_bound_of_the_caller_leave_the_pool_small(
+    tmp_path: Path, opened: list[str], most: int | None, count: int
+) -> None:
+    before = open_descriptors()
+    files = use_in_turn(OsVfs(most), tmp_path, count, rounds=8)
+    assert len(opened) >= 8 * count
+    assert open_descriptors() - before <= 5
+    assert len(files) == count
+
+
 def test_a_closed_file_opens_again_when_it_is_used(tmp_path: Path) -> None:
     vfs = OsVfs()
     file = vfs.open(str(tmp_path / "a"), create=True)
