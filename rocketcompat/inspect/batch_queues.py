@@ -1,7 +1,7 @@
 """Queues of inner batches as a correct recovery would show them, beside those on disk.
 
-As `queues.py` has it of ordinary queues. Units stand one behind the other, so a unit's place is
-what tells it: where one is missing, all behind it are at wrong places.
+As `queues.py` for ordinary queues. Units follow each other without a gap, so a unit is identified
+by its place: if one is missing, all behind it are at wrong places.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SIZE = BATCH_CQ_UNIT.size
 class BatchQueueView:
     """One queue: what its files should hold from `first_place` on, and a state a place.
 
-    The states are those of `queue_view.UNIT_STATES`; where there are more states than units the
-    files hold more than they should. It can be pulled from as a queue of a store.
+    The states are those of `queue_view.UNIT_STATES`. If there are more states than units, the files
+    hold more than they should. It can be pulled from as a queue of a store.
     """
 
     topic: str
@@ -80,13 +80,12 @@ class BatchQueueView:
         return found
 
     def record_offset(self, offset: int) -> int:
-        """Return the physical offset of the record with a message between the bounds; -1 for
-        one that no unit tells of."""  # fmt: skip
+        """Return the physical offset of the record with a message; -1 if no unit has it."""
         units, bases = self.spans(offset, 1)
         return int(units["physical_offset"][0]) if len(units) and bases[0] <= offset else -1
 
     def spans(self, start: int, count: int) -> tuple[Units, Sequence[int]]:
-        """As `BatchConsumeQueue.spans`: what a pull looks at, of one file."""
+        """As `BatchConsumeQueue.spans`: the units that a pull reads, of one file."""
         ends = self.units["base_offset"].astype(np.int64) + self.units["batch_size"]
         place = int(np.searchsorted(ends, start, "right"))
         room = self.units_per_file - (self.first_place + place) % self.units_per_file
@@ -151,7 +150,7 @@ class BatchQueueViews:
         places = stored["physical_offset"].astype(np.int64)
         old = sound & (places < self._directory.log.min_offset)
         expired = len(old) if old.all() else int(old.argmin())
-        # What stands for damaged records stays: nothing else tells of their numbers.
+        # Units of damaged records stay: nothing else contains their numbers.
         inside = np.zeros(len(stored), bool)
         for region in self._regions:
             inside |= (places >= region.start) & (places < region.end)
@@ -216,8 +215,10 @@ def views_of(
 
 
 def read_batch_files(directory: StoreDirectory, key: QueueKey) -> tuple[int, Units]:
-    """Return the first place of a queue's files, and all units from there on, without the zeros
-    at the end; missing files are zeros."""  # fmt: skip
+    """Return the first place of a queue's files, and all units from there on.
+
+    Without the zeros at the end; missing files are zeros.
+    """
     path = directory.queue_path(*key, BATCH_CONSUME_QUEUE_DIRECTORY)
     size = directory.config.mapper_file_size_batch_consume_queue
     rows = [(parse_offset_name(n), n) for n, is_dir, _ in directory.vfs.entries(path) if not is_dir]

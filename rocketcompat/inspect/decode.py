@@ -1,20 +1,20 @@
 """One message by its offset, straight from the files, by the format alone.
 
-For a file that was copied somewhere, a store that will not open, a quick look: no other code
-of this package runs here but the tables of `layouts.py`, and nothing is trusted or hidden.
-What stands at a place is told as far as it can be read, with a state and a reason:
+For a file that was copied, a store that will not open, or a quick look. Of this package only the
+tables of `layouts.py` are used, and nothing is trusted or hidden. The content of a place is
+returned as far as it can be read, with a state and a reason:
 
 | state | meaning |
 | --- | --- |
 | ok | a record, whole and sound |
-| damaged | a record of which something is wrong; its fields are shown as far as they go |
+| damaged | a record with a fault; its fields are shown as far as they go |
 | blank | the rest of this file is filled up; the next record is in the next file |
 | empty | zeros: nothing was written here |
 | missing | no file holds this place, or the file ends before it |
 
-A path may be a store's root, its `commitlog` or one of its queues' directories, or a file
-whose name is the offset of its first byte (any other name counts as 0). Files of BoltMQ,
-whose magic codes differ, are read too (`dialect`).
+A path may be a store's root, its `commitlog` or one of its queues' directories, or a file with the
+offset of its first byte as its name (any other name counts as 0). Files of BoltMQ, which has other
+magic codes, are read too (`dialect`).
 
 Reads only; Python's loops over fields, so for a look and not for a scan.
 """
@@ -70,7 +70,7 @@ MESSAGE_FIELDS = (
 def decode_commit_log(
     path: str | os.PathLike[str], physical_offset: int, *, logs: Sequence[str] = ()
 ) -> Row:
-    """Return what stands at a physical offset: `MESSAGE_FIELDS`, path, position, state, reason.
+    """Return the content of a physical offset: `MESSAGE_FIELDS`, path, position, state, reason.
 
     Fields that cannot be read are None. `logs` are further directories of the log's files.
     NotAStore if `path` is neither a log nor a store.
@@ -106,7 +106,7 @@ def decode_queue(
     expected["total_size"] = unit["size"]
     for name, value in expected.items():
         if message["state"] == "ok" and message[name] != value:
-            reason = f"its {name} is {message[name]!r}, and the queue says {value!r}"
+            reason = f"its {name} is {message[name]!r}, and the queue has {value!r}"
             message |= {"state": "damaged", "reason": reason}
     return unit, message
 
@@ -142,7 +142,7 @@ def decode_unit(path: str | os.PathLike[str], queue_offset: int) -> Row:
 def decode_record(raw: bytes, *, physical_offset: int | None = None) -> Row:
     """Return the record at the start of `raw` as a row, whatever is wrong with it.
 
-    `physical_offset` is where it should stand; None takes what it says itself.
+    `physical_offset` is its expected place; None takes the record's own.
     """
     if not raw:
         return _message("missing", "the file ends here")
@@ -184,7 +184,7 @@ def _decode_fields(raw: bytes, expected_offset: int | None) -> Row:
 
 
 def _read_parts(row: Row, raw: bytes, position: int, end: int) -> bool:
-    """Read body, topic and properties; False where the bytes end before they do."""
+    """Read body, topic and properties; False if the bytes end before."""
     if not 0 <= row["body_length"] <= end - position:
         row["reason"] = f"a body of {row['body_length']} bytes does not fit"
         return False
@@ -208,18 +208,18 @@ def _read_parts(row: Row, raw: bytes, position: int, end: int) -> bool:
 
 
 def _verdict(row: Row, available: int, expected_offset: int | None) -> Row:
-    """Return state and reason of a record of which every part was read."""
+    """Return state and reason of a record with all parts read."""
     end = row.pop("_end")
     crc = zlib.crc32(row["body"]) & BODY_CRC_MASK if row["body"] else 0
     reason = None
     if row["total_size"] > available:
-        reason = f"says that it has {row['total_size']} bytes, and {available} are left"
+        reason = f"its size field is {row['total_size']}, and {available} bytes are left"
     elif end != row["total_size"]:
-        reason = f"its parts take {end} bytes, and it says {row['total_size']}"
+        reason = f"its parts take {end} bytes, and its size field is {row['total_size']}"
     elif expected_offset is not None and row["physical_offset"] != expected_offset:
         reason = f"its own physical offset is {row['physical_offset']}"
     elif crc != row["body_crc"] & BODY_CRC_MASK:  # BoltMQ keeps the sign bit
-        reason = f"the checksum of its body is {crc}, and it says {row['body_crc']}"
+        reason = f"the checksum of its body is {crc}, and its field has {row['body_crc']}"
     return {"state": "ok" if reason is None else "damaged", "reason": reason}
 
 
@@ -229,7 +229,7 @@ def _message(state: str, reason: str, path: str | None = None, position: int | N
 
 
 def _logs_of(path: str, logs: Sequence[str]) -> list[str]:
-    """Return the directory or the file of the log that a path means; none beside other `logs`."""
+    """Return the log's directory or file for a path; none beside other `logs`."""
     inside = os.path.join(path, COMMIT_LOG_DIRECTORY)
     if os.path.isdir(inside):
         return [inside]

@@ -1,4 +1,4 @@
-"""Inside the derived files: index and checkpoint, as rows. Reads only."""
+"""The content of the derived files: index and checkpoint, as rows. Reads only."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def item_rows(
 ) -> Iterator[Row]:
     """Yield a row an item from number `start` of each file, or of the one with this name.
 
-    With `keys` also the key, which only the record knows: one read of the log an item. `state`
-    is "chain" if `previous` is not what the slot gives; with `keys` also "no-record" if none
-    stands at the offset, and "other-key" if it has no key with this hash.
+    With `keys` also the key, which only the record has: one read of the log an item. `state` is
+    "chain" if `previous` is not what the slot gives. With `keys` it is also "no-record" if there is
+    no record at the offset, and "other-key" if the record has no key with this hash.
     """
     paths = [p for p in directory.index_paths() if name in (None, os.path.basename(p))]
     geometry = geometry_of(directory) if paths else None
@@ -86,7 +86,7 @@ def item_rows(
 
 
 def _rank(items: Any, place: int) -> int:
-    """How many items of the same record and hash stand right before one."""
+    """Return how many items of the same record and hash come right before one."""
     first = place
     while first and (items["physical_offset"][first - 1] == items["physical_offset"][place]):
         first -= 1
@@ -94,9 +94,9 @@ def _rank(items: Any, place: int) -> int:
 
 
 def _key_of(directory: StoreDirectory, row: Row, rank: int) -> Row:
-    """Return topic and key of the record that an item stands for.
+    """Return topic and key of an item's record.
 
-    `rank` tells keys of one message and one hash apart, such as "Aa" and "BB".
+    `rank` distinguishes keys of one message and one hash, such as "Aa" and "BB".
     """
     record = read_record(directory.log, row["physical_offset"])
     if record is None:
@@ -110,7 +110,7 @@ def _key_of(directory: StoreDirectory, row: Row, rank: int) -> Row:
 
 
 def checkpoint_row(directory: StoreDirectory) -> Row:
-    """Return what the checkpoint says: its five numbers, where a recovery begins, its state.
+    """Return the checkpoint: its five numbers, where a recovery begins, its state.
 
     A missing or short file counts as zeros, as it does for a broker.
     """

@@ -1,9 +1,8 @@
 """Two stores compared, message by message of each queue. Reads only.
 
-A message is what its topic, queue and queue offset name; where it stands in the log is no part
-of it, so a copy with other file sizes is equal. Messages of no queue (prepared, rolled back) are
-compared in their order. What is compared is told by one digest a message; only where two differ
-the fields are looked at.
+A message is identified by topic, queue and queue offset. Its place in the log does not count, so a
+copy with other file sizes is equal. Messages of no queue (prepared, rolled back) are compared in
+their order. One digest a message is compared; only if two differ, the fields are.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from rocketcompat.record.rows import MESSAGE_SCHEMA
 from tubestore.core.kernels import Int64s, slices
 
 Row = dict[str, Any]
-#: Fields that say where a message stands and not what it is.
+#: Fields about a message's place, which are not compared.
 PLACES = ("physical_offset", "store_size", "msg_id", "state", "prepared_transaction_offset")
 STATES = {
     "different": "In both, and not the same.",
@@ -48,7 +47,10 @@ def diff(
 
 
 class _Messages:
-    """What a store has: by topic, queue and whether it is queued, columns by queue offset."""
+    """The messages of a store: columns by queue offset.
+
+    Of each topic, queue, and whether messages are queued.
+    """
 
     def __init__(self, directory: StoreDirectory, ignored: frozenset[str]) -> None:
         self.directory, self.ignored = directory, ignored
@@ -74,7 +76,7 @@ class _Messages:
         key: tuple[str, int, bool], parts: list[tuple[Int64s, Int64s, Int64s]]
     ) -> tuple[Int64s, Int64s, Int64s]:
         offsets, digests, places = (np.concatenate(column) for column in zip(*parts, strict=True))
-        if not key[2]:  # they have no numbers: their order has to do
+        if not key[2]:  # they have no numbers: their order counts
             return np.arange(len(offsets)), digests, places
         kept, first = np.unique(offsets, return_index=True)
         return kept, digests[first], places[first]
@@ -88,7 +90,7 @@ class _Messages:
 
 
 def _digests(records: RecordColumns, ignored: frozenset[str]) -> Int64s:
-    """Return a digest a record, of what is compared."""
+    """Return a digest a record, of the compared fields."""
     columns = [name for name in _HASHED if name not in ignored]
     numbers = np.stack([records.column(name).astype(np.int64) for name in columns], 1)
     fixed = np.ascontiguousarray(numbers)

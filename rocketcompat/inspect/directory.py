@@ -1,8 +1,8 @@
 """A store's directory as it lies: its files, their sizes, the log's chain from end to end.
 
-For the windows (dump, check, the command line): works on a store that will not open, whether
-it was closed, has crashed or is being written; changes no byte and takes no lock. Unlike a
-store it takes what it finds: files of a wrong length, foreign names, holes in the log.
+For everything that only shows a store (dump, check, the command line): works on a store that will
+not open, whether it was closed, has crashed or is being written. It changes no byte and takes no
+lock. Unlike a store it accepts files of a wrong length, foreign names, and holes in the log.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ENDS = ("torn", "stale")
 #: How far a broker's clock may have been set back, when files are left out by time.
 CLOCK_SLACK_MS = 60_000
 _NOWHERE = 1 << 63
-#: Options of file sizes, and the directories of queues that tell them.
+#: Options of file sizes, and the directories of queues that they follow from.
 _QUEUE_SIZE_OPTIONS = {
     "mappedFileSizeConsumeQueue": CONSUME_QUEUE_DIRECTORY,
     "mappedFileSizeConsumeQueueExt": CONSUME_QUEUE_EXT_DIRECTORY,
@@ -78,7 +78,7 @@ class Region:
 
 
 class StoreDirectory:
-    """The root of a store. NotAStore if it is none; sizes are inferred if options do not say.
+    """The root of a store; NotAStore if it is none. File sizes without an option are inferred.
 
     With `lost_log` the log's directories may be missing in a store with the option acceptLostLog.
     """
@@ -142,10 +142,10 @@ class StoreDirectory:
         return "; it is a tubestore store: use tubestore" if ours else ""
 
     def _what_recovery_knows(self) -> tuple[int, tuple[Damage, ...]]:
-        """Return from where on only we have written, and the damage that was found before that.
+        """Return from where on only this package has written, and the damage known before that.
 
-        The next recovery trusts this too, and is stricter with what is certainly ours: its
-        answer and that of the windows have to be the same.
+        The next recovery trusts this, too, and is stricter with what this package has written: its
+        answer and the one shown here have to be the same.
         """
         log: Any = self.log
         try:
@@ -182,7 +182,7 @@ class StoreDirectory:
         return [*config.commit_log_directories(self.root), *read_only]
 
     def _inferred_sizes(self) -> dict[str, int]:
-        """Return the file sizes that names and lengths say."""
+        """Return the file sizes that follow from names and lengths."""
         paths = self._log_paths()
         if len(paths) == 1:
             log = self._size_of(paths)
@@ -195,9 +195,9 @@ class StoreDirectory:
         return {name: size for name, size in sizes.items() if size and name not in self.options}
 
     def _size_of(self, directories: Iterable[str]) -> int:
-        """Return the size of the files in directories: what most of them have.
+        """Return the size of the files in directories: the one that most of them have.
 
-        Where no two agree the distance of two names says it: a length may be wrong.
+        If no two files agree, the distance of two names counts: a length may be wrong.
         """
         first = 0
         for directory in directories:
@@ -213,7 +213,7 @@ class StoreDirectory:
         return first
 
     def check_changeable(self) -> None:
-        """Raise NotAStore if what a change would be computed from is not all here.
+        """Raise NotAStore if the input of a change is not all here.
 
         RocksDB's queues are not built from the log here, and of a log in several directories only
         one may be seen. What a job has put behind it is not seen either.
@@ -256,16 +256,18 @@ class StoreDirectory:
         self, start: int | None = None, end: int | None = None, *, since: int | None = None,
         chained: bool = False, exact: bool = False,
     ) -> Iterator[RecordColumns | Region]:  # fmt: skip
-        """Yield the log in order: records by the piece, and what lies between them.
+        """Yield the log in order: records by the piece, and the regions between them.
 
-        Ends behind the last sound record; a torn one after it is a Region. In a store that is
-        being written the end is where it was when it was reached.
+        Ends behind the last sound record; a torn one after it is a Region. In a store that is being
+        written the end is where it was when it was reached.
 
-        Without more, the whole log. Else what stands at or behind the physical offset `start`;
-        up to the piece that reaches `end`; from the file on that holds the first records
-        stored at `since` (ms), with what stands before them in it. With `chained` the chain is
-        known to go through `start`: nothing before it is read; with `exact` through `end` too:
-        no record behind it is.
+        Without arguments, the whole log. Else:
+        - `start`: from this physical offset on
+        - `end`: up to the piece that reaches it
+        - `since` (ms): from the file with the first records stored at that time, with all of that
+          file
+        - `chained`: the chain is known to go through `start`; nothing before it is read
+        - `exact`: it goes through `end`, too; no record behind it is read
         """
         floor = max(self.log.min_offset, start or 0)
         position = floor if chained else self._scan_start(floor, since)
@@ -295,7 +297,7 @@ class StoreDirectory:
             region = self._region_at(position, fault, again=retried != position)
             retried = position
             if region is None:
-                continue  # a writer may have been in the middle of it: look again
+                continue  # a writer may have been in the middle of it: judge it again
             if region.end > max(region.start, floor):
                 yield region
             if region.state in ENDS:
@@ -319,10 +321,10 @@ class StoreDirectory:
         return file.file_from_offset
 
     def first_file_since(self, since: int) -> int:
-        """Return the start of the last file all of whose later files are younger than `since`.
+        """Return the start of the last file that has only younger files behind it.
 
-        By their first records' times, which rise from file to file; a minute is allowed for a
-        clock that was set back.
+        Younger than `since`, by their first records' times, which rise from file to file; a minute
+        is allowed for a clock that was set back.
         """
         for file in reversed(self.log.files):
             first = first_time(file)
@@ -331,8 +333,11 @@ class StoreDirectory:
         return self.log.min_offset
 
     def _region_at(self, position: int, fault: str, *, again: bool) -> Region | None:
-        """Judge what is no record; None if it should be looked at again: a writer has gone on, or
-        may be in the middle of it, which is asked once (`again`)."""
+        """Judge bytes that are not a record.
+
+        None if they must be judged again: a writer has gone on, or may be in the middle of it,
+        which is asked once (`again`).
+        """
         log: Any = self.log
         found = find_record(log, position + 1, log.max_offset)
         if found is not None and goes_on(self._follow(position, log.max_offset), position):
@@ -350,12 +355,12 @@ class StoreDirectory:
         return self._region(position, position + self._torn_size(position), "torn", fault)
 
     def _stop_behind(self, position: int) -> int:
-        """Return how far the chain can be followed in one go: to what recovery knows of."""
+        """Return how far the chain can be followed in one go: to what recovery has recorded."""
         stops = [self._own_from, *(damage.start for damage in self.log.damages)]
         return min([stop for stop in stops if stop > position] + [self.log.max_offset])
 
     def _is_left_over(self, end: int, found: int) -> bool:
-        """Whether the records from `found` on are older than those before (oracle 2.1)."""
+        """True if the records from `found` on are older than those before (oracle 2.1)."""
         log: Any = self.log
         return is_left_over(log, log.min_offset, end, found, log.max_offset)
 
@@ -367,14 +372,14 @@ class StoreDirectory:
         )
 
     def _has_data(self, position: int) -> bool:
-        """Whether the log goes on with something that is neither zeros nor a blank."""
+        """True if the log goes on with something that is neither zeros nor a blank."""
         raw = self.log.read(position, BLANK.size)
         if len(raw) == BLANK.size and BLANK.unpack_from(raw).magic_code == MAGIC_BLANK:
             return False
         return any(raw)
 
     def _torn_size(self, position: int) -> int:
-        """Bytes that the record at the end says it has, as far as the file goes."""
+        """Return the size that the record at the end has as its field, as far as the file goes."""
         room = self.log.file_size - position % self.log.file_size
         raw = self.log.read(position, MESSAGE_PREFIX.size).ljust(MESSAGE_PREFIX.size, b"\0")
         size = int(MESSAGE_PREFIX.unpack_from(raw).total_size)

@@ -1,6 +1,6 @@
 """The log and the queues of a directory as rows, whatever state they are in.
 
-What cannot be read is a row with a `state`, never left out:
+A part that cannot be read is a row with a `state`, never left out:
 
 | state | in `dump_log` |
 | --- | --- |
@@ -8,7 +8,7 @@ What cannot be read is a row with a `state`, never left out:
 | damaged | a region without sound records, with sound ones behind it |
 | missing | the log's file of this region is not there |
 | torn | the last record, not whole |
-| still-compressed | a sound record whose body could not be unpacked |
+| still-compressed | a sound record with a body that could not be unpacked |
 
 The states of queue units are `queue_view.UNIT_STATES`.
 
@@ -47,7 +47,7 @@ EVERYTHING = Selection()
 _NAMES = MESSAGE_SCHEMA.names
 
 
-#: A body that says that it is compressed and could not be unpacked; it is shown as stored.
+#: A body that is flagged as compressed and could not be unpacked; it is shown as stored.
 STATE_STILL_COMPRESSED = "still-compressed"
 
 
@@ -56,7 +56,7 @@ def dump_log(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row a record of the CommitLog that is wanted, in order.
 
-    `count` is told how many records were looked at, when their rows are taken.
+    `count` is called with the number of records that were examined, when their rows are taken.
     """
     for piece in _pieces(directory, wanted):
         if isinstance(piece, Region):
@@ -96,7 +96,7 @@ def message_rows(records: RecordColumns, *, unpack: bool = False) -> Iterator[di
 
 
 def _pieces(directory: StoreDirectory, wanted: Selection) -> Iterator[RecordColumns | Region]:
-    """Yield the part of the log that may hold what is wanted."""
+    """Yield the part of the log that may hold wanted records."""
     for piece in directory.scan_log(wanted.start, wanted.end, since=wanted.begin):
         if isinstance(piece, Region) and piece.state == "stale":
             return  # behind the end, and no part of the log any more
@@ -151,7 +151,7 @@ def dump_queues(views: Iterable[QueueView | BatchQueueView]) -> Iterator[dict[st
 def dump_batch_units(views: Iterable[BatchQueueView], start: int = 0) -> Iterator[dict[str, Any]]:
     """Yield a row a unit of queues of inner batches that the log still has, as `dump_units` does.
 
-    The queue offset is that of the first message of the record, `messages` how many it holds.
+    The queue offset is that of the record's first message, `messages` the number that it holds.
     """
     for view in views:
         for unit, state in zip(view.units.tolist(), view.states.tolist(), strict=False):

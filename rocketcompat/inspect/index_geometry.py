@@ -1,8 +1,8 @@
 """How many slots and items an index file has: given, or proven by its content.
 
-The numbers stand nowhere in the file, and a wrong guess misreads every item (spec trap 14).
-But each item stands in the chain of slot `hash % slots`, and the header knows the first and
-the last item's offsets: only the right number of slots makes all of that fit.
+The numbers are not in the file, and a wrong guess misreads every item (spec trap 14). But each item
+is in the chain of slot `hash % slots`, and the header has the offsets of the first and the last
+item: only the right number of slots makes all of that fit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WRONG_SHARE = 20
 _SLOTS, _ITEMS = "maxHashSlotNum", "maxIndexNum"
 _WORD = 4
 _ITEM_WORDS = INDEX_ITEM.size // _WORD
-#: Items that are looked at together.
+#: Items that are compared together.
 _STEP_ITEMS = 1 << 18
 _AT_ONCE_ITEMS = 1 << 21
 
@@ -31,8 +31,8 @@ _AT_ONCE_ITEMS = 1 << 21
 def geometry_of(directory: StoreDirectory, *, believe: bool = False) -> IndexGeometry:
     """Return the geometry of a directory's index files.
 
-    From the options, else the default if the size is the default's and nothing contradicts,
-    else what the fullest file proves. InvalidMessage says which options to give. With `believe`
+    From the options, else the default if the size is the default's and nothing contradicts, else
+    what the fullest file proves. InvalidMessage names the options to give. With the flag
     two numbers that are given count, whatever length the files have: for a file that is damaged.
     """
     config = directory.config
@@ -60,13 +60,13 @@ def geometry_of(directory: StoreDirectory, *, believe: bool = False) -> IndexGeo
     if len(proven) == 1:
         return proven[0]
     raise InvalidMessage(
-        f"{path}: its {size} bytes do not say how many slots it has;"
+        f"{path}: its {size} bytes do not show how many slots it has;"
         f" give --option {_SLOTS}=N --option {_ITEMS}=N as the broker was configured"
     )
 
 
 def writing_config(directory: StoreDirectory) -> MessageStoreConfig:
-    """Return the options with which a store of ours opens the directory: its sizes, its layouts."""
+    """Return the options for opening the directory with this package: its sizes, its layouts."""
     geometry = geometry_of(directory)
     return directory.config.changed(
         max_hash_slot_num=geometry.slots,
@@ -104,7 +104,7 @@ def _given(directory: StoreDirectory, size: int) -> IndexGeometry | None:
 def _candidates(
     directory: StoreDirectory, path: str, size: int, header: IndexHeader
 ) -> list[IndexGeometry]:
-    """Return the geometries in which the first and the last item are what the header says."""
+    """Return the geometries with the header's first and last item in their places."""
     words_total = (size - INDEX_HEADER.size) // _WORD
     count = header.index_count - 1
     if (size - INDEX_HEADER.size) % _WORD or count * _ITEM_WORDS >= words_total:
@@ -129,7 +129,7 @@ def _candidates(
 
 
 def _is_item(file: VfsFile, slots: Any, number: int, offset: int) -> Any:
-    """Return with which of these numbers of slots an item may be one of the record at `offset`."""
+    """Return the numbers of slots with which an item may be one of the record at `offset`."""
     position = INDEX_HEADER.size + _WORD * int(slots[0]) + INDEX_ITEM.size * number
     raw = file.pread(INDEX_ITEM.size * len(slots), position)
     items = np.zeros(len(slots), INDEX_ITEM.dtype)
@@ -146,7 +146,7 @@ def _is_item(file: VfsFile, slots: Any, number: int, offset: int) -> Any:
 def _fits(
     directory: StoreDirectory, path: str, geometry: IndexGeometry, header: IndexHeader
 ) -> bool:
-    """Whether all chains and the slot table agree with this number of slots."""
+    """True if all chains and the slot table agree with this number of slots."""
     count = header.index_count - 1
     file = directory.vfs.open(path, writable=False)
     try:
@@ -189,8 +189,8 @@ def _linked_table(file: VfsFile, geometry: IndexGeometry, count: int) -> tuple[I
 def _sound_table(file: VfsFile, geometry: IndexGeometry, count: int) -> Int32s | None:
     """Return the slot table that all chains end in; None unless every one of them is right.
 
-    They are if each item's predecessor is an older one of its slot, nobody else's, and each slot
-    has one item without: no order has to be made for that, which takes ten times as long.
+    They are if each item's predecessor is an older one of its slot and of no other item, and each
+    slot has one item without a predecessor. That needs no sorting, which takes ten times as long.
     """
     slots = np.empty(count, np.int32)
     followed, begun = np.zeros(count, bool), np.zeros(geometry.slots, bool)

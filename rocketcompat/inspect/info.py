@@ -32,7 +32,7 @@ from tubestore.errors import InvalidMessage
 
 Row = dict[str, Any]
 
-#: Directories of a store, in the order in which they are told of.
+#: Directories of a store, in the order of the output.
 STRUCTURES = (
     COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, "consumequeue_ext", "batchconsumequeue",
     INDEX_DIRECTORY, TUBE_DIRECTORY, "config", "compaction", "timerlog", "timerwheel",
@@ -168,8 +168,8 @@ def lag_problem(directory: StoreDirectory) -> str | None:
 def lag_rows(directory: StoreDirectory, views: AllQueueViews) -> Iterator[Row]:
     """Yield a row a queue that a group consumes: how far it is, and what it may have missed.
 
-    From `config/consumerOffset.json`. `lost` is how many messages expired before the group came
-    to them; a group whose offset is beyond the queue's end would get none of the next messages.
+    From `config/consumerOffset.json`. `lost` is how many messages expired before the group came to
+    them. A group with an offset beyond the queue's end would get none of the next messages.
     """
     if "consumerOffset" not in config_names(directory.vfs, directory.root):
         return
@@ -197,7 +197,7 @@ def lag_rows(directory: StoreDirectory, views: AllQueueViews) -> Iterator[Row]:
 
 
 def lock_holder(path: str, table: str = "/proc/locks") -> int | None:
-    """Return the process that holds a store's lock, None if nobody does or nobody can tell.
+    """Return the process that holds a store's lock; None if there is none, or it is not known.
 
     The system's table of locks is read and the file is not opened: closing it again would drop
     a lock that this process has (D9). 0 is a process of another container.

@@ -1,7 +1,7 @@
-"""The CommitLog's files as they lie, for the windows: any length, in any directories, with holes.
+"""The CommitLog's files in a directory: any length, in any directories, with holes.
 
-Reads only, and takes no lock. What a job has put behind the log is not shown before all of it
-is (`pieces.py`).
+Reads only, and takes no lock. A job's part behind the log is shown only once all of it is there
+(`pieces.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tubestore.errors import NotAStore
 
 
 class LogFiles:
-    """The CommitLog's files, read-only; what `log_scan` asks of a queue of files."""
+    """The CommitLog's files, read-only; the part of a queue of files that `log_scan` needs."""
 
     def __init__(
         self, vfs: Vfs, root: str, directories: Sequence[str], file_size: int, *,
@@ -42,7 +42,7 @@ class LogFiles:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the directory again: a broker adds files and removes old ones."""
+        """List the directory again: a broker adds files and removes old ones."""
         vfs, file_size = self._vfs, self.file_size
         finished = self._jobs.finished()
         found = [
@@ -103,9 +103,9 @@ class LogFiles:
 
 
 def refuse_dledger(vfs: Vfs, root: str, directories: Sequence[str]) -> None:
-    """Raise NotAStore for a store whose log is in DLedger's files, in the root or where it is said.
+    """Raise NotAStore for a log in DLedger's files, in the root or in its own directory.
 
-    Such a log's files begin with an entry of DLedger, whose body is the first record.
+    Such a log's files begin with an entry of DLedger that has the first record as its body.
     """
     for name, is_directory, _ in vfs.entries(root):
         if is_directory and name.startswith(DLEDGER_PREFIX):

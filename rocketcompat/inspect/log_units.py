@@ -1,6 +1,7 @@
-"""The units that the log's records stand for, collected in one scan: 28 bytes each in memory.
+"""The units that follow from the log's records, collected in one scan: 28 bytes each in memory.
 
-Whoever needs more of the same scan feeds a `LogUnits` piece by piece; `scanned` does it alone.
+A caller that needs more of the same scan feeds a `LogUnits` piece by piece; `scanned` does it
+alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TakeUnits = Callable[[QueueKey, Int64s, Units], None]
 
 @dataclass(frozen=True, slots=True)
 class WantedQueues:
-    """Which queues are looked at: one, those of one topic, or all."""
+    """The queues that are wanted: one, those of one topic, or all."""
 
     only: QueueKey | None = None
     topic: str | None = None
@@ -37,7 +38,7 @@ class WantedQueues:
 
 @dataclass(frozen=True, slots=True)
 class ScannedUnits:
-    """What a scan of the log says of queues: queue offsets of each, in the log's order, and units.
+    """The queues by a scan of the log: queue offsets of each, in the log's order, and units.
 
     `regions` are the parts of the log without records, `log_end` is behind its last one.
     """

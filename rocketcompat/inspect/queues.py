@@ -1,8 +1,8 @@
 """The queues that a correct recovery would show, computed from the log, beside those on disk.
 
-Each unit of a queue gets a state (`UNIT_STATES`), from a comparison of three things: what the
-log's records say (topic, queue, queue offset), what the queue's files hold, and what the log
-has no records for any more.
+Each unit of a queue gets a state (`UNIT_STATES`), from a comparison of three things: the log's
+records (topic, queue, queue offset), the queue's files, and what the log has no records for any
+more.
 
 One scan of the log gives the units of all queues asked for, 28 bytes each in memory; the
 queues' files are read one queue at a time.
@@ -34,7 +34,7 @@ from rocketcompat.record.properties import SCHEDULE_TOPIC
 from tubestore.core.kernels import Int64s
 from tubestore.core.vfs import VfsFile
 
-#: What can be said of a unit; "ok" comes first, the rest are findings of `check`.
+#: The states of a unit; "ok" comes first, the rest are findings of `check`.
 UNIT_STATES = {
     "ok": "The file has what the log has.",
     "missing": "Not in the file; computed from the log.",
@@ -133,7 +133,7 @@ class QueueViews:
         self, directory: StoreDirectory, *, only: QueueKey | None = None, topic: str | None = None,
         trust: bool = False, scanned: ScannedUnits | None = None,
     ) -> None:  # fmt: skip
-        """`trust` believes the files; with `scanned` the log is not read here."""
+        """With `trust` the files count as they are; with `scanned` the log is not read here."""
         self._directory, self._wanted = directory, WantedQueues(only, topic)
         self._trust = trust
         self._units_per_file = directory.config.consume_queue_file_size // CQ_UNIT.size
@@ -160,7 +160,7 @@ class QueueViews:
         return self.view(key)
 
     def computed(self, key: QueueKey) -> tuple[Int64s, Units]:
-        """Return what the log says of a queue: queue offsets, ascending, and their units."""
+        """Return a queue by the log: queue offsets, ascending, and their units."""
         none = np.empty(0, np.int64)
         return self._computed.get(key, (none, np.empty(0, CQ_UNIT.dtype)))
 
@@ -183,7 +183,7 @@ class QueueViews:
         for key, (offsets, units) in scanned.units.items():
             # One record a queue offset: the first stays, as in the store.
             offsets, places = np.unique(offsets, return_index=True)
-            # What is far ahead of the rest is damage; the store refuses it too.
+            # What is far ahead of the rest is damage; the store refuses it, too.
             ahead = np.flatnonzero(np.diff(offsets) > GAP_UNITS_MAX)
             kept = int(ahead[0]) + 1 if len(ahead) else len(offsets)
             self._computed[key] = offsets[:kept], units[places[:kept]]
@@ -202,7 +202,7 @@ class QueueViews:
     def _compared(
         self, key: QueueKey, first: int, units: Units, offsets: Int64s, computed: Units
     ) -> QueueView:
-        """Put what the log says over what the files hold, and say for each unit what is true."""
+        """Put the log's units over those of the files, and give each unit its state."""
         log_min = self._directory.log.min_offset
         stored = is_unit(units)
         expired = stored & (units["physical_offset"] < log_min)
@@ -258,11 +258,11 @@ class QueueViews:
     def _lay_computed(
         self, shown: Units, states: Any, low: int, offsets: Int64s, computed: Units, keep_tags: bool
     ) -> None:
-        """Lay what the log says over it."""
+        """Put the log's units over it."""
         places = offsets - low
         there = shown[places]
-        # The unit of a scheduled message holds the time of its delivery, and one of a queue with
-        # an extension an address (spec §1.9, §2.8): what the log cannot say is taken as it is.
+        # The unit of a scheduled message holds the time of its delivery, and one of a queue with an
+        # extension an address (spec §1.9, §2.8): these are not in the log, and taken as they are.
         kept = (there["tags_code"] < -(INT32_MAX + 1)) | keep_tags
         kept &= there["physical_offset"] == computed["physical_offset"]
         if kept.any():
@@ -335,11 +335,11 @@ def _written(file: VfsFile, size: int) -> bytes:
 
 
 def leading(mask: Any) -> int:
-    """How many elements from the first are true."""
+    """Return how many elements from the first are true."""
     return len(mask) if mask.all() else int(mask.argmin())
 
 
 def _trailing_end(mask: Any) -> int:
-    """The place behind the last true element."""
+    """Return the place behind the last true element."""
     places = np.flatnonzero(mask)
     return int(places[-1]) + 1 if len(places) else 0

@@ -1,7 +1,7 @@
-"""Where a scan of the log ended, for what is compared with it in a store that is being written.
+"""The end of a scan of the log, for comparisons in a store that is being written.
 
-The log is scanned first and the structures are read after it, so they may know of records that
-came meanwhile. Those are neither right nor wrong: nothing is said of them.
+The log is scanned first and the structures are read after it, so they may contain records that came
+meanwhile. Those are neither right nor wrong, and are not reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ScannedEnd:
         self._has_moved = False
 
     def has_moved(self) -> bool:
-        """Whether a writer has put a record there since; asked of the files until it is so."""
+        """True if a writer has put a record there since; the files are asked until it is so."""
         if not self._has_moved:
             self._directory.log.refresh()
             following = self._directory.scan_log(self.offset, chained=True)
@@ -30,9 +30,9 @@ class ScannedEnd:
         return self._has_moved
 
     def is_later(self, offsets: Int64s) -> Any:
-        """Mask of the physical offsets, shape (n,), of records that came after the scan.
+        """Return a mask of the physical offsets, shape (n,), of records that came after the scan.
 
-        In a store that nobody writes all are False: what lies behind the log is wrong.
+        In a store that is not being written all are False: what is behind the log is wrong.
         """
         later = np.asarray(offsets, np.int64) >= self.offset
         return later & (bool(later.any()) and self.has_moved())

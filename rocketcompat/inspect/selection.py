@@ -1,4 +1,4 @@
-"""Which records of the log somebody wants to see, judged in columns.
+"""The selection of records of the log, judged in columns.
 
 Cheap conditions come first, each on what the one before left; bodies are unpacked and searched
 last. Pure functions of columns; thread-safe.

@@ -1,7 +1,7 @@
 """The end of the log: the last records, and those that a running broker appends.
 
-Reads only, and needs nothing of the writer: the chain is followed as far as sound records go,
-and looked at again a moment later.
+Reads only, and needs nothing of the writer: the chain is followed as far as sound records go, and
+followed again a moment later.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from rocketcompat.inspect.selection import Selection
 from rocketcompat.record.columns import RecordColumns
 from tubestore.clock import Clock
 
-#: How long to wait before the log's end is looked at again, in seconds.
+#: How long to wait before the log's end is read again, in seconds.
 POLL_SECONDS = 0.2
 
 
 class Tail:
     """The records at the end of a directory's log that are wanted.
 
-    `position` is the physical offset behind the last record that was looked at.
+    `position` is the physical offset behind the last record that was examined.
     """
 
     def __init__(self, directory: StoreDirectory, wanted: Selection) -> None:

@@ -234,12 +234,12 @@ def test_what_is_no_record_says_what_it_is(demo: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("body_crc", 1, "checksum of its body is 532952986, and it says 1"),
+        ("body_crc", 1, "checksum of its body is 532952986, and its field has 1"),
         ("physical_offset", 99, "offset is 99"),
         ("body_length", -1, "a body of -1 bytes"),
         ("body_length", 1 << 30, "a body of 1073741824 bytes"),
         ("body_length", 10, "do not fit"),
-        ("total_size", 1 << 30, "says that it has 1073741824 bytes"),
+        ("total_size", 1 << 30, "its size field is 1073741824"),
         ("total_size", 50, "not whole"),
         ("sys_flag", 0x30, "do"),
     ],
@@ -301,7 +301,7 @@ def test_a_unit_that_leads_to_another_queue_s_message_is_told(demo: Path) -> Non
     unit = CQ_UNIT.pack(physical_offset=388, size=194, tags_code=0)
     (path / ("0" * 20)).write_bytes(unit)
     _, message = decode_queue(demo, "other", 0, 0)
-    assert message["reason"] == "its topic is 'test-topic', and the queue says 'other'"
+    assert message["reason"] == "its topic is 'test-topic', and the queue has 'other'"
 
 
 @pytest.mark.parametrize(
