@@ -23,7 +23,7 @@ FINDING_COLUMNS = (
 
 @store_command()
 def check(given: Given, accept: AcceptOption = False, everything: AllOption = False) -> None:
-    """Compare log, queues and index with each other. Exit 1 if something new is found.
+    """Compare log, queues and index with each other. Exit code 1 if there are new findings.
 
     --accept acknowledges known damage, in .tubestore/accepted.json: it counts no more.
     """
@@ -40,14 +40,18 @@ def check(given: Given, accept: AcceptOption = False, everything: AllOption = Fa
 def demo(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATHS", help="Files, folders; else Python's sources."),
+        typer.Argument(
+            metavar="PATHS", help="Files and folders of text; by default Python's standard library."
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where the stores are written.")] = Path(
+    out: Annotated[Path, typer.Option("--out", help="Directory for the stores.")] = Path(
         "demo-out"
     ),
-    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Queues.")] = 1000,
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, help="Number of queues.")
+    ] = 1000,
 ) -> None:
-    """Put real lines in, kill a writer, recover, verify."""
+    """Put lines of text, kill a writer, recover, verify."""
     import importlib
 
     module = importlib.import_module("rocketcompat.cli.demo.run")

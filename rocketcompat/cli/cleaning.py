@@ -29,16 +29,19 @@ VERDICT_COLUMNS = (
 def clean(
     given: Given,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Delete; without it only print what a run would do.")
+        bool, typer.Option("--apply", help="Delete the files; without it only print the plan.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Print what a run would do: the default.")
+        bool, typer.Option("--explain", help="Print the plan (the default).")
     ] = False,
     manual: Annotated[
-        bool, typer.Option("--manual", help="As if asked by hand: at any hour, expired files only.")
+        bool,
+        typer.Option(
+            "--manual", help="As a broker's manual clean: at any hour, expired files only."
+        ),
     ] = False,
 ) -> None:
-    """List the log files, and which may be deleted. When, and why not.
+    """List the log files, and which may be deleted. With the time, or the reason why not.
 
     The rules are the broker's: --option fileReservedTime=72, deleteWhen=04,
     diskMaxUsedSpaceRatio=75 and the others, or --conf. Queues and index follow the log.

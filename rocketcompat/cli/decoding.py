@@ -59,7 +59,7 @@ def decode(
     offset: Annotated[int | None, typer.Option("--offset", min=0, help="The queue offset.")] = None,
     log: Annotated[
         list[str] | None,
-        typer.Option("--log", metavar="DIR", help="A further directory of the log's files."),
+        typer.Option("--log", metavar="DIR", help="Another directory with files of the log."),
     ] = None,
     format: FormatOption = Format.TEXT,
     int64: Int64Option = Int64.NUMBER,

@@ -43,10 +43,10 @@ UNIT_COLUMNS = (
 def dump(
     given: Given,
     start: Annotated[
-        int | None, typer.Option("--from", min=0, help="From this physical offset on.")
+        int | None, typer.Option("--from", min=0, help="Begin at this physical offset.")
     ] = None,
     end: Annotated[
-        int | None, typer.Option("--to", min=0, help="Up to this physical offset, without it.")
+        int | None, typer.Option("--to", min=0, help="End before this physical offset.")
     ] = None,
     begin: Begin = None,
     until: Until = None,
@@ -87,11 +87,11 @@ def cq(
     topic: Topic = None,
     queue: Queue = None,
     start: Annotated[
-        int, typer.Option("--from", min=0, help="First queue offset of each queue.")
+        int, typer.Option("--from", min=0, help="First queue offset to list of each queue.")
     ] = 0,
     trust_queues: TrustQueues = False,
 ) -> None:
-    """List the ConsumeQueue units. Missing ones from the log, surplus ones with a state.
+    """List the ConsumeQueue units. With missing ones from the log, and surplus ones marked.
 
     `messages` of a unit of a queue of inner batches is how many its record holds.
     """

@@ -113,11 +113,11 @@ def info(
     queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="The queue.")] = None,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", min=0, help="Print whether this message of the queue is held."),
+        typer.Option("--offset", min=0, help="Print whether the message at this offset is there."),
     ] = None,
     trust_queues: TrustQueues = False,
     prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="In Prometheus' text format.")
+        bool, typer.Option("--prometheus", help="Print in Prometheus' text format.")
     ] = False,
 ) -> None:
     """Describe the store: state, sizes, files, queues.
@@ -160,7 +160,7 @@ def lag(
     topic: Topic = None,
     trust_queues: TrustQueues = False,
 ) -> None:
-    """List how far each group has consumed. From config/consumerOffset.json.
+    """List how far each group has consumed. By config/consumerOffset.json.
 
     Exit 3 if something of that file cannot be read: what could be is listed.
     """
@@ -192,8 +192,12 @@ def index(
     keys: Annotated[
         bool, typer.Option("--keys", help="List the items with their keys, from the log.")
     ] = False,
-    file: Annotated[str | None, typer.Option("--file", help="Only the file of this name.")] = None,
-    start: Annotated[int, typer.Option("--from", min=1, help="First item of each file.")] = 1,
+    file: Annotated[
+        str | None, typer.Option("--file", help="Only the file with this name.")
+    ] = None,
+    start: Annotated[
+        int, typer.Option("--from", min=1, help="First item to list of each file.")
+    ] = 1,
 ) -> None:
     """List the index files, or their items with their chains."""
     directory = given.directory()

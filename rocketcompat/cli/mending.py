@@ -33,7 +33,7 @@ QuarantineOption = Annotated[
     str | None,
     typer.Option(
         "--quarantine", metavar="DIR",
-        help="Where what is replaced is kept; else .tubestore/quarantine/<n> below the root.",
+        help="Directory for replaced files; by default .tubestore/quarantine/<n> below the root.",
     ),
 ]  # fmt: skip
 
@@ -56,15 +56,17 @@ def recover(
     given: Given,
     give_up: Annotated[
         bool,
-        typer.Option("--give-up", help="Leave a job that cannot go on as far as it came."),
+        typer.Option(
+            "--give-up", help="Give up a job that cannot be finished; it stays as far as it came."
+        ),
     ] = False,
     quarantine: QuarantineOption = None,
 ) -> None:
-    """Finish what a crash left. A half-published job, a torn tail, queues and index behind the log.
+    """Recover a store after a crash. Unfinished jobs, a torn tail, queues and index.
 
-    As every opening for writing does; a real broker may open the store then. With --give-up what a
-    job that cannot go on has staged goes into quarantine. With -o acceptLostLog=true a new log
-    begins where the log is missing; what was built from the old one goes into quarantine.
+    Every opening for writing does the same. Afterwards a broker may open the store. With --give-up
+    the staged files of a job that cannot be finished go into quarantine. With -o acceptLostLog=true
+    a new log begins where the log is missing; queues and index of the old one go into quarantine.
     """
     import rocketcompat
     from rocketcompat.inspect.index_geometry import writing_config
@@ -107,18 +109,19 @@ def _give_up(directory: StoreDirectory, place: str | None) -> None:
 def repair(
     given: Given,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Do it; without it only print what would be done.")
+        bool, typer.Option("--apply", help="Carry it out; without it only print the plan.")
     ] = False,
     keep_bodies: Annotated[
         bool,
-        typer.Option("--keep-bodies", help="Accept bodies that fail their checksum as they are."),
+        typer.Option("--keep-bodies", help="Keep bodies that fail their checksum."),
     ] = False,
     quarantine: QuarantineOption = None,
 ) -> None:
-    """Mend a store so that brokers open it without a loss. Without --apply only print how.
+    """Mend a store so that brokers open it without a loss. Without --apply only print the plan.
 
-    What is replaced or removed goes into quarantine first. Refused while a broker holds the
-    store. A dry run with something to do leaves with 1, --apply if `check` still finds something.
+    Files that are replaced or removed go into quarantine first. Refused while a broker holds the
+    store. Exit code 1 of a dry run: there is something to do; of --apply: `check` still finds
+    something.
     """
     directory = given.directory()
     from rocketcompat.repair.plan import plan_repair
@@ -176,13 +179,13 @@ def rebuild(
     given: Given,
     structure: Annotated[
         list[StructureName],
-        typer.Argument(metavar="STRUCTURE", help="What to build anew from the log."),
+        typer.Argument(metavar="STRUCTURE", help="Structures to build anew from the log."),
     ],
     quarantine: QuarantineOption = None,
 ) -> None:
-    """Build queues, index or shards anew from the log. What was there goes into quarantine.
+    """Build queues, index or shards anew from the log. The old files go into quarantine.
 
-    Refused while a broker holds the store. An interrupted run is taken up again.
+    Refused while a broker holds the store. An interrupted run goes on.
     """
     directory = given.directory()
     from rocketcompat.files.lock import StoreLock

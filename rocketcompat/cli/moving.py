@@ -103,7 +103,10 @@ def import_(
     ],
     offsets: Annotated[
         OffsetsName,
-        typer.Option("--offsets", help="Given anew, or kept (times too; for a new store)."),
+        typer.Option(
+            "--offsets",
+            help="Offsets are given anew, or kept with their times (into a new store only).",
+        ),
     ] = OffsetsName.RENUMBER,
 ) -> None:
     """Put messages from files into a store. It is made if it is missing."""
@@ -141,10 +144,10 @@ def convert(
     given: Given,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A new directory.")],
     to: Annotated[
-        TargetName, typer.Option("--to", help="Which kind of store.")
+        TargetName, typer.Option("--to", help="Kind of the new store.")
     ] = TargetName.ROCKETMQ,
 ) -> None:
-    """Copy a store into another form. Options are the copy's, but those that name log paths.
+    """Copy a store into another form. Options are the copy's, except for log paths.
 
     A RocketMQ store with other file sizes (--option mappedFileSizeCommitLog=N), a BoltMQ store
     to RocketMQ's, a log to tubestore shards, or tubestore shards to a RocketMQ store. A copy
@@ -179,7 +182,8 @@ def diff(
     given: Given,
     other: Annotated[str, typer.Argument(metavar="OTHER", help="The root of the other store.")],
     ignore: Annotated[
-        list[str] | None, typer.Option("--ignore", metavar="FIELD", help="A field that may differ.")
+        list[str] | None,
+        typer.Option("--ignore", metavar="FIELD", help="Do not compare this field."),
     ] = None,
 ) -> None:
     """Compare the messages of two stores, queue by queue. Exit 1 if they differ."""

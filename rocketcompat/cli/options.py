@@ -33,7 +33,9 @@ from tubestore.cli.kit.text import Column
 if TYPE_CHECKING:
     from rocketcompat.inspect.directory import StoreDirectory
 
-Root = Annotated[str, typer.Argument(metavar="ROOT", help="The store's root: it holds commitlog/.")]
+Root = Annotated[
+    str, typer.Argument(metavar="ROOT", help="The store's root, which contains commitlog/.")
+]
 StoreOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -45,7 +47,7 @@ ConfFile = Annotated[
     str | None, typer.Option("--conf", metavar="FILE", help="A broker's configuration file.")
 ]
 TrustQueues = Annotated[
-    bool, typer.Option("--trust-queues", help="Take the queues' files as they are: no log scan.")
+    bool, typer.Option("--trust-queues", help="Trust the queues' files; do not scan the log.")
 ]
 Topic = Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")]
 Queue = Annotated[int | None, typer.Option("--queue", "-q", min=0, help="Only this queue.")]
@@ -86,7 +88,7 @@ class Given:
         return {**_from_file(self.conf), **_from_pairs(self.options)}
 
 
-LongFormat = Annotated[Format, typer.Option("--format", help="How to print the data.")]
+LongFormat = Annotated[Format, typer.Option("--format", help="Output format.")]
 
 
 def store_command(

@@ -48,7 +48,7 @@ def get(
     topic: TheTopic,
     queue: TheQueue,
     offset: Annotated[int, typer.Option("--offset", help="The first queue offset.")],
-    max: Annotated[int, typer.Option("--max", min=1, help="At most so many messages.")] = 32,
+    max: Annotated[int, typer.Option("--max", min=1, help="Number of messages at most.")] = 32,
     tags: Annotated[str | None, typer.Option("--tags", help='Such as "A || B".')] = None,
     trust_queues: TrustQueues = False,
 ) -> None:
@@ -84,13 +84,16 @@ def query(
     given: Given,
     topic: TheTopic,
     key: Annotated[str, typer.Option("--key", "-k", help="A key, or a unique key.")],
-    max: Annotated[int, typer.Option("--max", min=1, help="The newest so many.")] = 32,
+    max: Annotated[
+        int, typer.Option("--max", min=1, help="Number of messages at most, the newest.")
+    ] = 32,
     begin: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stored at or after: ms, ISO-8601, -2h.")
     ] = None,
     end: Annotated[str | None, typer.Option(metavar="TIME", help="Stored at or before.")] = None,
     trust_index: Annotated[
-        bool, typer.Option("--trust-index", help="Look only into the index files: no log scan.")
+        bool,
+        typer.Option("--trust-index", help="Search the index files only; do not scan the log."),
     ] = False,
 ) -> None:
     """Find messages by key, oldest first."""
@@ -137,8 +140,8 @@ def offset_by_time(
         BoundaryName | None,
         typer.Option(
             "--boundary",
-            help="The first at or after it, the last at or before it, or the nearest;"
-            " else as the version of --option compat=VERSION has it.",
+            help="The first message at or after the time, the last at or before it, or the"
+            " nearest; by default as RocketMQ of --option compat=VERSION.",
         ),
     ] = None,
     trust_queues: TrustQueues = False,

@@ -19,9 +19,16 @@ Begin = Annotated[
     typer.Option("--begin", metavar="TIME", help="Stored at or after: ms, ISO-8601, -2h."),
 ]
 Until = Annotated[str | None, typer.Option("--end", metavar="TIME", help="Stored at or before.")]
-Tags = Annotated[str | None, typer.Option("--tags", help='With one of these tags: "A || B".')]
-Key = Annotated[str | None, typer.Option("--key", "-k", help="With this key or unique key.")]
-Grep = Annotated[str | None, typer.Option("--grep", metavar="REGEX", help="With this in the body.")]
+Tags = Annotated[
+    str | None, typer.Option("--tags", help='Only messages with one of these tags: "A || B".')
+]
+Key = Annotated[
+    str | None, typer.Option("--key", "-k", help="Only messages with this key or unique key.")
+]
+Grep = Annotated[
+    str | None,
+    typer.Option("--grep", metavar="REGEX", help="Only messages with a match in the body."),
+]
 Decompress = Annotated[
     bool, typer.Option("--decompress", help="Unpack bodies that the producer compressed.")
 ]

@@ -45,7 +45,7 @@ def convert(
     root: Annotated[str, typer.Argument(metavar="ROOT", help="A RocketMQ store, or a tube root.")],
     out: Annotated[str, typer.Argument(metavar="OUT", help="The other; made if missing.")],
 ) -> None:
-    """Append a log's messages to a tube root, or its to a log.
+    """Append a log's messages to a tube root, or the other way round.
 
     All or none, once for ever by --job-id; queues become partitions and back. A store that is made
     takes -o mappedFileSizeCommitLog=… and its like.
@@ -143,7 +143,7 @@ def stats(
     root: StoreArgument,
     hours: Annotated[bool, typer.Option("--hours", help="A row a queue and hour.")] = False,
 ) -> None:
-    """Add messages and bytes up by topic, or by queue and hour. From the heads of the records."""
+    """Count messages and bytes by topic, or by queue and hour. Reads the records' heads only."""
     from rocketcompat.spark.jobs import stats as job
 
     given.only_said(lambda: job.plan_stats(root).describe())

@@ -37,13 +37,22 @@ _LINES = (Format.TEXT, Format.JSONL, Format.CSV)
 @store_command(limit=False, format_option=LongFormat)
 def tail(
     given: Given,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last.")] = 10,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Number of messages to begin with.")
+    ] = 10,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as the log grows, until interrupted.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Print new records as the log grows, until interrupted."
+        ),
     ] = False,
     idle_timeout: Annotated[
         float | None,
-        typer.Option("--idle-timeout", metavar="SECONDS", help="Stop when nothing came so long."),
+        typer.Option(
+            "--idle-timeout",
+            metavar="SECONDS",
+            help="With -f: stop when no message has come for so long.",
+        ),
     ] = None,
     begin: Begin = None,
     topic: Topic = None,

@@ -33,7 +33,7 @@ from tubestore.cli.spark import app as spark_jobs
 from tubestore.cli.topic_commands import change, create, delete, retention, topics
 
 app = typer.Typer(
-    help="An embedded message store in TubeMQ's file format: write, read, look into, verify.",
+    help="An embedded message store in TubeMQ's file format: write, read, inspect, verify.",
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help: three times as quick, and the same in every terminal
     pretty_exceptions_enable=False,
@@ -47,7 +47,7 @@ FilterItems = Annotated[
     typer.Option("--filter-item", help="Only messages with this filter item; may be repeated."),
 ]
 #: Without -f, which follows.
-LongFormat = Annotated[Format, typer.Option("--format", help="How to print the data.")]
+LongFormat = Annotated[Format, typer.Option("--format", help="Output format.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Compare checksums.")]
 
 
@@ -58,17 +58,21 @@ add_version(app, "tubestore")
 def demo(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATHS", help="Files and folders; else the standard library."),
+        typer.Argument(
+            metavar="PATHS", help="Files and folders of text; by default Python's standard library."
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where it works.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory to work in.")] = Path(
         "demo-out"
     ),
-    partitions: Annotated[int, typer.Option("--partitions", min=1, max=10_000)] = 1000,
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, max=10_000, help="Partitions of the topic.")
+    ] = 1000,
     keep: Annotated[
-        bool, typer.Option("--keep/--no-keep", help="Leave the stores to look into.")
+        bool, typer.Option("--keep/--no-keep", help="Keep the stores afterwards.")
     ] = True,
 ) -> None:
-    """Write real lines, read them, kill a writer, recover, verify."""
+    """Write lines of text, read them, kill a writer, recover, verify."""
     import importlib
 
     good = importlib.import_module("tubestore.cli.demo.run").run(
@@ -91,30 +95,45 @@ def append(
     root: RootArgument,
     topic: TopicArgument,
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILES", help="Else, or for -, stdin.")
+        list[str] | None,
+        typer.Argument(metavar="FILES", help="Files of messages; without any, or for -, stdin."),
     ] = None,
     input: Annotated[
         InputFormat,
-        typer.Option("--input", "-i", help="A message a line, or the JSON objects of `read`."),
+        typer.Option(
+            "--input", "-i", help="A message a line, or the JSON objects that `read` prints."
+        ),
     ] = InputFormat.LINES,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", min=1, max=10_000, help="Create the topic if it is missing."),
+        typer.Option(
+            "--partitions",
+            min=1,
+            max=10_000,
+            help="Create a missing topic with so many partitions.",
+        ),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Partition id; else by key.")
+        int | None,
+        typer.Option(
+            "--partition", "-p", min=0, help="Partition id; by default chosen by the key."
+        ),
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="Chooses the partition; else they take turns.")
+        str | None,
+        typer.Option("--key", help="Chooses the partition; without it partitions take turns."),
     ] = None,
     filter_item: Annotated[
         str | None, typer.Option("--filter-item", help="Filter item of every message.")
     ] = None,
     durability: Annotated[
-        DurabilityName, typer.Option("--durability", "-d", help="What each batch waits for.")
+        DurabilityName,
+        typer.Option(
+            "--durability", "-d", help="The level that each batch reaches before the next."
+        ),
     ] = DurabilityName.PAGE_CACHE,
     progress: Annotated[
-        bool, typer.Option("--progress/--no-progress", help="Shown on a terminal only.")
+        bool, typer.Option("--progress/--no-progress", help="Show progress; on a terminal only.")
     ] = True,
     format: FormatOption = Format.TEXT,
 ) -> None:
@@ -179,13 +198,20 @@ def tail(
     root: RootArgument,
     topic: TopicArgument,
     partition: PartitionOption = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last.")] = 10,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Number of messages to begin with.")
+    ] = 10,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as messages come, until interrupted.")
+        bool,
+        typer.Option("--follow", "-f", help="Print new messages as they come, until interrupted."),
     ] = False,
     idle_timeout: Annotated[
         float | None,
-        typer.Option("--idle-timeout", metavar="SECONDS", help="Stop when nothing came so long."),
+        typer.Option(
+            "--idle-timeout",
+            metavar="SECONDS",
+            help="With -f: stop when no message has come for so long.",
+        ),
     ] = None,
     filter_item: FilterItems = None,
     format: LongFormat = Format.TEXT,
@@ -208,10 +234,10 @@ def stat(
     int64: Int64Option = Int64.NUMBER,
     out: OutOption = None,
     prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="In Prometheus' text format.")
+        bool, typer.Option("--prometheus", help="Print in Prometheus' text format.")
     ] = False,
 ) -> None:
-    """Show each shard's bounds and files as they lie. Nothing is opened or verified."""
+    """Show each shard's bounds and files. Nothing is opened or verified."""
     from tubestore.cli import inspect
 
     inspect.stat(root, topic, store_id, prometheus, out=out, format=format, int64=int64)
@@ -224,13 +250,16 @@ def dump(
     store_id: StoreIdOption = None,
     partition: PartitionOption = None,
     offset: Annotated[
-        int, typer.Option("--offset", min=0, help="Leave out index offsets below.")
+        int, typer.Option("--offset", min=0, help="Leave out messages below this index offset.")
     ] = 0,
     raw: Annotated[
-        bool, typer.Option("--raw", help="The payload as stored, not its attributes and body.")
+        bool, typer.Option("--raw", help="Show payloads as stored, not as attributes and body.")
     ] = False,
     trust_index: Annotated[
-        bool, typer.Option("--trust-index", help="Entries as they are; do not look for lost ones.")
+        bool,
+        typer.Option(
+            "--trust-index", help="Show entries as they are; do not search for lost ones."
+        ),
     ] = False,
     limit: LimitOption = None,
     format: FormatOption = Format.TEXT,
@@ -238,7 +267,7 @@ def dump(
     out: OutOption = None,
     summary: SummaryOption = None,
 ) -> None:
-    """Show every message of a directory, also of a damaged one.
+    """Show every message of a store, also of a damaged one.
 
     It may have crashed, or not open at all: an unreadable entry is a row with a state other than
     ok. Nothing is changed, no lock is taken.
@@ -257,7 +286,7 @@ def dump(
 
 
 Progress = Annotated[
-    bool, typer.Option("--progress/--no-progress", help="Shown on a terminal only.")
+    bool, typer.Option("--progress/--no-progress", help="Show progress; on a terminal only.")
 ]
 
 
@@ -274,7 +303,7 @@ def check(
     out: OutOption = None,
     summary: SummaryOption = None,
 ) -> None:
-    """Verify a directory, a row a finding. Exit code 1 if there are any that were not accepted.
+    """Verify a store's files. Exit code 1 if there are findings that were not accepted.
 
     Nothing is changed, no lock is taken; a writer may be at work. --accept acknowledges known
     damage in .tubestore/accepted.json.
@@ -299,7 +328,7 @@ def check(
 def repair(
     root: RootArgument,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Do it; without it only print what would be done.")
+        bool, typer.Option("--apply", help="Carry it out; without it only print the plan.")
     ] = False,
     topic: TopicOption = None,
     store_id: StoreIdOption = None,
@@ -308,7 +337,7 @@ def repair(
     out: OutOption = None,
     summary: SummaryOption = None,
 ) -> None:
-    """Mend a directory that is damaged, a row an action.
+    """Mend a damaged store. Prints a row for each action.
 
     It may not open at all. A dry run unless --apply is given; exit code 1 if it finds something
     to do. What is cut or replaced is first copied to .tubestore/quarantine; offsets stay.
@@ -353,10 +382,14 @@ def publish(
     ] = None,
     staged: Annotated[
         str | None,
-        typer.Option("--staged", metavar="FILE", help="JSON Lines: what tasks have staged."),
+        typer.Option(
+            "--staged",
+            metavar="FILE",
+            help="JSON Lines: the descriptions of files that tasks have staged.",
+        ),
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="Of rows without a column topic.")
+        str | None, typer.Option("--topic", "-t", help="Topic of rows without a column topic.")
     ] = None,
     create: Annotated[
         bool, typer.Option("--create", help="Make topics that are missing or too small.")

@@ -121,7 +121,7 @@ def check(
     out: str | None,
     **how: Any,
 ) -> None:
-    """Print a row a finding; exit code 1 if there are any that were not accepted."""
+    """Print a row for each finding; exit code 1 if any was not accepted."""
     from tubestore.offline import check as checking
 
     check_topic(root, topic)

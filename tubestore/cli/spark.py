@@ -32,7 +32,7 @@ def audit(
     root: RootArgument,
     crc: Annotated[bool, typer.Option("--crc/--no-crc", help="Compare checksums.")] = True,
 ) -> None:
-    """Verify every entry, record and checksum. A row a finding, exit code 1 if there are any."""
+    """Verify every entry, record and checksum. Exit code 1 if there are findings."""
     from tubestore.spark.jobs import audit as job
 
     given.only_said(lambda: job.plan_audit(root).describe())
@@ -55,9 +55,11 @@ def audit(
 def stats(
     given: JobRun,
     root: RootArgument,
-    hours: Annotated[bool, typer.Option("--hours", help="A row a partition and hour.")] = False,
+    hours: Annotated[
+        bool, typer.Option("--hours", help="A row for each partition and hour.")
+    ] = False,
 ) -> None:
-    """Add messages and bytes up by topic, or by partition and hour. From the index alone."""
+    """Count messages and bytes by topic, or by partition and hour. Reads the index only."""
     from tubestore.spark.jobs import stats as job
     from tubestore.spark.jobs.audit import plan_audit
 
@@ -130,7 +132,7 @@ def compact(
     root: RootArgument,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The other store; made if missing.")],
 ) -> None:
-    """Copy what is wanted into another store. Such as: -o subscribe=… -o startingTimestamp=-7d."""
+    """Copy selected messages into another store. With: -o subscribe=… -o startingTimestamp=-7d."""
     from tubestore.spark.jobs import compact as job
 
     options = given.options

@@ -22,11 +22,17 @@ Stores = Annotated[
 ]
 MaxAge = Annotated[
     str | None,
-    typer.Option("--max-age", metavar="AGE", help="Keep messages so long: 36h, 7d, delete,168h."),
+    typer.Option(
+        "--max-age", metavar="AGE", help="Remove messages that are older: 36h, 7d, delete,168h."
+    ),
 ]
 MaxBytes = Annotated[
     str | None,
-    typer.Option("--max-bytes", metavar="SIZE", help="Keep so much: 500000, 64MiB, 10GB."),
+    typer.Option(
+        "--max-bytes",
+        metavar="SIZE",
+        help="Remove the oldest messages above this size: 64MiB, 10GB.",
+    ),
 ]
 
 
@@ -50,7 +56,7 @@ def create(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
     exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="Done if it is there with the same settings.")
+        bool, typer.Option("--exist-ok", help="Succeed if the topic exists with the same settings.")
     ] = False,
 ) -> None:
     """Create a topic, and the store if there is none."""
@@ -75,7 +81,7 @@ def change(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
 ) -> None:
-    """Change what is given of a topic's settings.
+    """Change those settings of a topic that are given.
 
     `none` takes a bound away. Partitions and shards only rise, and more of them change where keys
     go.
@@ -104,20 +110,20 @@ def retention(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="A row for every file: what becomes of it, and why.")
+        bool, typer.Option("--explain", help="Show every file: whether it would go, and why.")
     ] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Remove them.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Remove the files.")] = False,
     grace: Annotated[
         str | None,
         typer.Option(
-            "--grace", metavar="AGE", help="With --apply: empty the trash of what waited so long."
+            "--grace", metavar="AGE", help="With --apply: delete from the trash what is older."
         ),
     ] = None,
     format: FormatOption = Format.TEXT,
     int64: Int64Option = Int64.NUMBER,
     out: OutOption = None,
 ) -> None:
-    """Show which files are too old or too many. With --apply they go.
+    """Show which files retention would remove. --apply removes them.
 
     By the topics' settings, or by the bounds given; --max-bytes bounds the store, or the one
     topic. What is removed waits in a trash for a while.

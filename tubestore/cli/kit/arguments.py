@@ -68,7 +68,9 @@ PartitionOption = Annotated[
 ]
 OutOption = Annotated[
     str | None,
-    typer.Option("--out", "-o", metavar="FILE", help="Write to a file; needed for arrow, parquet."),
+    typer.Option(
+        "--out", "-o", metavar="FILE", help="Write to a file; required for arrow and parquet."
+    ),
 ]
 
 
@@ -170,10 +172,10 @@ def emit_found(
 
 
 AcceptOption = Annotated[
-    bool, typer.Option("--accept", help="Acknowledge what is found: it counts no more.")
+    bool, typer.Option("--accept", help="Accept the findings: they no longer count.")
 ]
 AllOption = Annotated[
-    bool, typer.Option("--all", help="List what was accepted too, with that as its severity.")
+    bool, typer.Option("--all", help="List accepted findings, too, with that as their severity.")
 ]
 
 

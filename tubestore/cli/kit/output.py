@@ -87,7 +87,7 @@ class Summary:
 
 
 # The options, used as annotations: `def dump(root: Root, format: FormatOption = Format.TEXT)`.
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print the data.")]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
 Int64Option = Annotated[
     Int64, typer.Option("--int64", help="64-bit integers as numbers or, for JavaScript, strings.")
 ]
@@ -95,7 +95,7 @@ LimitOption = Annotated[
     int | None, typer.Option("--limit", "-n", min=0, help="Stop after so many rows, and report it.")
 ]
 SummaryOption = Annotated[
-    str | None, typer.Option("--summary", metavar="FILE", help="Write the summary to a file too.")
+    str | None, typer.Option("--summary", metavar="FILE", help="Write the summary to a file, too.")
 ]
 
 

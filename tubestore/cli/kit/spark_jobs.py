@@ -30,7 +30,10 @@ _OPTIONS: tuple[Shared, ...] = (
         Annotated[
             list[str] | None,
             typer.Option(
-                "--option", "-o", metavar="NAME=VALUE", help="As of the data source: subscribe=…"
+                "--option",
+                "-o",
+                metavar="NAME=VALUE",
+                help="Option of the data source or sink: subscribe=…",
             ),
         ],
         None,
@@ -41,9 +44,7 @@ _JOB: tuple[Shared, ...] = (
         "job_id",
         Annotated[
             str | None,
-            typer.Option(
-                "--job-id", help="Names the job: one that was interrupted is taken up again."
-            ),
+            typer.Option("--job-id", help="Name of the job; an interrupted one goes on."),
         ],
         None,
     ),
@@ -60,7 +61,10 @@ _JOB: tuple[Shared, ...] = (
     (
         "rows",
         Annotated[
-            str | None, typer.Option("--rows", metavar="FILE", help="Write a JSON line a split.")
+            str | None,
+            typer.Option(
+                "--rows", metavar="FILE", help="Write a JSON line for each split to a file."
+            ),
         ],
         None,
     ),
@@ -71,12 +75,16 @@ _WHERE: tuple[Shared, ...] = (
         Annotated[
             str,
             typer.Option(
-                "--master", metavar="URL", help="Where it runs: local[*], spark://host:7077."
+                "--master", metavar="URL", help="Spark's master: local[*], spark://host:7077."
             ),
         ],
         "local[*]",
     ),
-    ("memory", Annotated[str, typer.Option("--memory", help="Of the driver's Java.")], "2g"),
+    (
+        "memory",
+        Annotated[str, typer.Option("--memory", help="Memory of the driver's Java process.")],
+        "2g",
+    ),
     (
         "conf",
         Annotated[
@@ -184,6 +192,6 @@ def pairs(given: Iterable[str] | None) -> dict[str, str]:
 
 
 def write_rows(path: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a JSON line a split."""
+    """Write a JSON line for each split to a file."""
     with open(path, "w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
