@@ -29,8 +29,8 @@ ALLOWED: dict[str, int] = {
     "rocketcompat/commitlog": 37,
     "rocketcompat/queues": 50,
     "rocketcompat/staging": 25,
-    "rocketcompat/store": 61,
-    "tubestore/segments": 93,
+    "rocketcompat/store": 51,
+    "tubestore/segments": 45,
 }
 ROOMS = sorted(
     {

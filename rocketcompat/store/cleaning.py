@@ -9,8 +9,8 @@ have not been changed for `file_reserved_time` hours, at most `delete_file_batch
 never the last one; above `disk_space_clean_forcibly_ratio` whatever their age. Above
 `disk_space_warning_level_ratio` writes are refused.
 
-Where ours differs from the real one: a file that queues, index or shards have not durably taken
-in yet stays, also on a full disk. The real one deletes it and loses those messages' entries.
+Difference from RocketMQ: a file that queues, index or shards have not durably taken in yet stays,
+also on a full disk. RocketMQ deletes it and loses those messages' entries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from rocketcompat.options import MessageStoreConfig
 
 _HOUR_MS = 3_600_000
-#: What a percentage counts as when the path is missing; as the real one, which deletes then.
+#: The percentage of a missing path; as in RocketMQ, which deletes then.
 UNKNOWN_USE = -1
 
 
@@ -46,7 +46,7 @@ class LogFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """Why a run deletes now, or why it does not."""
+    """The reasons why a run deletes now, or why it does not."""
 
     #: In the hour, the disk's ratio, by hand: any of them is enough.
     reasons: tuple[str, ...]
@@ -54,13 +54,13 @@ class Occasion:
     at_once: bool
     #: Writes are refused until the use is down to the warning level again.
     disk_full: bool
-    #: What has to happen for a run to delete, for the rows that stay.
+    #: The condition under which a run would delete, for the rows that stay.
     waits_for: str
 
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
-    """What a run does with one file, and why."""
+    """The verdict of a run on one file, and the reason."""
 
     path: str
     start: int
@@ -111,7 +111,7 @@ def occasion(
     at_once = disk_full = False
     for name, used in zip(("commit log", "consume queues"), disk, strict=True):
         full = used > config.warning_ratio
-        # The disk of the queues is asked only while that of the log is no reason: so the real one.
+        # As RocketMQ: the queues' disk is checked only if the log's disk gave no reason.
         at_once |= used > min(config.forcible_ratio, config.warning_ratio)
         disk_full |= full
         if used == UNKNOWN_USE or used > ratio:
@@ -135,7 +135,7 @@ def plan(
 ) -> list[FileVerdict]:
     """Return a verdict for each file of the log, in its order.
 
-    `keep_from` is the physical offset from which on something is still to be built; a file that
+    `keep_from` is the physical offset from which on something must still be built; a file that
     reaches beyond it stays.
     """
     verdicts: list[FileVerdict] = []

@@ -1,4 +1,4 @@
-"""Bringing things to stable storage in the background, and saying how far they are.
+"""Brings files to stable storage in the background, and writes marks of how far they are.
 
 RocketMQ's flush services (spec §6) in one thread: `flush_due` has the rules. A background sync
 never delays a put.
@@ -23,7 +23,7 @@ _MARKS_MS = 10_000
 
 
 class FlushService(ServiceThread):
-    """Syncs and writes the marks; one thread, or none and whoever calls `persist`."""
+    """Syncs and writes the marks; in one thread, or in each caller of `persist`."""
 
     def __init__(
         self, log: CommitLog, followers: Sequence[Follower], dispatcher: ReputMessageService,
@@ -36,7 +36,7 @@ class FlushService(ServiceThread):
         #: When the log, the queues, and everything with the marks were last synced, ms.
         self._log_at = self._queues_at = self._marks_at = clock.monotonic() * 1000
         self._commit_at = self._log_at
-        #: When the log's dirty pages were last looked at, ms.
+        #: When the log's dirty pages were last counted, ms.
         self._log_seen_at = -float(log.config.flush_interval_commit_log)
         self._on_round: Callable[[], None] = lambda: None
 
@@ -46,9 +46,9 @@ class FlushService(ServiceThread):
     ) -> None:  # fmt: skip
         """Sync the log, then the structures, then write the marks; durable on return.
 
-        The order is what makes it true: a structure is never ahead of the log on stable
-        storage, and a mark speaks of what was synced before it is written. A structure whose
-        sync fails is reported and keeps its mark; the log's failure is raised.
+        Because of this order a structure is never ahead of the log on stable storage, and
+        everything below a mark was synced before it is written. A structure that cannot be synced
+        is reported and keeps its mark; the log's failure is raised.
         """
         with self._persist_lock:
             self._log.flush()
@@ -91,11 +91,11 @@ class FlushService(ServiceThread):
         return self._interval
 
     def after_error(self) -> float:
-        """As ever: what could not be synced is tried again."""
+        """Return the usual pause: what could not be synced is tried again."""
         return self._interval
 
     def after_success(self) -> None:
-        """Pass it over: in most rounds nothing is due. A whole `persist` shows what works."""
+        """Do nothing: in most rounds nothing is due. A whole `persist` shows what works."""
 
     @property
     def _interval(self) -> float:
@@ -106,7 +106,7 @@ class FlushService(ServiceThread):
         return every / 1000
 
     def _set_checkpoint(self, timestamp: int, covered: int) -> None:
-        """Let a real broker's recovery begin later: only at what is synced everywhere (§4.1)."""
+        """Let a broker's recovery begin later, but only at what is synced everywhere (§4.1)."""
         checkpoint = self._checkpoint
         synced = {f.name: f.ends[1] for f in self._followers}
         if timestamp:
@@ -161,5 +161,5 @@ class FlushService(ServiceThread):
 
 
 def _is_due(done: int, end: int, least_pages: int) -> bool:
-    """Whether enough pages are dirty between two offsets; with 0 whatever is (spec §6)."""
+    """True if enough pages are dirty between two offsets; with 0 if any are (spec §6)."""
     return end > done and end // PAGE - done // PAGE >= least_pages

@@ -1,9 +1,9 @@
-"""What a store has done since it was opened, and how fast: RocketMQ's `StoreStatsService`.
+"""Counters and rates since a store was opened: RocketMQ's `StoreStatsService`.
 
-Totals are counted where things happen; a sample of them is kept every second (by the flush
-thread, or by whoever asks), so rates over the last 10, 60 and 600 seconds are differences of
-two samples. Nothing is counted a message in a lock of its own: reads count under `_lock`, puts
-under the log's own.
+Totals are counted where things happen. A sample of them is kept every second (by the flush thread,
+or by a caller of `rates`), so rates over the last 10, 60 and 600 seconds are differences of two
+samples. No message takes a lock only to be counted: reads count under `_lock`, puts under the log's
+own.
 """
 
 from __future__ import annotations

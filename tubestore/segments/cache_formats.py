@@ -1,6 +1,6 @@
-"""The caches in a shard's `.tubestore/`: what stands in them (decisions.md D1).
+"""The caches in a shard's `.tubestore/`: their content (decisions.md D1).
 
-Each names what it describes, by length and digest; on a mismatch, for example after a real
+Each has the length and digest of what it describes. If these do not fit, for example after a TubeMQ
 broker has worked on the directory, it is ignored. Deleting one costs time, never data.
 """
 
@@ -16,15 +16,15 @@ from tubestore.record.names import POSTINGS_SUFFIX, TIMES_SUFFIX
 from tubestore.record.state_files import parse_json
 
 CHECKPOINT_VERSION = 1
-#: How the reason of damage ends that a power cut can have left, since nothing had synced the place.
+#: The end of the reason for damage that a power cut can have left, since it was never synced.
 NEVER_SYNCED = "; written before the machine restarted, and not known to be synced"
-#: How many bytes before an end a checkpoint has the digest of.
+#: A checkpoint has a digest of so many bytes before each end.
 CHECKPOINT_DIGEST_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything below both ends was verified or written by us, and synced."""
+    """Everything below both ends was verified or written by this package, and synced."""
 
     index_end: int
     data_end: int
@@ -33,13 +33,13 @@ class Checkpoint:
     version: int = CHECKPOINT_VERSION
     #: Damage below the ends that opening found and kept: [from, to, why], data offsets.
     damages: list[tuple[int, int, str]] = field(default_factory=list)
-    #: Boot of the machine in which it was written; "" in those of before.
+    #: Boot of the machine in which it was written; "" in older ones.
     boot: str = ""
-    #: Where the streams begin: files that were there, or were removed by retention; -1 in those of
-    #: before.
+    #: Where the streams begin: files that were there, or were removed by retention; -1 in older
+    #: ones.
     index_start: int = -1
     data_start: int = -1
-    #: xxh3 of the other fields as JSON; "" in those of before, by which no file is missing.
+    #: xxh3 of the other fields as JSON; "" in older ones, by which no file counts as missing.
     digest: str = ""
 
     def encode(self) -> bytes:
@@ -51,7 +51,7 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, data: bytes) -> Checkpoint:
-        """Read what stands in the file; ValueError if it is nonsense or of another version."""
+        """Parse the file's content; ValueError if it is invalid or of another version."""
         content = parse_json(data)
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
@@ -81,7 +81,7 @@ def _text_digest(text: str) -> str:
 
 
 def _header(name: str, magic: str, *counts: Field) -> Layout:
-    """What a cache of a sealed index segment begins with."""
+    """Return the header of a cache of a sealed index segment."""
     return Layout(
         name,
         48,

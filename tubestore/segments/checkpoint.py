@@ -1,13 +1,13 @@
 """A shard's checkpoint: how far its files are known to be whole and on stable storage.
 
-A cache (decisions.md D1): deleting it costs the time of a verification, never data. It names
-what it describes (both ends, and a digest of the bytes before them); on a mismatch, for
-example after a real broker has worked on the directory, it is ignored. The damage that opening
-found and kept stands in it, so that later openings and readers know of it without looking.
+A cache (decisions.md D1): deleting it costs the time of a verification, never data. It has both
+ends, and a digest of the bytes before them. If these do not fit, for example after a TubeMQ broker
+has worked on the directory, it is ignored. It contains the damage that opening found and kept, so
+that later openings and readers need not search for it.
 
-It also records where both streams begin: a file that is missing at the beginning or at the end is
-told from one that was never there, and no offset is given out twice. So what removes files or cuts
-them back first lowers what the checkpoint claims, durably.
+It also records where both streams begin. So a file that is missing at the beginning or at the end
+differs from one that was never there, and no offset is given out twice. Code that removes files or
+cuts them back first lowers the checkpoint, durably.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def raise_begin(
 ) -> None:
     """Record, durably, that the files below these offsets are about to be removed.
 
-    `ends`: those of what was synced. Without room there is no checkpoint from then on: an older one
-    would name the removed files as missing.
+    `ends`: the ends of what was synced. Without room there is no checkpoint from then on: in an
+    older one the removed files would count as missing.
     """
     with files.checkpoint_lock:
         files.begins = index_start, data_start
@@ -90,7 +90,7 @@ def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:
 
 
 def describes(found: Checkpoint, files: MsgFileStore) -> bool:
-    """Whether the bytes before both ends are those that a checkpoint was made of."""
+    """True if the bytes before both ends are those that a checkpoint was made of."""
     for segments, end, digest in (
         (files.index, found.index_end, found.index_digest),
         (files.data, found.data_end, found.data_digest),

@@ -3,10 +3,10 @@
     <shard>/.tubestore/<20 digits>.tube.digests      of a data segment
     <shard>/.tubestore/<20 digits>.index.digests     of an index segment
 
-An xxh3 of each MiB, made by the process that seals a segment, after the sync that does it, while
-the bytes are in the page cache (9 GB/s). Caches in D1's sense: each names the length that it
-describes. The last segment of a stream is written to and has none that counts, so a real broker,
-which appends and truncates there only, never makes one wrong; and whatever of ours shortens,
+An xxh3 of each MiB, made by the process that seals a segment, after the sync of the sealing, while
+the bytes are in the page cache (9 GB/s). Caches in D1's sense: each has the length that it
+describes. The last segment of a stream is written to and has no digests that count. A TubeMQ broker
+appends and truncates only there, so it never makes one wrong. Code of this package that shortens,
 replaces or writes into a sealed segment removes its digests first, durably.
 """
 
@@ -36,7 +36,7 @@ Read = Callable[[int, int], Buffer]
 
 
 class Digests(NamedTuple):
-    """What is known of a segment: its bytes, and the digest of each block of them."""
+    """The digests of a segment: its size, and the digest of each block of it."""
 
     size: int
     blocks: Array
@@ -80,7 +80,7 @@ def keep_digests(vfs: Vfs, path: str, size: int, read: Read) -> None:
 
 
 def _write_synced(vfs: Vfs, path: str, data: bytes) -> None:
-    """Write a file that is whole or not there, also after a power cut: nobody makes it again."""
+    """Write a file that is whole or absent, also after a power cut: it is never made again."""
     temporary = f"{path}.tmp"
     with contextlib.suppress(FileNotFoundError):
         vfs.remove(temporary)
@@ -94,7 +94,7 @@ def _write_synced(vfs: Vfs, path: str, data: bytes) -> None:
 
 
 def parse_digests(data: bytes) -> Digests:
-    """Read what stands in the file; ValueError says why it does not count."""
+    """Parse the file's content; ValueError has the reason why it does not count."""
     if len(data) < DIGESTS_HEADER.size:
         raise ValueError("shorter than its header")
     header = DIGESTS_HEADER.unpack_from(data)

@@ -5,7 +5,7 @@ Invariants:
 - every index entry's record lies inside one data segment; no entry crosses a file border;
 - a batch goes into the current segments whole, and the roll happens after it, as in TubeMQ;
 - an append that failed after its data goes on with its entries when it is repeated;
-- no crash while old files are removed leaves a gap, or data whose entries are gone.
+- no crash while old files are removed leaves a gap, or data without entries.
 
 Guards: `append`, `remove_below` and `close` come under the shard's flush lock, syncs and rolls one
 at a time; `FileSnapshot`s are immutable and are read from any thread.
@@ -34,14 +34,14 @@ from tubestore.segments.segment import FileSegment
 from tubestore.segments.segment_list import FileSegmentList, Segments
 
 Array = np.ndarray[Any, Any]
-#: Asked for the index and data offset at which what is not to be seen begins.
+#: Returns the index and data offset at which the hidden part begins.
 Limits = Callable[[], tuple[int, int] | None]
 #: How often a reader lists files that change under it.
 _LOOKS_MAX = 5
 
 
 class Damage(NamedTuple):
-    """Bytes [start, end) of the data that hold no good record and were kept; why."""
+    """Bytes [start, end) of the data that hold no good record and were kept, and the reason."""
 
     start: int
     end: int
@@ -49,9 +49,9 @@ class Damage(NamedTuple):
 
 
 class FileSnapshot(NamedTuple):
-    """What a reader may see of the files, taken at one moment; later changes do not touch it."""
+    """The files as a reader may see them, taken at one moment; later changes do not touch it."""
 
-    #: The first entry whose data is still there.
+    #: The first entry that still has its data.
     index_start: int
     index_end: int
     data_start: int
@@ -68,7 +68,7 @@ class MsgFileStore:
         self._options = options
         self.index, self.data = self._empty_lists()
         self.lists = IndexLists(vfs, directory, store_id)
-        #: What opening found damaged and kept, in order: rows there are verified when read.
+        #: Damage that opening found and kept, in order: rows there are verified when read.
         self.damages: tuple[Damage, ...] = ()
         #: The first segments of both streams, and the first offset that follows from them.
         self._first: tuple[FileSegment | None, FileSegment | None, int] = (None, None, 0)
@@ -93,13 +93,13 @@ class MsgFileStore:
 
         A reader that calls it again keeps what it has open and what has not changed.
 
-        `limits` gives the index and data offset at which what is not to be seen begins; it is
-        asked after each listing.
+        `limits` returns the index and data offset at which the hidden part begins; it is called
+        after each listing.
         """
         looks = 1 if writable else _LOOKS_MAX
         for look in range(1, looks + 1):
-            # A writer's retention removes files while we list them: those that are older than
-            # what we saw first may be gone already, of a slow look at one stream all that it saw.
+            # A writer's retention removes files during the listing. Files older than the first that
+            # was seen may be gone already; of a stream that was listed slowly, all that were seen.
             try:
                 self._load(writable, limits)
             except (FileNotFoundError, NotAStore):
@@ -118,8 +118,8 @@ class MsgFileStore:
             found = limits() if limits is not None else None
             return None if found is None else found[stream]
 
-        # The index first: an entry is written after its record, so what it points to is seen
-        # by the listing that comes later, also beside a live writer.
+        # The index first: an entry is written after its record, so the later listing of the data
+        # contains what it points to, also beside a live writer.
         options = self._options
         index = FileSegmentList.load(
             self.vfs,
@@ -151,16 +151,16 @@ class MsgFileStore:
             self._unsynced_directories.update(parents)
 
     def distrust_directories(self) -> None:
-        """Sync the shard's directories with the next sync: who changed them last may not have."""
+        """Sync the shard's directories with the next sync: another process may not have done it."""
         if not self.vfs.exists(self.directory):
-            return  # and whoever makes it notes it
+            return  # it is noted when it is made
         index_directory = join(self.directory, INDEX_DIRECTORY)
         for directory in (dirname(self.directory), self.directory, index_directory):
             if self.vfs.exists(directory):
                 self._unsynced_directories.add(directory)
 
     def trust_directories(self) -> None:
-        """Take it that the shard's directories are on stable storage."""
+        """Record that the shard's directories are on stable storage."""
         self._unsynced_directories.clear()
 
     def snapshot(self) -> FileSnapshot:
@@ -170,10 +170,11 @@ class MsgFileStore:
         return FileSnapshot(first, index.end, data.start, data.end, index.now, data.now)
 
     def first_offset(self) -> int:
-        """Return the index offset of the first message whose data is still there.
+        """Return the index offset of the first message that still has its data.
 
-        Retention removes whole files, and an index file reaches over the border between two
-        data files: its first entries can point to what is gone, in TubeMQ's stores whole files.
+        Retention removes whole files, and an index file reaches over the border between two data
+        files. So its first entries can point to removed data, in TubeMQ's stores to whole removed
+        files.
         """
         index, data = self.index.now, self.data.now
         first_index, first_data, offset = self._first
@@ -201,8 +202,8 @@ class MsgFileStore:
         assert index.end == index_start, "a batch out of its place"
         if data.end == data_start:
             data.append(records)
-        # Else an earlier call wrote the data and not the entries. It is not cut back: that may
-        # fail as well, and a sync that runs meanwhile has perhaps counted it as safe.
+        # Else an earlier call wrote the data and not the entries. The data are not cut back: that
+        # may fail as well, and a sync that runs meanwhile may have counted them as safe.
         assert data.end == data_start + len(records), "a batch out of its place"
         index.append(entries)
 
@@ -221,23 +222,23 @@ class MsgFileStore:
         return self._writable(self.index, 0)
 
     def is_full(self) -> bool:
-        """Whether a last segment has reached its size."""
+        """True if a last segment has reached its size."""
         return self.data.is_full or self.index.is_full
 
     def sync_sealable(self, *, full: bool) -> None:
         """Sync the last segments that have reached their size; without `full` all last segments.
 
-        Before they are sealed, and apart from it: a failed sync is not to be tried again.
+        Before they are sealed, and apart from it: a failed sync must not be tried again.
         """
         for segments in (self.data, self.index):
             if len(segments) and (segments.is_full or not full):
                 segments.sync()
 
     def roll_if_full(self) -> bool:
-        """Seal each last segment that has reached its size and start the next; whether one did.
+        """Seal each last segment that has reached its size and start the next; True if one did.
 
-        Separate from `append`: what was written stays written when the next file cannot be
-        made, and the next call tries again.
+        Separate from `append`: messages stay written when the next file cannot be made, and the
+        next call tries again.
         """
         rolled = False
         for segments in (self.data, self.index):
@@ -247,7 +248,7 @@ class MsgFileStore:
         return rolled
 
     def adopt(self, index: list[tuple[int, int]], data: list[tuple[int, int]]) -> None:
-        """Take over files that now stand behind both ends: (start, size) in order, all synced."""
+        """Take over files that are now behind both ends: (start, size) in order, all synced."""
         self.data.adopt(data)
         self.index.adopt(index)
 
@@ -271,8 +272,8 @@ class MsgFileStore:
         Returns their number. Recovery takes data without entries for lost messages, so the order
         counts: `record_begins` first records durably where index and data begin from now on. The
         oldest file goes first, the data before the index, and the names of the data are durable
-        (`sync` of a directory) before the index is touched. A crash in between leaves a shard whose
-        first entries point to data that has gone: its first offset is behind them already. An error
+        (`sync` of a directory) before the index is touched. After a crash in between the first
+        entries point to removed data: the shard's first offset is behind them already. An error
         leaves a part of it done, and the shard whole.
         """
         data = [s for s in self.data if s.sealed and s.end <= data_offset]
@@ -301,7 +302,7 @@ class MsgFileStore:
         segments.now = segments.now.from_on(segment.end)
 
     def _is_below(self, segment: FileSegment, data_offset: int) -> bool:
-        """Whether no entry of an index segment points to data at or behind an offset."""
+        """True if no entry of an index segment points to data at or behind an offset."""
         offsets = self.entries(segment, segment.end)["data_offset"]
         return not bool(((offsets >= data_offset) & (offsets < self.data.end)).any())
 
@@ -326,7 +327,7 @@ class MsgFileStore:
         return end
 
     def is_durable(self, data_end: int) -> bool:
-        """Whether this process knows that data below an offset is on stable storage."""
+        """True if, by this process's syncs, data below an offset is on stable storage."""
         last = self.data.now.last
         known = last is None or (last.synced_end >= data_end and not last.shortened)
         return known and not self._unsynced_directories
@@ -363,10 +364,7 @@ class MsgFileStore:
         self.lists.forget_stale(self.index)
 
     def keep_caches(self) -> None:
-        """Write what is to be kept of sealed segments.
-
-        Digests, and posting lists and times that somebody has asked for.
-        """
+        """Write the digests of sealed segments, and their lookups that were used."""
         self.data.keep_digests()
         self.index.keep_digests()
         self.lists.keep(self.index)
@@ -379,7 +377,7 @@ class MsgFileStore:
             raise self._too_late(self.first_offset()) from error
 
     def _too_late(self, offset: int) -> OffsetOutOfRange:
-        """Say where the shard begins now: retention has removed what a reader has not read yet."""
+        """Return the error with the shard's present start: retention was ahead of the reader."""
         now = MsgFileStore(self.vfs, self.directory, self.store_id, self._options)
         now.load(writable=False)
         return OffsetOutOfRange(offset, now.first_offset(), now.index.end)
@@ -410,7 +408,7 @@ def _expired(segment: FileSegment, count: int, data_start: int) -> int:
 def locate(positions: Array, segments: list[FileSegment]) -> list[tuple[FileSegment, Array]]:
     """Split data offsets by the segment that holds them: (segment, row numbers), in row order.
 
-    Those that point to no segment (expired, or damage) are in none of the answers.
+    Offsets in no segment (expired, or damage) are in none of the answers.
     """
     found = []
     for segment in segments:

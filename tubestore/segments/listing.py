@@ -1,7 +1,7 @@
 """The files of a store as they lie, listed without opening the store.
 
-What `check`, `dump` and `stat` stand on: works on a store that will not open, takes no lock,
-writes nothing.
+`check`, `dump` and `stat` are built on it. It works on a store that will not open, takes no lock
+and writes nothing.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class StoredFile(NamedTuple):
     path: str
     start: int
     size: int
-    #: Where it will stand, if a job that is half published has it in its staging directory.
+    #: The path that it gets, if a job that is half published has it in its staging directory.
     final: str = ""
-    #: Its bytes, if they stand in the root's journal and in no segment yet.
+    #: Its bytes, if they are in the root's journal and in no segment yet.
     content: bytes = b""
 
     @property
@@ -94,7 +94,7 @@ def find_shards(
 ) -> list[ShardFiles]:
     """List the shards of a store by topic and store id, or those asked for.
 
-    A job that is half published is left out; `with_pending` lists it as it will stand when it
+    A job that is half published is left out; `with_pending` lists it as it will be when it
     is finished. NotAStore if the directory is missing, or certainly is something else.
     """
     vfs = vfs or OsVfs()
@@ -115,7 +115,7 @@ def find_shards(
 
 
 def check_root(root: str, vfs: Vfs) -> None:
-    """Raise NotAStore, saying where to look instead, if `root` cannot be a store's directory."""
+    """Raise NotAStore, with a hint where to go, if `root` cannot be a store's directory."""
     if not vfs.exists(root):
         raise NotAStore(root, "no such directory")
     names = {name: is_directory for name, is_directory, _ in vfs.entries(root)}
@@ -177,7 +177,7 @@ class _Job:
         #: Where the job begins, by shard: index and data offset.
         self.limits: dict[tuple[str, int], tuple[int, int]] = {}
         record = None
-        with contextlib.suppress(NotAStore):  # `check` says what is wrong with the record
+        with contextlib.suppress(NotAStore):  # `check` reports what is wrong with the record
             record = self._records.pending()
         if record is None:
             return
@@ -214,7 +214,7 @@ def _with_staged(
 
 
 def files_before(files: tuple[StoredFile, ...], end: int) -> tuple[StoredFile, ...]:
-    """Return the files without what stands at `end` or behind it."""
+    """Return the files without their bytes at `end` or behind it."""
     kept = (file._replace(size=min(file.size, end - file.start)) for file in files)
     return tuple(file for file in kept if file.size >= 0)
 
@@ -235,10 +235,10 @@ def _list(
 
 
 def chained(files: tuple[StoredFile, ...]) -> tuple[tuple[StoredFile, ...], list[StoredFile]]:
-    """Split files into those that stand one behind the other, and the others.
+    """Split files into those that follow each other without overlap, and the others.
 
-    Where two overlap: a file that ends where a later one starts is right, and what lies between
-    is none of the stream's; one that does not has grown too long, and is taken up to the next.
+    Where two overlap: if a file ends where a later one starts, it is right, and files between are
+    not part of the stream. If it does not, it has grown too long, and is taken up to the next.
     """
     kept: list[StoredFile] = []
     others: list[StoredFile] = []

@@ -1,17 +1,17 @@
-"""What is known of a shard's index segments: posting lists, times and totals, live or kept.
+"""Lookups of a shard's index segments: posting lists, times and totals, live or kept.
 
-Everything here can be found out again from the index. What was found out about a sealed segment
-is kept in a file, so that it is found out once:
+Everything here follows from the index. The lookups of a sealed segment are kept in a file, so that
+they are computed once:
 
     <shard>/.tubestore/<20 digits>.<field>.postings     the posting lists by a field
     <shard>/.tubestore/<20 digits>.times                the extremes of the times, block by block
 
-Caches (decisions.md D1): a file names the length and digest of the index segment that it
-describes; when that does not fit, or its own digest does not, it is ignored and replaced.
-Behind the headers stand little-endian integers.
+Caches (decisions.md D1): a file has the length and digest of the index segment that it describes.
+If these do not fit, or its own digest does not, it is ignored and replaced. The headers are
+followed by little-endian integers.
 
-Guards: the mappings are changed by single steps that any thread may take; two that ask at the
-same moment may both find out, and one result stays.
+Guards: the mappings are changed by single steps that any thread may take; two threads at the same
+moment may both compute a lookup, and one result stays.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class IndexLists:
         return times
 
     def totals(self, segment: FileSegment) -> PartitionTotals:
-        """Return what each partition has in an index segment."""
+        """Return the totals of each partition in an index segment."""
         key = (segment.start, _TOTALS)
         totals = self._lists.get(key)
         if totals is None:
@@ -95,7 +95,7 @@ class IndexLists:
         return totals
 
     def forget(self, segment: FileSegment) -> None:
-        """Drop what is known of a segment that is gone, in memory and in cache files."""
+        """Drop the lookups of a segment that is gone, in memory and in cache files."""
         for key in [key for key in self._lists if key[0] == segment.start]:
             self._lists.pop(key, None)
             self._kept.discard(key)
@@ -111,7 +111,7 @@ class IndexLists:
         self._kept.clear()
 
     def forget_stale(self, index: FileSegmentList) -> None:
-        """Drop what describes entries that are no longer there: a writer took them back."""
+        """Drop lookups of entries that are no longer there: a writer took them back."""
         for key, lists in list(self._lists.items()):
             if not lists.covered:
                 continue
@@ -126,7 +126,7 @@ class IndexLists:
                 self._kept.discard(key)
 
     def keep(self, index: FileSegmentList) -> None:
-        """Write down what somebody has asked for of sealed segments."""
+        """Write the lookups of sealed segments that were used."""
         by_start = {segment.start: segment for segment in index if segment.sealed}
         for key, lists in list(self._lists.items()):
             segment = by_start.get(key[0])
@@ -152,13 +152,13 @@ def _entry_before(segment: FileSegment, ordinal: int) -> bytes:
 
 
 def postings_path(directory: str, segment: FileSegment, field: str) -> str:
-    """Return where the lists of a segment by `field` are kept."""
+    """Return the path of the lists of a segment by `field`."""
     name = segment_name(segment.start, f".{field}{POSTINGS_SUFFIX}")
     return join(directory, OWN_DIRECTORY, name)
 
 
 def times_path(directory: str, segment: FileSegment) -> str:
-    """Return where the times of a segment are kept."""
+    """Return the path of the times of a segment."""
     return join(directory, OWN_DIRECTORY, segment_name(segment.start, TIMES_SUFFIX))
 
 

@@ -9,8 +9,8 @@ A list is a handful of *runs*; a run is a stable sort of a stretch of entries:
     starts    where each one's ordinals begin in `ordinals`, and the end
     ordinals  places of the entries in the segment, ascending within a key
 
-New entries become a run when somebody asks; runs of similar size are merged, so an entry
-is sorted O(log n) times in all, and an idle partition costs nothing.
+New entries become a run when a list is read. Runs of similar size are merged, so an entry is sorted
+O(log n) times in all, and an idle partition costs nothing.
 
 Guards: `_lock` guards extension and merging; look-ups work on the tuple of runs they took.
 """
@@ -98,7 +98,7 @@ def _sorted_run(first: int, end: int, keys: Array, ordinals: Array) -> Run:
 
 
 def _stable_order(keys: Array) -> Array:
-    """Return the order of the keys, equal ones as they stand.
+    """Return the order of the keys; equal keys keep their order.
 
     For 16 bits numpy's stable sort is a radix sort (5 ns an element instead of 60). Partition
     numbers are that wide; key codes are numbered first, in the order of their values.
@@ -128,7 +128,7 @@ class PartitionIndex:
         if self.field != "partition_id":
             return entries[self.field].astype(np.int32)
         # Within a shard a partition has a small number; an id of another shard is damage and
-        # becomes the number that nobody asks for.
+        # becomes a number that is never read.
         places = entries["partition_id"].astype(np.int64) - self._shift
         strange = (places < 0) | (places >= PARTITIONS_PER_STORE)
         places[strange] = PARTITIONS_PER_STORE
@@ -157,7 +157,7 @@ class PartitionIndex:
             return self._runs
 
     def ends_with(self, entry: bytes) -> bool:
-        """Whether the last entry in the lists is this one."""
+        """True if the last entry in the lists is this one."""
         return self._last == entry
 
     def lookup(self, entries: Array, key: int, first: int, limit: int | None) -> Array:
@@ -260,7 +260,7 @@ def _size(run: Run) -> int:
 
 
 def _lower_bounds(values: Array, lows: Array, highs: Array, wanted: Array) -> Array:
-    """Return for each row the first place in [low, high) whose value is >= wanted, else high.
+    """Return for each row the first place in [low, high) with a value >= wanted, else high.
 
     A binary search of all rows at once; the values of each row's stretch ascend.
     """

@@ -5,8 +5,8 @@ Invariants:
 - a failed write is cut back; where that fails too, the next write goes over what it left;
 - `synced_end <= end`; a failed sync is remembered by the shard, not here.
 
-Guards: appends, syncs and seals come from one thread at a time (the shard's flush lock);
-reads come from any thread: they only look below an `end` that they took before.
+Guards: appends, syncs and seals come from one thread at a time (the shard's flush lock); reads come
+from any thread, and stay below an `end` that they took before.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FileSegment:
         self.end = start + size
         self.synced_end = start
         self.sealed = sealed
-        #: Cut since the last sync: a power cut could bring back what stood behind `end`.
+        #: Cut since the last sync: a power cut could bring back the bytes behind `end`.
         self.shortened = False
         self._view = memoryview(b"")
         self._digest: tuple[int, int] | None = None
@@ -66,10 +66,10 @@ class FileSegment:
         self.end = max(self.end, offset + len(data))
         self.synced_end = min(self.synced_end, offset)
         if self.sealed:
-            self.file.sync()  # nobody syncs it again
+            self.file.sync()  # it is not synced again
 
     def overwrite(self, data: Buffer, offset: int) -> None:
-        """Write where something stands (recovery); the caller syncs it."""
+        """Write over existing bytes (recovery); the caller syncs it."""
         if self.sealed and self._vfs is not None:
             drop_digests(self._vfs, digests_path(self.path, self.start))
         self.file.pwrite(data, offset - self.start)
@@ -84,7 +84,7 @@ class FileSegment:
         return end
 
     def cut(self, end: int) -> None:
-        """Cut the file at `end`: no reader was ever shown what is behind it (decisions.md D10)."""
+        """Cut the file at `end`: no reader has seen what is behind it (decisions.md D10)."""
         self.file.truncate(end - self.start)
         self.end = end
         self.shortened = True
@@ -93,12 +93,12 @@ class FileSegment:
         self._digest = None
 
     def grown_to(self, size: int) -> None:
-        """Take note that somebody else may have written to it."""
+        """Take over the size of a file that another process may have written to."""
         self.end = self.start + size
-        self._view = memoryview(b"")  # he may have taken something back, too
+        self._view = memoryview(b"")  # the other process may have cut it, too
 
     def seal(self) -> None:
-        """Nothing is appended any more."""
+        """Mark it as sealed: nothing is appended any more."""
         self.sealed = True
 
     def view(self, end: int) -> memoryview:
@@ -144,7 +144,7 @@ class FileSegment:
         return self.read(self.start + position, size)
 
     def _find_again(self, error: FileNotFoundError) -> None:
-        """Go on where retention has moved the file to; raises `error` if it is gone."""
+        """Find the file where retention has moved it to; raises `error` if it is gone."""
         path = find_moved(self._vfs, self.path) if self._vfs is not None else None
         if path is None:
             raise error
@@ -161,9 +161,9 @@ class FileSegment:
 
 
 def find_moved(vfs: Vfs, path: str) -> str | None:
-    """Return where a segment is whose file is not at `path` any more; None if it is gone.
+    """Return the path of a segment that is no longer at `path`; None if it is gone.
 
-    It waits in its shard's trash, or in the root's with the whole shard.
+    It is in its shard's trash, or in the root's with the whole shard.
     """
     shard, inside = dirname(path), basename(path)
     if basename(shard) == INDEX_DIRECTORY:

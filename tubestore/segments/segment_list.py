@@ -124,8 +124,8 @@ class FileSegmentList:
     ) -> FileSegmentList:
         """List and open what is there; a gap or overlap is NotAStore.
 
-        `limit` is asked after the listing: what stands at or behind it is left out. Of `known`,
-        which a reader listed before, those are taken over that are there still; if nothing has
+        `limit` is called after the listing; bytes at or behind it are left out. Of `known`, which a
+        reader listed before, the segments that are still there are taken over; if nothing has
         changed, all of it.
         """
         found: dict[int, FileSegment] = {}
@@ -227,7 +227,7 @@ class FileSegmentList:
         self._newly_sealed.append(segment)
 
     def adopt(self, pieces: list[tuple[int, int]]) -> None:
-        """Take over files that now stand behind the end: (start, size) in order, all synced.
+        """Take over files that are now behind the end: (start, size) in order, all synced.
 
         What was the last segment is sealed; an empty one has been replaced by the first piece.
         """

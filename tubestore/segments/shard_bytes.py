@@ -1,7 +1,7 @@
 """Read the entries and records of a shard's files as they lie, some at a time.
 
-Reads with `pread` and maps nothing, so a writer that cuts a torn tail cannot pull the ground
-away (decisions.md D10); holds some MiB, whatever the size of the store.
+Reads with `pread` and maps nothing: in a map a writer that cuts a torn tail would kill this process
+(decisions.md D10). Holds some MiB, whatever the size of the store.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tubestore.segments.segment import find_moved
 
 Array = np.ndarray[Any, Any]
 
-#: Index entries and data bytes that are held at a time. What is read is looked at at once, so it
-#: should still be in the processor's cache: with 8 MiB decoding cost a third more.
+#: Index entries and data bytes that are held at a time. They are decoded at once, and should still
+#: be in the processor's cache: with 8 MiB decoding cost a third more.
 CHUNK_ENTRIES = 32_768
 WINDOW_BYTES = 1 << 20
 #: Records this far apart are still read together: decoding costs by the window, and reading
@@ -50,7 +50,7 @@ class ShardBytes:
         self._vfs, self.shard = vfs, shard
         self._open: VfsFile | None = None
         self._opened = ""
-        #: Where intact records are looked for, and in which file.
+        #: The search for intact records, and its file.
         self._search: RecordSearch | None = None
         self._searched: StoredFile | None = None
         #: Files without what overlaps others (a finding of `check`).
@@ -103,7 +103,7 @@ class ShardBytes:
                 row += len(raw) // ENTRY_SIZE
 
     def windows(self, entries: Array) -> Iterator[Window]:
-        """Split entries, in order, into stretches whose records lie together, and read those.
+        """Split entries, in order, into stretches that have their records together, and read those.
 
         Rows that no file holds come as stretches without data.
         """
@@ -154,7 +154,7 @@ class ShardBytes:
                 yield file, max(low, file.start), min(high, file.end)
 
     def record_at(self, offset: int, limit: int | None = None) -> tuple[Any, str | None]:
-        """Look at the record at a data offset, as `records.inspect` does; not beyond `limit`."""
+        """Examine the record at a data offset, as `records.inspect` does; not beyond `limit`."""
         file = self.data_file(offset)
         if file is None:
             return None, "no file holds these bytes"
@@ -179,9 +179,9 @@ class ShardBytes:
         return self._read(file, offset + HEADER_SIZE, record_size(header) - HEADER_SIZE)
 
     def find_record(self, low: int, high: int, index_from: int) -> tuple[int, Any] | None:
-        """Find the next intact record of [low, high) whose own index offset fits: (offset, header).
+        """Find the next intact record of [low, high) with a fitting index offset: (offset, header).
 
-        See `RecordSearch`: what was found last is kept for whoever goes on from there.
+        See `RecordSearch`: the last result is kept for a search that goes on from there.
         """
         for file, first, end in self.portions(low, high):
             if self._search is None or self._searched is not file:
@@ -204,7 +204,7 @@ def broken_attributes(entries: Array, data: memoryview, data_start: int) -> Arra
     rows = np.flatnonzero(has_attributes(flags))
     if len(rows):
         room = entries["data_size"][rows].astype(np.int64) - HEADER_SIZE - LENGTH_SIZE
-        # Where there is no room for a length, another field is looked at and not used.
+        # Without room for a length another field is read and not used.
         places = np.where(room < 0, positions[rows], positions[rows] + HEADER_SIZE)
         lengths = kernels.gather(bytes_, places, np.dtype(">i4")).astype(np.int64)
         broken[rows] = (room < 0) | (lengths > room)

@@ -2,15 +2,15 @@
 
 Times: when messages were received, as the extremes of each block of entries. They are given before
 the lock that gives offsets, and callers may give their own, so they are not in order. A search that
-takes them for sorted finds anything (tubemq-store.md 7.5: it throws, or says -1). Here the first
-block whose maximum reaches a time is where the running maximum does: nothing before it was received
-as late, whatever the order inside.
+takes them for sorted may return anything (tubemq-store.md 7.5: it throws, or returns -1). Here the
+first block that has a maximum at or above a time is the one where the running maximum reaches it:
+nothing before it was received as late, whatever the order inside.
 
 Totals: what each partition has. Entries are counted once, and the count goes on as the segment
 grows.
 
-Guards: `_lock` of each guards extension, and what is known is replaced as a whole; look-ups work
-on the arrays that they took.
+Guards: `_lock` of each guards extension, and the result is replaced as a whole; look-ups work on
+the arrays that they took.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TimeIndex:
         self._blocks, self._last = blocks, last
 
     def ends_with(self, entry: bytes) -> bool:
-        """Whether the last entry in the blocks is this one."""
+        """True if the last entry in the blocks is this one."""
         return self._last == entry
 
     @property
@@ -84,7 +84,7 @@ class TimeIndex:
         maxima = self.extend(entries).maxima
         block = first // BLOCK_ENTRIES
         late = maxima[block:] >= time
-        # Two tries: in the block of `first` the late one may stand before it.
+        # Two tries: in the block of `first` the late one may come before it.
         for _ in range(2):
             step = int(late.argmax()) if late.any() else len(late)
             start = max(first, (block + step) * BLOCK_ENTRIES)
@@ -120,7 +120,7 @@ def blocks_of(times: Array) -> Blocks:
 
 
 class Totals(NamedTuple):
-    """What partitions have, by their place in the shard (int64; those behind the end: nothing).
+    """Totals of partitions, by their place in the shard (int64; those behind the end: nothing).
 
     `first` and `last`: offsets, -1 without messages; `bytes`: of the records; `oldest`: ms.
     """
@@ -182,7 +182,7 @@ def totals_of(entries: Array, index_start: int, first_partition_id: int) -> Tota
 
 
 class PartitionTotals:
-    """The totals of one index segment, as far as somebody has asked."""
+    """The totals of one index segment, as far as they were used."""
 
     def __init__(self, index_start: int, first_partition_id: int) -> None:
         self._index_start, self._first_partition_id = index_start, first_partition_id
@@ -196,7 +196,7 @@ class PartitionTotals:
         return self._known[0]
 
     def ends_with(self, entry: bytes) -> bool:
-        """Whether the last entry in the totals is this one."""
+        """True if the last entry in the totals is this one."""
         return self._known[1] == entry
 
     def of(self, entries: Array) -> Totals:
