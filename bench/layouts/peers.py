@@ -1,7 +1,7 @@
-"""Rivals that run in Python: what one would otherwise take for an embedded, partitioned log.
+"""Rivals that run in Python: the usual choices for an embedded, partitioned log.
 
 Each stores a message under (topic, partition, number) and reads a partition as a range. Each is
-set up as its own documentation recommends for this work; `settings` says how, and is printed.
+set up as its own documentation recommends for this work; `settings` has the details for the report.
 Numbers of a partition have no gaps, so the last one gives the end of a range.
 """
 
