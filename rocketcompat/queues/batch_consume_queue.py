@@ -1,9 +1,9 @@
 """A queue of inner batches: 5.x's `BatchConsumeQueue` (spec §2.9).
 
-A unit of 46 bytes says where a record is, which queue offset its first message has and how many
-it holds. Units stand one behind the other, so a message is found by a binary search, and what
-makes a replay harmless is the order: physical offsets rise, and what is there already is skipped.
-Unlike the real one, what is behind a cut is zeroed, and units are verified against their
+A unit of 46 bytes has the place of a record, the queue offset of its first message and the number
+of its messages. Units follow each other without a gap, so a message is found by a binary search.
+The order makes a replay harmless: physical offsets rise, and units that are there already are
+skipped. Unlike in RocketMQ, what is behind a cut is zeroed, and units are verified against their
 neighbours when the queue is opened after a crash.
 
 Always true: units rise by physical offset and by queue offset; behind the last one all is zero.
@@ -28,12 +28,12 @@ from rocketcompat.queues.units import LogMinimum, Units, end_of, plain_units
 from tubestore.core.vfs import Vfs
 
 _SIZE = BATCH_CQ_UNIT.size
-#: What a pull looks at, in bytes of units counted from the offset that was asked for.
+#: Bytes of units that a pull reads, counted from the requested offset.
 _SCAN_BYTES = 16_000
 
 
 def pulled(units: Units, start: int, count: int) -> tuple[Units, Sequence[int]]:
-    """Return what a pull from `start` on looks at of the units of one file: see `spans`."""
+    """Return the units that a pull from `start` on reads, of the units of one file: see `spans`."""
     most = max(_SCAN_BYTES, count * _SIZE if count * CQ_UNIT.size > _SCAN_BYTES else 0)
     found = units[(units["base_offset"].astype(np.int64) - start) * _SIZE <= most]
     if not len(found):
@@ -44,7 +44,7 @@ def pulled(units: Units, start: int, count: int) -> tuple[Units, Sequence[int]]:
 
 
 class BatchConsumeQueue:
-    """The units of one queue. Offsets are queue offsets unless a name says physical."""
+    """The units of one queue. Offsets are queue offsets; physical ones are named so."""
 
     def __init__(
         self, vfs: Vfs, directory: str, topic: str, queue_id: int, *, file_size: int,
@@ -62,7 +62,7 @@ class BatchConsumeQueue:
     def min_offset(self) -> int:
         """Queue offset of the first message that the log still has; -1 without any unit.
 
-        -1 is what the real one answers, too.
+        RocketMQ answers -1, too.
         """
         self._files.open()
         place = self._files.first_at_or_above(self._log_minimum.value)
@@ -78,7 +78,7 @@ class BatchConsumeQueue:
 
     @property
     def max_physical_offset(self) -> int:
-        """Physical offset of the last unit's record (its start, as in the real one); -1 without."""
+        """Physical offset of the last unit's record (its start, as in RocketMQ); -1 without one."""
         last = self._last
         return -1 if last is None else int(last.physical_offset)
 
@@ -99,10 +99,10 @@ class BatchConsumeQueue:
         return self._files.read(self._files.first, self._files.end)
 
     def spans(self, start: int, count: int) -> tuple[Units, Sequence[int]]:
-        """Return what a pull looks at from the record on that holds the message at `start`.
+        """Return the units that a pull reads, from the record with the message at `start` on.
 
-        As units of an ordinary queue, of one file; and the queue offset at which each begins,
-        with that behind the last.
+        As units of an ordinary queue, of one file; and the queue offset at which each begins, with
+        that behind the last.
         """
         files = self._files
         files.open()
@@ -130,17 +130,17 @@ class BatchConsumeQueue:
             self._files.write(self._files.end, fresh.tobytes())
 
     def recover(self, keep_below: int, keeper: Keeper | None = None) -> None:
-        """Cut at the first unit that cannot be right or whose record is at or above an offset.
+        """Cut at the first unit that cannot be right, or has its record at or above an offset.
 
-        That is a physical one. What is behind the cut is zeroed, durably; files that go are moved
-        to a `keeper`.
+        `keep_below` is a physical offset. What is behind the cut is zeroed, durably; files that go
+        are moved to a `keeper`.
         """
         with self._open_lock:
             kept = self._files.load_sound(keep_below)
             self._files.cut(self._files.end if kept else self._files.first, keeper)
 
     def delete_expired(self, log_minimum: int) -> int:
-        """Delete the oldest files whose last record lies below a physical offset; never the last.
+        """Delete the oldest files with all records below a physical offset; never the last file.
 
         Returns how many went, durably.
         """
@@ -156,7 +156,7 @@ class BatchConsumeQueue:
         return self._files.flush()
 
     def reload(self) -> None:
-        """Look at the files again, as a reader beside a live writer does."""
+        """Read the files again, as a reader beside a live writer does."""
         self._files.reload()
 
     def close(self) -> None:

@@ -1,13 +1,13 @@
 """One queue of a topic: its units, 20 bytes each, in files of one size.
 
-RocketMQ's `ConsumeQueue` (spec §2). Unit n of a queue stands at byte n × 20 of its files and
-says where the n-th message is: physical offset, size, tag hash. A queue whose first unit is
-not 0 starts in the file that holds it, with fill units before it (spec §2.2).
+RocketMQ's `ConsumeQueue` (spec §2). Unit n of a queue is at byte n × 20 of its files. It has the
+place of the n-th message: physical offset, size, tag hash. A queue with a first unit other than 0
+begins in the file of that unit, with fill units before it (spec §2.2).
 
-Where ours differs from the real one: a unit goes to the place that its record's queue offset
-says, never to "wherever the queue stands", so handing over a record twice changes nothing;
-the end is found by what is in the files and not by guessing; and what is behind a cut is
-zeroed, so stale units cannot come back (oracle-rocketmq 2.1, R2).
+Differences from RocketMQ: a unit is written to the place of its record's queue offset, never to the
+present end of the queue, so handing over a record twice changes nothing. The end is found by the
+content of the files, not by a guess. What is behind a cut is zeroed, so stale units cannot come
+back (oracle-rocketmq 2.1, R2).
 
 Always true:
 - every unit below `max_offset` is in its file; above it everything is zero;
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConsumeQueue:
-    """The units of one queue. Offsets are queue offsets unless a name says physical."""
+    """The units of one queue. Offsets are queue offsets; physical ones are named so."""
 
     __slots__ = ("_files", "_log_minimum", "_min", "_min_for", "_open_lock", "ext", "queue_id",
                  "refused", "topic")  # fmt: skip
@@ -71,9 +71,9 @@ class ConsumeQueue:
         ext: ConsumeQueueExt | None = None,
     ) -> None:
         self.topic, self.queue_id = topic, queue_id
-        #: Where tag hashes stand when the units have addresses instead.
+        #: Has the tag hashes if the units have addresses instead.
         self.ext = ext
-        #: Units that were not taken: negative, impossible, or another record's place.
+        #: Units that were refused: negative, impossible, or at another record's place.
         self.refused = 0
         self._files = QueueFiles(
             vfs, os.path.join(directory, topic, str(queue_id)), PLAIN, file_size, log_minimum,
@@ -94,7 +94,7 @@ class ConsumeQueue:
 
     @property
     def min_offset(self) -> int:
-        """The first queue offset whose record is not below the log's minimum; max if none is.
+        """The first queue offset with a record at or above the log's minimum; max without one.
 
         As 5.3.3; 4.9.8 keeps an old value for a queue that has expired (oracle 2.14).
         """
@@ -107,12 +107,12 @@ class ConsumeQueue:
 
     @property
     def first_file_offset(self) -> int | None:
-        """Where the first file starts, in bytes; None while the files were not looked at."""
+        """Start of the first file in bytes; None while the files were not read."""
         return self._files.first * _SIZE if self._files.is_open else None
 
     @property
     def has_hole(self) -> bool:
-        """Whether a file between the first and the last is missing."""
+        """True if a file between the first and the last is missing."""
         self._files.open()
         files = self._files.files
         return any(a.end_of_file != b.file_from_offset for a, b in itertools.pairwise(files))
@@ -166,7 +166,7 @@ class ConsumeQueue:
         if not self.ext.is_open:
             self.ext.open_behind(self._last_address())
         units = units.copy()
-        # However the log is cut: a place that a row before takes, or passes by, is an old one.
+        # However the log is cut: a place that a row before it takes, or passes by, has an old unit.
         end = self._files.end
         ends = np.where(offsets - end > GAP_UNITS_MAX, 0, offsets + 1)
         known = np.maximum.accumulate(np.concatenate(([end], ends)))[:-1]
@@ -181,7 +181,7 @@ class ConsumeQueue:
         return None if last is None else int(last["tags_code"])
 
     def _last_unit(self, is_wanted: Callable[[Units], np.ndarray[Any, Any]]) -> Any:
-        """Return the last unit that is wanted, looking back from the end; None without one."""
+        """Return the last wanted unit, from the end back; None without one."""
         first, end = self._files.first, self._files.end
         while end > first:
             start = max(first, end - _SEARCHED_UNITS)
@@ -270,7 +270,7 @@ class ConsumeQueue:
         if known and damaged is not None:
             size = min(damaged[1], INT32_MAX)
             unit = CQ_UNIT.pack(physical_offset=damaged[0], size=size, tags_code=0)
-        elif known:  # nobody knows why: keep the order, for searches
+        elif known:  # the reason is not known: keep the order, for searches
             last = self.unit(self._files.end - 1)
             offset = last.physical_offset if last else 0
             unit = CQ_UNIT.pack(physical_offset=offset, size=CQ_PRE_FILL_SIZE, tags_code=0)
@@ -282,7 +282,7 @@ class ConsumeQueue:
         if there.tobytes() == rows.tobytes():
             return
         rows = rows[: len(there)].copy()
-        # An address stands for the hash, if it is the same record's.
+        # An address replaces the hash, if it is the same record's.
         same = is_address(there["tags_code"])
         same &= there["physical_offset"] == rows["physical_offset"]
         rows["tags_code"][same] = there["tags_code"][same]
@@ -299,10 +299,10 @@ class ConsumeQueue:
         self.refused += count
 
     def recover(self, keep_below: int, keeper: Keeper | None = None, log_end: int = 1 << 62) -> int:
-        """Cut at the first unit that cannot be right or whose record is at or above `keep_below`.
+        """Cut at the first unit that cannot be right, or has its record at or above `keep_below`.
 
-        That is a physical offset. Units must rise by it; pre-fill before the first real unit
-        stays. Everything behind the cut is zeroed, durably. Returns the new max_offset.
+        That is a physical offset. Units must rise by it; pre-fill before the first real unit stays.
+        Everything behind the cut is zeroed, durably. Returns the new max_offset.
 
         A `keeper` gets the files that go, and a copy of the units that the log does not give
         again: those of records that end behind `log_end`.
@@ -311,8 +311,8 @@ class ConsumeQueue:
             files, self._min_for = self._files, -1
             files.load_sound(keep_below)
             end = files.end
-            # Of a queue that keeps no unit only the first file may stay: a later one would stand
-            # before the units that the log gives again.
+            # If no unit is kept, only the first file may stay: a later file would come before the
+            # units that the log gives again.
             if keeper is not None and self._reaches_beyond(log_end):
                 keeper.keep_tail(*files.path_and_position(end))
                 keeper.sync()
@@ -322,20 +322,20 @@ class ConsumeQueue:
             return end
 
     def _reaches_beyond(self, log_end: int) -> bool:
-        """Whether units behind the end, in its file, are of records that end behind `log_end`."""
+        """True if units behind the end, in its file, are of records that end behind `log_end`."""
         there = self._files.read(self._files.end, self.next_file_offset(self._files.end))
         ends = there["physical_offset"].astype(np.int64) + there["size"]
         return bool((is_unit(there) & ~is_fill(there) & (ends > log_end)).any())
 
     def cut(self, end: int) -> None:
-        """Lose the units from queue offset `end` on; zeroed, durably (recovery does)."""
+        """Drop the units from queue offset `end` on; zeroed, durably (for recovery)."""
         with self._open_lock:
             self._files.open()
             self._files.cut(end)
             self._min_for = -1
 
     def delete_expired(self, log_minimum: int) -> int:
-        """Delete the oldest files whose last unit's record lies below a physical offset (§2.7).
+        """Delete the oldest files with all records below a physical offset (§2.7).
 
         Never the last file. Returns how many went, durably.
         """
@@ -359,7 +359,7 @@ class ConsumeQueue:
         return self._files.flush()
 
     def reload(self) -> None:
-        """Look at the files again, as a reader beside a live writer does."""
+        """Read the files again, as a reader beside a live writer does."""
         with self._open_lock:
             self._files.reload()
             self._min_for = -1

@@ -1,12 +1,12 @@
 """The extension of a queue: tag hash, store time and a filter's bitmap of its messages (spec §2.8).
 
 With `enableConsumeQueueExt` a unit's tag field holds the address of a unit here, and that one the
-hash. Units stand one behind the other and never cross a file's end; where one does not fit with
-4 bytes to spare the file ends in a mark. Ours have no bitmap (a real store's broker computes
-them), so they take 20 bytes; those of a real broker are read as they are.
+hash. Units follow each other and never cross a file's end. If a unit does not fit with 4 bytes to
+spare, the file ends in a mark. Units of this package have no bitmap (RocketMQ's broker computes
+them), so they take 20 bytes; those of a broker are read as they are.
 
-Always true: everything that a unit of the queue points to stands here before that unit is
-written; what a crash leaves behind the last of them is zeroed by the recovery.
+Always true: everything that a unit of the queue points to is here before that unit is written.
+Recovery zeroes what a crash leaves behind the last of these units.
 
 One thread appends; any may read.
 """
@@ -32,23 +32,23 @@ _ADDRESS_BASE = -(1 << 63)
 
 
 def is_address(tags_codes: Any) -> Any:
-    """Whether tag fields (an int or a column) are addresses here; hashes have 32 bits."""
+    """True for tag fields (an int or a column) that are addresses; hashes have 32 bits."""
     return tags_codes < -(INT32_MAX + 1)
 
 
 class ConsumeQueueExt:
-    """The extension of one queue. Addresses are what stands in tag fields."""
+    """The extension of one queue. An address is the content of a tag field."""
 
     def __init__(self, vfs: Vfs, directory: str, file_size: int, *, writable: bool) -> None:
         self._files = MappedFileQueue(vfs, directory, file_size, writable=writable)
         self._file_size = file_size
         self._loaded = False
-        #: Where the next unit goes; unknown until `open_behind`.
+        #: The place of the next unit; unknown until `open_behind`.
         self._end: int | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether it is known where the next unit goes."""
+        """True once the place of the next unit is known."""
         return self._end is not None
 
     def open_behind(self, last_address: int | None) -> None:
@@ -82,7 +82,7 @@ class ConsumeQueueExt:
         return offsets + _ADDRESS_BASE
 
     def resolve(self, tags_codes: Int64s) -> Int64s:
-        """Return tag fields with addresses replaced by the hashes that stand there.
+        """Return tag fields with addresses replaced by the hashes in their units.
 
         An address that leads nowhere stays.
         """
@@ -98,7 +98,7 @@ class ConsumeQueueExt:
         return resolved
 
     def recover(self, last_address: int | None, keeper: Keeper | None = None) -> None:
-        """Lose what stands behind the unit at an address, durably; None for everything."""
+        """Drop everything behind the unit at an address, durably; None drops all."""
         self._load(again=True)
         end = self._end_of(last_address)
         self._files.truncate_dirty_files(end, keeper=keeper)

@@ -1,8 +1,8 @@
 """The files of one queue, whatever its units: opened when they are first needed, and cut.
 
-Nothing in the files says how many units there are. In a closed queue they are followed by zeros
-only; after a crash the end is behind the last one that can be right: units rise by physical
-offset, and stale ones do not.
+The number of units is not in the files. In a closed queue they are followed by zeros only. After a
+crash the end is behind the last unit that can be right: units rise by physical offset, and stale
+ones do not.
 
 *Place* is a unit's number in the files, counted from offset 0; in an ordinary queue it is the
 unit's queue offset.
@@ -36,7 +36,7 @@ from rocketcompat.queues.units import (
 from tubestore.core.layout import Buffer, Layout
 from tubestore.core.vfs import Vfs
 
-#: Of RocksDB, whose queues lie in the same directory in another format (spec §2.10).
+#: A file of RocksDB's; it keeps queues in the same directory in another format (spec §2.10).
 _ROCKSDB_FILE = "CURRENT"
 #: Recovery reads this many units at first, then twice as many each time.
 _RECOVER_UNITS = 1024
@@ -57,7 +57,7 @@ def _is_id(name: str) -> bool:
 
 
 def holds_rocksdb(vfs: Vfs, directory: str) -> bool:
-    """Whether the queues of a directory are RocksDB's; a topic may have the name of its file."""
+    """True if a directory's queues are RocksDB's; a topic may have the name of its file."""
     return vfs.exists(os.path.join(directory, _ROCKSDB_FILE)) and any(
         name == _ROCKSDB_FILE and not is_directory
         for name, is_directory, _ in vfs.entries(directory)
@@ -66,15 +66,15 @@ def holds_rocksdb(vfs: Vfs, directory: str) -> bool:
 
 @dataclass(frozen=True)
 class UnitKind:
-    """What differs between units of messages and units of inner batches."""
+    """The differences between units of messages and units of inner batches."""
 
     layout: Layout
-    #: Whether a unit, as a tuple, can be one: as `is_unit` and `is_batch_unit` have it of columns.
+    #: True if a tuple can be a unit: as `is_unit` and `is_batch_unit` for columns.
     is_set: Callable[[Any], bool]
     #: How many units from the first on can be right: (units, `keep_below`, the unit before them).
     sound_count: Callable[[Units, int, Any], int]
-    #: Whether a file's first unit is compared with the last one of the file before, and a queue
-    #: without units goes on in its first file.
+    #: True if a file's first unit is compared with the last one of the file before, and a queue
+    #: without units continues in its first file.
     is_joined: bool
 
 
@@ -235,8 +235,8 @@ class QueueFiles:
     def load_sound(self, keep_below: int) -> bool:
         """Load the files and set `end` at the first unit that is not kept; False if none is kept.
 
-        That is the first that cannot be right or whose record is at or above `keep_below`. `cut`
-        has to follow.
+        That is the first unit that cannot be right, or has its record at or above `keep_below`.
+        `cut` has to follow.
         """
         self._files.load()
         self.is_open, self.tail = True, None
@@ -247,7 +247,7 @@ class QueueFiles:
         return bool(files)
 
     def _starts_well(self, files: tuple[MappedFile, ...], keep_below: int) -> bool:
-        """Whether the cut is in the last of these files or behind it."""
+        """True if the cut is in the last of these files or behind it."""
         first = np.frombuffer(files[-1].read(0, self._size), self._kind.layout.dtype)
         before = self._last_in(files[-2]) if len(files) > 1 else None
         if self._kind.is_joined or len(files) == 1:
@@ -279,13 +279,13 @@ class QueueFiles:
         return self._kind.layout.unpack_from(raw) if len(raw) == self._size else None
 
     def cut(self, end: int, keeper: Keeper | None = None) -> None:
-        """Lose the units from a place on; zeroed, durably; files that go are moved to a keeper."""
+        """Drop the units from a place on; zeroed, durably; files that go are moved to a keeper."""
         leave_empty = self._kind.is_joined or end == 0
         self._files.truncate_dirty_files(end * self._size, leave_empty=leave_empty, keeper=keeper)
         self.end, self.tail = end, None
 
     def delete_expired(self, log_minimum: int) -> int:
-        """Delete the oldest files whose last record lies below a physical offset (§2.7).
+        """Delete the oldest files with all records below a physical offset (§2.7).
 
         Never the last file. Returns how many went, durably.
         """
@@ -313,7 +313,7 @@ class QueueFiles:
         return self._files.flush()
 
     def reload(self) -> None:
-        """Look at the files again, as a reader beside a live writer does."""
+        """Read the files again, as a reader beside a live writer does."""
         with self._open_lock:
             self.is_open, self.trusted_end, self.tail = False, None, None
 

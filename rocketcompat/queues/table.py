@@ -1,4 +1,4 @@
-"""All queues of a store, made on demand; what the dispatcher feeds, and where pulls look.
+"""All queues of a store, made on demand; the dispatcher feeds them, pulls read them.
 
 RocketMQ's `consumeQueueTable` (spec §0, §2.1), one table for each kind of queues: ordinary ones,
 and those of the topics of batches (`record/batches.py`). Loading reads directory names only: a
@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 class QueueTable(ABC, Generic[Q]):
     """The queues of one kind and how far they are written; a follower of the dispatcher.
 
-    `put` is called by one thread; everything else by any. Offsets are queue offsets unless a name
-    says physical.
+    `put` is called by one thread; everything else by any. Offsets are queue offsets; physical ones
+    are named so.
     """
 
     def __init__(self, vfs: Vfs, directory: str, file_size: int, *, writable: bool) -> None:
@@ -67,10 +67,10 @@ class QueueTable(ABC, Generic[Q]):
         self.correct_min_offset(log_minimum, log_end)
 
     def load(self, ends: Mapping[QueueKey, int] | None = None) -> None:
-        """Take in the queues whose directories are there and new; other names are passed by.
+        """Take in the queues with new directories; other names are passed by.
 
-        `ends` are max offsets that the caller knows (a clean close wrote them down): ordinary
-        queues with one are not read at all.
+        `ends` are max offsets that the caller has (from a clean close): ordinary queues with one
+        are not read at all.
         """
         known = ends or {}
         for key in queue_names(self._vfs, self._directory):
@@ -100,16 +100,16 @@ class QueueTable(ABC, Generic[Q]):
         return {key: queue.max_offset for key, queue in list(self._queues.items())}
 
     def correct_min_offset(self, physical_offset: int, end: int | None = None) -> None:
-        """Say where the log begins now; each queue finds its first unit when it is asked.
+        """Set where the log begins; each queue finds its first unit when it is asked.
 
         `end` is where a reader's log ends: units of later records are not shown.
         """
         self._log_minimum.value, self._log_minimum.end = physical_offset, end
 
     def expire(self, log_minimum: int) -> int:
-        """Delete files that only know records below a physical offset; returns how many.
+        """Delete files that only have records below a physical offset; returns how many.
 
-        And say where the log begins now. A queue keeps its last file for ever (spec §2.7).
+        It also sets where the log begins. A queue keeps its last file for ever (spec §2.7).
         """
         self.correct_min_offset(log_minimum)
         return sum(queue.delete_expired(log_minimum) for queue in list(self._queues.values()))
@@ -123,7 +123,7 @@ class QueueTable(ABC, Generic[Q]):
 
     @property
     def problems(self) -> Sequence[TubeStoreError]:
-        """Nothing: damaged queues are cut, or built again."""
+        """Empty: damaged queues are cut, or built again."""
         return ()
 
     def mark(self, written: int, synced: int) -> None:
@@ -136,7 +136,7 @@ class QueueTable(ABC, Generic[Q]):
         return self._written, self._synced
 
     def replayed(self) -> None:
-        """Nothing is kept for recovery."""
+        """Do nothing: queues keep nothing for recovery."""
 
     def flush(self, sync: bool) -> None:
         """With `sync`, bring every queue that was written to stable storage."""
@@ -151,7 +151,7 @@ class QueueTable(ABC, Generic[Q]):
     def flush_due(self, least_pages: int) -> int:
         """Sync the queues that have at least so many dirty pages; returns how many.
 
-        No mark moves: what the others have is not on stable storage. OSError passes through.
+        No mark moves: the other queues are not on stable storage. OSError passes through.
         """
         with self._lock:
             due = [queue for queue in self._dirty if queue.dirty_pages >= least_pages]
@@ -160,12 +160,12 @@ class QueueTable(ABC, Generic[Q]):
         return len(due)
 
     def _note(self, touched: Collection[Q]) -> None:
-        """Take down queues, after they were written: a sync in between has not seen it."""
+        """Note queues after they were written: a sync in between may not cover it."""
         with self._lock:
             self._dirty.update(touched)
 
     def _flush(self, queues: Collection[Q]) -> None:
-        """Sync queues; those that could not be stay dirty."""
+        """Sync queues; those that fail stay dirty."""
         left = set(queues)
         try:
             for queue in queues:
@@ -192,7 +192,7 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
         self._ext_directory = os.path.join(os.path.dirname(directory), CONSUME_QUEUE_EXT_DIRECTORY)
         self._has_ext = vfs.exists(self._ext_directory)
         self._refused_topics: set[str] = set()
-        #: Where the first files of queues start that were not looked at, in bytes, if not at 0.
+        #: Start of the first files of queues that were not read, in bytes, if not at 0.
         self._first_files: Mapping[QueueKey, int] = {}
         #: The queues of topics of batches, when there are any; found here, and fed by themselves.
         self.batches: BatchQueueTable | None = None
@@ -206,10 +206,10 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
     def missing_file(
         self, ends: Mapping[QueueKey, int], starts: Mapping[QueueKey, int] | None
     ) -> str | None:
-        """Return a file or directory that is not there by what a clean close noted; None if all is.
+        """Return a file or directory that is missing since a clean close; None if all is there.
 
-        `ends` are the queues' max offsets, `starts` where their first files start (in bytes) if
-        not at 0; without it only directories are looked for.
+        `ends` are the queues' max offsets, `starts` the starts of their first files (in bytes) if
+        not at 0. Without `starts` only directories are compared.
         """
         self._first_files = starts or {}
         for (topic, queue_id), end in ends.items():
@@ -226,7 +226,7 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
         return None
 
     def first_files(self) -> dict[QueueKey, int]:
-        """Return where the first files of queues start, in bytes, where that is not at 0."""
+        """Return the starts of the queues' first files, in bytes, if not at 0."""
         found = {}
         for key, queue in list(self._queues.items()):
             start = queue.first_file_offset
@@ -326,7 +326,7 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
             self._note([queue])
 
     def _queue_of(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue of a record; None for a topic that no directory can be named after."""
+        """Return the queue of a record; None for a topic that cannot be a directory's name."""
         queue = self._queues.get((topic, queue_id))
         if queue is not None:
             return queue

@@ -31,12 +31,11 @@ class LogMinimum:
     """The CommitLog's first physical offset, shared by all queues: units below it are expired."""
 
     value: int = 0
-    #: Where a reader's log ends, beside which a writer may have put units of later records; None
-    #: for a writer.
+    #: The end of a reader's log: a writer may have put units of later records. None for a writer.
     end: int | None = None
 
     def seen(self, first: int, end: int, offset_at: Callable[[int], int]) -> int:
-        """Return the place behind the last of the units [first, end) whose record is seen.
+        """Return the place behind the last of the units [first, end) that have a seen record.
 
         `offset_at` returns the physical offset in a unit; they rise.
         """
@@ -142,17 +141,17 @@ def units_of(
 
 
 def is_fill(units: Units) -> Any:
-    """Mask of the units that stand for no message: pre-fill and places of damaged records."""
+    """Return a mask of the units of no message: pre-fill, and places of damaged records."""
     return units["size"] == CQ_PRE_FILL_SIZE
 
 
 def is_unit(units: Units) -> Any:
-    """Mask of what can be a unit: a zero or negative size, or a negative offset, is none."""
+    """Return a mask of possible units: a zero or negative size, or a negative offset, is not."""
     return (units["size"] > 0) & (units["physical_offset"] >= 0)
 
 
 def is_batch_unit(units: Units) -> Any:
-    """Mask of what can be a unit of an inner batch: a zero or negative size or count is none."""
+    """Return a mask of possible units of inner batches: a zero or negative size or count is not."""
     return (units["size"] > 0) & (units["batch_size"] > 0)
 
 

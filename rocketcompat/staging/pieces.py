@@ -1,16 +1,16 @@
-"""Jobs that put records behind the log ready-made: what they staged, their commit records.
+"""Jobs that put ready-made records behind the log: their staged files and commit records.
 
     <root>/.tubestore/staging/<job>/<name>.log    records one behind the other, not placed yet
                                    /<name>.rows   a row a record: its bytes, its queue in the piece,
                                                   what its unit and its index items are made of
                                    /at-<offset>   what becomes part of the log, placed
-    <root>/.tubestore/commits, published.json, jobs.json: as `tubestore.staging.commit_records` says
+    <root>/.tubestore/commits, published.json, jobs.json: as in `tubestore.staging.commit_records`
 
 Always true:
 - a record is made before a byte of its job is in the log, and the job is finished after the last;
 - until then readers see the log up to where its job begins.
 
-Reads only. Next to read: `roll_forward.py`, `publish.py`.
+Reads only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tubestore.staging.commit_records import JobRecords
 from tubestore.staging.job_files import VERSION, Batch, staging_directory
 
 LOG_SUFFIX, ROWS_SUFFIX = ".log", ".rows"
-#: What stands in a file of rows: bytes of the record, number of its queue (-1: it takes none),
+#: The content of a file of rows: bytes of the record, number of its queue (-1: it takes none),
 #: and what queues and index get of it; behind the rows the hashes of all keys, in their order.
 ROW = np.dtype(
     [
@@ -39,7 +39,7 @@ ROW = np.dtype(
     ]
 )  # fmt: skip
 KEY_HASH = np.dtype("<i4")
-#: Bytes that are looked at, or copied, at a time: they stay in the processor's cache.
+#: Bytes that are read, or copied, at a time: they stay in the processor's cache.
 WINDOW_BYTES = 1 << 20
 #: Records are staged, described and placed about so many bytes at a time.
 BLOCK_BYTES = WINDOW_BYTES
@@ -59,12 +59,12 @@ class StagedPiece:
     rows_digest: str
     #: How many keys are indexed.
     keys: int
-    #: Whether the rows say all that queues and index get: no record has further units, or one
+    #: True if the rows have all that queues and index get: no record has further units, or one
     #: that the store time changes.
     is_plain: bool
     #: Whether the records bring their store time; else all get that of the publishing.
     has_times: bool
-    #: Whether they bring the time at which they were made; else it is the store time.
+    #: True if they bring the time at which they were made; else it is the store time.
     has_born: bool
     #: `content_of` its messages; 0 in descriptions of earlier versions.
     content: int = 0
@@ -105,7 +105,7 @@ class StagedPiece:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """Bytes of a job and their place: a file of the log, or what the live one goes on with."""
+    """Bytes of a job and their place: a file of the log, or the continuation of the live file."""
 
     #: Of the log's file, relative to the root.
     path: str
@@ -139,7 +139,7 @@ class LogRecord:
     batch: Batch | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that stands in the file."""
+        """Return the object for the file."""
         return {"version": VERSION, "features": [], "log": True, **asdict(self)}
 
     @classmethod
@@ -160,10 +160,10 @@ class LogRecords(JobRecords[LogRecord]):
         super().__init__(vfs, root, LogRecord.from_json)
 
     def hidden_from(self, finished: int) -> int | None:
-        """Return where what a reader does not show begins, None if it shows all.
+        """Return where the part that a reader must not show begins; None if it shows all.
 
-        `finished` was asked before the log's files were listed: a job has its record before it
-        has a byte in them, so one that came meanwhile is hidden as well.
+        `finished` was read before the log's files were listed: a job has its record before it has a
+        byte in them, so one that came meanwhile is hidden as well.
         """
         record = self.read(finished + 1)
         return None if record is None or not record.parts else record.start
@@ -179,7 +179,7 @@ class PartPlace:
 
 
 def places_of(vfs: Vfs, root: str, record: LogRecord) -> list[PartPlace]:
-    """Say of every part of a job where it is. Reads only."""
+    """Return the place of every part of a job. Reads only."""
     return [_place_of(vfs, root, record, part) for part in record.parts]
 
 
@@ -198,9 +198,9 @@ def _place_of(vfs: Vfs, root: str, record: LogRecord, part: LogPart) -> PartPlac
 
 
 def _agrees(vfs: Vfs, staged: str, final: str, begins: int, size: int) -> bool:
-    """Whether the place of a part is free: nothing is there but zeros, and bytes of the part.
+    """True if the place of a part is free: only zeros are there, and bytes of the part.
 
-    A real broker makes files ahead, and a copy that was interrupted leaves some of its sectors.
+    RocketMQ makes files ahead, and an interrupted copy leaves some of its sectors.
     """
     source, target = vfs.open(staged, writable=False), vfs.open(final, writable=False)
     try:
@@ -217,5 +217,5 @@ def _agrees(vfs: Vfs, staged: str, final: str, begins: int, size: int) -> bool:
 
 
 def digest_of(data: Any) -> str:
-    """Return the xxh3 of some bytes, as it stands in descriptions."""
+    """Return the xxh3 of some bytes, as descriptions contain it."""
     return xxhash.xxh3_64_hexdigest(data)

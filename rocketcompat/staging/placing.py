@@ -1,9 +1,9 @@
-"""Staged pieces get their place in the log: offsets are given, records written as they will stand.
+"""Gives staged pieces their place in the log: computes offsets, and writes the records for it.
 
 Pass 1 (`lay_out`) reads only the files of rows: from sums of sizes and of messages a queue follow
 each record's physical offset and each queue's first number in every file. So pass 2 (`write_part`)
-makes the files of the log one by one, in any order and by any number of threads, without another
-look at what came before.
+makes the files of the log one by one, in any order and by any number of threads, without reading
+what came before.
 
 Always true: nothing of the log is touched; everything may be done again, with other places.
 """
@@ -49,7 +49,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class Part:
-    """What goes into one file of the log, from the physical offset `start` on."""
+    """The part of a job for one file of the log, from the physical offset `start` on."""
 
     start: int
     size: int = 0
@@ -72,8 +72,8 @@ class Layout:
 def first_place(end: int, size: int, file_size: int) -> int:
     """Return where a job of `size` bytes begins in a log that ends at `end`.
 
-    What fits into the rest of the live file goes there: a stream's small batches do not take a
-    file each. Anything larger begins a file.
+    A job that fits into the rest of the live file goes there: a stream's small batches do not take
+    a file each. A larger one begins a file.
     """
     room = file_size - end % file_size - BLANK.size
     return end if end % file_size and size <= room else -(-end // file_size) * file_size
@@ -87,7 +87,7 @@ def lay_out(
     file_size: int,
     next_offset: Callable[[str, int], int],
 ) -> Layout:
-    """Give every record its file; InvalidMessage if the rows are not what was staged."""
+    """Give every record its file; InvalidMessage if the rows are not those that were staged."""
     parts, offsets = [Part(start)], dict[QueueKey, int]()
     for piece in pieces:
         rows, _ = rows_of(vfs, staging, piece)
@@ -120,7 +120,7 @@ def counts_of(queues: Any, count: int) -> Int64s:
 
 
 def numbers_of(queues: Any, bases: Int64s) -> Int64s:
-    """Return the queue offsets of consecutive rows, whose queues begin with `bases`."""
+    """Return the queue offsets of consecutive rows; their queues begin with `bases`."""
     numbers = queues.astype(np.int64)
     return np.where(numbers >= 0, np.append(bases, 0)[numbers] + ranks(numbers), 0)
 
@@ -141,7 +141,7 @@ def rows_of(vfs: Vfs, staging: str, piece: StagedPiece) -> tuple[Any, Any]:
 def write_part(
     vfs: Vfs, staging: str, path: str, part: Part, file_size: int, now: int, *, more: bool
 ) -> LogPart:
-    """Write a part as it will stand in the log at `path` (relative to the root), and sync it.
+    """Write a part for the log at `path` (relative to the root), with all offsets, and sync it.
 
     `more`: a further part follows, so a blank closes this one.
     """
@@ -173,15 +173,15 @@ def _placed(
 ) -> Iterator[Any]:
     """Yield the records of a stretch, a block at a time, with everything filled in.
 
-    What was read may leave the page cache: its memory takes what is written of it. (A GiB took
-    2.0 s of writing into memory that had not been used before, 0.4 s into such.)
+    The part that was read may leave the page cache: its memory takes the part that is written. (A
+    GiB took 2.0 s of writing into memory that had not been used before, 0.4 s into such.)
     """
     piece = stretch.piece
     rows, _ = rows_of(vfs, staging, piece)
     edges = offsets_of(rows["size"].astype(np.int64))
     numbers = numbers_of(rows["queue"][stretch.first : stretch.end], stretch.bases)
     sys_flags = rows["sys_flag"].astype(np.int64)
-    # What stands at 0 of the piece would stand here.
+    # The physical offset here of the piece's first byte.
     base = physical_offset - edges[stretch.first]
     times = None if piece.has_times else now
     data = _open(vfs, join(staging, piece.name + LOG_SUFFIX))

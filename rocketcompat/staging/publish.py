@@ -1,12 +1,12 @@
-"""Records that come ready-made become part of an open store's log, in one step.
+"""Ready-made records become part of an open store's log, in one step.
 
-    result = store.publish("load-7", staged)     # what `log_staging.StagedLogWriter` described
+result = store.publish("load-7", staged)     # descriptions by `log_staging.StagedLogWriter`
 
 What is guaranteed:
 
-- **All or nothing, at most once, for ever.** A job is in the log when its commit record is made,
-  entirely; an id that was published once is never published again: a second call returns the
-  result of the first. So a job whose end nobody saw is simply published again.
+- **All or nothing, at most once, for ever.** A job is in the log, entirely, once its commit record
+  is made. An id that was published once is never published again: a second call returns the result
+  of the first. So a job with an unknown end is simply published again.
 - **Order.** Records follow each other as in `staged`, behind everything that was put before.
   Puts wait meanwhile.
 - **Place.** A job that fits into the rest of the live file is put there. A larger one seals it
@@ -16,8 +16,8 @@ What is guaranteed:
   after a crash built from the log. Shards are built from the log always.
 - **Readers** of this package, in any process, see all of a job or nothing of it: until it is
   finished they see the log up to where it begins.
-- **A real broker must wait** until a half-published job is finished: `rocketcompat check` says
-  so, and opening the store for writing (or `rocketcompat recover`) finishes it.
+- **A RocketMQ broker must wait** until a half-published job is finished: `rocketcompat check`
+  reports one, and opening the store for writing (or `rocketcompat recover`) finishes it.
 
 The steps, with what a crash after each leaves, are those of every job
 (`tubestore.staging.publisher`). Here what was put is synced first, and the live file is sealed if
@@ -54,7 +54,7 @@ from tubestore.staging.roll_forward import remove_staging
 
 @dataclass(frozen=True, slots=True)
 class LogPublishResult:
-    """What became of a job; physical offsets [start, end), 0 where its record is not kept."""
+    """The result of a job; physical offsets [start, end), 0 if its record is not kept."""
 
     job_id: str
     #: Jobs are numbered in the order in which they were published; 0: not known any more.
@@ -72,7 +72,7 @@ class LogPublishResult:
 
 
 class BulkLoads:
-    """Publishing into one log; thread-safe. What it guarantees is in the head of this file."""
+    """Publishes into one log; thread-safe. The head of this file has the guarantees."""
 
     def __init__(self, log: CommitLog, root: str, vfs: Vfs, clock: Clock) -> None:
         self._log, self._vfs, self._clock = log, vfs, clock
@@ -82,9 +82,9 @@ class BulkLoads:
         self, job_id: str, staged: Iterable[StagedPiece | Mapping[str, Any]],
         threads: int | None, dispatch: Callable[[], object], query: str | None = None,
     ) -> LogPublishResult:  # fmt: skip
-        """Make a job part of the log, or return what became of it before.
+        """Make a job part of the log, or return its earlier result.
 
-        `dispatch` hands over what is in the log, while what was staged is still there.
+        `dispatch` hands over what is in the log, while the staged files are still there.
         """
         check_job_id(job_id)
         pieces = [StagedPiece.from_json(one) for one in staged]
@@ -101,7 +101,7 @@ class BulkLoads:
         )
 
     def clean(self, grace_ms: int) -> list[str]:
-        """Remove what jobs staged that wrote nothing for `grace_ms`; returns their names."""
+        """Remove files of jobs that staged nothing for `grace_ms`; returns the jobs' names."""
         return self._publisher.clean(grace_ms)
 
 
@@ -123,16 +123,16 @@ class _LogJob:
     tails: ReadyBatches | None = None
 
     def held(self) -> AbstractContextManager[None]:
-        """Keep all others from putting; all that was put is on stable storage."""
+        """Keep all others from putting; everything that was put is on stable storage."""
         return self.log.held()
 
     def write(self, number: int) -> LogRecord:
-        """Write the job's records as they will stand, beside the log, and sync them."""
+        """Write the job's records beside the log, with their offsets in it, and sync them."""
         log, vfs, pieces, staging = self.log, self.vfs, self.pieces, self._staging
         queue, now = log.queue, self.clock.now_ms()
         file_size = queue.file_size
         start = first_place(log.end, sum(piece.size for piece in pieces), file_size)
-        if log.uses_pool:  # its buffer stands before the file
+        if log.uses_pool:  # its buffer comes before the file
             start = -(-start // file_size) * file_size
         self.layout = lay_out(vfs, staging, pieces, start, file_size, log.next_queue_offset)
         if pieces and start > log.end:
@@ -172,9 +172,9 @@ class _LogJob:
         self.log.fail(reason)
 
     def settle(self, record: LogRecord) -> None:
-        """Give queues and index theirs, and remove the staged files meanwhile.
+        """Give queues and index their parts, and remove the staged files meanwhile.
 
-        Of a GiB either takes 0.1 to 0.2 s, and to remove files is to wait.
+        Of a GiB either takes 0.1 to 0.2 s, and removing files is mostly waiting.
         """
         steps: list[Callable[[], object]] = [
             partial(self._remove, piece.name + LOG_SUFFIX) for piece in self.pieces
@@ -194,7 +194,7 @@ class _LogJob:
 
 
 def abort(vfs: Vfs, root: str, job_id: str) -> None:
-    """Give a job up and remove what it staged, unless it may be in the log already."""
+    """Give a job up and remove its staged files, unless it may be in the log already."""
     with contextlib.suppress(StoreFailed):
         LogRecords(vfs, root).is_finished(check_job_id(job_id))
         remove_staging(vfs, root, job_id)

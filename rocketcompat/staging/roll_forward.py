@@ -1,4 +1,4 @@
-"""Finish a job whose commit record is made and whose parts are not all in the log.
+"""Finish a job that has its commit record, and not all of its parts in the log.
 
 | its place | a staged part is | a part that is not staged any more |
 | --- | --- | --- |
@@ -23,16 +23,16 @@ from tubestore.staging.roll_forward import finish_pending, move_file
 def recover_job(vfs: Vfs, root: str) -> LogRecord | None:
     """Finish a job that is recorded and not finished; returns it. For a store that is locked.
 
-    NotAStore if somebody else has written where it belongs.
+    NotAStore if another process has written where it belongs.
     """
     return finish_pending(vfs, LogRecords(vfs, root), roll_forward)
 
 
 def give_up(vfs: Vfs, root: str, take_away: Callable[[str], object]) -> LogRecord | None:
-    """Let a job that cannot go on be as far as it came; returns it. For a store that is locked.
+    """Give up a job that cannot be finished; returns it. For a store that is locked.
 
-    What it has staged is taken away, what it has in the log stays, and its id counts. None, and
-    nothing is done, if there is no such job.
+    Its staged files are taken away, its part in the log stays, and its id counts. Returns None, and
+    does nothing, if there is no such job.
     """
     records = LogRecords(vfs, root)
     record = records.pending()

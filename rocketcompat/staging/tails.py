@@ -1,9 +1,9 @@
-"""What queues and index get of a published job: from the rows of its pieces, without the log.
+"""The part of a published job for queues and index: from the rows of its pieces, without the log.
 
-A task that stages records has them as columns and writes down what the followers of the log want
-of each; with a job's layout that is all they get from its records, and the sums give every unit
-its place. So nothing of a job is read, followed and decoded once more when it is published:
-0.2 instead of 1.4 s of processor time a GiB. After a crash the same is read from the log.
+A task that stages records has them as columns, and writes the facts that the log's followers need
+of each. With a job's layout that is all they get from its records, and the sums give every unit its
+place. So nothing of a job is read, followed and decoded once more when it is published: 0.2 instead
+of 1.4 s of processor time a GiB. After a crash the same is read from the log.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _NONE, _NONE_32 = np.empty(0, np.int64), np.empty(0, np.int32)
 def tails_of(
     vfs: Vfs, staging: str, pieces: list[StagedPiece], layout: Layout, log_end: int, now: int
 ) -> ReadyBatches | None:
-    """Return a job behind `log_end` as its followers take it; None if its rows do not say all.
+    """Return a job behind `log_end` for the log's followers; None if its rows lack something.
 
-    A batch is made when it is taken, and what was staged must be there as long.
+    A batch is made when it is taken; the staged files must be there as long.
     """
     if not pieces or not all(piece.is_plain for piece in pieces):
         return None
@@ -49,7 +49,7 @@ def _batches(
 def _batch_of(
     vfs: Vfs, staging: str, stretch: Stretch, start: int, at: int, now: int
 ) -> DispatchBatch:
-    """Return the rows of a stretch, whose first record is at the physical offset `at`."""
+    """Return the rows of a stretch; its first record is at the physical offset `at`."""
     piece = stretch.piece
     rows, hashes = rows_of(vfs, staging, piece)
     keys = offsets_of(rows["keys"].astype(np.int64))

@@ -12,8 +12,8 @@
 
 Always true:
 - a writer makes files of its own only (exclusively, with a random part in the name), below
-  `<root>/.tubestore/staging/<job>/`: a task that is run twice, or by two workers at once,
-  disturbs nobody, and what is not published is never seen;
+  `<root>/.tubestore/staging/<job>/`: a task that is run twice, or by two workers at once, does no
+  harm, and what is not published is never seen;
 - files are whole and synced when they are described;
 - a record is complete but for queue offset, physical offset and, unless it brings one, store time.
 """
@@ -155,7 +155,7 @@ class StagedLogWriter(TaskStaging):
         self._note(queues, records)
 
     def _note(self, queues: Int64s, records: RecordColumns) -> None:
-        """Write down what queues and index get of records."""
+        """Write the facts that queues and index need of records."""
         batch = batch_of_records(records, 0, 0, self._config.delay_levels_ms)
         rows = np.empty(len(queues), ROW)
         rows["size"], rows["queue"], rows["sys_flag"] = batch.sizes, queues, batch.sys_flags
@@ -207,7 +207,7 @@ class StagedLogWriter(TaskStaging):
         ]
 
     def discard(self) -> None:
-        """Remove what this writer made and has not described; harmless when repeated."""
+        """Remove the files that this writer made and has not described; harmless when repeated."""
         self._closed = True
         files, self._files = self._files, []
         for file in files:
