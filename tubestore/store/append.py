@@ -277,7 +277,7 @@ def _append_slices(
     Fills `offsets` by row and `reached` by shard, also when it raises.
     """
     batch = encode_columns(columns)
-    if journal is not None and level != "memory" and journal.takes(len(shards), len(batch.data)):
+    if journal is not None and journal.takes(len(shards), len(batch.data)):
         chosen = shards if isinstance(shards, ChosenShards) else ChosenShards.of(shards)
         journal.append(batch, chosen, firsts, offsets, reached, level)
         return

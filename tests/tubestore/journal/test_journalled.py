@@ -128,6 +128,33 @@ def test_the_level_covers_what_was_appended_to_memory_before(memory_vfs: MemoryV
         assert bodies(again) == [*range(48), 1000, 1001]
 
 
+def test_a_batch_at_memory_goes_through_the_journal_too(memory_vfs: MemoryVfs) -> None:
+    """To hand each shard its rows took three times as long as a frame of the stronger level."""
+    store = open_store(memory_vfs, durability="memory")
+    assert store.append_batch(mixed(0)).durability == "memory"
+    killed(store, memory_vfs)
+    with open_store(memory_vfs) as again:
+        assert bodies(again) == list(range(24))
+
+
+@pytest.mark.parametrize("where", ["journal", ".tube", ""])
+def test_a_batch_at_memory_needs_no_room_on_the_disk_and_leaves_no_hole(
+    memory_vfs: MemoryVfs, where: str
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    store = open_store(faulty, durability="memory")
+    store.append_batch(mixed(0))
+    faulty.fail("pwrite", path=where, error=errno.ENOSPC, written=0, forever=True)
+    store.append_batch(mixed(24))
+    assert bodies(store) == list(range(48))
+    faulty.heal()
+    for name in TOPICS:
+        store[name].append(b"1000", partition=0, durability="page_cache")
+    killed(store, memory_vfs)
+    with open_store(memory_vfs) as again:
+        assert bodies(again) == [*range(48), *[1000] * len(TOPICS)]
+
+
 def test_single_appends_go_on_behind_a_batch(memory_vfs: MemoryVfs) -> None:
     store = open_store(memory_vfs)
     store.append_batch(mixed(0))
