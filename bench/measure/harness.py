@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.layouts.layout import Unavailable, fresh
+from bench.layouts.peers import PEERS
 from bench.workloads.cases import Contestant, Measure, Runner
 from bench.workloads.payload import Payload
 from bench.workloads.workload import Scale, Workload
@@ -199,6 +200,7 @@ def machine(payload: Payload, scale: Scale) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
         "versions": versions,
+        "settings": {peer.name: peer.settings for peer in PEERS},
         "payload": {"bytes": len(payload.text), "body": payload.body_size, "xxh3": payload.digest},
     }
 

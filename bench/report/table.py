@@ -105,11 +105,13 @@ def lines(
 def machine_line(machine: dict[str, Any]) -> str:
     """Return a line about the machine of the measurement."""
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
+    settings = "".join(f"\n{k}: {v}" for k, v in machine.get("settings", {}).items())
     return (
         f"{machine['time']}  {machine['processor']}, {machine['cores']} cores, "
         f"{machine['memory_gb']} GB, load {machine['load']:.1f}, {machine['system']}; "
         f"scale {machine['scale']}, commit {machine.get('commit') or '-'}\n"
         f"Python {machine['python']}, {versions}; bodies of {machine['payload']['body']} bytes"
+        f"{settings}"
     )
 
 
