@@ -83,8 +83,8 @@ test-all: $(DEV) $(BENCH) ## Run every test
 	$(TESTS) $(ARGS)
 
 .PHONY: test-spark
-test-spark: $(DEV) $(SPARK_LOCAL) ## Run the tests of Spark, all of them (downloads 500 MB once)
-	.venv/bin/pytest tests/spark $(ARGS)
+test-spark: $(DEV) $(SPARK_LOCAL) ## Run the tests of Spark (downloads 500 MB once)
+	$(TESTS) tests/spark -m "not slow" $(ARGS)
 
 .PHONY: mutants
 mutants: $(DEV) ## Change a module at random: which changes does no test notice? (ARGS=MODULE)

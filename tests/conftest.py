@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterator
 
 import hypothesis
@@ -17,6 +18,21 @@ from tubestore.testing import MemoryVfs
 
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("quick")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave one in `quick` parameters to the quick tests, one in `gate` to the gate."""
+    families = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("one_in"):
+            families[item.nodeid.partition("[")[0]].append(item)
+    for family in families.values():
+        for number, item in enumerate(sorted(family, key=lambda item: item.name)):
+            steps = item.get_closest_marker("one_in").args  # type: ignore[union-attr]
+            for mark, step in zip(("gate", "slow"), steps, strict=False):
+                if number % step:
+                    item.add_marker(mark)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -49,6 +49,7 @@ def test_workload_gives_a_sane_row_for_everybody(
     assert all(run.who in text for run in runs)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("make", [TopicSharded, SingleLog, *PEERS], ids=lambda m: m.name)
 def test_layout_gives_back_what_it_took(make: type, payload: Payload, tmp_path: Path) -> None:
     expected: dict[tuple[int, int], int] = {}
@@ -77,6 +78,7 @@ def test_layout_gives_back_what_it_took(make: type, payload: Payload, tmp_path: 
     with_layout.close()
 
 
+@pytest.mark.gate
 def test_both_ways_of_writing_the_log_are_measured_side_by_side(
     payload: Payload, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +96,7 @@ def test_both_ways_of_writing_the_log_are_measured_side_by_side(
     assert rates.keys() >= {"rocketcompat", "rocketcompat, mapped"}
 
 
+@pytest.mark.gate
 def test_a_workload_that_no_layout_can_do_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +106,7 @@ def test_a_workload_that_no_layout_can_do_is_named(
     assert "without --layout: rocket-scan" in capsys.readouterr().err
 
 
+@pytest.mark.gate
 def test_bodies_are_the_same_text_every_time(payload: Payload) -> None:
     assert payload.digest == standard_library(256 << 10).digest
     assert {len(b) for b in payload.bodies} == {payload.body_size}
@@ -124,6 +128,7 @@ def test_bar_is_judged_by_all_rounds(found: list[float], expected: str) -> None:
     assert verdict(found, 0.8) == expected
 
 
+@pytest.mark.gate
 def test_command_writes_lines_that_can_be_reported_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +144,7 @@ def test_command_writes_lines_that_can_be_reported_again(
     assert main(["--only", "no-such"]) == 2
 
 
+@pytest.mark.gate
 def test_one_that_is_missing_is_skipped_with_its_reason(payload: Payload, tmp_path: Path) -> None:
     workload = next(w for w in WORKLOADS if w.name == "append-one-memory")
     noted: list[Run | Skipped] = []
@@ -147,6 +153,7 @@ def test_one_that_is_missing_is_skipped_with_its_reason(payload: Payload, tmp_pa
     assert any(s.who.startswith("TubeMQ") and s.reason for s in skipped)
 
 
+@pytest.mark.gate
 def test_profile_shows_our_functions(payload: Payload, tmp_path: Path) -> None:
     from bench.measure.profiling import profile
 

@@ -99,6 +99,7 @@ def check_listing(golden: Golden, root: Path, rows: str) -> None:
             assert sha256(path.read_bytes()) == row["sha256"], path
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(("version", "name"), ROCKET)
 def test_rocketmq_store_is_the_one_that_was_listed(version: str, name: str, tmp_path: Path) -> None:
     golden = unpack("rocketmq", version, name, tmp_path)

@@ -224,6 +224,7 @@ def _same_payload(row: dict[str, Any], record: dict[str, Any]) -> None:
         assert row["filter_item"] == dict(row["attributes"]).get("$msgType$")
 
 
+@pytest.mark.one_in(5)
 @each_store
 def test_a_reader_sees_each_entry_as_the_real_classes_do(
     home: Path, scenario: str, name: str
@@ -249,6 +250,7 @@ def test_a_reader_sees_each_entry_as_the_real_classes_do(
     assert tree_digest(home) == before
 
 
+@pytest.mark.one_in(5)
 @each_store
 def test_recovery_keeps_every_message_that_the_real_classes_return(
     home: Path, scenario: str, name: str
@@ -294,6 +296,7 @@ def test_recovery_keeps_every_message_that_the_real_classes_return(
     assert (now[-1]["offset"], now[-1]["body"]) == (offset, b"after recovery")
 
 
+@pytest.mark.one_in(5)
 @each_store
 def test_check_and_recovery_say_the_same(home: Path, scenario: str, name: str) -> None:
     """What check reports recovery mends or reports, and the other way round."""
@@ -325,6 +328,7 @@ def test_check_and_recovery_say_the_same(home: Path, scenario: str, name: str) -
     }
 
 
+@pytest.mark.one_in(5)
 @each_store
 def test_the_order_of_a_partition_is_the_real_classes(home: Path, scenario: str, name: str) -> None:
     if not _opened(scenario, name):

@@ -61,6 +61,7 @@ DEFECTS = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("version", "scenario"), CASES)
 def test_a_golden_store_opens_as_the_real_one_opens_it(
     golden: GoldenFactory, version: str, scenario: str
@@ -82,6 +83,7 @@ def test_a_golden_store_opens_as_the_real_one_opens_it(
         ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("version", "scenario"),
     [

@@ -51,6 +51,7 @@ def numbers_in(store: DefaultMessageStore) -> list[int]:
     return [int(b[:4]) for batch in store.scan(verify=True) for b in batch["body"].to_pylist()]
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("left", range(6))
 def test_a_disk_that_fills_and_frees_loses_nothing_and_puts_go_on(

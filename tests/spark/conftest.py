@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need one; without PySpark or Java they are skipped."""
+"""A Spark session for the tests of a process that need one; skipped without PySpark or Java."""
 
 from __future__ import annotations
 
@@ -19,13 +19,6 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
 }
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process have all tests of the session: starting one takes ten seconds."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

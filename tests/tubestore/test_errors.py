@@ -74,6 +74,7 @@ def _fail() -> None:
     raise errors.CorruptRecord("/s/0.tube", 5, "token")
 
 
+@pytest.mark.gate
 def test_an_error_comes_back_from_a_worker_process() -> None:
     with (
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,

@@ -105,6 +105,7 @@ def test_refused_appends(
         shard.close()
 
 
+@pytest.mark.gate
 def test_calls_to_a_closed_shard_and_topic(store: MessageStoreManager) -> None:
     topic = store.create_topic("t")
     topic.append(b"x")
@@ -113,6 +114,7 @@ def test_calls_to_a_closed_shard_and_topic(store: MessageStoreManager) -> None:
     refused_without_end(lambda: topic.read(0, "earliest"), StoreClosed)
 
 
+@pytest.mark.gate
 def test_calls_to_a_reader_that_was_closed(store: MessageStoreManager) -> None:
     store.create_topic("t").append(b"x", durability="page_cache")
     context = engine_of(store).context
@@ -123,6 +125,7 @@ def test_calls_to_a_reader_that_was_closed(store: MessageStoreManager) -> None:
     refused_without_end(lambda: topic.read(0, "earliest"), StoreClosed)
 
 
+@pytest.mark.gate
 def test_waiters_of_a_stream_whose_sync_failed() -> None:
     commits = GroupCommit(0)
 

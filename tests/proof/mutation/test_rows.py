@@ -43,6 +43,7 @@ def test_every_statement_is_there() -> None:
     assert held.isdisjoint(unfinished)
 
 
+@pytest.mark.gate
 def test_every_statement_that_is_held_names_a_test_and_a_rule(copy: Copy) -> None:
     for block in HELD:
         path, name = block.test

@@ -56,6 +56,7 @@ def assert_same(root: Path, held_max: int) -> None:
         assert [pair for some in found.addresses() for pair in zip(*some, strict=True)] == wanted
 
 
+@pytest.mark.one_in(8, 2)
 @pytest.mark.parametrize(("version", "scenario"), SCENARIOS)
 def test_the_queues_of_a_real_store_have_the_states_of_their_views(
     golden: GoldenFactory, version: str, scenario: str
@@ -64,6 +65,7 @@ def test_the_queues_of_a_real_store_have_the_states_of_their_views(
     assert_same(root, 40)
 
 
+@pytest.mark.one_in(6, 2)
 @pytest.mark.parametrize("seed", range(25))
 def test_damaged_queues_have_the_states_of_their_views(tmp_path: Path, seed: int) -> None:
     """Damaged units, records with other queue offsets, files that are gone, damage of the log."""

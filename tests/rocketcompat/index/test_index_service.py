@@ -38,6 +38,7 @@ KEYS = st.lists(
 )
 
 
+@pytest.mark.gate
 @given(KEYS, st.integers(1, 9), st.integers(2, 14))
 def test_batches_give_the_bytes_of_key_after_key(
     steps: list[list[tuple[int, int, int]]], slots: int, items: int

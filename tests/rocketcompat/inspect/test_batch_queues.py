@@ -96,6 +96,7 @@ def test_info_tells_whether_a_message_in_the_middle_of_an_inner_batch_is_held(
     assert asked(3)[:2] == (1, "damaged")
 
 
+@pytest.mark.gate
 def test_the_golden_store_is_sound_and_pulls_from_its_directory_are_the_store_s(
     golden: GoldenFactory, command: Command
 ) -> None:
@@ -195,6 +196,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
 def test_a_fault_is_found_and_mended(
     root: Path, command: Command, fault: Callable[[Path], None]

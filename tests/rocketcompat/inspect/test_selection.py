@@ -106,6 +106,7 @@ def test_a_wrong_expression_is_refused_before_anything_is_read() -> None:
         Selection(pattern="a(b")
 
 
+@pytest.mark.gate
 def test_a_scan_may_begin_anywhere(real: Golden) -> None:
     everything = rows(real)
     for start in range(0, everything[-1]["physical_offset"] + 10, 97):

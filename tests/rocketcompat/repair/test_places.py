@@ -107,6 +107,7 @@ def test_of_two_files_that_claim_a_place_neither_is_touched(
     assert memory_vfs.read_file(path_of(1)) == memory_vfs.read_file(path_of(stray)) == copy
 
 
+@pytest.mark.gate
 @pytest.mark.crash
 def test_a_crash_while_files_are_put_back_is_mended_by_another_run(
     memory_vfs: MemoryVfs, clock: ManualClock

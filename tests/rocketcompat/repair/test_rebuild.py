@@ -121,6 +121,7 @@ def test_the_store_opens_without_building_it_once_more(
         assert result.queue_offset == units
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)
 @pytest.mark.parametrize("scenario", ["cq-deleted", "cq-index-deleted", "rolled", "delayed"])
 def test_a_golden_store_without_queues_gets_those_it_had(

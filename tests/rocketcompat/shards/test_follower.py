@@ -48,6 +48,7 @@ def shown(root: Path) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]
     return sorted(rows), sorted(found)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("replaced", [range(30, 40), range(31, 32), range(10), range(50, 60)])
 def test_records_that_a_broker_replaced_in_the_middle_are_replaced_in_the_shards(
     replaced: range, tmp_path: Path

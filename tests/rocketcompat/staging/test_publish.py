@@ -121,6 +121,7 @@ def test_a_published_log_is_the_one_that_puts_would_have_made(vfs: MemoryVfs) ->
             assert vfs.read_file(path) == other.read_file(path)
 
 
+@pytest.mark.gate
 def test_blocks_of_all_sizes_follow_each_other_in_the_same_memory(tmp_path: Path) -> None:
     config = CONFIG.changed(mapped_file_size_commit_log=8 << 20)
     small, large = numbered("s", 3000, 900), [bytes([n]) * (3 << 20) for n in range(2)]

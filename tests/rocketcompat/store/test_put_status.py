@@ -38,6 +38,7 @@ def status_of(store: Any, message: Message) -> PutStatus:
     return status
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)
 def test_large_messages_are_answered_as_the_real_store_answers(
     golden: GoldenFactory, tmp_path: Path, version: str

@@ -890,6 +890,7 @@ def test_a_record_behind_damage_is_left_over_if_it_is_older_than_the_last_one_be
     assert first < cut
 
 
+@pytest.mark.gate
 def test_recovery_may_be_interrupted_at_every_write(bench: Bench) -> None:
     bench.open()
     bench.put(12)

@@ -62,6 +62,7 @@ def put(store: DefaultMessageStore, count: int) -> None:
         store.put_message(Message("T", b"x" * 50, keys=f"k{number}"))
 
 
+@pytest.mark.gate
 @pytest.mark.usefixtures("example")
 def test_a_registered_structure_gets_every_record_whatever_crash_came_between() -> None:
     seed = random.randrange(1 << 32)

@@ -45,6 +45,7 @@ def differences(left: Path, right: Path, **options: Any) -> list[dict[str, Any]]
     return list(diff(StoreDirectory(left), StoreDirectory(right), **options))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet", "arrow"])
 @pytest.mark.parametrize("scenario", ["keys-tags", "transactions"])
@@ -249,6 +250,7 @@ def test_offsets_are_kept_in_a_new_store_only(command: Command, tmp_path: Path) 
     assert pq.read_table(tmp_path / "f.parquet").num_rows == 1
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)
 @pytest.mark.parametrize("scenario", ["rolled", "odd", "ipv6", "propcrc"])
 @pytest.mark.parametrize("file_size", [65_536, 20_000])

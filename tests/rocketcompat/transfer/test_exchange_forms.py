@@ -107,6 +107,7 @@ def root(tmp_path: Path, compat: str) -> Path:
     return tmp_path / "a"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("suffix", ["csv", "arrow"])
 @pytest.mark.parametrize("offsets", ["keep", "renumber"])
 def test_every_stored_form_is_imported_as_what_it_was(

@@ -19,7 +19,7 @@ from tests.spark.sessions.test_rocket_write import verify_log
 from tests.spark.stores import scanned_rows, write_store
 from tubestore.offline.check import check
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.slow
 COUNT = 8000
 
 #: Writes numbered messages, slowly, and says which task has begun.

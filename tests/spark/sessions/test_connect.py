@@ -11,7 +11,7 @@ from tests.spark.cluster import JAVA_OPTIONS, Driver
 from tests.spark.stores import scanned_rows, write_store
 from tubestore.spark.kit import java
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.slow
 COUNT = 500
 #: What the client needs beside PySpark: `tubestore[spark-local]` brings it.
 PACKAGES = ("grpc", "grpc_status", "google.rpc", "zstandard")

@@ -12,7 +12,7 @@ from tests.spark.sessions.test_rocket_write import verify
 from tests.spark.stores import scanned_rows
 from tubestore.offline.check import check
 
-pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.crash]
 COUNT = 3000
 
 #: Loaded by every Python that Spark starts: kills it when it comes to the point that is in a file.

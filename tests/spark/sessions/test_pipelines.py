@@ -16,7 +16,7 @@ from tests.spark.stores import scanned_rows, write_store
 from tubestore.offline.check import check
 from tubestore.spark.kit import java
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.slow
 SPEC = """
 name: copy
 storage: file://{home}/storage

@@ -195,6 +195,7 @@ def _hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.gate
 def test_an_interrupt_ends_with_130_and_keeps_what_was_appended(tmp_path: Path) -> None:
     command = [*COMMAND, "append", str(tmp_path / "s"), "t", "--partitions", "1"]
     with subprocess.Popen(
@@ -274,6 +275,7 @@ def test_memory_stays_flat_over_a_store_larger_than_the_bound(tmp_path: Path) ->
     assert (peaks[1] - peaks[0]) * unit < 60 << 20  # of 120 MB in the store
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("closed", "command", "code"), [
     (">&-", "stat", 3), (">&-", "check", 0), (">&-", "dump -f jsonl", 3), ("2>&-", "stat", 0),
     ("<&-", "stat", 0), ("<&- >&- 2>&-", "check", 0),

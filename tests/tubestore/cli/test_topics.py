@@ -229,6 +229,7 @@ def test_options_that_do_not_go_together_are_usage(
 # -- the shell -------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

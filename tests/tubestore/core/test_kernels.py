@@ -161,6 +161,7 @@ def test_the_hash_of_a_column_of_ascii_is_java_s_too(texts: list[str]) -> None:
     assert kernels.java_hashes(pa.array(texts)).tolist() == [java_hash(t) for t in texts]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_slices_let_go_of_the_bytes_that_they_copied_from(count: int) -> None:
     data, places = memoryview(bytearray(1000)), np.arange(count) * 10

@@ -32,6 +32,7 @@ def open_descriptors() -> int:
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no /proc here")
 
 
+@pytest.mark.gate
 def test_more_files_than_descriptors_can_be_used(tmp_path: Path) -> None:
     vfs = OsVfs(descriptors_max=8)
     before = open_descriptors()
@@ -160,6 +161,7 @@ def write_to_many_shards(store: MessageStoreManager) -> Topic:
     return topic
 
 
+@pytest.mark.gate
 def test_writing_to_many_shards_needs_few_descriptors(tmp_path: Path) -> None:
     before = open_descriptors()
     with tubestore.open(tmp_path, vfs=OsVfs(descriptors_max=16), background=False) as store:
@@ -180,6 +182,7 @@ def test_a_store_of_many_shards_stays_below_1024_descriptors(tmp_path: Path) -> 
         assert open_descriptors() - before < 1000
 
 
+@pytest.mark.gate
 def test_reading_many_shards_needs_few_descriptors(tmp_path: Path) -> None:
     before = open_descriptors()
     with tubestore.open(tmp_path, vfs=OsVfs(descriptors_max=16), background=False) as store:

@@ -93,6 +93,7 @@ def test_whatever_the_writer_does_a_reader_sees_what_was_acknowledged_and_never_
     store.close()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("call", range(1, 40))
 def test_a_writer_that_stops_anywhere_takes_nothing_back_from_a_reader(
     memory_vfs: MemoryVfs, call: int

@@ -385,6 +385,7 @@ def test_a_forked_child_refuses_reads_of_what_waits(memory_vfs: MemoryVfs) -> No
 # -- anything in any order ---------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_any_order_of_calls_gives_the_messages_in_the_order_of_their_appends(
     memory_vfs: MemoryVfs,
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_state_file_that_cannot_be_read_is_found(tmp_path: Path) -> None:
     assert [Path(f.path).name for f in check(tmp_path)] == ["store.json", "topics.json"]
 
 
+@pytest.mark.gate
 def test_every_flipped_bit_of_a_shard_is_found_except_what_only_a_digest_shows(
     memory_vfs: MemoryVfs,
 ) -> None:

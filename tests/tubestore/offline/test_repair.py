@@ -59,6 +59,7 @@ def mended(root: Any, vfs: Vfs) -> list[Action]:
     return done
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_golden_store_is_repaired_and_opening_it_changes_nothing(
     scenario: str, tmp_path: Path
@@ -169,6 +170,7 @@ def test_a_lost_data_file_is_filled_so_that_what_follows_keeps_its_place() -> No
     shard.close()
 
 
+@pytest.mark.gate
 def test_a_lost_index_file_is_rebuilt_to_the_last_byte() -> None:
     for number in range(len(files_of(written(**SMALL), ".index"))):
         vfs = written(**SMALL)

@@ -286,6 +286,7 @@ def test_a_shard_that_another_thread_opens_during_close_is_closed(memory_vfs: Me
     assert shard.is_over()
 
 
+@pytest.mark.gate
 def test_a_close_that_was_interrupted_anywhere_can_be_repeated() -> None:
     settings: dict[str, Any] = {
         "background": False, "durability": "memory", "journal_shards_min": 2
@@ -497,6 +498,7 @@ def test_at_the_bound_the_oldest_and_the_largest_buffers_are_written(
         assert waiting == list(range(8, 22))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("raise ValueError", 1), ("sys.exit(3)", 3)])
 def test_a_program_that_leaves_its_store_open_ends_and_its_messages_are_written(
     tmp_path: Path, end: str, code: int

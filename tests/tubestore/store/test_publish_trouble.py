@@ -106,6 +106,7 @@ def test_somebody_else_who_publishes_is_noticed(
     store["a"].append(b"goes on", partition=0)
 
 
+@pytest.mark.gate
 def test_a_failure_before_the_record_changes_nothing(vfs: MemoryVfs) -> None:
     calls = _calls_until_the_record(vfs)
     assert len(calls) > 10

@@ -147,6 +147,7 @@ def test_a_listing_from_which_every_file_has_gone_is_made_again(
         assert slow.seen > 1
 
 
+@pytest.mark.gate
 def test_a_reader_beside_a_writer_that_removes_all_the_time_meets_no_other_error(
     tmp_path: Path,
 ) -> None:

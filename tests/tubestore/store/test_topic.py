@@ -312,6 +312,7 @@ def test_all_partitions_of_a_shard_share_one_data_file_and_one_index_file(
     ]  # fmt: skip
 
 
+@pytest.mark.gate
 def test_an_index_file_takes_700_000_entries_by_default(tmp_path: Path) -> None:
     with tubestore.open(tmp_path, background=False) as store:
         topic = store.create_topic("t")

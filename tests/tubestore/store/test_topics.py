@@ -394,6 +394,7 @@ def test_a_reader_tells_a_new_topic_from_the_one_whose_name_it_has(tmp_path: Pat
 # -- crashes ---------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 @pytest.mark.crash
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_crash_leaves_every_change_of_topics_whole_or_undone(
