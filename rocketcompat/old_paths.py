@@ -89,7 +89,7 @@ recovery store.recovery
 repair_actions repair.actions
 repair_plan repair.plan
 retry record.delays
-scanned_end inspect.scan
+scanned_end inspect.log_units
 schedule store.schedule
 selection inspect.selection
 service_thread store.service_thread

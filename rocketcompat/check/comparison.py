@@ -11,189 +11,35 @@ the end of the scan.
 
 from __future__ import annotations
 
-import os
-from array import array
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rocketcompat.formats import (
-    BATCH_CQ_UNIT,
-    CONSUME_QUEUE_DIRECTORY,
-    CQ_PRE_FILL_SIZE,
-    CQ_UNIT,
-    parse_offset_name,
-)
-from rocketcompat.inspect.batch_queues import read_batch_files
+from rocketcompat.formats import CQ_PRE_FILL_SIZE, CQ_UNIT
 from rocketcompat.inspect.directory import Region, StoreDirectory
-from rocketcompat.inspect.log_units import QueueKey
-from rocketcompat.inspect.queues import leading, read_queue_files
-from rocketcompat.inspect.scan import ScannedEnd
+from rocketcompat.inspect.log_units import QueueKey, ScannedEnd
+from rocketcompat.inspect.queue_units import (
+    HELD_UNITS_MAX,
+    WINDOW_UNITS,
+    QueueUnits,
+    Ranges,
+    Runs,
+    leading,
+)
 from rocketcompat.queues.extension import is_address
+from rocketcompat.queues.files import PLAIN, UnitKind
 from rocketcompat.queues.units import GAP_UNITS_MAX, Units, is_fill, is_unit
 from rocketcompat.record.properties import SCHEDULE_TOPIC
 from tubestore.core.kernels import Int64s
 
-#: Units of the log that wait for their comparison: 28 bytes each.
-HELD_UNITS_MAX = 1 << 18
-#: Units of a file that are compared together; their bytes are whole blocks of a file system.
-WINDOW_UNITS = 1 << 15
 #: What an array that is held costs beside its units, in units.
 _ARRAY_UNITS = 8
 #: Numbers of the states in runs. A wrong unit of the same record may hold an address of its own.
 _STATES = ("ok", "missing", "wrong", "wrong", "surplus", "damaged", "fill")
 _OK, _MISSING, _WRONG, _WRONG_SAME, _SURPLUS, _DAMAGED, _FILL = range(len(_STATES))
 _SIZE = CQ_UNIT.size
-
-
-@dataclass(slots=True)
-class Runs:
-    """Places of a queue in runs [start, end) of one state, ascending and apart."""
-
-    starts: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
-    ends: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
-    states: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def add(self, places: Int64s, states: Any) -> None:
-        """Add ascending places that are in no run yet."""
-        if not len(places):
-            return
-        apart = (places[1:] != places[:-1] + 1) | (states[1:] != states[:-1])
-        firsts = np.flatnonzero(np.concatenate(([True], apart)))
-        lasts = np.append(firsts[1:], len(places)) - 1
-        self.join(Runs(places[firsts], places[lasts] + 1, np.asarray(states[firsts], np.int64)))
-
-    def join(self, others: Runs) -> None:
-        """Add runs that cover no place of these."""
-        starts = np.concatenate((self.starts, others.starts))
-        ends = np.concatenate((self.ends, others.ends))
-        states = np.concatenate((self.states, others.states))
-        if len(self) and len(others) and others.starts[0] < self.starts[-1]:
-            order = np.argsort(starts, kind="stable")
-            starts, ends, states = starts[order], ends[order], states[order]
-        first = np.ones(len(starts), bool)
-        first[1:] = (starts[1:] != ends[:-1]) | (states[1:] != states[:-1])
-        last = np.append(first[1:], True)[: len(first)]
-        self.starts, self.ends, self.states = starts[first], ends[last], states[first]
-
-    def of(self, places: Int64s) -> Any:
-        """Return the state of each place, -1 where no run is."""
-        if not len(self):
-            return np.full(len(places), -1, np.int64)
-        at = np.maximum(np.searchsorted(self.starts, places, "right") - 1, 0)
-        inside = (places >= self.starts[at]) & (places < self.ends[at])
-        return np.where(inside, self.states[at], -1)
-
-
-class Ranges:
-    """Ranges [start, end) of the log, ascending and apart."""
-
-    def __init__(self) -> None:
-        self._starts, self._ends = array("q"), array("q")
-
-    def add(self, start: int, end: int) -> None:
-        """Add a range behind all others."""
-        self._starts.append(start)
-        self._ends.append(end)
-
-    def contain(self, offsets: Int64s) -> Any:
-        """Return the mask of the offsets that are in a range."""
-        if not self._starts:
-            return np.zeros(len(offsets), bool)
-        starts, ends = np.array(self._starts), np.array(self._ends)
-        at = np.searchsorted(starts, offsets, "right") - 1
-        return (at >= 0) & (offsets < ends[np.maximum(at, 0)])
-
-    def meet(self, low: int, high: int) -> bool:
-        """True if a range has a part in [low, high)."""
-        at = bisect_right(self._ends, low)
-        return at < len(self._starts) and self._starts[at] < high
-
-
-class QueueUnits:
-    """The units in a queue's files, whatever its kind, by the window.
-
-    They are those that `read_queue_files` and `read_batch_files` return.
-    """
-
-    def __init__(
-        self, directory: StoreDirectory, key: QueueKey, kind: str = CONSUME_QUEUE_DIRECTORY
-    ) -> None:
-        ordinary = kind == CONSUME_QUEUE_DIRECTORY
-        config, self._vfs = directory.config, directory.vfs
-        self._dtype = CQ_UNIT.dtype if ordinary else BATCH_CQ_UNIT.dtype
-        self._unit = self._dtype.itemsize
-        self._size = (
-            config.consume_queue_file_size
-            if ordinary
-            else config.mapper_file_size_batch_consume_queue
-        )
-        path = directory.queue_path(*key, kind)
-        rows = [(parse_offset_name(n), n, s) for n, d, s in self._vfs.entries(path) if not d]
-        files = sorted((start, name, size) for start, name, size in rows if start is not None)
-        self._files = [(start // self._unit, os.path.join(path, name)) for start, name, _ in files]
-        self.first = self._files[0][0] if files else 0
-        self._whole: Units | None = None
-        distances = [b[0] - a[0] for a, b in pairwise(files)]
-        if not ordinary and files:  # a hole counts from the first file on
-            distances.append(max(files[-1][0] - files[0][0], self._size))
-        longest = self._size * len(files)
-        lengths = [*(start for start, _, _ in files), *(size for _, _, size in files), self._size]
-        if any(n % self._unit for n in lengths) or any(
-            not self._size <= distance <= longest for distance in distances
-        ):
-            # Files that overlap, or end inside of a unit: what follows shifts.
-            read = read_queue_files if ordinary else read_batch_files
-            self.first, self._whole = read(directory, key)
-
-    def read(self, first: int, count: int) -> Units:
-        """Return the units of these places; zeros where no file has any."""
-        found = np.zeros(count, self._dtype)
-        for start, units in self._between(first, first + count):
-            found[start - first : start - first + len(units)] = units
-        return found
-
-    def windows(self) -> Iterator[tuple[int, Units]]:
-        """Yield (place, units) up to the last unit that is not zeros; holes are left out."""
-        if self._whole is not None:
-            for at in range(0, len(self._whole), WINDOW_UNITS):
-                yield self.first + at, self._whole[at : at + WINDOW_UNITS]
-            return
-        step = WINDOW_UNITS * self._unit
-        for first, path in self._files:
-            file = self._vfs.open(path, writable=False)
-            position = file.next_data(0)
-            while position is not None and position < self._size:
-                start = position - position % step
-                raw = file.pread(min(step, self._size - start), start)
-                used = len(raw.rstrip(b"\0"))
-                if used:
-                    used = -(-used // self._unit) * self._unit
-                    units = np.frombuffer(raw.ljust(used, b"\0"), self._dtype, used // self._unit)
-                    yield first + start // self._unit, units
-                position = file.next_data(start + step)
-            file.close()
-
-    def _between(self, low: int, high: int) -> Iterator[tuple[int, Units]]:
-        if self._whole is not None:
-            start = max(low, self.first)
-            yield start, self._whole[start - self.first : max(high - self.first, 0)]
-            return
-        per_file = self._size // self._unit
-        for first, path in self._files:
-            start, end = max(low, first), min(high, first + per_file)
-            if start < end:
-                file = self._vfs.open(path, writable=False)
-                raw = file.pread((end - start) * self._unit, (start - first) * self._unit)
-                file.close()
-                yield start, np.frombuffer(raw, self._dtype, len(raw) // self._unit)
 
 
 @dataclass(slots=True)
@@ -218,6 +64,8 @@ class _InFile:
 class ComparedQueue:
     """A queue after the comparison of its units; `low` … `high` are real, as in `QueueView`."""
 
+    kind: ClassVar[UnitKind] = PLAIN
+
     topic: str
     queue_id: int
     low: int
@@ -227,16 +75,6 @@ class ComparedQueue:
     _files: QueueUnits
     _log: Runs
     has_addresses: bool
-
-    @property
-    def kind(self) -> str:
-        """The directory of queues of this kind."""
-        return CONSUME_QUEUE_DIRECTORY
-
-    @property
-    def unit_size(self) -> int:
-        """Bytes of a unit."""
-        return _SIZE
 
     def addresses(self) -> Iterator[tuple[Int64s, Int64s]]:
         """Yield places of units with the address of an extension, and these addresses."""
@@ -278,9 +116,7 @@ class QueueComparison:
 
     def names(self) -> list[QueueKey]:
         """Return the queues on disk and in the log, sorted."""
-        ordinary = self._directory.config.batch_topics
-        on_disk = {key for key in self._directory.queue_names() if key[0] not in ordinary}
-        return sorted({*on_disk, *self._held, *self._runs})
+        return sorted({*self._directory.queues_of(PLAIN), *self._held, *self._runs})
 
     def compared(self, key: QueueKey) -> ComparedQueue:
         """Return the states of a queue's units, once: what is known of them is given back."""

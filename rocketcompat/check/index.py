@@ -14,7 +14,7 @@ from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry, link_chains
 from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
-from rocketcompat.inspect.scan import ScannedEnd
+from rocketcompat.inspect.log_units import ScannedEnd
 from rocketcompat.messages import has_index_items
 from rocketcompat.record.columns import RecordColumns
 from tubestore.core.kernels import Int64s

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rocketcompat.check.batches import ComparedBatches
 from rocketcompat.check.comparison import ComparedQueue
 from rocketcompat.check.findings import PER_FILE_MAX, Finding, finding
 from rocketcompat.formats import (
-    CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
     offset_name,
     parse_offset_name,
 )
+from rocketcompat.inspect.batch_queues import BatchQueueView
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.queues import UNIT_STATES, QueueView
+from rocketcompat.queues.files import PLAIN
 from tubestore.core.kernels import Int64s
 
 #: Bytes of an extension's unit without a bitmap.
@@ -33,10 +33,10 @@ _UNIT_REASONS = {
 
 
 def check_queue(
-    directory: StoreDirectory, queue: ComparedQueue | ComparedBatches
+    directory: StoreDirectory, queue: ComparedQueue | BatchQueueView
 ) -> Iterator[Finding]:
     """Yield what is wrong with a queue's units, a finding a run of units of one state."""
-    if queue.kind == CONSUME_QUEUE_DIRECTORY:
+    if queue.kind is PLAIN:
         yield from _check_last_file(directory, directory.queue_path(queue.topic, queue.queue_id))
     listed = 0
     for start, end, state in queue.runs:
@@ -44,7 +44,7 @@ def check_queue(
             continue
         listed += 1
         if listed > PER_FILE_MAX:
-            path = directory.queue_path(queue.topic, queue.queue_id, queue.kind)
+            path = directory.queue_path(queue.topic, queue.queue_id, queue.kind.directory)
             more = "there are more findings in this queue"
             yield finding(path, 0, "unit_wrong", more, "error")
             return
@@ -71,14 +71,14 @@ def _check_last_file(directory: StoreDirectory, base: str) -> Iterator[Finding]:
 
 
 def _unit_finding(
-    directory: StoreDirectory, queue: ComparedQueue | ComparedBatches, first: int, last: int,
+    directory: StoreDirectory, queue: ComparedQueue | BatchQueueView, first: int, last: int,
     state: str,
 ) -> Finding:  # fmt: skip
     reason, severity = _UNIT_REASONS[state]
-    name_offset = (first - first % queue.units_per_file) * queue.unit_size
-    base = directory.queue_path(queue.topic, queue.queue_id, queue.kind)
+    name_offset = (first - first % queue.units_per_file) * queue.kind.layout.size
+    base = directory.queue_path(queue.topic, queue.queue_id, queue.kind.directory)
     which = f"unit {first}" if first == last else f"units {first} to {last}"
-    position = first % queue.units_per_file * queue.unit_size
+    position = first % queue.units_per_file * queue.kind.layout.size
     path = os.path.join(base, offset_name(name_offset))
     return finding(path, position, reason, f"{which}: {UNIT_STATES[state]}", severity)
 

@@ -21,7 +21,7 @@ from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import among
 from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.inspect.directory import Region, StoreDirectory
-from rocketcompat.inspect.scan import ScannedEnd
+from rocketcompat.inspect.log_units import ScannedEnd
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.shards.record import fits
 from tubestore.core.kernels import Int64s

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from rocketcompat.check.batches import BatchComparison
 from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import LogKeys, check_index
@@ -27,9 +26,9 @@ from rocketcompat.formats import (
     CONSUME_QUEUE_DIRECTORY,
     parse_offset_name,
 )
+from rocketcompat.inspect.batch_queues import BatchComparison
 from rocketcompat.inspect.directory import Region, StoreDirectory
-from rocketcompat.inspect.log_units import LogUnits
-from rocketcompat.inspect.scan import ScannedEnd
+from rocketcompat.inspect.log_units import LogUnits, ScannedEnd
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging.pieces import LogRecords, places_of
 

@@ -69,11 +69,11 @@ def dump(
 def queues(given: Given, trust_queues: TrustQueues = False) -> None:
     """List the queues with their first and next offsets. As a correct recovery would give them."""
     directory = given.directory()
-    from rocketcompat.inspect.batch_queues import AllQueueViews
     from rocketcompat.inspect.dump import dump_queues
+    from rocketcompat.inspect.queues import QueueViews
 
     emit_rows(
-        dump_queues(AllQueueViews(directory, trust=trust_queues)),
+        dump_queues(QueueViews(directory, trust=trust_queues)),
         QUEUE_COLUMNS,
         given.output,
         position=lambda row: {"topic": row["topic"], "queue_id": row["queue_id"]},
@@ -96,16 +96,13 @@ def cq(
     `messages` of a unit of a queue of inner batches is how many its record holds.
     """
     directory = given.directory()
-    from itertools import chain
-
-    from rocketcompat.inspect.batch_queues import AllQueueViews
-    from rocketcompat.inspect.dump import dump_batch_units, dump_units
+    from rocketcompat.inspect.dump import dump_units
+    from rocketcompat.inspect.queues import QueueViews
 
     only = (topic, queue) if topic is not None and queue is not None else None
-    views = AllQueueViews(directory, only=only, topic=topic, trust=trust_queues)
+    views = QueueViews(directory, only=only, topic=topic, trust=trust_queues)
     check_queue(directory, views.keys(), topic, queue)
-    every = chain(dump_units(views.ordinary, start), dump_batch_units(views.batches, start))
-    rows = (row for row in every if queue is None or row["queue_id"] == queue)
+    rows = (row for row in dump_units(views, start) if queue is None or row["queue_id"] == queue)
     emit_rows(
         rows,
         UNIT_COLUMNS,

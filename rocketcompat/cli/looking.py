@@ -126,13 +126,13 @@ def info(
     message is still held; exit 1 if it is not.
     """
     directory = given.directory()
-    from rocketcompat.inspect.batch_queues import AllQueueViews, views_of
     from rocketcompat.inspect.info import describe, held_row
+    from rocketcompat.inspect.queues import QueueViews
 
     if offset is None:
         if queue is not None:
             raise UsageMistake("--queue goes with --topic and --offset")
-        views = AllQueueViews(directory, topic=topic, trust=trust_queues)
+        views = QueueViews(directory, topic=topic, trust=trust_queues)
         check_queue(directory, views.keys(), topic, None)
         found = describe(directory, views)
         if prometheus:
@@ -146,7 +146,7 @@ def info(
         raise UsageMistake("--prometheus goes without --offset")
     if topic is None or queue is None:
         raise UsageMistake("--offset goes with --topic and --queue")
-    queue_views = views_of(directory, topic, queue, trust=trust_queues)
+    queue_views = QueueViews(directory, only=(topic, queue), trust=trust_queues)
     row = held_row(directory, queue_views, (topic, queue), offset)
     emit_object(row, HELD_COLUMNS, given.output)
     if not row["held"]:
@@ -165,11 +165,11 @@ def lag(
     Exit 3 if something of that file cannot be read: what could be is listed.
     """
     directory = given.directory()
-    from rocketcompat.inspect.batch_queues import AllQueueViews
     from rocketcompat.inspect.info import lag_problem, lag_rows
+    from rocketcompat.inspect.queues import QueueViews
 
     problem = lag_problem(directory)
-    views = AllQueueViews(directory, topic=topic, trust=trust_queues)
+    views = QueueViews(directory, topic=topic, trust=trust_queues)
     found = list(lag_rows(directory, views))
     if not problem:
         check_group(found, group)

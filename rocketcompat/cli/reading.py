@@ -54,10 +54,10 @@ def get(
 ) -> None:
     """Pull messages from a queue. With RocketMQ's limits and statuses."""
     directory = given.directory()
-    from rocketcompat.inspect.batch_queues import views_of
+    from rocketcompat.inspect.queues import QueueViews
     from rocketcompat.reading.pull import get_message
 
-    views = views_of(directory, topic, queue, trust=trust_queues)
+    views = QueueViews(directory, only=(topic, queue), trust=trust_queues)
     result = get_message(_parts(directory, views), topic, queue, offset, max, tags)
     rows = result.rows()
     for row, queue_offset in zip(rows, result.queue_offsets, strict=True):
@@ -150,11 +150,11 @@ def offset_by_time(
     wanted = parse_time(time, SystemClock().now_ms())
     directory = given.directory()
     from rocketcompat.commitlog.reads import read_record
-    from rocketcompat.inspect.batch_queues import views_of
+    from rocketcompat.inspect.queues import QueueViews
     from rocketcompat.reading.times import BOUNDARY_OF_COMPAT
     from rocketcompat.reading.times import offset_by_time as search
 
-    view = views_of(directory, topic, queue, trust=trust_queues).find(topic, queue)
+    view = QueueViews(directory, only=(topic, queue), trust=trust_queues).find(topic, queue)
     kind = BOUNDARY_OF_COMPAT[directory.config.compat] if boundary is None else boundary.value
     if view is None:
         emit_object({"queue_offset": 0, "boundary": kind}, OFFSET_COLUMNS, given.output)

@@ -1,58 +1,74 @@
 """Queues of inner batches as a correct recovery would show them, beside those on disk.
 
-As `queues.py` for ordinary queues. Units follow each other without a gap, so a unit is identified
-by its place: if one is missing, all behind it are at wrong places.
+As `queues.py` has it of ordinary queues, but compared with the log piece by piece, in bounded
+memory. Units follow each other in the log's order, those of expired records first: where one is
+missing, all behind it are at wrong places. Units of damaged records stay, since nothing else
+contains their numbers. Of both sides a limited number is held: the older half of the log's units
+is compared, and forgotten, unless a view of them is wanted.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, pairwise
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_CQ_UNIT, parse_offset_name
+from rocketcompat.formats import BATCH_CQ_UNIT
 from rocketcompat.inspect.directory import Region, StoreDirectory
-from rocketcompat.inspect.log_units import LogUnits, QueueKey, ScannedUnits, WantedQueues
-from rocketcompat.inspect.queues import QueueView, QueueViews
-from rocketcompat.inspect.scan import ScannedEnd
+from rocketcompat.inspect.log_units import QueueKey, ScannedEnd
+from rocketcompat.inspect.queue_units import (
+    HELD_UNITS_MAX,
+    QueueUnits,
+    Ranges,
+    Runs,
+    leading,
+)
 from rocketcompat.queues.batch_consume_queue import pulled
+from rocketcompat.queues.files import OF_BATCHES, UnitKind
 from rocketcompat.queues.units import Units, end_of, is_batch_unit
 from tubestore.core.kernels import Int64s
 
 _SIZE = BATCH_CQ_UNIT.size
+#: Units of a file that are compared together.
+WINDOW_UNITS = 1 << 14
+#: What an array that is held costs beside its units, in units.
+_ARRAY_UNITS = 4
+_STATES = ("ok", "missing", "wrong", "surplus", "damaged")
+_OK, _MISSING, _WRONG, _SURPLUS, _DAMAGED = range(len(_STATES))
+_NEVER = (1 << 63) - 1
+_NONE = np.empty(0, BATCH_CQ_UNIT.dtype)
+_ZEROS = np.zeros(1, BATCH_CQ_UNIT.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchQueueView:
-    """One queue: what its files should hold from `first_place` on, and a state a place.
+    """One queue: what its files should hold from `first_place` on, and the state of each place.
 
-    The states are those of `queue_view.UNIT_STATES`. If there are more states than units, the files
+    The states are those of `queues.UNIT_STATES`. Where they reach further than the units the files
     hold more than they should. It can be pulled from as a queue of a store.
     """
+
+    kind: ClassVar[UnitKind] = OF_BATCHES
 
     topic: str
     queue_id: int
     #: The number of the first unit in the files, counted from offset 0 on.
     first_place: int
+    units_per_file: int
+    #: Places [start, end) of one state, one behind the other.
+    runs: tuple[tuple[int, int, str], ...]
+    #: Empty where only the states were asked for.
     units: Units
-    states: np.ndarray[Any, Any]
     #: How many units at the front are those of records that the log has no more.
     expired: int
-    units_per_file: int
 
     @property
-    def kind(self) -> str:
-        """The directory of queues of this kind."""
-        return BATCH_CONSUME_QUEUE_DIRECTORY
-
-    @property
-    def unit_size(self) -> int:
-        """Bytes of a unit."""
-        return _SIZE
+    def states(self) -> np.ndarray[Any, Any]:
+        """The state of each place."""
+        names = np.array([state for _, _, state in self.runs], "U9")
+        return np.repeat(names, [end - start for start, end, _ in self.runs])
 
     @property
     def min_offset(self) -> int:
@@ -91,145 +107,178 @@ class BatchQueueView:
         room = self.units_per_file - (self.first_place + place) % self.units_per_file
         return pulled(self.units[place : place + room], start, count)
 
-    @property
-    def runs(self) -> Iterator[tuple[int, int, str]]:
-        """Places [start, end) in the files that have one state."""
-        if not len(self.states):
-            return
-        firsts = np.flatnonzero(self.states[1:] != self.states[:-1]) + 1
-        for start, end in pairwise([0, *firsts.tolist(), len(self.states)]):
-            yield self.first_place + start, self.first_place + end, str(self.states[start])
-
     def next_file_offset(self, offset: int) -> int:
         """Return the next offset: nothing is missing between files here."""
         return offset + 1
 
 
-class BatchQueueViews:
-    """The queues of inner batches of a directory; one scan of the log if it has any.
+@dataclass(slots=True)
+class _Queue:
+    """How far a queue was compared."""
 
-    With `scanned` (units of inner batches in it) the log is not read here.
-    """
+    #: The place of the next unit, and the physical offset of its record at least.
+    place: int
+    low: int = 0
+    runs: Runs = field(default_factory=Runs)
+    #: What the files should hold, where that is kept, and how much of it is of expired records.
+    units: list[Units] = field(default_factory=list)
+    expired: int = 0
+
+
+class BatchComparison:
+    """Takes the log's units of queues of inner batches in its order, and compares the files."""
 
     def __init__(
-        self, directory: StoreDirectory, *, topic: str | None = None,
-        scanned: ScannedUnits | None = None,
-    ) -> None:  # fmt: skip
-        self._directory = directory
-        topics = directory.config.batch_topics
-        self._topics = topics if topic is None else topics & {topic}
-        self._computed: dict[QueueKey, Units] = {}
-        self._regions: list[Region] = []
-        self.log_end = directory.log.min_offset
-        names = directory.queue_names(BATCH_CONSUME_QUEUE_DIRECTORY)
-        self._on_disk = {key for key in names if key[0] in self._topics}
-        if scanned is None and self._topics:
-            scanned = LogUnits(directory, WantedQueues(topic=topic)).scan().of_batches()
-        if scanned is not None:
-            self._regions, self.log_end = list(scanned.regions), scanned.log_end
-            self._computed = {key: units for key, (_, units) in scanned.units.items()}
-        self._end = ScannedEnd(directory, self.log_end)
+        self,
+        directory: StoreDirectory,
+        *,
+        held_max: int = HELD_UNITS_MAX,
+        keeps_units: bool = False,
+    ) -> None:
+        self._directory, self._held_max, self._keeps_units = directory, held_max, keeps_units
+        self._regions = Ranges()
+        self._held: dict[QueueKey, list[Units]] = {}
+        self._count = 0
+        self._queues: dict[QueueKey, _Queue] = {}
+        #: Where the scan of the log ended; None until then.
+        self.end: ScannedEnd | None = None
 
-    def keys(self) -> list[QueueKey]:
+    def take(self, key: QueueKey, units: Units) -> None:
+        """Take units of a queue."""
+        self._hold(key, units)
+        if self._count > self._held_max:
+            self._settle_older()
+
+    def take_region(self, region: Region) -> None:
+        """Take a part of the log without records."""
+        self._regions.add(region.start, region.end)
+
+    def finish(self, log_end: int) -> None:
+        """Take where the log ended: it was taken whole."""
+        self.end = ScannedEnd(self._directory, log_end)
+
+    def names(self) -> list[QueueKey]:
         """Return the queues on disk and in the log, sorted."""
-        return sorted({*self._on_disk, *self._computed})
+        return sorted({*self._directory.queues_of(OF_BATCHES), *self._held, *self._queues})
 
-    def __iter__(self) -> Iterator[BatchQueueView]:
-        return (self.view(key) for key in self.keys())
+    def compared(self, key: QueueKey) -> BatchQueueView:
+        """Return the states of a queue's units, once: what is known of them is given back."""
+        files = self._settle(key, _NEVER)
+        queue = self._queues.pop(key)
+        end = self._stored_end(files)
+        if end > queue.place:
+            surplus = Runs(*(np.array([n], np.int64) for n in (queue.place, end, _SURPLUS)))
+            queue.runs.join(surplus)
+        found = zip(queue.runs.starts, queue.runs.ends, queue.runs.states, strict=True)
+        runs = tuple((int(start), int(stop), _STATES[state]) for start, stop, state in found)
+        per_file = OF_BATCHES.file_size(self._directory.config) // _SIZE
+        units = np.concatenate([_NONE, *queue.units]).astype(BATCH_CQ_UNIT.dtype)
+        return BatchQueueView(*key, files.first, per_file, runs, units, queue.expired)
 
-    def find(self, topic: str, queue_id: int) -> BatchQueueView | None:
-        """Return a queue's view, None if it is neither on disk nor in the log."""
-        key = (topic, queue_id)
-        return self.view(key) if key in self._on_disk or key in self._computed else None
+    def _hold(self, key: QueueKey, units: Units) -> None:
+        self._held.setdefault(key, []).append(units)
+        self._count += len(units) + _ARRAY_UNITS
 
-    def view(self, key: QueueKey) -> BatchQueueView:
-        """Compare a queue's files with the log."""
-        first, stored = read_batch_files(self._directory, key)
-        stored = stored[~self._end.is_later(stored["physical_offset"])]
-        sound = is_batch_unit(stored)
-        places = stored["physical_offset"].astype(np.int64)
-        old = sound & (places < self._directory.log.min_offset)
-        expired = len(old) if old.all() else int(old.argmin())
-        # Units of damaged records stay: nothing else contains their numbers.
-        inside = np.zeros(len(stored), bool)
-        for region in self._regions:
-            inside |= (places >= region.start) & (places < region.end)
-        kept = stored[inside & sound]
-        computed = self._computed.get(key, stored[:0])
-        body = np.concatenate((kept, computed)).astype(BATCH_CQ_UNIT.dtype)
-        body = body[np.argsort(body["physical_offset"].astype(np.int64), kind="stable")]
-        wanted = np.concatenate((stored[:expired], body)).astype(BATCH_CQ_UNIT.dtype)
-        states = self._states(stored, wanted)
-        damaged = np.isin(wanted["physical_offset"], kept["physical_offset"])
-        ok = states[: len(wanted)] == "ok"
-        states[: len(wanted)][ok & damaged] = "damaged"
-        per_file = self._directory.config.mapper_file_size_batch_consume_queue // _SIZE
-        return BatchQueueView(*key, first, wanted, states, expired, per_file)
-
-    @staticmethod
-    def _states(stored: Units, wanted: Units) -> np.ndarray[Any, Any]:
-        both = min(len(stored), len(wanted))
-        states = np.full(max(len(stored), len(wanted)), "missing", dtype="U9")
-        states[len(wanted) :] = "surplus"
-        states[:both] = np.where(stored[:both] == wanted[:both], "ok", "wrong")
-        return states
-
-
-class AllQueueViews:
-    """The queues of both kinds of a directory."""
-
-    def __init__(
-        self, directory: StoreDirectory, *, only: QueueKey | None = None, topic: str | None = None,
-        trust: bool = False,
-    ) -> None:  # fmt: skip
-        units = None if trust else LogUnits(directory, WantedQueues(only, topic)).scan()
-        self.ordinary = QueueViews(
-            directory, only=only, topic=topic, trust=trust,
-            scanned=units.plain() if units else None,
-        )  # fmt: skip
-        self.batches = BatchQueueViews(
-            directory, topic=topic, scanned=units.of_batches() if units else None
+    def _settle_older(self) -> None:
+        """Compare the older half of the units that are held; all of many queues with few each."""
+        offsets = np.concatenate(
+            [u["physical_offset"] for held in self._held.values() for u in held]
         )
-        #: Regions of the log without records, and its end.
-        self.regions, self.log_end = self.ordinary.regions, self.ordinary.log_end
+        middle = int(np.partition(offsets, len(offsets) // 2)[len(offsets) // 2])
+        for key in list(self._held):
+            self._settle(key, middle)
+        if self._count > self._held_max // 2:
+            for key in list(self._held):
+                self._settle(key, int(offsets.max()) + 1)
 
-    def keys(self) -> list[QueueKey]:
-        """Return the queues on disk and in the log, those of batches last."""
-        return [*self.ordinary.keys(), *self.batches.keys()]
+    def _settle(self, key: QueueKey, high: int) -> QueueUnits:
+        """Compare the units of a queue that have their records before `high`."""
+        files = QueueUnits(self._directory, key, OF_BATCHES)
+        held = self._held.pop(key, [])
+        self._count -= sum(len(units) + _ARRAY_UNITS for units in held)
+        units = np.concatenate([_NONE, *held]).astype(BATCH_CQ_UNIT.dtype)
+        del held
+        count = int(np.searchsorted(_offsets(units), high))
+        if count < len(units):
+            self._hold(key, units[count:].copy())
+            units = units[:count]
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = self._begun(files)
+        while queue.low < high:
+            kept, end = self._kept(files, queue.low, high)
+            count = int(np.searchsorted(_offsets(units), end))
+            body = np.concatenate((kept, units[:count])).astype(BATCH_CQ_UNIT.dtype)
+            body = body[np.argsort(_offsets(body), kind="stable")]
+            self._compare(files, queue, body, kept)
+            units, queue.low = units[count:], end
+        return files
 
-    def __iter__(self) -> Iterator[QueueView | BatchQueueView]:
-        return chain(self.ordinary, self.batches)
+    def _begun(self, files: QueueUnits) -> _Queue:
+        """Pass over the units at the front that have no record in the log any more."""
+        queue, low = _Queue(files.first), self._directory.log.min_offset
+        count = WINDOW_UNITS
+        while count == WINDOW_UNITS:
+            units = files.read(queue.place, WINDOW_UNITS)
+            count = leading(is_batch_unit(units) & (_offsets(units) < low))
+            queue.place += count
+            if self._keeps_units:
+                queue.units.append(units[:count])
+        queue.expired = queue.place - files.first
+        if queue.expired:
+            queue.runs.add(np.array([files.first]), np.array([_OK]))
+            queue.runs.ends[0] = queue.place
+        return queue
 
-    def find(self, topic: str, queue_id: int) -> QueueView | BatchQueueView | None:
-        """Return a queue's view, None if it is neither on disk nor in the log."""
-        return self.ordinary.find(topic, queue_id) or self.batches.find(topic, queue_id)
+    def _kept(self, files: QueueUnits, low: int, high: int) -> tuple[Units, int]:
+        """Return the files' units of damaged records in [low, high), and `high`.
+
+        If there are more than can be held, only those before a lower end, and that end.
+        """
+        kept = _NONE
+        if not self._regions.meet(low, high):
+            return kept, high
+        for _, units in files.windows():
+            offsets = _offsets(units)
+            inside = self._regions.contain(offsets) & (offsets >= low) & (offsets < high)
+            kept = np.concatenate((kept, units[inside & is_batch_unit(units)]))
+            if len(kept) > self._held_max:
+                kept = kept[np.argsort(_offsets(kept), kind="stable")]
+                offsets = _offsets(kept)
+                high = max(int(offsets[self._held_max // 2]), int(offsets[0]) + 1)
+                kept = kept[: int(np.searchsorted(offsets, high))]
+        return kept[np.argsort(_offsets(kept), kind="stable")].astype(BATCH_CQ_UNIT.dtype), high
+
+    def _compare(self, files: QueueUnits, queue: _Queue, body: Units, kept: Units) -> None:
+        """Compare the next units of the files with what they should be."""
+        end: int | None = None
+        for at in range(0, len(body), WINDOW_UNITS):
+            wanted = body[at : at + WINDOW_UNITS]
+            there = files.read(queue.place, len(wanted))
+            places = queue.place + np.arange(len(wanted))
+            states = np.where(there == wanted, _OK, _WRONG)
+            in_damage = np.isin(wanted["physical_offset"], kept["physical_offset"])
+            states[(states == _OK) & in_damage] = _DAMAGED
+            if (there == _ZEROS).any():  # a hole, or behind the last unit
+                end = self._stored_end(files) if end is None else end
+                states[places >= end] = _MISSING
+            queue.runs.add(places, states)
+            queue.place += len(wanted)
+            if self._keeps_units:
+                queue.units.append(wanted)
+
+    def _stored_end(self, files: QueueUnits) -> int:
+        """Return the place behind the last unit in the files that the scan can have."""
+        end = files.first
+        for first, units in files.windows():
+            there = units != _ZEROS
+            if self.end is not None:
+                there &= ~self.end.is_later(units["physical_offset"])
+            if there.any():
+                end = first + int(np.flatnonzero(there)[-1]) + 1
+        return end
 
 
-def views_of(
-    directory: StoreDirectory, topic: str, queue_id: int, *, trust: bool = False
-) -> QueueViews | BatchQueueViews:
-    """Return the views in which a queue is, whatever its kind."""
-    if topic in directory.config.batch_topics:
-        return BatchQueueViews(directory, topic=topic)
-    return QueueViews(directory, only=(topic, queue_id), trust=trust)
-
-
-def read_batch_files(directory: StoreDirectory, key: QueueKey) -> tuple[int, Units]:
-    """Return the first place of a queue's files, and all units from there on.
-
-    Without the zeros at the end; missing files are zeros.
-    """
-    path = directory.queue_path(*key, BATCH_CONSUME_QUEUE_DIRECTORY)
-    size = directory.config.mapper_file_size_batch_consume_queue
-    rows = [(parse_offset_name(n), n) for n, is_dir, _ in directory.vfs.entries(path) if not is_dir]
-    files = sorted((start, name) for start, name in rows if start is not None)
-    raw = bytearray()
-    first = files[0][0] if files else 0
-    for start, name in files:
-        if start - first > size * len(files):
-            break
-        raw.extend(bytes(max(start - first - len(raw), 0)))
-        raw[start - first :] = directory.vfs.read_file(os.path.join(path, name))[:size]
-    used = -(-len(raw.rstrip(b"\0")) // _SIZE) * _SIZE
-    padded = bytes(raw[:used]).ljust(used, b"\0")
-    return first // _SIZE, np.frombuffer(padded, BATCH_CQ_UNIT.dtype)
+def _offsets(units: Units) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = units["physical_offset"].astype(np.int64)
+    return found

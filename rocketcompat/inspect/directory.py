@@ -39,7 +39,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.inspect.log_files import LogFiles, refuse_dledger
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.queues.files import holds_rocksdb, queue_names
+from rocketcompat.queues.files import OF_BATCHES, UnitKind, holds_rocksdb, queue_names
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging.pieces import LogRecords
 from tubestore.core.paths import OWN_DIRECTORY, checked_root
@@ -235,6 +235,12 @@ class StoreDirectory:
     def queue_names(self, kind: str = CONSUME_QUEUE_DIRECTORY) -> Iterator[tuple[str, int]]:
         """Yield topic and queue id of the queues' directories, of one kind of queues."""
         return queue_names(self.vfs, self.path(kind))
+
+    def queues_of(self, kind: UnitKind) -> list[tuple[str, int]]:
+        """Return the queues on disk of the topics that have queues of a kind."""
+        topics, of_batches = self.config.batch_topics, kind is OF_BATCHES
+        names = self.queue_names(kind.directory)
+        return [key for key in names if (key[0] in topics) == of_batches]
 
     def queue_path(self, topic: str, queue_id: int, kind: str = CONSUME_QUEUE_DIRECTORY) -> str:
         """Return a queue's directory."""

@@ -10,7 +10,7 @@ A part that cannot be read is a row with a `state`, never left out:
 | torn | the last record, not whole |
 | still-compressed | a sound record with a body that could not be unpacked |
 
-The states of queue units are `queue_view.UNIT_STATES`.
+The states of queue units are `queues.UNIT_STATES`.
 
 Reads only; works on a store that will not open.
 """
@@ -34,7 +34,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.inspect.batch_queues import BatchQueueView
 from rocketcompat.inspect.directory import Region, StoreDirectory
-from rocketcompat.inspect.queues import QueueView, QueueViews
+from rocketcompat.inspect.queues import AnyQueueView, QueueView
 from rocketcompat.inspect.selection import Selection
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.record.compression import unpack_bodies
@@ -137,7 +137,11 @@ def rows_of(records: RecordColumns) -> Iterator[dict[str, Any]]:
         yield {name: found[name] for name in _NAMES}
 
 
-def dump_queues(views: Iterable[QueueView | BatchQueueView]) -> Iterator[dict[str, Any]]:
+#: Of a row: queue offset, (physical offset, size, tag hash), state, further columns.
+_Unit = tuple[int, tuple[int, int, int], str, dict[str, int]]
+
+
+def dump_queues(views: Iterable[AnyQueueView]) -> Iterator[dict[str, Any]]:
     """Yield a row a queue."""
     for view in views:
         yield {
@@ -148,41 +152,41 @@ def dump_queues(views: Iterable[QueueView | BatchQueueView]) -> Iterator[dict[st
         }
 
 
-def dump_batch_units(views: Iterable[BatchQueueView], start: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield a row a unit of queues of inner batches that the log still has, as `dump_units` does.
+def dump_units(views: Iterable[AnyQueueView], start: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield a row a unit, queue by queue, from a queue offset on.
 
-    The queue offset is that of the record's first message, `messages` the number that it holds.
+    Of queues of inner batches those that the log still has: the queue offset is that of the first
+    message of the record, `messages` how many it holds.
     """
     for view in views:
-        for unit, state in zip(view.units.tolist(), view.states.tolist(), strict=False):
-            row = dict(zip(BATCH_CQ_UNIT.dtype.names or (), unit, strict=True))
-            if row["base_offset"] + row["batch_size"] > max(start, view.min_offset):
-                yield {
-                    "topic": view.topic,
-                    "queue_id": view.queue_id,
-                    "queue_offset": row["base_offset"],
-                    "physical_offset": row["physical_offset"],
-                    "size": row["size"],
-                    "tags_code": row["tags_code"],
-                    "state": state,
-                    "messages": row["batch_size"],
-                }
-
-
-def dump_units(views: QueueViews, start: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield a row a unit, queue by queue, from a queue offset on."""
-    for view in views:
-        skipped = max(start - view.min_offset, 0)
-        rows = view.units[skipped:].tolist()
-        states = view.states[skipped:].tolist()
-        first = view.min_offset + skipped
-        for place, (unit, state) in enumerate(zip(rows, states, strict=True)):
+        if isinstance(view, BatchQueueView):
+            rows = _batch_rows(view, start)
+        else:
+            rows = _rows(view, start)
+        for offset, (physical_offset, size, tags_code), state, more in rows:
             yield {
                 "topic": view.topic,
                 "queue_id": view.queue_id,
-                "queue_offset": first + place,
-                "physical_offset": unit[0],
-                "size": unit[1],
-                "tags_code": unit[2],
+                "queue_offset": offset,
+                "physical_offset": physical_offset,
+                "size": size,
+                "tags_code": tags_code,
                 "state": state,
+                **more,
             }
+
+
+def _rows(view: QueueView, start: int) -> Iterator[_Unit]:
+    skipped = max(start - view.min_offset, 0)
+    units, states = view.units[skipped:].tolist(), view.states[skipped:].tolist()
+    for offset, (unit, state) in enumerate(
+        zip(units, states, strict=True), view.min_offset + skipped
+    ):
+        yield offset, unit, state, {}
+
+
+def _batch_rows(view: BatchQueueView, start: int) -> Iterator[_Unit]:
+    for unit, state in zip(view.units.tolist(), view.states.tolist(), strict=False):
+        row = dict(zip(BATCH_CQ_UNIT.dtype.names or (), unit, strict=True))
+        if row["base_offset"] + row["batch_size"] > max(start, view.min_offset):
+            yield row["base_offset"], unit[:3], state, {"messages": row["batch_size"]}

@@ -23,7 +23,6 @@ from rocketcompat.formats import (
     OWN_DIRECTORY,
     TUBE_DIRECTORY,
 )
-from rocketcompat.inspect.batch_queues import AllQueueViews, BatchQueueViews
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.inspect.queues import QueueViews
@@ -48,7 +47,7 @@ _TRACES = (
 _BLOCK = 512
 
 
-def describe(directory: StoreDirectory, views: AllQueueViews) -> Row:
+def describe(directory: StoreDirectory, views: QueueViews) -> Row:
     """Return the whole as one object; rows under "queues", "settings" and "structures"."""
     holder = lock_holder(directory.path(LOCK_FILE))
     crashed = directory.vfs.exists(directory.path(ABORT_FILE))
@@ -72,7 +71,7 @@ def describe(directory: StoreDirectory, views: AllQueueViews) -> Row:
     }
 
 
-def span_rows(directory: StoreDirectory, views: AllQueueViews) -> Iterator[Row]:
+def span_rows(directory: StoreDirectory, views: QueueViews) -> Iterator[Row]:
     """Yield a row a queue: its offsets, and the store times of its first and last message."""
     for view in views:
         offsets = view.record_offsets
@@ -128,9 +127,7 @@ def structure_rows(directory: StoreDirectory) -> Iterator[Row]:
         yield {"structure": name, "files": files, "bytes": length, "bytes_on_disk": taken}
 
 
-def held_row(
-    directory: StoreDirectory, views: QueueViews | BatchQueueViews, key: tuple[str, int], at: int
-) -> Row:
+def held_row(directory: StoreDirectory, views: QueueViews, key: tuple[str, int], at: int) -> Row:
     """Return whether the message at a queue offset is still there, and why not."""
     view = views.find(*key)
     row: Row = {"topic": key[0], "queue_id": key[1], "queue_offset": at, "held": False}
@@ -165,7 +162,7 @@ def lag_problem(directory: StoreDirectory) -> str | None:
     return f"{found.path}: no offset of a group: {bad[0]}{more}"
 
 
-def lag_rows(directory: StoreDirectory, views: AllQueueViews) -> Iterator[Row]:
+def lag_rows(directory: StoreDirectory, views: QueueViews) -> Iterator[Row]:
     """Yield a row a queue that a group consumes: how far it is, and what it may have missed.
 
     From `config/consumerOffset.json`. `lost` is how many messages expired before the group came to

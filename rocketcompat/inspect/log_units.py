@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -137,3 +138,27 @@ class LogUnits:
             self._take_batches(key, units)
         else:
             self._batches.setdefault(key, []).append((offsets, units))
+
+
+class ScannedEnd:
+    """The physical offset behind the last record of a scan."""
+
+    def __init__(self, directory: StoreDirectory, offset: int) -> None:
+        self._directory, self.offset = directory, offset
+        self._has_moved = False
+
+    def has_moved(self) -> bool:
+        """Whether a writer has put a record there since; asked of the files until it is so."""
+        if not self._has_moved:
+            self._directory.log.refresh()
+            following = self._directory.scan_log(self.offset, chained=True)
+            self._has_moved = not isinstance(next(following, None), Region | None)
+        return self._has_moved
+
+    def is_later(self, offsets: Int64s) -> Any:
+        """Mask of the physical offsets, shape (n,), of records that came after the scan.
+
+        In a store that nobody writes all are False: what lies behind the log is wrong.
+        """
+        later = np.asarray(offsets, np.int64) >= self.offset
+        return later & (bool(later.any()) and self.has_moved())

@@ -10,29 +10,33 @@ queues' files are read one queue at a time.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rocketcompat.formats import (
-    CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
     CQ_PRE_FILL_SIZE,
     CQ_UNIT,
     INT32_MAX,
-    parse_offset_name,
 )
+from rocketcompat.inspect.batch_queues import BatchComparison, BatchQueueView
 from rocketcompat.inspect.directory import Region, StoreDirectory
-from rocketcompat.inspect.log_units import LogUnits, QueueKey, ScannedUnits, WantedQueues
-from rocketcompat.inspect.scan import ScannedEnd
+from rocketcompat.inspect.log_units import (
+    LogUnits,
+    QueueKey,
+    ScannedEnd,
+    ScannedUnits,
+    WantedQueues,
+)
+from rocketcompat.inspect.queue_units import QueueUnits, leading
 from rocketcompat.queues.extension import ConsumeQueueExt, is_address
+from rocketcompat.queues.files import OF_BATCHES, PLAIN, UnitKind
 from rocketcompat.queues.units import GAP_UNITS_MAX, Units, is_fill, is_unit
 from rocketcompat.record.properties import SCHEDULE_TOPIC
 from tubestore.core.kernels import Int64s
-from tubestore.core.vfs import VfsFile
 
 #: The states of a unit; "ok" comes first, the rest are findings of `check`.
 UNIT_STATES = {
@@ -53,6 +57,8 @@ class QueueView:
     Units from `max_offset` on are surplus. It can be pulled from as a queue of a store.
     """
 
+    kind: ClassVar[UnitKind] = PLAIN
+
     topic: str
     queue_id: int
     min_offset: int
@@ -62,16 +68,6 @@ class QueueView:
     units_per_file: int
     #: Leads from the addresses in tag fields to the hashes.
     ext: ConsumeQueueExt | None = None
-
-    @property
-    def kind(self) -> str:
-        """The directory of queues of this kind."""
-        return CONSUME_QUEUE_DIRECTORY
-
-    @property
-    def unit_size(self) -> int:
-        """Bytes of a unit."""
-        return CQ_UNIT.size
 
     @property
     def first_place(self) -> int:
@@ -126,56 +122,97 @@ class QueueView:
         return offset - offset % self.units_per_file + self.units_per_file
 
 
+AnyQueueView = QueueView | BatchQueueView
+
+
 class QueueViews:
-    """The queues of a directory; `find` makes it the table of queues for `reads.get_message`."""
+    """The queues of a directory; `find` makes it the table of queues for `reads.get_message`.
+
+    Those of topics of batches come behind the others.
+    """
 
     def __init__(
         self, directory: StoreDirectory, *, only: QueueKey | None = None, topic: str | None = None,
-        trust: bool = False, scanned: ScannedUnits | None = None,
+        trust: bool = False,
     ) -> None:  # fmt: skip
-        """With `trust` the files count as they are; with `scanned` the log is not read here."""
-        self._directory, self._wanted = directory, WantedQueues(only, topic)
-        self._trust = trust
-        self._units_per_file = directory.config.consume_queue_file_size // CQ_UNIT.size
+        """`trust` takes the files of ordinary queues as they are: the log is not read for them."""
+        self._directory, self._trust = directory, trust
+        wanted = WantedQueues(only, topic)
+        self._batch_topics = directory.config.batch_topics
+        #: Regions of the log without records, and its end.
         self.regions: list[Region] = []
         self.log_end = directory.log.max_offset if trust else directory.log.min_offset
         self._computed: dict[QueueKey, tuple[Int64s, Units]] = {}
-        self._batch_topics = directory.config.batch_topics  # see `batch_queues.py`
-        self._on_disk = {key for key in directory.queue_names() if key[0] not in self._batch_topics}
-        if scanned is not None:
-            self._take(scanned)
-        elif not trust:
-            self._take(LogUnits(directory, self._wanted).scan().plain())
+        self._batches: dict[QueueKey, Units] = {}
+        self._on_disk = {
+            key
+            for kind in (PLAIN, OF_BATCHES)
+            for key in directory.queues_of(kind)
+            if key in wanted
+        }
+        self._log_regions: Sequence[Region] = ()
+        self._batch_end = ScannedEnd(directory, self.log_end)
+        name = topic if only is None else only[0]
+        if not trust or (self._batch_topics if name is None else name in self._batch_topics):
+            units = LogUnits(directory, wanted).scan()
+            found = units.of_batches()
+            self._log_regions = found.regions
+            self._batches = {key: of_queue for key, (_, of_queue) in found.units.items()}
+            self._batch_end = ScannedEnd(directory, found.log_end)
+            if not trust:
+                self._take(units.plain())
         self._end = ScannedEnd(directory, self.log_end)
 
     def keys(self) -> list[QueueKey]:
-        """Return the queues on disk and in the log, sorted."""
-        return sorted({*filter(self._wanted.__contains__, self._on_disk), *self._computed})
+        """Return the queues on disk and in the log, sorted; those of batches last."""
+        keys = {*self._on_disk, *self._computed, *self._batches}
+        return sorted(keys, key=lambda key: (key[0] in self._batch_topics, key))
 
-    def find(self, topic: str, queue_id: int) -> QueueView | None:
+    def find(self, topic: str, queue_id: int) -> AnyQueueView | None:
         """Return a queue's view, None if it is neither on disk nor in the log."""
         key = (topic, queue_id)
-        if key not in self._computed and key not in self._on_disk:
-            return None
-        return self.view(key)
+        known = key in self._on_disk or key in self._computed or key in self._batches
+        return self.view(key) if known else None
+
+    def ordinary(self) -> Iterator[QueueView]:
+        """Go over the ordinary queues."""
+        return (view for view in self._views(PLAIN) if isinstance(view, QueueView))
+
+    def of_batches(self) -> Iterator[BatchQueueView]:
+        """Go over the queues of inner batches."""
+        return (view for view in self._views(OF_BATCHES) if isinstance(view, BatchQueueView))
+
+    def _views(self, kind: UnitKind) -> Iterator[AnyQueueView]:
+        of_batches = kind is OF_BATCHES
+        return (self.view(k) for k in self.keys() if (k[0] in self._batch_topics) == of_batches)
 
     def computed(self, key: QueueKey) -> tuple[Int64s, Units]:
         """Return a queue by the log: queue offsets, ascending, and their units."""
         none = np.empty(0, np.int64)
         return self._computed.get(key, (none, np.empty(0, CQ_UNIT.dtype)))
 
-    def __iter__(self) -> Iterator[QueueView]:
+    def __iter__(self) -> Iterator[AnyQueueView]:
         return (self.view(key) for key in self.keys())
 
-    def view(self, key: QueueKey) -> QueueView:
+    def view(self, key: QueueKey) -> AnyQueueView:
         """Compare a queue's files with the log."""
-        first, units = read_queue_files(self._directory, key)
+        if key[0] in self._batch_topics:
+            return self._view_of_batches(key)
+        files = QueueUnits(self._directory, key)
+        first, units = files.first, files.whole()
         if self._trust:
             return self._trusted(key, first, units)
         units = units[: leading(~self._end.is_later(units["physical_offset"]))]
-        if key in self._computed:
-            return self._compared(key, first, units, *self._computed[key])
-        return self._compared(key, first, units, np.empty(0, np.int64), units[:0])
+        return self._compared(key, first, units, *self.computed(key))
+
+    def _view_of_batches(self, key: QueueKey) -> BatchQueueView:
+        comparison = BatchComparison(self._directory, keeps_units=True)
+        for region in self._log_regions:
+            comparison.take_region(region)
+        comparison.end = self._batch_end
+        if key in self._batches:
+            comparison.take(key, self._batches[key])
+        return comparison.compared(key)
 
     def _take(self, scanned: ScannedUnits) -> None:
         """Take what the log has, a unit a queue offset."""
@@ -239,7 +276,15 @@ class QueueViews:
         ext = None
         if self._directory.vfs.exists(path):
             ext = ConsumeQueueExt(self._directory.vfs, path, size, writable=False)
-        return QueueView(*key, low, high, units, states, self._units_per_file, ext)
+        return QueueView(
+            *key,
+            low,
+            high,
+            units,
+            states,
+            PLAIN.file_size(self._directory.config) // CQ_UNIT.size,
+            ext,
+        )
 
     def _lay_stored(
         self, shown: Units, states: Any, low: int, first: int, units: Units, high: int
@@ -279,64 +324,6 @@ class QueueViews:
             inside |= (offsets >= region.start) & (offsets < region.end)
         found: np.ndarray[Any, np.dtype[np.bool_]] = inside & is_unit(units) & ~is_fill(units)
         return found
-
-
-#: A multiple of the file system's blocks.
-_BLOCK_SIZE = 64 << 10
-
-
-def read_queue_files(directory: StoreDirectory, key: QueueKey) -> tuple[int, Units]:
-    """Return the first queue offset of a queue's files, and all units from there on.
-
-    Missing files are zeros; the zeros at the end are left out. A hole larger than the files
-    together would be no queue: what is behind it is left out.
-    """
-    path, size = directory.queue_path(*key), directory.config.consume_queue_file_size
-    rows = [(parse_offset_name(n), n) for n, is_dir, _ in directory.vfs.entries(path) if not is_dir]
-    files = sorted((start, name) for start, name in rows if start is not None)
-    if not files:
-        return 0, np.empty(0, CQ_UNIT.dtype)
-    first = files[0][0]
-    parts: list[bytes] = []
-    length = 0
-    for start, name in files:
-        hole = start - first - length
-        if hole > size * len(files):
-            break
-        file = directory.vfs.open(os.path.join(path, name), writable=False)
-        raw = _written(file, size)
-        file.close()
-        parts += [bytes(max(hole, 0)), raw]
-        length += max(hole, 0) + len(raw)
-    units = b"".join(parts)
-    units = units[: len(units) - len(units) % CQ_UNIT.size]
-    return first // CQ_UNIT.size, np.frombuffer(units, CQ_UNIT.dtype)
-
-
-def _written(file: VfsFile, size: int) -> bytes:
-    """Read a file up to the unit with its last byte that is not zero; holes are not read.
-
-    Block by block: a queue's file has its full size from the start, and most are nearly empty.
-    """
-    parts: list[bytes] = []
-    length = 0
-    position = file.next_data(0)
-    while position is not None and position < size:
-        start = position - position % _BLOCK_SIZE
-        block = file.pread(min(_BLOCK_SIZE, size - start), start)
-        if np.frombuffer(block, np.uint8).any():
-            parts += [bytes(start - length), block]
-            length = start + len(block)
-        position = file.next_data(start + _BLOCK_SIZE)
-    if not parts:
-        return b""
-    used = length - len(parts[-1]) + len(parts[-1].rstrip(b"\0"))
-    return b"".join(parts)[: -(-used // CQ_UNIT.size) * CQ_UNIT.size]
-
-
-def leading(mask: Any) -> int:
-    """Return how many elements from the first are true."""
-    return len(mask) if mask.all() else int(mask.argmin())
 
 
 def _trailing_end(mask: Any) -> int:

@@ -24,7 +24,13 @@ import numpy as np
 from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.files.mapped_file_queue import PAGE, MappedFileQueue
-from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
+from rocketcompat.formats import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BATCH_CQ_UNIT,
+    CONSUME_QUEUE_DIRECTORY,
+    CQ_UNIT,
+)
+from rocketcompat.options import MessageStoreConfig
 from rocketcompat.queues.units import (
     LogMinimum,
     Units,
@@ -69,13 +75,21 @@ class UnitKind:
     """The differences between units of messages and units of inner batches."""
 
     layout: Layout
-    #: True if a tuple can be a unit: as `is_unit` and `is_batch_unit` for columns.
+    #: The directory of queues of this kind, and the option with the size of their files.
+    directory: str
+    file_size_option: str
+    #: Whether a unit, as a tuple, can be one: as `is_unit` and `is_batch_unit` have it of columns.
     is_set: Callable[[Any], bool]
     #: How many units from the first on can be right: (units, `keep_below`, the unit before them).
     sound_count: Callable[[Units, int, Any], int]
     #: True if a file's first unit is compared with the last one of the file before, and a queue
     #: without units continues in its first file.
     is_joined: bool
+
+    def file_size(self, config: MessageStoreConfig) -> int:
+        """Return the bytes of a file."""
+        size: int = getattr(config, self.file_size_option)
+        return size
 
 
 def sound_units(units: Units, keep_below: int, before: Any) -> int:
@@ -100,10 +114,14 @@ def sound_batch_units(units: Units, keep_below: int, before: Any) -> int:
     return len(units) if good.all() else int(good.argmin())
 
 
-PLAIN = UnitKind(CQ_UNIT, lambda unit: unit[1] > 0 and unit[0] >= 0, sound_units, is_joined=False)
+PLAIN = UnitKind(
+    CQ_UNIT, CONSUME_QUEUE_DIRECTORY, "consume_queue_file_size",
+    lambda unit: unit[1] > 0 and unit[0] >= 0, sound_units, is_joined=False,
+)  # fmt: skip
 OF_BATCHES = UnitKind(
-    BATCH_CQ_UNIT, lambda unit: unit[1] > 0 and unit[5] > 0, sound_batch_units, is_joined=True
-)
+    BATCH_CQ_UNIT, BATCH_CONSUME_QUEUE_DIRECTORY, "mapper_file_size_batch_consume_queue",
+    lambda unit: unit[1] > 0 and unit[5] > 0, sound_batch_units, is_joined=True,
+)  # fmt: skip
 
 
 class QueueFiles:

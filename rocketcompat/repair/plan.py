@@ -42,7 +42,6 @@ from rocketcompat.formats import (
     TUBE_DIRECTORY,
     parse_offset_name,
 )
-from rocketcompat.inspect.batch_queues import BatchQueueViews
 from rocketcompat.inspect.decode import decode_record
 from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
@@ -174,7 +173,7 @@ def _lost_in_queues(
     """Return the messages of each region that the queues name, by the region's start."""
     found: dict[int, list[LostMessage]] = {region.start: [] for region in regions}
     views = QueueViews(directory)
-    for view in views:
+    for view in views.ordinary():
         key = view.topic, view.queue_id
         places = np.flatnonzero(view.states == "damaged")
         offsets = view.units["physical_offset"][places].astype(np.int64)
@@ -185,7 +184,7 @@ def _lost_in_queues(
                 number = view.min_offset + int(places[row])
                 lost.append(LostMessage(*key, number, int(offsets[row])))
             lost += [LostMessage(*key, number) for number in _missing_numbers(*computed, region)]
-    for of_batches in BatchQueueViews(directory):
+    for of_batches in views.of_batches():
         for place in np.flatnonzero(of_batches.states == "damaged").tolist():
             unit = of_batches.units[place]
             offset, base = int(unit["physical_offset"]), int(unit["base_offset"])

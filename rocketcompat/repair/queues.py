@@ -18,9 +18,9 @@ from rocketcompat.formats import (
     offset_name,
     parse_offset_name,
 )
-from rocketcompat.inspect.batch_queues import BatchQueueView, BatchQueueViews
+from rocketcompat.inspect.batch_queues import BatchQueueView
 from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.inspect.queues import QueueView, QueueViews
+from rocketcompat.inspect.queues import AnyQueueView, QueueView, QueueViews
 from rocketcompat.queues.units import Units, is_unit
 from rocketcompat.repair.actions import RepairPlan
 from rocketcompat.repair.overlay import FileChange
@@ -32,27 +32,29 @@ def plan_queues(directory: StoreDirectory, plan: RepairPlan) -> None:
     for path in directory.misplaced_queues():
         plan.remove(path, 0, "ordinary queues of a topic of batches: 5.x refuses to start")
     views = QueueViews(directory)
-    lost = [found["message"] for view in views for found in check_extensions(directory, view)]
+    lost = [
+        found["message"] for view in views.ordinary() for found in check_extensions(directory, view)
+    ]
     if lost:
         plan.rebuilds.append(CONSUME_QUEUE_DIRECTORY)
         path = directory.path(CONSUME_QUEUE_DIRECTORY)
         plan.actions.append(Action(path, "rebuild", 0, 0, f"with its extension: {lost[0]}"))
-    for view in () if lost else views:
+    for view in () if lost else views.ordinary():
         _plan_queue(directory, plan, view)
-    for of_batches in BatchQueueViews(directory):
+    for of_batches in views.of_batches():
         _plan_batch_queue(directory, plan, of_batches)
 
 
 def _plan_batch_queue(directory: StoreDirectory, plan: RepairPlan, view: BatchQueueView) -> None:
     """Make the files of a queue of inner batches hold its units, one behind the other."""
-    size = view.units_per_file * view.unit_size
+    size = view.units_per_file * view.kind.layout.size
     files = _files_of(directory, plan, view)
     raw = view.units.tobytes()
-    first = view.first_place * view.unit_size
+    first = view.first_place * view.kind.layout.size
     ends = [start + size for start in files]
     for start in range(first, max([first + len(raw), *ends], default=first), size):
         content = raw[start - first : start - first + size]
-        path = directory.queue_path(view.topic, view.queue_id, view.kind)
+        path = directory.queue_path(view.topic, view.queue_id, view.kind.directory)
         full, length = files.get(start, (os.path.join(path, offset_name(start)), -1))
         if not content:
             if length >= 0:
@@ -68,10 +70,10 @@ def _plan_batch_queue(directory: StoreDirectory, plan: RepairPlan, view: BatchQu
 
 
 def _files_of(
-    directory: StoreDirectory, plan: RepairPlan, view: QueueView | BatchQueueView
+    directory: StoreDirectory, plan: RepairPlan, view: AnyQueueView
 ) -> dict[int, tuple[str, int]]:
     """Return path and length of a queue's files by their start; other files are removed."""
-    path = directory.queue_path(view.topic, view.queue_id, view.kind)
+    path = directory.queue_path(view.topic, view.queue_id, view.kind.directory)
     files: dict[int, tuple[str, int]] = {}
     for name, is_directory, length in directory.vfs.entries(path):
         start, full = parse_offset_name(name), os.path.join(path, name)

@@ -29,7 +29,7 @@ from rocketcompat.formats import (
     OWN_DIRECTORY,
 )
 from rocketcompat.inspect.directory import Region, StoreDirectory
-from rocketcompat.inspect.scan import ScannedEnd
+from rocketcompat.inspect.log_units import ScannedEnd
 from rocketcompat.spark.jobs.audit_tasks import AuditJob, IndexFileSplit
 from rocketcompat.spark.jobs.log_parts import Queue, counts_of, items_in, shared_out
 from rocketcompat.spark.jobs.log_scanning import LogScan, ScannedLog, run_wave

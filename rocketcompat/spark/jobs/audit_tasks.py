@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.check.batches import BatchComparison
 from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import Keys, check_index_file
@@ -19,9 +18,9 @@ from rocketcompat.check.queues import check_extensions, check_queue
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry
+from rocketcompat.inspect.batch_queues import BatchComparison
 from rocketcompat.inspect.directory import Region, StoreDirectory
-from rocketcompat.inspect.log_units import ScannedUnits
-from rocketcompat.inspect.scan import ScannedEnd
+from rocketcompat.inspect.log_units import ScannedEnd, ScannedUnits
 from rocketcompat.spark.jobs.log_parts import ITEM_ROW, Array, Queue, items_in
 from rocketcompat.spark.jobs.rebuild_tasks import (
     PartPlace,

@@ -15,6 +15,7 @@ from rocketcompat.check import comparison as queue_comparison
 from rocketcompat.check import whole as check
 from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.formats import CQ_UNIT
+from rocketcompat.inspect import queue_units
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import LogUnits, QueueKey
 from rocketcompat.inspect.queues import QueueView, QueueViews
@@ -26,6 +27,7 @@ SCENARIOS = [(v, name) for v in ("4.9.8", "5.3.3") for name in rocket_scenarios(
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_comparison, "WINDOW_UNITS", 7)
+    monkeypatch.setattr(queue_units, "WINDOW_UNITS", 7)
 
 
 def runs_of(view: QueueView) -> Iterator[tuple[int, int, str]]:
@@ -47,9 +49,10 @@ def assert_same(root: Path, held_max: int) -> None:
     comparison.finish(units.log_end)
     views = QueueViews(directory)
     names: list[QueueKey] = comparison.names()
-    assert names == views.keys()
+    assert names == [(view.topic, view.queue_id) for view in views.ordinary()]
     for key in names:
         view, found = views.view(key), comparison.compared(key)
+        assert isinstance(view, QueueView)
         assert list(found.runs) == list(runs_of(view)), key
         assert (found.low, found.high) == (view.min_offset, view.max_offset)
         wanted = [pair for some in view.addresses() for pair in zip(*some, strict=True)]

@@ -14,7 +14,6 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.findings import PER_FILE_MAX, REASONS
 from rocketcompat.check.whole import check, check_store
 from rocketcompat.formats import CQ_UNIT, INDEX_HEADER, MESSAGE_HEAD
-from rocketcompat.inspect.batch_queues import BatchQueueViews
 from rocketcompat.inspect.directory import Region, StoreDirectory
 from rocketcompat.inspect.queues import QueueViews
 from rocketcompat.record.columns import RecordColumns
@@ -181,8 +180,7 @@ def test_what_a_writer_puts_meanwhile_is_no_finding(tmp_path: Path) -> None:
         directory.put = put
         assert list(check_store(directory)) == []
         assert next(numbers) > 4, "nothing was put meanwhile"
-        ordinary, batches = QueueViews(directory), BatchQueueViews(directory)
-        states = [set(view.states.tolist()) for view in (*ordinary, *batches)]
+        states = [set(view.states.tolist()) for view in QueueViews(directory)]
         assert states == [{"ok"}] * 3
 
 

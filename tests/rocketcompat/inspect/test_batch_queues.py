@@ -12,8 +12,8 @@ import pytest
 import rocketcompat
 from rocketcompat import Message
 from rocketcompat.check.whole import check
-from rocketcompat.inspect.batch_queues import BatchQueueViews
 from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.queues import QueueViews
 from tests.support.command import Command
 from tests.support.golden import GoldenFactory
 from tests.support.golden_puts import files_of
@@ -64,7 +64,7 @@ def test_info_and_lag_tell_of_queues_of_both_kinds(root: Path, command: Command)
     assert {key: row["messages"] for key, row in rows.items()} == {
         ("T", 0): 21, ("B", 0): 69, ("B", 1): 3,
     }  # fmt: skip
-    views = BatchQueueViews(StoreDirectory(root, OPTIONS))
+    views = QueueViews(StoreDirectory(root, OPTIONS))
     units = views.view(("B", 0)).units
     times = rows["B", 0]["first_timestamp"], rows["B", 0]["last_timestamp"]
     assert times == (units["store_timestamp"][0], units["store_timestamp"][-1])
@@ -87,7 +87,7 @@ def test_info_tells_whether_a_message_in_the_middle_of_an_inner_batch_is_held(
         (row,) = done.rows
         return done.code, row["verdict"], row.get("physical_offset")
 
-    units = BatchQueueViews(StoreDirectory(root, OPTIONS)).view(("B", 0)).units
+    units = QueueViews(StoreDirectory(root, OPTIONS)).view(("B", 0)).units
     assert [int(base) for base in units["base_offset"][:4]] == [0, 3, 4, 5]
     assert asked(2) == (0, "held", int(units["physical_offset"][0]))
     assert asked(5) == asked(9) == (0, "held", int(units["physical_offset"][3]))
@@ -239,8 +239,8 @@ def test_without_topics_of_batches_there_is_nothing_to_build(
 def test_a_damaged_batch_gets_a_stand_in_and_its_numbers_are_not_given_again(
     root: Path, command: Command
 ) -> None:
-    views = BatchQueueViews(StoreDirectory(root, OPTIONS))
-    units = {view.queue_id: view.units for view in views}[0]
+    views = QueueViews(StoreDirectory(root, OPTIONS))
+    units = {view.queue_id: view.units for view in views.of_batches()}[0]
     lost = units[-1]
     place, base = int(lost["physical_offset"]), int(lost["base_offset"])
     patch(root / "commitlog" / f"{place - place % 4096:020d}", place % 4096 + 4, b"\0\0\0\0")

@@ -10,7 +10,7 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import QueueKey
-from rocketcompat.inspect.queues import QueueView, QueueViews
+from rocketcompat.inspect.queues import AnyQueueView, QueueViews
 from rocketcompat.repair.plan import plan_repair
 
 
@@ -29,7 +29,7 @@ def test_the_queues_are_looked_through_once_for_all_damaged_parts_of_the_log(
     seen: list[QueueKey] = []
     view = QueueViews.view
 
-    def counted(self: QueueViews, key: QueueKey) -> QueueView:
+    def counted(self: QueueViews, key: QueueKey) -> AnyQueueView:
         seen.append(key)
         return view(self, key)
 

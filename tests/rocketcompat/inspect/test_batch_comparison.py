@@ -1,4 +1,4 @@
-"""Queues of inner batches compared by the piece: as in `BatchQueueView`, in bounded memory."""
+"""Queues of inner batches compared by the piece: as a plain model says, in bounded memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rocketcompat.check import batches, comparison
-from rocketcompat.check.batches import BatchComparison
 from rocketcompat.formats import BATCH_CQ_UNIT
-from rocketcompat.inspect.batch_queues import BatchQueueViews
+from rocketcompat.inspect import batch_queues, queue_units
+from rocketcompat.inspect.batch_queues import BatchComparison
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import LogUnits, QueueKey
+from rocketcompat.inspect.queues import QueueViews
 from tests.support.inner_batches import CONFIG, batch, opened
 
 UNIT = BATCH_CQ_UNIT.size
@@ -22,8 +22,8 @@ UNIT = BATCH_CQ_UNIT.size
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "WINDOW_UNITS", 7)
-    monkeypatch.setattr(batches, "WINDOW_UNITS", 3)
+    monkeypatch.setattr(queue_units, "WINDOW_UNITS", 7)
+    monkeypatch.setattr(batch_queues, "WINDOW_UNITS", 3)
 
 
 def filled(root: Path, count: int = 120) -> None:
@@ -37,16 +37,62 @@ def compared(directory: StoreDirectory, held_max: int) -> dict[QueueKey, Any]:
     found = BatchComparison(directory, held_max=held_max)
     units = LogUnits(directory, batches=found.take, regions=found.take_region).scan()
     found.finish(units.log_end)
-    return {key: list(found.compared(key).runs) for key in found.names()}
+    return {key: found.compared(key).runs for key in found.names()}
+
+
+def stored_units(root: Path, key: QueueKey) -> tuple[int, Any]:
+    """Return the first place of a queue's files and their units; zeros at the end are left out."""
+    paths = sorted((root / "batchconsumequeue" / key[0] / str(key[1])).glob("*"))
+    first = int(paths[0].name) if paths else 0
+    raw = bytearray()
+    for path in paths:
+        raw.extend(bytes(max(int(path.name) - first - len(raw), 0)))
+        content = path.read_bytes()
+        raw[int(path.name) - first :] = content[: len(content) // UNIT * UNIT]
+    units = np.frombuffer(bytes(raw), BATCH_CQ_UNIT.dtype)
+    used = np.flatnonzero(units != np.zeros(1, units.dtype))
+    return first // UNIT, units[: int(used[-1]) + 1 if len(used) else 0]
+
+
+def modelled(directory: StoreDirectory, key: QueueKey, log: LogUnits) -> tuple[Any, list[str]]:
+    """Return what the files of a queue should hold, and the states of all places."""
+    _, stored = stored_units(Path(directory.root), key)
+    places = stored["physical_offset"].astype(np.int64)
+    sound = (stored["size"] > 0) & (stored["batch_size"] > 0)
+    old = sound & (places < directory.log.min_offset)
+    expired = stored[: len(old) if old.all() else int(old.argmin())]
+    damaged = {place for region in log.regions for place in places[sound].tolist()
+               if region.start <= place < region.end}  # fmt: skip
+    kept = stored[sound & np.isin(places, list(damaged))]
+    _, computed = log.of_batches().units.get(key, ((), stored[:0]))
+    body = np.concatenate((kept, computed)).astype(BATCH_CQ_UNIT.dtype)
+    body = body[np.argsort(body["physical_offset"].astype(np.int64), kind="stable")]
+    wanted = np.concatenate((expired, body)).astype(BATCH_CQ_UNIT.dtype)
+    states = []
+    for at in range(max(len(stored), len(wanted))):
+        if at >= len(wanted):
+            states.append("surplus")
+        elif at >= len(stored):
+            states.append("missing")
+        elif stored[at] != wanted[at]:
+            states.append("wrong")
+        else:
+            states.append("damaged" if int(wanted[at]["physical_offset"]) in damaged else "ok")
+    return wanted, states
 
 
 def assert_same(root: Path, *limits: int) -> None:
-    """Both compare all queues and come to the same states."""
+    """All queues have the states of the model, whatever is held, and their views the units."""
     directory = StoreDirectory(root)
-    views = BatchQueueViews(directory)
-    wanted = {(view.topic, view.queue_id): list(view.runs) for view in views}
+    log = LogUnits(directory).scan()
+    views = {(view.topic, view.queue_id): view for view in QueueViews(directory).of_batches()}
+    for key, view in views.items():
+        wanted, states = modelled(directory, key, log)
+        assert view.states.tolist() == states, key
+        assert view.units.tobytes() == wanted.tobytes(), key
     for held_max in limits:
-        assert compared(directory, held_max) == wanted, held_max
+        found = compared(directory, held_max)
+        assert found == {key: view.runs for key, view in views.items()}, held_max
 
 
 def damage(rng: random.Random, root: Path) -> None:
@@ -116,5 +162,5 @@ def test_what_is_held_of_queues_of_batches_is_bounded(
         compare(self, files, queue, body, kept)
 
     monkeypatch.setattr(BatchComparison, "_compare", counted)
-    assert_same(tmp_path, 30)
+    compared(StoreDirectory(tmp_path), 30)
     assert 5 < max(held) <= 31
