@@ -66,7 +66,7 @@ test: $(DEV) ## Run the quick tests
 
 .PHONY: gate
 gate: export CRASH_SEED ?= 1
-gate: export CRASH_STATES ?= 5000
+gate: export CRASH_STATES ?= 2000
 gate: $(DEV) ## Run what else CI runs of the tests: kills, crash states, faults, real classes
 	$(TESTS) --ignore=tests/spark -m "(gate or sample) and not slow" $(ARGS)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from random import Random
 from typing import Any
 from unittest import mock
 
@@ -16,7 +15,8 @@ from tests.proof.explorer.explore import (
     seed_from_environment,
     share_of_states,
 )
-from tubestore.testing import CrashState, Distinct, Journal, crash_states
+from tests.support.crashes import shuffled_states
+from tubestore.testing import CrashState, Journal
 
 #: Looks at a state, at a time (ms), as an attempt; returns the journal of the recovery.
 Look = Callable[[CrashState, int, str], Journal]
@@ -39,7 +39,7 @@ def explore_publishing(
         recovery = _look(look, state, now_ms, "1", seed)
         looks += 1
         if looks % (5 if is_thorough() else 10) == 1:
-            interrupted = _shuffled(recovery, 4, seed)
+            interrupted = shuffled_states(recovery, seed=seed, variants=4)
             for second in interrupted if is_thorough() else interrupted[:3]:
                 _look(look, second, now_ms, "2", seed)
                 again += 1
@@ -62,19 +62,7 @@ def _begin(
     """Return all states of a run, its end (ms) and the seed."""
     seed = seed_from_environment()
     journal, now_ms = run()
-    return _shuffled(journal, variants, seed), now_ms, seed
-
-
-def _shuffled(journal: Journal, variants: int, seed: int) -> list[CrashState]:
-    """Return the distinct states that a journal can leave, in any order."""
-    distinct = Distinct()
-    states = [
-        state
-        for state in crash_states(journal, seed=seed, variants=range(variants))
-        if distinct.is_new(state)
-    ]
-    Random(seed).shuffle(states)
-    return states
+    return shuffled_states(journal, seed=seed, variants=variants), now_ms, seed
 
 
 def _look(look: Look, state: CrashState, now_ms: int, attempt: str, seed: int) -> Journal:

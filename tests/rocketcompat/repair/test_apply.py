@@ -28,12 +28,13 @@ from rocketcompat.repair.log import (
 from rocketcompat.repair.plan import plan_repair
 from tests.rocketcompat.repair.test_rebuild import OPTIONS, ROOT, SMALL, messages, write
 from tests.support.command import Command
+from tests.support.crashes import some_states
 from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket.cli import command_fixture, digest  # noqa: F401
 from tests.support.rocket.golden import open_golden, units_of
 from tests.support.rocket.inside import parts_of
 from tubestore.clock import ManualClock
-from tubestore.testing import Distinct, MemoryVfs, crash_states
+from tubestore.testing import MemoryVfs
 
 DAMAGED = (
     "torn-zeroed", "torn-half", "torn-gone", "flip-body-last", "flip-body-middle",
@@ -363,10 +364,8 @@ def test_a_crash_at_any_moment_of_a_repair_is_mended_by_another(
     expected = log_of(memory_vfs)
     bodies = {place: m.body for place, m in zip(places, messages(40), strict=True)}
     assert sum(bodies.get(place) == body for place, _, _, body in expected) >= 37
-    seen = Distinct()
-    for state in crash_states(journal, seed=20261121, variants=4):
-        if not seen.is_new(state):
-            continue
+    states = some_states(journal, 40, seed=20261121, variants=4)
+    for state in states:
         vfs = state.vfs(clock)
         mend_store(vfs, clock)
         assert log_of(vfs) == expected, str(state)
@@ -374,7 +373,7 @@ def test_a_crash_at_any_moment_of_a_repair_is_mended_by_another(
         findings = [row for row in check_store(directory) if "/tube" not in row["path"]]
         assert findings == [], str(state)
         assert not vfs.exists(f"{ROOT}/abort"), str(state)
-    assert len(seen) > 30
+    assert len(states) > 30
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -11,8 +11,9 @@ from rocketcompat.inspect.dump import dump_log
 from rocketcompat.repair.plan import plan_repair
 from tests.rocketcompat.repair.test_apply import log_of, mend_store
 from tests.rocketcompat.repair.test_rebuild import OPTIONS, ROOT, write
+from tests.support.crashes import some_states
 from tubestore.clock import ManualClock
-from tubestore.testing import Distinct, MemoryVfs, crash_states
+from tubestore.testing import MemoryVfs
 
 LOG = f"{ROOT}/commitlog"
 
@@ -122,17 +123,15 @@ def test_a_crash_while_files_are_put_back_is_mended_by_another_run(
     journal = memory_vfs.record()
     mend_store(memory_vfs, clock)
     assert log_of(memory_vfs) == expected
-    seen = Distinct()
-    for state in crash_states(journal, seed=20261122, variants=4):
-        if not seen.is_new(state):
-            continue
+    states = some_states(journal, 40, seed=20261122, variants=4)
+    for state in states:
         vfs = state.vfs(clock)
         mend_store(vfs, clock)
         assert log_of(vfs) == expected, str(state)
         findings = list(check_store(StoreDirectory(ROOT, OPTIONS, vfs)))
         assert findings == [], str(state)
         assert not vfs.exists(f"{LOG}.misplaced"), str(state)
-    assert len(seen) > 10
+    assert len(states) > 10
 
 
 def test_what_an_interrupted_run_held_and_nobody_needs_goes_to_quarantine(

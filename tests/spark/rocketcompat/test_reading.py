@@ -56,6 +56,7 @@ def test_all_splits_together_are_the_whole_log_in_order(root: Path, most: str) -
         assert max(s.bytes for s in made.splits) < 12_000
 
 
+@pytest.mark.one_in(1, 4)
 @pytest.mark.parametrize(("version", "scenario"), SCENARIOS)
 def test_a_golden_log_is_read_as_it_is_dumped(
     golden: GoldenFactory, version: str, scenario: str

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import tubestore
-from tests.proof.explorer.explore import seed_from_environment
+from tests.proof.explorer.explore import is_thorough, seed_from_environment
+from tests.support.crashes import some_states
 from tests.support.golden import TUBE_VERSION, GoldenFactory, unpack
 from tests.support.publishing import CLOCK, ROOT, bodies, open_store, some, stage
 from tests.support.tube import make_rows, open_shard, tree_digest, write_rows
@@ -25,7 +26,7 @@ from tubestore.offline.repair import Action, repair
 from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.store.topic import shards_of
-from tubestore.testing import Distinct, MemoryVfs, crash_states
+from tubestore.testing import MemoryVfs
 
 Rows = list[dict[str, Any]]
 COLUMNS = ["topic", "store_id", "partition_id", "index_offset", "body", "msg_id", "state"]
@@ -330,10 +331,8 @@ def test_a_repair_that_is_interrupted_anywhere_is_run_again() -> None:
     wanted = {"quarantine_file", "fill_gap", "cut_data", "rewrite_index", "rename", "leave"}
     assert wanted <= set(actions(done))
     end = without_quarantine(vfs)
-    distinct = Distinct()
-    for state in crash_states(journal, seed=1, variants=6):
-        if not distinct.is_new(state):
-            continue
+    states = some_states(journal, 60, seed=1, variants=6)
+    for state in states:
         again = state.vfs(ManualClock(CLOCK.now_ms() + 1000))
         assert [r for r in good_rows(ROOT, again) if r in good] == good, state
         list(repair(ROOT, vfs=again, apply=True, clock=again.clock))
@@ -341,7 +340,7 @@ def test_a_repair_that_is_interrupted_anywhere_is_run_again() -> None:
         kept = b"".join(quarantined(again).values())
         assert b"torn" * 20 in kept, state
         assert b"stray" in kept, state
-    assert len(distinct) > 50
+    assert len(states) > 50
 
 
 def spoil(vfs: MemoryVfs, rng: random.Random) -> None:
@@ -366,7 +365,7 @@ def test_whatever_is_damaged_nothing_intact_is_lost_and_the_store_opens() -> Non
     rng = random.Random(seed)
     print(f"{seed=}")
     pristine = written(**SMALL)
-    for _ in range(150):
+    for _ in range(150 if is_thorough() else 60):
         vfs = MemoryVfs(CLOCK)
         vfs.make_directories(f"{HOME}/index")
         for path, data in pristine.tree().items():
