@@ -35,6 +35,7 @@ from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES, NEVER_SYNCED
 from tubestore.segments.inspection import Reason, walk
 from tubestore.segments.listing import ShardFiles, StoredFile, find_shards, list_shard
+from tubestore.segments.shard_bytes import misplaced_files
 
 __all__ = ["REASONS", "Finding", "Reason", "check"]
 
@@ -193,6 +194,8 @@ def _look(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
     yield from _check_lengths(shard.index)
     yield from check_caches(vfs, shard)
     yield from check_files(vfs, shard)
+    for file, (_, text) in misplaced_files(vfs, shard).items():
+        yield Finding(file.path, 0, Reason.MISPLACED, text)
     damaged = _DamagedBlocks()
     try:
         for finding in _merged(_findings_of(vfs, shard)):

@@ -29,6 +29,7 @@ REASONS: dict[Reason, tuple[str, str]] = {
     Reason.OWN_OFFSET: ("warning", "a record names another index offset than its entry has"),
     Reason.MISSING: ("error", "an index entry points to bytes that no data file has"),
     Reason.MISSING_FILE: ("error", "files or their ends are gone that the shard's checkpoint has"),
+    Reason.MISPLACED: ("error", "a data file holds the records of another one's place"),
     Reason.HIDDEN: (
         "warning",
         "intact messages before the first index entry: an index file is missing, or TubeMQ's "

@@ -3,6 +3,7 @@
 | action | what is done |
 | --- | --- |
 | `quarantine_file` | a file that no broker opens, or that overlaps another, is taken out |
+| `move_file` | a data file that is at another one's place gets the name that its records ask for |
 | `fill_gap` | a data file that is gone is replaced by zeros: what lies behind it keeps its place |
 | `cut_data` | bytes behind the last intact record go, whole files too |
 | `rewrite_index` | entries are written from their records, entries of lost records go; a new file |
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from os.path import dirname
+from os.path import basename, dirname
 
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.quarantine import Action, Quarantine
@@ -34,14 +35,18 @@ from tubestore.record.names import (
     DATA_SUFFIX,
     INDEX_DIRECTORY,
     INDEX_SUFFIX,
+    MOVING_SUFFIX,
     REPAIR_SUFFIX,
+    parse_segment_name,
     segment_name,
 )
 from tubestore.record.records import ENTRY_SIZE
+from tubestore.segments.checkpoint import recorded
 from tubestore.segments.digests import digests_path, drop_digests
 from tubestore.segments.inspection import Reason, Stretch
 from tubestore.segments.listing import ShardFiles, StoredFile, chained, list_shard
 from tubestore.segments.lost_files import index_path, write_first_index
+from tubestore.segments.shard_bytes import ShardBytes
 
 _COPY_BYTES = 8 << 20
 
@@ -52,12 +57,17 @@ class ShardRepair:
     def __init__(self, vfs: Vfs, shard: ShardFiles, quarantine: Quarantine | None) -> None:
         self._vfs, self._listed, self._quarantine = vfs, shard, quarantine
         self._index_directory = join(shard.directory, INDEX_DIRECTORY)
+        #: Files that are moved, by their names before.
+        self._homes: set[str] = set()
 
     def run(self) -> Iterator[Action]:
         """Do, or only yield, everything in its order."""
         vfs, shard = self._vfs, self._listed
         if self._quarantine is not None:
             self._remove_leftovers()
+        moved = list(self._put_in_place())
+        yield from moved
+        shard = self._listed
         missing = [f for f in check_files(vfs, shard) if f.reason is Reason.MISSING_FILE]
         made = list(self._make_first_index())
         yield from made
@@ -84,19 +94,23 @@ class ShardRepair:
         rebuild = IndexRebuild(vfs, shard, write=self._quarantine is not None)
         for offset, entries in sound_rows(vfs, shard, kept):
             rebuild.put(offset, entries)
-        changed, surplus = rebuild.finish(kept.index_end)
+        new, surplus = rebuild.finish(kept.index_end)
         done = [
             *self._fill_gaps(shard, kept.data_end),
             *self._cut_data(shard, kept.data_end),
-            *self._replace_index(changed, surplus, kept.index_end),
+            *self._replace_index(new, surplus, kept.index_end),
             *self._rename(shard),
         ]
         yield from done
         replaced = {action.path for action in done}
         digests = [f for f in digests if f.path not in replaced]
         # A cache with an end behind the files keeps offsets from being given twice.
-        ends_before = any(f.at_end for f in missing)
-        yield from self._remove_caches(digests, changed=bool(done) and not ends_before)
+        lost_end = self._lost_end(kept) if moved else None
+        ends_before = any(f.at_end for f in missing) or lost_end is not None
+        changed = bool(done or self._homes) and not ends_before
+        yield from self._remove_caches(digests, changed=changed, kept=lost_end)
+        if lost_end is not None:
+            yield lost_end
         for stretch in kept.damage:
             yield self._left(shard, stretch)
         for finding in digests:
@@ -104,6 +118,64 @@ class ShardRepair:
                 yield Action(finding.path, "leave", finding.position, 0, finding.message)
 
     # -- what is done ------------------------------------------------------------------------
+
+    def _put_in_place(self) -> Iterator[Action]:
+        """Move data files that are at another one's place; those without one are taken out."""
+        shard = self._listed
+        bytes_ = ShardBytes(self._vfs, shard)
+        places, misplaced = bytes_.places(), bytes_.misplaced
+        taken = {file.start for file in shard.data if file not in misplaced}
+        homes: dict[str, int] = {}
+        for file, (own, text) in misplaced.items():
+            home = places.home_of(bytes_.piece(file), own)
+            if home is None or home in taken:
+                yield self._take_out(file.path, "quarantine_file", file.size, text)
+            else:
+                homes[file.path] = home
+                taken.add(home)
+        bytes_.close()
+        if self._quarantine is not None:
+            self._move(homes)
+        for file in misplaced:
+            if file.path in homes:
+                text = f"to {segment_name(homes[file.path], DATA_SUFFIX)}: its records belong there"
+                yield Action(file.path, "move_file", 0, file.size, text)
+        if self._quarantine is not None:
+            self._listed = list_shard(
+                self._vfs, dirname(shard.directory), shard.topic, shard.store_id
+            )
+        elif misplaced:
+            kept = (f for f in shard.data if f not in misplaced or f.path in homes)
+            data = [f._replace(start=homes.get(f.path, f.start)) for f in kept]
+            self._listed = replace(shard, data=tuple(sorted(data, key=lambda f: f.start)))
+        self._homes = set(homes)
+
+    def _move(self, homes: dict[str, int]) -> None:
+        """Rename data files to the offsets where they belong; no name is overwritten."""
+        directory = self._listed.directory
+        names = [name for name, _, _ in self._vfs.entries(directory)]
+        going = {  # first those that an interrupted run was about to move
+            join(directory, name): join(directory, name.removesuffix(MOVING_SUFFIX))
+            for name in names
+            if name.endswith(DATA_SUFFIX + MOVING_SUFFIX)
+        }
+        for path, home in homes.items():
+            going[path] = join(directory, segment_name(home, DATA_SUFFIX))
+        for path, target in going.items():
+            for name in (path, target):
+                if (start := parse_segment_name(basename(name), DATA_SUFFIX)) is not None:
+                    drop_digests(self._vfs, digests_path(name, start))
+        while going:
+            # One whose place is free; else one that makes a place free.
+            path = min(going, key=lambda p: (self._vfs.exists(going[p]), p not in homes))
+            target = going.pop(path)
+            if not self._vfs.exists(target):
+                self._put(path, target)
+            elif path in homes:
+                self._put(path, target + MOVING_SUFFIX)
+                going[target + MOVING_SUFFIX] = target
+            elif self._quarantine is not None:  # another file has come to its place
+                self._quarantine.move(path)
 
     def _remove_leftovers(self) -> None:
         """Remove files that an interrupted run has written and not put into their place."""
@@ -211,17 +283,35 @@ class ShardRepair:
                 target = join(dirname(file.path), name)
                 if file.final or target == file.path or not self._vfs.exists(file.path):
                     continue
+                if file.path in self._homes:
+                    continue  # it has its action
                 if self._quarantine is not None:
                     self._put(file.path, target)
                 yield Action(file.path, "rename", 0, file.size, f"to {name}")
 
-    def _remove_caches(self, digests: list[Finding], *, changed: bool) -> Iterator[Action]:
+    def _lost_end(self, kept: Kept) -> Action | None:
+        """Return what stays to be done where the last file was taken out; None if nothing does.
+
+        The checkpoint names the messages that are gone: opening keeps their offsets.
+        """
+        found = recorded(self._vfs, self._listed.directory)
+        if found is None or not found.digest or found.index_end <= kept.index_end:
+            return None
+        path = join(self._listed.directory, OWN_DIRECTORY, CHECKPOINT_FILE)
+        text = f"it has messages up to index offset {found.index_end}, the files end before"
+        return Action(path, "leave", 0, 0, f"{text}; opening for writing keeps their places")
+
+    def _remove_caches(
+        self, digests: list[Finding], *, changed: bool, kept: Action | None
+    ) -> Iterator[Action]:
         own = join(self._listed.directory, OWN_DIRECTORY)
         stale = {f.path: f.message for f in check_caches(self._vfs, self._listed)}
         stale |= {f.path: f.message for f in digests if f.reason is Reason.STALE_CACHE}
         checkpoint = join(own, CHECKPOINT_FILE)
         if changed and self._vfs.exists(checkpoint):
-            stale.setdefault(checkpoint, "it describes the files as they were")
+            stale[checkpoint] = "it describes the files as they were"
+        if kept is not None:
+            stale.pop(kept.path, None)
         for path, message in stale.items():
             if self._quarantine is not None and self._vfs.exists(path):
                 self._vfs.remove(path)

@@ -27,7 +27,7 @@ from tubestore.record.decode import decode
 from tubestore.record.layouts import ATTRIBUTE_TYPE, key_code_of
 from tubestore.record.locate import Data
 from tubestore.record.records import HEADER_SIZE, Placed
-from tubestore.segments.file_store import FileSnapshot, MsgFileStore, locate
+from tubestore.segments.file_store import Damage, FileSnapshot, MsgFileStore, locate
 from tubestore.segments.segment import FileSegment
 
 Array = np.ndarray[Any, Any]
@@ -224,8 +224,14 @@ class ShardView:
         if not columns.needs_data:
             return [self._decode(rows, None, columns)]
         entries = rows.entries
-        if self.files.damages and self._is_damaged(entries):
-            columns = columns_for(columns.names, verify=True, strict=columns.strict)
+        damages = self._damages_of(entries) if self.files.damages else []
+        if damages:
+            columns = columns_for(
+                columns.names,
+                verify=True,
+                strict=columns.strict,
+                own_offset=any(damage.is_misplaced for damage in damages),
+            )
         positions = entries["data_offset"].astype(np.int64)
         segment = self._segment_of(positions)
         if segment is not None:
@@ -282,14 +288,15 @@ class ShardView:
             raise CorruptRecord(self.files.directory, offset, f"{state} ({where})")
         return batch
 
-    def _is_damaged(self, entries: Array) -> bool:
-        """Return True if opening found damage in some of these records."""
+    def _damages_of(self, entries: Array) -> list[Damage]:
+        """Return the damage that opening found in some of these records."""
         starts = entries["data_offset"].astype(np.int64)
         ends = starts + entries["data_size"]
-        return any(
-            bool(((starts < damage.end) & (ends > damage.start)).any())
+        return [
+            damage
             for damage in self.files.damages
-        )
+            if bool(((starts < damage.end) & (ends > damage.start)).any())
+        ]
 
     def _with_missing(
         self,

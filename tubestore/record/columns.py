@@ -24,7 +24,7 @@ class Columns:
 
     `verify`: compare checksums, and entries with records; `strict`: the state of every row
     is needed; `views`: bodies of sealed files are not copied, but shown where they are
-    (`binary_view`).
+    (`binary_view`); `own_offset`: also compare the offset that a record names.
     Made by `columns_for`, which caches them.
     """
 
@@ -32,6 +32,7 @@ class Columns:
     verify: bool = False
     strict: bool = False
     views: bool = False
+    own_offset: bool = False
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -56,10 +57,15 @@ class Columns:
 
 @lru_cache(maxsize=256)
 def columns_for(
-    names: tuple[str, ...], *, verify: bool = False, strict: bool = False, views: bool = False
+    names: tuple[str, ...],
+    *,
+    verify: bool = False,
+    strict: bool = False,
+    views: bool = False,
+    own_offset: bool = False,
 ) -> Columns:
     """Return the columns of these names; KeyError for an unknown one."""
-    columns = Columns(names, verify, strict, views)
+    columns = Columns(names, verify, strict, views, own_offset)
     assert columns.schema is not None
     return columns
 

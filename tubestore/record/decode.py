@@ -17,7 +17,7 @@ from tubestore.record.columns import Columns, constant, integers, spread
 from tubestore.record.layouts import CHECKSUM_MASK
 from tubestore.record.locate import Data, plain_records, readable_records
 from tubestore.record.payloads import payload_columns
-from tubestore.record.records import SHARED_FIELDS
+from tubestore.record.records import SHARED_FIELDS, names_another
 
 Array = np.ndarray[Any, Any]
 
@@ -55,7 +55,7 @@ def decode(
     values = _from_index(topic, store_id, offsets, entries, columns.names)
     bad = None
     if columns.needs_data:  # last: what is copied drives everything else out of the caches
-        bad = _from_data(entries, positions, data or _NO_DATA, columns, values)
+        bad = _from_data(offsets, entries, positions, data or _NO_DATA, columns, values)
     arrays = [values[name] for name in columns.names]
     return pa.RecordBatch.from_arrays(arrays, schema=columns.schema), bad
 
@@ -92,6 +92,7 @@ def _times(times: Array) -> pa.Array:
 
 
 def _from_data(
+    offsets: Array,
     entries: Array,
     positions: Array | None,
     data: Data,
@@ -116,7 +117,11 @@ def _from_data(
     marked: list[tuple[Array, str]] = []
     if columns.verify and len(records.starts):
         said = entries if readable is None else entries[readable]
-        marked.append((_differing(said, records.headers), messages.STATE_ENTRY_DIFFERS))
+        differs = _differing(said, records.headers)
+        if columns.own_offset:
+            named = records.headers["queue_logic_offset"].astype(np.int64)
+            differs |= names_another(named, offsets if readable is None else offsets[readable])
+        marked.append((np.flatnonzero(differs), messages.STATE_ENTRY_DIFFERS))
         checks = kernels.crc_each(data.view, records.starts, records.ends, CHECKSUM_MASK)
         wrong = np.flatnonzero(checks != records.headers["checksum"])
         marked.append((wrong, messages.STATE_BAD_CHECKSUM))
@@ -147,4 +152,4 @@ def _differing(entries: Array, headers: Array) -> Array:
     differs = np.zeros(len(entries), bool)
     for name in SHARED_FIELDS:
         differs |= entries[name] != headers[name]
-    return np.flatnonzero(differs)
+    return differs

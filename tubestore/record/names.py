@@ -33,6 +33,8 @@ CLOSED_FILE = "closed"
 JOURNAL_FILE = "journal"
 #: There while the journal has frames: in which boot it was begun, and whether it was synced.
 JOURNALLED_FILE = "journalled"
+#: What a data file's new name is followed by while `repair` moves it.
+MOVING_SUFFIX = ".moving"
 REPAIR_SUFFIX = ".repair"
 STAGING_DIRECTORY = "staging"
 COMMITS_DIRECTORY = "commits"

@@ -416,6 +416,15 @@ def _verify_some(
     return good
 
 
+def names_another(own: Array, offsets: Array) -> Array:
+    """Return which records name another entry's offset than that of their own entry.
+
+    Not those that name none: TubeMQ 1.2.0 writes -1 without caches, and a flipped bit never makes
+    one multiple of an entry's size of another.
+    """
+    return np.asarray((own >= 0) & (own % ENTRY_SIZE == 0) & (own != offsets))
+
+
 def has_attributes(flags: Array) -> Array:
     """Return which flags mark a payload that starts with attributes."""
     return np.asarray((flags & FLAG_HAS_ATTRIBUTES) != 0)

@@ -18,6 +18,8 @@ from tubestore.record.state_files import parse_json
 CHECKPOINT_VERSION = 1
 #: The end of the reason for damage that a power cut can have left, since it was never synced.
 NEVER_SYNCED = "; written before the machine restarted, and not known to be synced"
+#: The beginning of the reason for damage that is a file at another one's place.
+MISPLACED = "the records of another place"
 #: A checkpoint has a digest of so many bytes before each end.
 CHECKPOINT_DIGEST_BYTES = 4096
 

@@ -29,6 +29,7 @@ from tubestore.errors import NotAStore, OffsetOutOfRange
 from tubestore.options import StoreOptions
 from tubestore.record.names import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, entries_in
+from tubestore.segments.cache_formats import MISPLACED
 from tubestore.segments.lookup import IndexLists
 from tubestore.segments.segment import FileSegment
 from tubestore.segments.segment_list import FileSegmentList, Segments
@@ -46,6 +47,11 @@ class Damage(NamedTuple):
     start: int
     end: int
     reason: str
+
+    @property
+    def is_misplaced(self) -> bool:
+        """True for a file at another one's place: its records are whole, and of other offsets."""
+        return self.reason.startswith(MISPLACED)
 
 
 class FileSnapshot(NamedTuple):

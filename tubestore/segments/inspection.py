@@ -41,6 +41,7 @@ from tubestore.record.records import (
     SHARED_FIELDS,
     entries_in,
     entry_of,
+    names_another,
     verify_entries,
 )
 from tubestore.segments.listing import ShardFiles
@@ -73,6 +74,7 @@ class Reason(enum.StrEnum):
     OWN_OFFSET = "own_offset"
     MISSING = "missing"
     MISSING_FILE = "missing_file"
+    MISPLACED = "misplaced"
     HIDDEN = "hidden"
     BAD_RECORD = "bad_record"
     BAD_CHECKSUM = "bad_checksum"
@@ -228,6 +230,13 @@ class _Walker:
         names = SHARED_FIELDS
         same = reason is None and all(getattr(fields, n) == getattr(header, n) for n in names)
         if same and record_size(header) == size:
+            if self._is_copied(header, position, offset):
+                mended = self._belongs_here(offset)
+                if mended is None:
+                    yield self._lost(Reason.BAD_ENTRY, entry, offset)
+                else:
+                    yield from self._mended(*mended, offset)
+                return
             text = f"the record's own index offset is {header.queue_logic_offset}"
             yield from self._kept(Reason.OWN_OFFSET, OK, entry, offset, text)
             return
@@ -247,6 +256,20 @@ class _Walker:
             whole = whole and record_size(header) == size
             verdict = Reason.BAD_CHECKSUM if whole else Reason.BAD_RECORD
             yield from self._kept(verdict, "", entry, offset, reason)
+
+    def _is_copied(self, header: Any, position: int, offset: int) -> bool:
+        """Return True if an entry that agrees with its record is that of another place.
+
+        The record names another entry. It has had its row already, or the record of this place is
+        another one and names this entry.
+        """
+        if not names_another(np.array(header.queue_logic_offset), np.array(offset)):
+            return False
+        if self.covered is not None and position < self.covered:
+            return True
+        found = self._belongs_here(offset)
+        named = found[1].queue_logic_offset if found is not None else None
+        return found is not None and found[0] != position and named == offset
 
     def _contradicting(
         self, fields: Any, header: Any, entry: Array, offset: int

@@ -1,4 +1,6 @@
-"""Files of a shard that are missing: found by what is left, and no offset is given out twice.
+"""Files of a shard that are missing or misplaced: found by what is left.
+
+No offset is given out twice, and no record is given at another message's offset.
 
 A file between two others that is gone leaves a gap, and the shard is refused. At the beginning or
 at the end its place is known from the checkpoint, which records where both streams begin and end
@@ -13,20 +15,35 @@ at the end its place is known from the checkpoint, which records where both stre
 | all data files                   | new ones begin behind the offsets that were given out         |
 
 TubeMQ's own retention records nothing: what it removed since the checkpoint is reported, too.
+
+A data file can also be at another one's place (swapped, or copied over it). Each record names the
+offset of its entry. If none of a file's records is one that the entries of its place describe, and
+they name other entries, the file is misplaced. It is kept as damage until `repair` moves it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate, pairwise
 from os.path import dirname
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from tubestore.core.layout import Buffer
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord
-from tubestore.record.layouts import INDEX_ENTRY, RECORD_SIZE_MAX, record_size
+from tubestore.record.layouts import (
+    DATA_HEADER,
+    INDEX_ENTRY,
+    RECORD_SIZE_MAX,
+    TOKEN_MESSAGE,
+    record_size,
+)
 from tubestore.record.names import (
     DATA_SUFFIX,
     INDEX_DIRECTORY,
@@ -37,12 +54,13 @@ from tubestore.record.names import (
 from tubestore.record.records import (
     ENTRY_SIZE,
     HEADER_SIZE,
+    SHARED_FIELDS,
     entries_in,
     entry_of,
     inspect,
     lost_entry,
 )
-from tubestore.segments.cache_formats import Checkpoint
+from tubestore.segments.cache_formats import MISPLACED, Checkpoint
 from tubestore.segments.checkpoint import recorded
 from tubestore.segments.digests import digests_path, drop_digests
 from tubestore.segments.file_store import Damage, MsgFileStore
@@ -50,6 +68,189 @@ from tubestore.segments.reconcile import SetAside
 from tubestore.segments.segment import FileSegment
 
 log = logging.getLogger(__name__)
+#: How many records of a suspected file are compared with its entries.
+_SAMPLE = 32
+
+
+class Piece(NamedTuple):
+    """A file of a stream: its offsets, and what reads bytes at an offset."""
+
+    start: int
+    end: int
+    read: Callable[[int, int], Buffer]
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self.end - self.start
+
+
+class Places:
+    """Compares the places of data files with those that their records name."""
+
+    def __init__(self, index: Iterable[Piece], data: Iterable[Piece]) -> None:
+        self._index, self._data = list(index), list(data)
+        self._index_starts = [piece.start for piece in self._index]
+        self._data_starts = [piece.start for piece in self._data]
+
+    def index_is_in_order(self) -> bool:
+        """Return False if an index file is at another one's place: first entries ascend."""
+        firsts = (self.entry_at(piece.start) for piece in self._index if len(self._index) > 1)
+        offsets = [entry.data_offset for entry in firsts if entry is not None]
+        return all(before < after for before, after in pairwise(offsets))
+
+    def index_is_shifted(self) -> bool:
+        """Return True if bytes came into an index file, or went, so that entries moved.
+
+        Up to the last one: where a checkpoint fits the end, they did not.
+        """
+        end = max((piece.start + piece.size // ENTRY_SIZE * ENTRY_SIZE for piece in self._index),
+                  default=0)  # fmt: skip
+        return self._names_another(end - ENTRY_SIZE) and self._shift_begins_before(end)
+
+    def _named_by(self, offset: int) -> int | None:
+        """Return the entry's offset that the record of an entry names; None if it has no record."""
+        entry = self.entry_at(offset)
+        place = bisect_right(self._data_starts, entry.data_offset) - 1 if entry is not None else -1
+        if place < 0 or self._data_starts[place] in self.misplaced:
+            return None
+        header = self._header_at(entry.data_offset, self._data[place])
+        if header is None or record_size(header) != entry.data_size:
+            return None
+        return _named(header)
+
+    def _names_another(self, offset: int) -> bool:
+        own = self._named_by(offset)
+        return own is not None and own != offset
+
+    def _shift_begins_before(self, end: int) -> bool:
+        """Return False if TubeMQ gave offsets a second time, as it does after some crashes.
+
+        Then the first record that names another entry names one that was there before.
+        """
+        start = self._index_starts[0] // ENTRY_SIZE
+        rows = range(start, end // ENTRY_SIZE)
+        first = bisect_left(rows, True, key=lambda row: self._names_another(ENTRY_SIZE * row))
+        own = self._named_by(ENTRY_SIZE * (start + first))
+        earlier = range(start + first - 1, max(start, start + first - _SAMPLE) - 1, -1)
+        named = (self._named_by(ENTRY_SIZE * row) for row in earlier)
+        before = next((other for other in named if other is not None), -1)
+        return own is None or own > before
+
+    @cached_property
+    def misplaced(self) -> dict[int, tuple[int, str]]:
+        """The misplaced data files: start, and (the first entry's offset that it names, why)."""
+        found: dict[int, tuple[int, str]] = {}
+        named: list[tuple[int, Any, Piece]] = []
+        for piece in self._data if len(self._data) > 1 else ():
+            header = self._header_at(piece.start, piece)
+            own = _named(header)
+            if own is not None:
+                named.append((own, header, piece))
+        highest = list(accumulate((own for own, _, _ in named), max))
+        lowest = list(accumulate((own for own, _, _ in reversed(named)), min))[::-1]
+        for number, (own, header, piece) in enumerate(named):
+            # Those in order are at home: if they do not fit, the entries are wrong.
+            ordered = highest[number] == own == lowest[number]
+            ordered &= number == 0 or highest[number - 1] < own
+            if not ordered and not self._is_at_home(piece.start, header):
+                text = self._misplaced(piece, header, found)
+                if text:
+                    found[piece.start] = own, text
+        return found
+
+    def home_of(self, piece: Piece, own: int) -> int | None:
+        """Return where a misplaced file belongs by the entries that its records name, if known."""
+        entry = self.entry_at(own)
+        if entry is None:
+            return None
+        home = Piece(entry.data_offset, entry.data_offset + piece.end - piece.start, piece.read)
+        moved = piece.start - home.start
+        for offset, other in self._entries_into(home):
+            header = self._header_at(other.data_offset + moved, piece)
+            if header is not None and _agree(header, other, offset):
+                return int(home.start)
+        return None
+
+    def entry_at(self, offset: int) -> Any:
+        """Return the index entry at an offset; None if no file has it."""
+        place = bisect_right(self._index_starts, offset) - 1
+        if place < 0 or offset + ENTRY_SIZE > self._index[place].end:
+            return None
+        raw = self._index[place].read(offset, ENTRY_SIZE)
+        return INDEX_ENTRY.unpack_from(raw) if len(raw) == ENTRY_SIZE else None
+
+    def _header_at(self, offset: int, piece: Piece) -> Any:
+        """Return the header at a data offset of a file; None if it has no record's token."""
+        if not piece.start <= offset <= piece.end - HEADER_SIZE:
+            return None
+        raw = piece.read(offset, HEADER_SIZE)
+        header = DATA_HEADER.unpack_from(raw) if len(raw) == HEADER_SIZE else None
+        return header if header is not None and header.token == TOKEN_MESSAGE else None
+
+    def _is_at_home(self, start: int, header: Any) -> bool:
+        """Return True if the entry that a file's first record names points to it."""
+        own = header.queue_logic_offset
+        entry = self.entry_at(own)
+        return entry is not None and entry.data_offset == start and _agree(header, entry, own)
+
+    def _misplaced(self, piece: Piece, header: Any, found: Mapping[int, object]) -> str:
+        """Return why a file is misplaced whose first record is not where it names; "": it is not.
+
+        TubeMQ gives offsets a second time after some crashes. Those records follow each other from
+        file to file, in the same order.
+        """
+        rows = list(self._entries_into(piece))
+        for offset, entry in rows:
+            one = self._header_at(entry.data_offset, piece)
+            if one is not None and _agree(one, entry, offset):
+                return ""
+        own, first = header.queue_logic_offset, rows[0][0] if rows else header.queue_logic_offset
+        size = record_size(header)
+        if own == first or not HEADER_SIZE < size <= RECORD_SIZE_MAX:
+            return ""
+        raw = piece.read(piece.start, size)
+        if inspect(raw, 0, len(raw))[1] is not None:
+            return ""
+        before = self.entry_at(first - ENTRY_SIZE) if own < first else None
+        place = bisect_right(self._data_starts, before.data_offset) - 1 if before else -1
+        if before is not None and place >= 0 and self._data_starts[place] not in found:
+            last = self._header_at(before.data_offset, self._data[place])
+            if last is not None and last.queue_logic_offset == own - ENTRY_SIZE:
+                return ""
+        return f"{MISPLACED}: they name index offsets from {own} on, and it has those from {first}"
+
+    def _entries_into(self, piece: Piece) -> Iterator[tuple[int, Any]]:
+        """Go through some entries that point into a file: (offset, entry), the first among them."""
+        for number, index in enumerate(self._index):
+            behind = self.entry_at(index.end) if number + 1 < len(self._index) else None
+            if behind is not None and behind.data_offset <= piece.start:
+                continue
+            entries = entries_in(index.read(index.start, index.end - index.start))
+            offsets = entries["data_offset"]
+            rows = np.flatnonzero((offsets >= piece.start) & (offsets < piece.end))
+            for row in rows[:: max(1, len(rows) // _SAMPLE)].tolist():
+                raw = entries[row].tobytes()
+                yield index.start + ENTRY_SIZE * row, INDEX_ENTRY.unpack_from(raw)
+            if len(rows) and rows[-1] < len(entries) - 1:
+                return
+
+
+def _named(header: Any) -> int | None:
+    """Return the entry's offset that a record names; None if it names none."""
+    own = None if header is None else int(header.queue_logic_offset)
+    return own if own is not None and own >= 0 and not own % ENTRY_SIZE else None
+
+
+def _agree(header: Any, entry: Any, offset: int) -> bool:
+    """Return True if a record and the entry at an offset have equal fields, that offset too."""
+    same = (header.queue_logic_offset, record_size(header)) == (offset, entry.data_size)
+    return same and all(getattr(header, name) == getattr(entry, name) for name in SHARED_FIELDS)
+
+
+def pieces_of(segments: Iterable[FileSegment]) -> Iterator[Piece]:
+    """Return a stream's segments as pieces."""
+    return (Piece(segment.start, segment.end, segment.read) for segment in segments)
 
 
 def missing_begin(
@@ -167,6 +368,51 @@ def keep_lost_end(files: MsgFileStore, found: Checkpoint) -> Damage | None:
         files.index.create(0)
     _fill_index(files, found.index_end, start, end - start)
     return Damage(start, end, f"{count} messages that were synced are missing at the end")
+
+
+def keep_misplaced(files: MsgFileStore, found: Mapping[int, tuple[int, str]]) -> list[Damage]:
+    """Return the misplaced data files as damage; nothing is written into one of them.
+
+    If the last file is one, another begins where the last entry's record would end, so that no
+    entry of a message that is not there points to the next ones.
+    """
+    damages = []
+    for segment in list(files.data):
+        if segment.start in found:
+            if segment is files.data.last:
+                end = _chained_end(files, segment.start)
+                if end > segment.end:
+                    segment.restore(b"\0", end - 1)
+                files.data.roll()
+            damages.append(Damage(segment.start, segment.end, found[segment.start][1]))
+    return damages
+
+
+def damaged_places(files: MsgFileStore, checkpoint: Checkpoint | None) -> Iterable[Damage]:
+    """Return the data whose rows a reader is to compare with the offsets that their records name.
+
+    Those of misplaced files; all if an index file is misplaced or shifted. `checkpoint`: if it
+    describes the files.
+    """
+    places = Places(pieces_of(files.index), pieces_of(files.data))
+    if not places.index_is_in_order() or (checkpoint is None and places.index_is_shifted()):
+        return [Damage(files.data.start, files.data.end, f"{MISPLACED} in the index")]
+    found = places.misplaced
+    return [Damage(s.start, s.end, found[s.start][1]) for s in files.data if s.start in found]
+
+
+def _chained_end(files: MsgFileStore, start: int) -> int:
+    """Return where the records end that follow each other from a data offset on, by the index."""
+    for segment in files.index:
+        entries = entries_in(segment.view(segment.end))
+        starts, sizes = (entries[name].astype(np.int64) for name in ("data_offset", "data_size"))
+        rows = np.flatnonzero(starts == start)
+        if len(rows):
+            first = int(rows[0])
+            ends = starts[first:] + np.clip(sizes[first:], 0, RECORD_SIZE_MAX)
+            follows = starts[first + 1 :] == ends[:-1]
+            start = int(ends[len(follows) if follows.all() else int(np.argmin(follows))])
+    return start
 
 
 def make_first_index_files(files: MsgFileStore, found: Checkpoint | None) -> CorruptRecord | None:

@@ -10,6 +10,9 @@ records whose entries were lost, cut entries whose records were lost. Rules (dec
 | record whole, entry contradicts it            | what proves itself counts (`evidence.py`),  |
 |                                               | and it is reported                          |
 | entry good, but its record lies further on    | bytes in between reported as unreferenced   |
+| … and its record names another entry, while   | entry written anew                          |
+| the record at this place names this one       |                                             |
+| a file whose records name another place       | kept with its entries as damage             |
 | record bad, an intact one follows anywhere    | kept as a row with a state, and reported    |
 | zeros that our entries for lost ones point to | kept, also at the end, and reported         |
 | record bad, nothing intact follows            | torn: data and index are cut here           |
@@ -24,12 +27,14 @@ from which recovery starts again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 from dataclasses import dataclass, field
 from os.path import dirname
 from typing import Any
 
 import numpy as np
 
+from tubestore.core import kernels
 from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord
 from tubestore.record.evidence import is_lost, judge
@@ -47,11 +52,12 @@ from tubestore.record.records import (
     entry_of,
     inspect,
     lost_entry,
+    names_another,
     verify_entries,
 )
 from tubestore.record.search import RecordSearch
 from tubestore.segments.cache_formats import NEVER_SYNCED
-from tubestore.segments.file_store import Damage, MsgFileStore
+from tubestore.segments.file_store import Damage, MsgFileStore, locate
 from tubestore.segments.segment import FileSegment
 from tubestore.segments.segment_list import FileSegmentList
 
@@ -125,10 +131,18 @@ def _chain_end(view: memoryview, position: int, end: int) -> int:
     return position
 
 
-def verify(files: MsgFileStore, entries: Array, index_from: int, *, fields: bool = True) -> Array:
+def verify(
+    files: MsgFileStore,
+    entries: Array,
+    index_from: int,
+    *,
+    own_offset: bool = False,
+    fields: bool = True,
+) -> Array:
     """Return which entries, consecutive ones from `index_from` on, agree with a record.
 
-    `fields` False: those that name the place and the size of a whole record.
+    `own_offset`: the record also names the entry's offset. `fields` False: those that name the
+    place and the size of a whole record.
     """
     good = np.zeros(len(entries), bool)
     offsets = entries["data_offset"].astype(np.int64)
@@ -138,11 +152,25 @@ def verify(files: MsgFileStore, entries: Array, index_from: int, *, fields: bool
             first, last = int(rows[0]), int(rows[-1]) + 1
             view = segment.view(segment.end)
             start = index_from + ENTRY_SIZE * first
-            # Entry and record agree in all else: what the index says of an offset counts.
             good[first:last] |= verify_entries(
-                entries[first:last], start, view, segment.start, own_offset=False, fields=fields
+                entries[first:last],
+                start,
+                view,
+                segment.start,
+                own_offset=own_offset,
+                fields=fields,
             )
     return good
+
+
+def is_trusted(files: MsgFileStore, entry: Array, offset: int) -> bool:
+    """Return True if an entry agrees with its record, and that names no other entry."""
+    if not verify(files, entry, offset)[0]:
+        return False
+    segment = files.data.find(int(entry["data_offset"][0]))
+    assert segment is not None
+    header = DATA_HEADER.unpack_from(segment.read(int(entry["data_offset"][0]), HEADER_SIZE))
+    return not names_another(np.array(header.queue_logic_offset), np.array(offset))
 
 
 class Reconciler:
@@ -155,13 +183,20 @@ class Reconciler:
         set_aside: SetAside,
         index_from: int,
         data_from: int,
+        misplaced: Set[int] = frozenset(),
     ) -> None:
+        """`misplaced`: where data files start whose records belong elsewhere; they are passed."""
         self.files, self.report, self._set_aside = files, report, set_aside
         self.index_offset = index_from  # where the next message's entry stands or would stand
         self.data_offset = data_from  # where its record stands
         self._entries = self._read_entries(index_from)
         self._entries_from = index_from
-        self._good = verify(files, self._entries, index_from)
+        self._misplaced = misplaced
+        self._good = self._agreeing(own_offset=True)
+        #: Entries that agree with a record which names the offset of another entry.
+        self._elsewhere = np.zeros(len(self._good), bool)
+        if not self._good.all():
+            self._find_elsewhere()
         #: Entries that name the place of a whole record, whatever else its header has.
         self._whole: Array | None = None
         self._pass_expired()
@@ -193,12 +228,12 @@ class Reconciler:
         """Go to the end; afterwards both streams end at the last message that is kept."""
         end = self.files.data.end
         while self.data_offset < end:
-            if self._take_good_entries():
+            segment = self._segment_here()
+            if segment.start in self._misplaced:
+                self._pass_misplaced(segment)
                 continue
-            segment = self.files.data.find(self.data_offset)
-            assert segment is not None
-            if self.data_offset == segment.end:  # the next segment starts here
-                segment = self.files.data.between(self.data_offset, self.data_offset + 1)[0]
+            if self._take_good_entries(segment):
+                continue
             if self._pass_hidden(segment) or self._take_record(segment):
                 continue
             if self._step_over_damage(segment):
@@ -217,10 +252,59 @@ class Reconciler:
         """The number of the entry at the expected place, counted from where we began."""
         return (self.index_offset - self._entries_from) // ENTRY_SIZE
 
-    def _take_good_entries(self) -> bool:
-        """Accept the run of entries that agree with their records; report unreferenced bytes."""
+    def _segment_here(self) -> FileSegment:
+        """Return the data segment that the next record stands in."""
+        return self.files.data.between(self.data_offset, self.data_offset + 1)[0]
+
+    def _pass_misplaced(self, segment: FileSegment) -> None:
+        """Keep the entries of a file that holds the records of another place."""
+        offsets = self._entries["data_offset"][self._row() :].astype(np.int64)
+        rows = np.flatnonzero((offsets >= segment.start) & (offsets < segment.end))
+        if len(rows):
+            self.index_offset += ENTRY_SIZE * (int(rows[-1]) + 1)
+        self.data_offset = segment.end
+
+    def _agreeing(self, *, own_offset: bool = False, fields: bool = True) -> Array:
+        """Return which entries agree with a record that is at its place."""
+        found = verify(
+            self.files, self._entries, self._entries_from, own_offset=own_offset, fields=fields
+        )
+        for segment in self.files.data if self._misplaced else ():
+            if segment.start in self._misplaced:
+                offsets = self._entries["data_offset"].astype(np.int64)
+                found &= (offsets < segment.start) | (offsets >= segment.end)
+        return found
+
+    def _find_elsewhere(self) -> None:
+        """Find the entries that agree with their records in all but the offset."""
+        loose = self._agreeing()
+        rows = np.flatnonzero(loose & ~self._good)
+        own = np.full(len(rows), -1, np.int64)
+        offsets = self._entries["data_offset"][rows].astype(np.int64)
+        for segment, some in locate(offsets, list(self.files.data)):
+            places = offsets[some] - segment.start + DATA_HEADER.position("queue_logic_offset")
+            data = kernels.bytes_of(segment.view(segment.end))
+            own[some] = kernels.gather(data, places, np.dtype(">i8")).astype(np.int64)
+        self._elsewhere[rows] = names_another(own, self._entries_from + ENTRY_SIZE * rows)
+        self._good |= loose
+
+    def _stands_here(self, segment: FileSegment) -> bool:
+        """Return True if an intact record at this place names the expected entry."""
+        position = self.data_offset - segment.start
+        header, reason = inspect(segment.view(segment.end), position, segment.size)
+        return reason is None and header.queue_logic_offset == self.index_offset
+
+    def _take_good_entries(self, segment: FileSegment) -> bool:
+        """Accept the run of entries that agree with their records; report unreferenced bytes.
+
+        An entry whose record names another entry does not count where the record of this place
+        names this entry: the index file was copied over, or bytes came in between.
+        """
         row = self._row()
         if row >= len(self._entries) or not self._good[row]:
+            return False
+        if self._elsewhere[row] and self._stands_here(segment):
+            self._good[row] = False
             return False
         starts = self._entries["data_offset"][row:].astype(np.int64)
         if starts[0] < self.data_offset:
@@ -232,6 +316,7 @@ class Reconciler:
         ends = starts + self._entries["data_size"][row:]
         chained = self._good[row:].copy()
         chained[1:] &= starts[1:] == ends[:-1]
+        chained[1:] &= self._elsewhere[row + 1 :] == self._elsewhere[row]
         stop = int(np.argmin(chained)) if not chained.all() else len(chained)
         self.report.verified += stop
         self.index_offset += ENTRY_SIZE * stop
@@ -362,7 +447,7 @@ class Reconciler:
         row = self._row()
         offsets = self._entries["data_offset"][row:].astype(np.int64)
         if self._whole is None:
-            self._whole = verify(self.files, self._entries, self._entries_from, fields=False)
+            self._whole = self._agreeing(fields=False)
         later = np.flatnonzero(self._whole[row:] & (offsets > self.data_offset))
         by_entry = None
         if len(later):
@@ -370,6 +455,8 @@ class Reconciler:
             by_entry = int(offsets[at]), self.index_offset + ENTRY_SIZE * at
         torn = self._is_torn(segment)
         for candidate in self.files.data.between(self.data_offset, self.files.data.end):
+            if candidate.start in self._misplaced:
+                continue
             first = max(0, self.data_offset + 1 - candidate.start)
             stop = candidate.size
             if by_entry is not None:

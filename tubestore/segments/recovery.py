@@ -13,22 +13,25 @@ import numpy as np
 
 from tubestore.record.layouts import DATA_HEADER, TOKEN_MESSAGE
 from tubestore.record.records import ENTRY_SIZE, entries_in, inspect
-from tubestore.segments.cache_formats import Checkpoint
+from tubestore.segments.cache_formats import MISPLACED, Checkpoint
 from tubestore.segments.checkpoint import describes, recorded, write_checkpoint
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.lost_files import (
+    Places,
     ends_missing,
     keep_lost_end,
+    keep_misplaced,
     make_first_index_files,
     missing_begin,
+    pieces_of,
 )
 from tubestore.segments.reconcile import (
     Reconciler,
     RecoverReport,
     SetAside,
+    is_trusted,
     note_damage,
     note_problem,
-    verify,
 )
 from tubestore.segments.segment import FileSegment
 
@@ -52,17 +55,26 @@ def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
     found = recorded(files.vfs, files.directory)
     _report_missing(files, report, found)
     checkpoint = found if found is not None and describes(found, files) else None
+    places = Places(pieces_of(files.index), pieces_of(files.data))
+    shifted = not places.index_is_in_order() or (checkpoint is None and places.index_is_shifted())
+    misplaced = keep_misplaced(files, places.misplaced)
+    for damage in misplaced:
+        note_damage(files, report, *damage)
     if checkpoint is not None:
         for start, end, reason in checkpoint.damages:
-            note_damage(files, report, start, end, reason)
+            if not reason.startswith(MISPLACED):
+                note_damage(files, report, start, end, reason)
     index_from, data_from = _trusted(files, checkpoint)
+    if shifted:
+        index_from, data_from = files.index.start, files.data.start
     ended = found is not None and ends_missing(files, found) > 0
     if index_from == files.index.end and data_from == files.data.end and not ended:
         return report
     known = len(files.damages)
     boot = checkpoint.boot if checkpoint is not None else ""
     report.never_synced = boot not in ("", files.vfs.boot_id())
-    Reconciler(files, report, set_aside, index_from, data_from).run()
+    passed = {damage.start for damage in misplaced}
+    Reconciler(files, report, set_aside, index_from, data_from, passed).run()
     lost = keep_lost_end(files, found) if found is not None else None
     if lost is not None:
         note_damage(files, report, *lost)
@@ -127,7 +139,7 @@ def _trusted(files: MsgFileStore, checkpoint: Checkpoint | None) -> tuple[int, i
     # Entry and record must agree: of damage that has several entries only the first and the
     # last one say where it begins and ends. TubeMQ 1.2.0 without caches writes entries at -1
     # (spec/oracle-tubemq.md 3).
-    if not verify(files, entries, at - ENTRY_SIZE)[0]:
+    if not is_trusted(files, entries, at - ENTRY_SIZE):
         return files.index.start, files.data.start
     return at, int(entries["data_offset"][0]) + int(entries["data_size"][0])
 

@@ -6,6 +6,7 @@ Reads with `pread` and maps nothing: in a map a writer that cuts a torn tail wou
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import partial
@@ -21,6 +22,7 @@ from tubestore.record.layouts import DATA_HEADER, RECORD_SIZE_MAX, TOKEN_MESSAGE
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, entries_in, has_attributes, inspect
 from tubestore.record.search import RecordSearch
 from tubestore.segments.listing import ShardFiles, StoredFile, chained
+from tubestore.segments.lost_files import Piece, Places
 from tubestore.segments.segment import find_moved
 
 Array = np.ndarray[Any, Any]
@@ -53,21 +55,42 @@ class ShardBytes:
         #: The search for intact records, and its file.
         self._search: RecordSearch | None = None
         self._searched: StoredFile | None = None
-        #: Files without what overlaps others (a finding of `check`).
-        self.index, self.data = chained(shard.index)[0], chained(shard.data)[0]
+        #: Data files that hold the records of another place, with the offset of the first one's
+        #: entry and the reason.
+        self.misplaced: dict[StoredFile, tuple[int, str]] = {}
+        with contextlib.suppress(OSError):  # `check` reports what cannot be read
+            self.misplaced = self._find_misplaced()
+        data = tuple(file for file in shard.data if file not in self.misplaced)
+        listed = chained(shard.data)[0]
+        #: Files without what overlaps others, and what is misplaced (findings of `check`).
+        self.index, self.data = chained(shard.index)[0], chained(data)[0]
+        self._data_start = listed[0].start if listed else 0
+        self._data_end = listed[-1].end if listed else 0
         self._start_list = [f.start for f in self.data]
         self._starts = np.array(self._start_list, np.int64)
         self._ends = np.array([f.end for f in self.data], np.int64)
 
+    def places(self) -> Places:
+        """Return what compares the places of all files with what their records name."""
+        return Places(map(self.piece, self.shard.index), map(self.piece, self.shard.data))
+
+    def piece(self, file: StoredFile) -> Piece:
+        """Return a file with what reads it."""
+        return Piece(file.start, file.end, partial(self._read, file))
+
+    def _find_misplaced(self) -> dict[StoredFile, tuple[int, str]]:
+        found = self.places().misplaced
+        return {file: found[file.start] for file in self.shard.data if file.start in found}
+
     @property
     def data_start(self) -> int:
         """The first data offset that is kept."""
-        return self.data[0].start if self.data else 0
+        return self._data_start
 
     @property
     def data_end(self) -> int:
         """The offset after the last byte of data."""
-        return self.data[-1].end if self.data else 0
+        return self._data_end
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -193,6 +216,13 @@ class ShardBytes:
                 if len(raw) == HEADER_SIZE:  # it was not cut since
                     return start, DATA_HEADER.unpack_from(raw)
         return None
+
+
+def misplaced_files(vfs: Vfs, shard: ShardFiles) -> dict[StoredFile, tuple[int, str]]:
+    """Return the data files that hold the records of another place; see `ShardBytes.misplaced`."""
+    bytes_ = ShardBytes(vfs, shard)
+    bytes_.close()
+    return bytes_.misplaced
 
 
 def broken_attributes(entries: Array, data: memoryview, data_start: int) -> Array:

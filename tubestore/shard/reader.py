@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from tubestore.record.names import store_key
 from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
 from tubestore.segments.checkpoint import read_checkpoint
 from tubestore.segments.file_store import Damage, FileSnapshot, MsgFileStore
+from tubestore.segments.lost_files import damaged_places
 from tubestore.staging.commit_records import Horizon
 
 #: How many of the last entries `_whole_end` examines.
@@ -44,10 +46,13 @@ class ShardReader:
         self._ends: FileSnapshot | None = None
         self._parts: Sequence[JournalPart] = ()
         self.refresh(horizon)
-        # The damage that the writer found when it opened; a reader does not look for any.
+        # The damage that the writer found when it opened; of others a reader looks only for files
+        # that are at another one's place.
         checkpoint = read_checkpoint(self.files)
-        if checkpoint is not None:
-            self.files.damages = tuple(Damage(*damage) for damage in checkpoint.damages)
+        damages = checkpoint.damages if checkpoint is not None else []
+        with contextlib.suppress(OSError):  # retention is at work
+            damages = [*damages, *damaged_places(self.files, checkpoint)]
+        self.files.damages = tuple(Damage(*damage) for damage in damages)
 
     def refresh(self, horizon: Horizon | None = None) -> None:
         """Show what has been written since; views that were taken before stay valid.
