@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, CQ_UNIT
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import QueueKey, ScannedEnd
 from rocketcompat.inspect.queue_units import (
     HELD_UNITS_MAX,
@@ -106,7 +107,7 @@ class QueueComparison:
         if self._count > self._held_max:
             self._settle_most()
 
-    def take_region(self, region: Region) -> None:
+    def take_region(self, region: Gap) -> None:
         """Take a part of the log without records."""
         self._regions.add(region.start, region.end)
 

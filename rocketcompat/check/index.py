@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.check.findings import PER_FILE_MAX, Finding, finding
+from rocketcompat.commitlog.walk import ENDS, Gap
 from rocketcompat.formats import ABORT_FILE, INDEX_DIRECTORY, INDEX_ITEM
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry, link_chains
-from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.inspect.log_units import ScannedEnd
 from rocketcompat.messages import has_index_items
@@ -56,11 +57,11 @@ class LogKeys:
         #: Where the scan ended.
         self.end = ScannedEnd(directory, directory.log.min_offset)
 
-    def scan(self, pieces: Iterable[RecordColumns | Region]) -> Iterator[Finding]:
+    def scan(self, pieces: Iterable[RecordColumns | Gap]) -> Iterator[Finding]:
         """Take the pieces of a scan of the whole log; yield what is wrong in it as it comes."""
         end = self.end.offset
         for piece in pieces:
-            if isinstance(piece, Region):
+            if isinstance(piece, Gap):
                 yield region_finding(self._directory, piece)
                 if piece.state not in ENDS:
                     end = piece.end
@@ -178,7 +179,7 @@ class IndexComparison:
             yield number, items
 
 
-def region_finding(directory: StoreDirectory, region: Region) -> Finding:
+def region_finding(directory: StoreDirectory, region: Gap) -> Finding:
     """Return a finding for a part of the log without records."""
     size = region.end - region.start
     where = f"physical offset {region.start}, {size} bytes: {region.reason}"

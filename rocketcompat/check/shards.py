@@ -19,8 +19,9 @@ import numpy as np
 import tubestore
 from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import among
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.formats import TUBE_DIRECTORY
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import ScannedEnd
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.shards.record import fits
@@ -179,9 +180,9 @@ class ShardComparison:
         self._held_max, self._cells_max, self._bits = held_max, cells_max, bits
         self._topics: dict[str, Cells] = {}
 
-    def take(self, piece: RecordColumns | Region) -> None:
+    def take(self, piece: RecordColumns | Gap) -> None:
         """Take the next piece of the scan."""
-        if isinstance(piece, Region) or not self._are_there:
+        if isinstance(piece, Gap) or not self._are_there:
             return
         for name, ids in _wanted_ids(piece):
             self._cells_of(name).want(ids)
@@ -291,7 +292,7 @@ class _TopicComparison:
         for first, last in _together(sorted(n for n, cell in batch.items() if cell.wanted)):
             start, end = batch[first].first, min((last + 1) << bits, self._end.offset)
             for piece in self._directory.scan_log(start, end, chained=True):
-                for name, ids in () if isinstance(piece, Region) else _wanted_ids(piece):
+                for name, ids in () if isinstance(piece, Gap) else _wanted_ids(piece):
                     if name == self._name:
                         yield ids[ids < end]
 

@@ -17,6 +17,7 @@ from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import LogKeys, check_index
 from rocketcompat.check.queues import check_extensions, check_kinds, check_queue
 from rocketcompat.check.shards import ShardComparison, check_tube
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.config_files import config_names, read_config
 from rocketcompat.formats import (
@@ -27,12 +28,12 @@ from rocketcompat.formats import (
     parse_offset_name,
 )
 from rocketcompat.inspect.batch_queues import BatchComparison
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import LogUnits, ScannedEnd
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging.pieces import LogRecords, places_of
 
-Piece = RecordColumns | Region
+Piece = RecordColumns | Gap
 
 
 def check(
@@ -52,7 +53,7 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     queues, batches = QueueComparison(directory), BatchComparison(directory)
     shards, log = ShardComparison(directory), LogKeys(directory)
 
-    def take_region(region: Region) -> None:
+    def take_region(region: Gap) -> None:
         queues.take_region(region)
         batches.take_region(region)
 

@@ -177,6 +177,6 @@ def _parts(directory: Any, views: Any) -> Any:
     files = directory.log
     log = SimpleNamespace(
         min_offset=files.min_offset, max_offset=views.log_end, read_at=files.read,
-        damages=files.damages, record_crc=files.record_crc,
+        gaps=files.gaps, record_crc=files.record_crc,
     )  # fmt: skip
     return SimpleNamespace(commit_log=log, queues=views, index=None, config=directory.config)

@@ -31,6 +31,7 @@ import numpy as np
 from rocketcompat.commitlog.appended import Told, ToldRecords
 from rocketcompat.commitlog.queue_offsets import QueueKey, QueueOffsetTable
 from rocketcompat.commitlog.readable_log import ReadableLog
+from rocketcompat.commitlog.walk import Checks
 from rocketcompat.files.mapped_file import LeftOver, MappedFile, WriteLeft, has_no_room
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.files.mmap_file import MmapFile, WarmUp, new_mmap_file
@@ -107,6 +108,10 @@ class CommitLog(ReadableLog):
         self.sync_count = 0
         #: Messages put since the log was opened.
         self.put_count = 0
+
+    def checks(self, own_from: int) -> Checks:
+        """Return what recovery compares of a record; from `own_from` on only we have written."""
+        return Checks(self.config.check_crc_on_recover, self.record_crc, own_from)
 
     def start_at(self, end: int, synced: int) -> None:
         """Say where the log ends, and up to where it is on stable storage (recovery does)."""

@@ -6,15 +6,22 @@ same end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rocketcompat.commitlog.misplaced import over
-from rocketcompat.commitlog.walk import Damage, Piece, find_record, scan
-from rocketcompat.files.mapped_file_queue import MappedFileQueue
+from rocketcompat.commitlog.walk import (
+    NO_GAPS,
+    Again,
+    Checks,
+    Gap,
+    Gaps,
+    LogView,
+    find_record,
+    gap_of,
+    scan,
+    walk,
+)
 from rocketcompat.files.progress import Progress, QueueKey
 from rocketcompat.formats import BLANK, MAGIC_BLANK, MESSAGE_HEADS, MESSAGE_PREFIX, hosts_of
 from rocketcompat.messages import DispatchBatch, has_queue_unit
@@ -23,7 +30,7 @@ from rocketcompat.record.columns import RecordColumns, decode_columns
 from rocketcompat.record.copies import places_of
 from rocketcompat.record.verify import UNFINISHED, WRONG_RECORD_CRC
 
-#: After a clean stop the last files of a log are looked at, as a real broker does.
+#: After a clean stop the last files of a log are verified, as a real broker does.
 _CLEAN_FILES = 3
 
 
@@ -70,92 +77,105 @@ class QueueOffsets:
 
 
 def find_log_end(
-    queue: MappedFileQueue,
+    log: LogView,
     start: int,
     *,
-    check_crc: bool,
+    checks: Checks,
     keep_good: bool,
-    own: bool = False,
-    record_crc: bool = False,
-    misplaced: tuple[Damage, ...] = (),
+    misplaced: Gaps = NO_GAPS,
     limit: int | None = None,
-) -> tuple[int, str | None, tuple[Damage, ...]]:
-    """Follow the chain from `start`; returns the log's end, why it ended, and damage before it.
+) -> tuple[int, str | None, Gaps]:
+    """Follow the chain from `start`; returns the log's end, why it ended, and the gaps before it.
 
-    With `limit` nothing from there on is looked at.
+    With `limit` nothing from there on is read.
 
     With `keep_good` damage is passed over if sound records follow it, else the log ends there.
-    With `own` only stores of ours have written from `start` on (see `record_check.first_fault`):
-    they zero what they cut, so nothing there is left over.
-    `record_crc` is explained there too. A file of `misplaced` that the chain reaches is passed
-    over whole, at the log's end too: its records can be put back only while it stays. Reads only.
+    What only this package has written (`checks.own_from`) has nothing left over behind an end: it
+    zeros what it cuts. A file of `misplaced` that the chain reaches is passed over whole, at the
+    log's end too: its records can be put back only while it stays. Reads only.
     """
-    damages: list[Damage] = []
-    limit = queue.max_offset if limit is None else limit
-    position, reason = start, None
-    follow = partial(scan, queue, check_crc=check_crc, own=own, record_crc=record_crc)
-    while position < limit:
-        fault = None
-        for piece in follow(position, limit):
-            position, fault = piece.end, piece.fault
-        if fault is None:
-            break
-        whole = over(misplaced, position) if keep_good else None
+    limit = log.max_offset if limit is None else limit
+    judge = _Judge(log, start, limit, checks, misplaced, keep_good=keep_good)
+    position, gaps = start, []
+    for found in walk(log, start, limit, on_fault=judge, checks=checks):
+        position = min(found.end, limit)
+        if isinstance(found, Gap):
+            gaps.append(found)
+    return position, judge.reason, Gaps(gaps)
+
+
+class _Judge:
+    """Judges the faults while the end of a log is searched; see `find_log_end`."""
+
+    def __init__(
+        self, log: LogView, start: int, limit: int, checks: Checks, misplaced: Gaps,
+        *, keep_good: bool,
+    ) -> None:  # fmt: skip
+        self._log, self._start, self._limit = log, start, limit
+        self._checks, self._misplaced, self._keep_good = checks, misplaced, keep_good
+        #: Why the log ends; None if the chain just ends.
+        self.reason: str | None = None
+
+    def __call__(self, position: int, fault: str) -> Gap | Again | None:
+        log, limit = self._log, self._limit
+        whole = self._misplaced.over(position) if self._keep_good else None
         if whole is not None:
-            damages.append(whole)
-            position = min(whole.end, limit)
-            continue
-        last = queue.last
+            return whole
+        last = log.last
         if fault == UNFINISHED and last is not None and position >= last.file_from_offset:
-            reason = fault  # what stands behind is of the same copy, and was not acknowledged
-            break
-        found = find_record(queue, position + 1, limit) if keep_good else None
-        if found is not None and goes_on(follow(position, limit), position):
-            continue
-        if found is not None and not own and is_left_over(queue, start, position, found, limit):
-            found, fault = None, f"{fault}; what follows was cut off once, and is older"
+            # The bytes behind are of the same copy, and were not acknowledged.
+            self.reason = fault
+            return None
+        found = find_record(log, position + 1, limit) if self._keep_good else None
         if found is None:
-            reason = fault
-            break
-        found = min([found, *(d.start for d in misplaced if d.start > position)])
-        damages.append(damage_of(queue, position, found, fault))
-        position = found
-    return position, reason, tuple(damages)
+            self.reason = fault
+            return None
+        if goes_on(log, position, limit, self._checks):
+            return Again.AGAIN
+        own = position >= self._checks.own_from
+        if not own and is_left_over(log, self._start, position, found, limit):
+            self.reason = f"{fault}; what follows was cut off once, and is older"
+            return None
+        return gap_of(log, position, self._misplaced.next_start(position, found), fault, "damaged")
 
 
-def goes_on(pieces: Iterator[Piece], position: int) -> bool:
+def goes_on(log: LogView, position: int, end: int, checks: Checks) -> bool:
     """Whether the chain goes on at `position` by now.
 
-    A writer that is at work may have put more than one record between two looks. What stands
-    before a whole record was written before it, so the second look decides.
+    A writer that is at work may have put more than one record between two looks. The bytes
+    before a whole record were written before it, so the second look decides.
     """
+    own = position >= checks.own_from
+    pieces = scan(
+        log, position, end, check_crc=checks.body_crc, own=own, record_crc=checks.record_crc
+    )
     piece = next(pieces, None)
     return piece is not None and piece.end > position
 
 
-def is_left_over(queue: MappedFileQueue, start: int, end: int, found: int, limit: int) -> bool:
+def is_left_over(log: LogView, start: int, end: int, found: int, limit: int) -> bool:
     """Whether the records from `found` on are what an earlier recovery of a real broker cut off.
 
     It only moves its end back and leaves the bytes (oracle-rocketmq 2.1), so behind what was
-    appended since stand older records: store times rise along the log, and all of theirs are
+    appended since are older records: store times rise along the log, and all of those times are
     below that of the last record of [start, end).
     """
     last_timestamp = 0
-    for piece in scan(queue, start, end, check_crc=False):
+    for piece in scan(log, start, end, check_crc=False):
         if len(piece.starts):
             records = decode_columns(piece.data, piece.starts, piece.base)
             last_timestamp = int(records.column("store_timestamp")[-1])
     following: int | None = found
     while following is not None:
         position = following
-        for piece in scan(queue, position, limit):
+        for piece in scan(log, position, limit):
             position = piece.end
             if not len(piece.starts):
                 continue
             records = decode_columns(piece.data, piece.starts, piece.base)
             if records.column("store_timestamp").max() >= last_timestamp:
                 return False
-        following = find_record(queue, position + 1, limit)
+        following = find_record(log, position + 1, limit)
     return True
 
 
@@ -170,11 +190,11 @@ def first_time(file: Any) -> int | None:
     return int(MESSAGE_HEADS[hosts_of(prefix.sys_flag)].unpack_from(raw).store_timestamp)
 
 
-def last_time(queue: MappedFileQueue, end: int) -> int:
+def last_time(log: LogView, end: int) -> int:
     """Return the store time of the last record that ends at or before `end`, ms; 0 if none does."""
-    for file in reversed(queue.files):
+    for file in reversed(log.files):
         found = 0
-        for piece in scan(queue, file.file_from_offset, end, check_crc=False):
+        for piece in scan(log, file.file_from_offset, end, check_crc=False):
             if len(piece.starts):
                 records = decode_columns(piece.data, piece.starts, piece.base)
                 found = int(records.column("store_timestamp")[-1])
@@ -183,47 +203,36 @@ def last_time(queue: MappedFileQueue, end: int) -> int:
     return 0
 
 
-def unmarked_start(queue: MappedFileQueue, *, clean_exit: bool, least_time: int) -> int:
-    """Return where the verification of a log begins that no mark of ours speaks of (spec §8.2).
+def unmarked_start(log: LogView, *, clean_exit: bool, least_time: int) -> int:
+    """Return where the verification of a log without marks begins (spec §8.2).
 
     As a real broker's recovery: at the third-last file after a clean stop; after a crash at the
     newest file whose first record was stored at `least_time` (ms) or before, up to which
     everything was synced by the checkpoint; else at the first file.
     """
-    files = queue.files
+    files = log.files
     if clean_exit:
         return files[max(len(files) - _CLEAN_FILES, 0)].file_from_offset if files else 0
     for file in reversed(files):
         stored = first_time(file)
         if stored and stored <= least_time:
             return file.file_from_offset
-    return queue.min_offset
+    return log.min_offset
 
 
-def damage_of(queue: MappedFileQueue, start: int, end: int, reason: str) -> Damage:
-    """Describe a damaged region of the log."""
-    file = queue.find(start)
-    path = file.path if file else queue.directory
-    return Damage(start, end, path, start - (file.file_from_offset if file else 0), reason)
-
-
-def known_damages(
-    queue: MappedFileQueue, progress: Progress, *, record_crc: bool
-) -> tuple[Damage, ...]:
+def known_gaps(log: LogView, progress: Progress, *, record_crc: bool) -> Gaps:
     """Return the damage that was found before and lies below the log's mark.
 
     Not what was mended since: see `mended_regions`.
     """
-    return tuple(
-        damage_of(queue, start, end, reason)
+    return Gaps(
+        gap_of(log, start, end, reason)
         for start, end, reason in progress.damages
-        if start >= queue.min_offset and not _is_mended(queue, start, end, reason, record_crc)
+        if start >= log.min_offset and not _is_mended(log, start, end, reason, record_crc)
     )
 
 
-def mended_regions(
-    queue: MappedFileQueue, progress: Progress, *, record_crc: bool
-) -> list[tuple[int, int]]:
+def mended_regions(log: LogView, progress: Progress, *, record_crc: bool) -> list[tuple[int, int]]:
     """Return the regions that were damaged and begin with a sound record now.
 
     A file was put back there since: its content has to be verified again.
@@ -231,11 +240,11 @@ def mended_regions(
     return [
         (start, end)
         for start, end, reason in progress.damages
-        if start >= queue.min_offset and _is_mended(queue, start, end, reason, record_crc)
+        if start >= log.min_offset and _is_mended(log, start, end, reason, record_crc)
     ]
 
 
-def _is_mended(queue: MappedFileQueue, start: int, end: int, reason: str, record_crc: bool) -> bool:
+def _is_mended(log: LogView, start: int, end: int, reason: str, record_crc: bool) -> bool:
     """Return True if a region begins with a record that is sound by all rules in question.
 
     Damage that only the checksum of the whole record showed is judged by it again, also where
@@ -243,7 +252,7 @@ def _is_mended(queue: MappedFileQueue, start: int, end: int, reason: str, record
     """
     piece = next(
         scan(
-            queue, start, end, own=True, record_crc=record_crc or reason == WRONG_RECORD_CRC,
+            log, start, end, own=True, record_crc=record_crc or reason == WRONG_RECORD_CRC,
             bytes_max=MESSAGE_HEADS[-1].size,
         ),
         None,
@@ -251,18 +260,9 @@ def _is_mended(queue: MappedFileQueue, start: int, end: int, reason: str, record
     return piece is not None and len(piece.starts) > 0
 
 
-def merged(damages: Iterable[Damage]) -> tuple[Damage, ...]:
-    """Return damage in order, without what begins inside other damage."""
-    kept: list[Damage] = []
-    for damage in sorted(damages, key=lambda d: (d.start, -d.end, d.belongs is None)):
-        if not kept or damage.start >= kept[-1].end:
-            kept.append(damage)
-    return tuple(kept)
-
-
-def is_as_left(queue: MappedFileQueue, end: int) -> bool:
-    """Whether the log still ends at `end`, by a look at the place: nothing was appended there."""
-    last = queue.last
+def is_as_left(log: LogView, end: int) -> bool:
+    """Whether the log still ends at `end`, by a look there: nothing was appended there."""
+    last = log.last
     if last is None:
         return end == 0
     position = end - last.file_from_offset

@@ -7,38 +7,27 @@ and readers know. It is never cut or written to, so that it can be put back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
-
-from rocketcompat.commitlog.walk import PIECE_BYTES, Damage, find_in_file
+from rocketcompat.commitlog.walk import PIECE_BYTES, Gap, Gaps, LogView, find_in_file
 from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.formats import MAGIC_BLANK, MESSAGE_PREFIX, TOPIC_LENGTH_SIZE
 from rocketcompat.record.verify import follow
 
 
-class LogOfFiles(Protocol):
-    """What is asked of a log."""
-
-    @property
-    def files(self) -> tuple[MappedFile, ...]:
-        """The files in order."""
-
-
-def misplaced_files(queue: LogOfFiles, start: int = 0) -> tuple[Damage, ...]:
+def misplaced_files(log: LogView, start: int = 0) -> Gaps:
     """Return the files from the physical offset `start` on that hold records of another place.
 
     One read a file, of its first bytes, for all that hold their own.
     """
     found = []
-    for file in queue.files:
+    for file in log.files:
         if file.end_of_file <= start:
             continue
         place = belongs_at(file)
         if place is not None:
             reason = f"holds records of offset {place}"
             first = file.file_from_offset
-            found.append(Damage(first, file.end_of_file, file.path, 0, reason, belongs=place))
-    return tuple(found)
+            found.append(Gap(first, file.end_of_file, "damaged", reason, file.path, 0, place))
+    return Gaps(found)
 
 
 def belongs_at(file: MappedFile) -> int | None:
@@ -85,8 +74,3 @@ def holds_foreign_record(file: MappedFile, position: int) -> bool:
             return True
         position = at + 1
     return False
-
-
-def over(damages: Iterable[Damage], offset: int) -> Damage | None:
-    """Return the damage that a physical offset lies in."""
-    return next((d for d in damages if d.start <= offset < d.end), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocketcompat.commitlog.walk import Damage
+from rocketcompat.commitlog.walk import NO_GAPS, Gap, Gaps
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.formats import MESSAGE_PREFIX
 from rocketcompat.messages import MessageRecord
@@ -16,8 +16,8 @@ class ReadableLog:
     queue: MappedFileQueue
 
     def __init__(self) -> None:
-        #: Regions that recovery found damaged, in order; their places are passed over.
-        self.damages: tuple[Damage, ...] = ()
+        #: What recovery found damaged; these places are passed over.
+        self.gaps = NO_GAPS
         #: Whether records end in a checksum of the whole record, which is compared.
         self.record_crc = False
 
@@ -54,9 +54,9 @@ class ReadableLog:
         if not MESSAGE_PREFIX.size <= size <= room:
             raise CorruptRecord(path, position, f"a length of {size} bytes")
         data = self.read_at(physical_offset, size)
-        damage = self.damage_over(physical_offset) if check_crc else None
-        if damage is not None:
-            raise CorruptRecord(path, position, damage.reason)
+        gap = self.gaps.over(physical_offset) if check_crc else None
+        if gap is not None:
+            raise CorruptRecord(path, position, gap.reason)
         try:
             return decode_one(
                 data, physical_offset=physical_offset, check_crc=check_crc,
@@ -65,19 +65,6 @@ class ReadableLog:
         except CorruptRecord as error:
             raise CorruptRecord(path, position, error.reason) from None
 
-    def damage_at(self, offset: int) -> Damage | None:
-        """Return the known damaged region that begins at `offset`."""
-        return next((damage for damage in self.damages if damage.start == offset), None)
-
-    def damage_over(self, offset: int) -> Damage | None:
-        """Return the known damaged region that `offset` lies in."""
-        return next((d for d in self.damages if d.start <= offset < d.end), None)
-
-    def is_damaged(self, offset: int) -> bool:
-        """Whether `offset` lies in a region that is known to be damaged."""
-        return self.damage_over(offset) is not None
-
-    def note_damage(self, damage: Damage) -> None:
-        """Remember a damaged region."""
-        if self.damage_at(damage.start) is None:
-            self.damages = tuple(sorted((*self.damages, damage), key=lambda d: d.start))
+    def note_gap(self, gap: Gap) -> None:
+        """Remember a gap."""
+        self.gaps = Gaps.merged((*self.gaps, gap))

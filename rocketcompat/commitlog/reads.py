@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
+from rocketcompat.commitlog.walk import Gaps
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, MESSAGE_HEADS, MESSAGE_PREFIX, hosts_of
 from rocketcompat.messages import MessageRecord
 from rocketcompat.record.codec import decode_one
@@ -15,28 +16,12 @@ from tubestore.errors import CorruptRecord
 _TRUSTED_SIZE = 64 * 1024
 
 
-class DamagedRegion(Protocol):
-    """A region [start, end) of the log that is known to hold no sound records."""
-
-    @property
-    def start(self) -> int:
-        """Physical offset of its first byte."""
-
-    @property
-    def end(self) -> int:
-        """Physical offset behind its last byte."""
-
-    @property
-    def reason(self) -> str:
-        """What is wrong there."""
-
-
 class LogPart(Protocol):
     """What a read asks of the CommitLog."""
 
     @property
-    def damages(self) -> Sequence[DamagedRegion]:
-        """Regions whose records are not delivered."""
+    def gaps(self) -> Gaps:
+        """What is known to be damaged: its records are not delivered."""
 
     @property
     def record_crc(self) -> bool:
@@ -98,9 +83,9 @@ def _read_sized(
     raw = log.read_at(physical_offset, size)
     if len(raw) < size:
         return None
-    for damage in log.damages:
-        if damage.start <= physical_offset < damage.end:
-            return CorruptRecord("commitlog", physical_offset, damage.reason)
+    gap = log.gaps.over(physical_offset)
+    if gap is not None:
+        return CorruptRecord("commitlog", physical_offset, gap.reason)
     try:
         record = decode_one(raw, physical_offset=physical_offset, record_crc=log.record_crc)
     except CorruptRecord as error:

@@ -1,28 +1,61 @@
-"""Following the CommitLog's chain of records over its files, and finding it again behind damage.
+"""The one walk of the CommitLog: its chain of records over its files, and the gaps in between.
 
-Reads only; used by recovery, by the dispatcher where nobody told it the records' places, and
-by readers of a directory that lies still. Nothing here trusts a byte: what is returned as a
+`scan` follows the chain up to the first fault; `walk` goes on behind it, as the caller judges.
+Reads only; used by recovery, by the dispatcher where puts left no places of records, and by
+readers of a directory that lies still. Nothing here trusts a byte: what is returned as a
 record has its magic code, its length, its own physical offset and its checksum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, Self
 
 import numpy as np
 
 from rocketcompat.files.mapped_file import MappedFile
-from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.formats import MAGIC_PREFIX, MESSAGE_PREFIX
 from rocketcompat.record.codec import decode_one
-from rocketcompat.record.verify import walk
+from rocketcompat.record.verify import sound_chain
 from tubestore.core.kernels import Int64s
 from tubestore.errors import CorruptRecord
 
 PIECE_BYTES = 8 << 20
 _SEARCH_BYTES = 1 << 20
 _MAGIC_POSITION = MESSAGE_PREFIX.position("magic_code")
+
+
+#: States of a gap behind which the log does not go on.
+ENDS = ("torn", "stale")
+#: A physical offset behind every log.
+NOWHERE = 1 << 63
+
+
+class LogView(Protocol):
+    """The files of a log: `MappedFileQueue`, or a directory as it lies."""
+
+    directory: str
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """The files in order."""
+
+    @property
+    def last(self) -> MappedFile | None:
+        """The file with the highest offset."""
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte."""
+
+    @property
+    def max_offset(self) -> int:
+        """Physical offset behind the last byte."""
+
+    def find(self, offset: int) -> MappedFile | None:
+        """Return the file that holds an offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +74,142 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """A region [start, end) of the log that holds no records, with sound ones behind it."""
+class Gap:
+    """A part [start, end) of the log that holds no sound records.
+
+    `state` is "damaged" if sound ones follow, "missing" if its file is not there; at the end
+    of the log "torn", or "stale" where records follow that an earlier recovery cut off.
+    `position` is where it starts in the file at `path`.
+    """
 
     start: int
     end: int
+    state: str
+    reason: str
     path: str
     position: int
-    reason: str
     #: Of a whole file that holds records of another place: where they belong.
     belongs: int | None = None
 
     @property
     def size(self) -> int:
-        """Bytes of the region."""
+        """Bytes of the gap."""
         return self.end - self.start
 
     def error(self) -> CorruptRecord:
-        """The same as an exception to raise or to list."""
+        """Return the same as an exception to raise or to list."""
         return CorruptRecord(self.path, self.position, f"{self.size} bytes: {self.reason}")
 
 
+def gap_of(log: LogView, start: int, end: int, reason: str, state: str | None = None) -> Gap:
+    """Return a gap with its file and position; by default "damaged", or "missing" without one."""
+    file = log.find(start)
+    if file is None:
+        return Gap(start, end, state or "missing", reason, log.directory, start)
+    position = start - file.file_from_offset
+    return Gap(start, end, state or "damaged", reason, file.path, position)
+
+
+class Gaps(tuple[Gap, ...]):
+    """The gaps of a log that are known, in order; never changed but replaced."""
+
+    __slots__ = ()
+
+    @classmethod
+    def merged(cls, gaps: Iterable[Gap]) -> Self:
+        """Return gaps in order, without those that begin inside another one."""
+        kept: list[Gap] = []
+        for gap in sorted(gaps, key=lambda g: (g.start, -g.end, g.belongs is None)):
+            if not kept or gap.start >= kept[-1].end:
+                kept.append(gap)
+        return cls(kept)
+
+    def over(self, offset: int) -> Gap | None:
+        """Return the gap that an offset lies in."""
+        return next((gap for gap in self if gap.start <= offset < gap.end), None)
+
+    def next_start(self, offset: int, limit: int = NOWHERE) -> int:
+        """Return where the first gap behind an offset begins, `limit` at most."""
+        return min([limit, *(gap.start for gap in self if gap.start > offset)])
+
+
+NO_GAPS = Gaps()
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What is compared of each record beside its magic code, its length and its place.
+
+    From `own_from` on only this package has written, which is stricter (see
+    `verify.first_fault`, for `record_crc` too).
+    """
+
+    body_crc: bool = True
+    record_crc: bool = False
+    own_from: int = NOWHERE
+
+
+#: What links a record to the next, and nothing else.
+LINKS = Checks(body_crc=False)
+
+
+class Again(Enum):
+    """An answer to a fault: verify the place again, a writer may be in the middle of it."""
+
+    AGAIN = "again"
+
+
+#: Judges where the chain broke, by physical offset and reason: a gap that is passed over (the walk
+#: ends behind one of `ENDS`), `AGAIN`, or None where the log ends.
+OnFault = Callable[[int, str], Gap | Again | None]
+
+
+def walk(
+    log: LogView,
+    start: int,
+    end: int,
+    *,
+    on_fault: OnFault,
+    known: Gaps = NO_GAPS,
+    checks: Checks = LINKS,
+    bytes_max: int = PIECE_BYTES,
+) -> Iterator[Piece | Gap]:
+    """Yield the records of [start, end) and the gaps between them, in order.
+
+    `known` gaps are not read; a gap that holds `start` is yielded whole. Every piece of
+    the chain is yielded, also one without records: its `end` is how far the walk came.
+    """
+    position = start
+    while position < end:
+        gap = known.over(position)
+        if gap is not None:
+            yield gap
+            position = gap.end
+            continue
+        own, fault = position >= checks.own_from, None
+        stop = known.next_start(position, end if own else min(end, checks.own_from))
+        for piece in scan(
+            log, position, stop, check_crc=checks.body_crc, own=own,
+            record_crc=checks.record_crc, bytes_max=bytes_max,
+        ):  # fmt: skip
+            position, fault = piece.end, piece.fault
+            yield piece
+        if fault is None:
+            if position < stop:
+                return
+            continue
+        judged = on_fault(position, fault)
+        if judged is None:
+            return
+        if isinstance(judged, Gap):
+            yield judged
+            if judged.state in ENDS:
+                return
+            position = judged.end
+
+
 def scan(
-    queue: MappedFileQueue,
+    log: LogView,
     start: int,
     end: int,
     *,
@@ -75,19 +221,19 @@ def scan(
     """Follow the chain from the physical offset `start` up to `end`, piece by piece.
 
     Stops behind the first piece with a fault, at the end of what is written, and never reads
-    behind `end`. The last piece's `end` is where the chain stands; it moves on into the next
+    behind `end`. The last piece's `end` is where the chain ends; it moves on into the next
     file only if that exists (spec §8.1, trap 10). `own` and `record_crc` are those of
-    `record_check.first_fault`.
+    `verify.first_fault`.
     """
     position, window = start, bytes_max
     while position < end:
-        file = queue.find(position)
+        file = log.find(position)
         if file is None:
             yield Piece(b"", position, _NONE, position, "the file of this place is missing")
             return
         relative = position - file.file_from_offset
         data = file.read(relative, min(window, end - position))
-        found = walk(
+        found = sound_chain(
             data, 0, position, file.file_size - relative, check_crc=check_crc, own=own,
             record_crc=record_crc,
         )  # fmt: skip
@@ -104,7 +250,7 @@ def scan(
         at_file_end = after == file.file_from_offset + file.file_size
         if found.blank or at_file_end:
             following = file.file_from_offset + file.file_size
-            beyond = queue.last
+            beyond = log.last
             if beyond is not None and beyond.file_from_offset >= following and following <= end:
                 yield Piece(data, position, found.starts, following)
                 position = following
@@ -120,13 +266,13 @@ def scan(
 _NONE = np.empty(0, np.int64)
 
 
-def find_record(queue: MappedFileQueue, start: int, end: int) -> int | None:
+def find_record(log: LogView, start: int, end: int) -> int | None:
     """Return the physical offset of the first sound record at or behind `start`, None without one.
 
     Holes are passed over without being read; damage in between is searched byte by byte for
-    the magic code, and what follows one must be a whole record that stands where it says.
+    the magic code, and what follows one must be a whole record of its own place.
     """
-    for file in queue.files:
+    for file in log.files:
         file_end = min(file.file_from_offset + file.wrote_position, end)
         if file_end <= start:
             continue
@@ -153,7 +299,7 @@ def find_in_file(
     """
     position = start
     while position < end:
-        # A magic code stands 4 bytes behind the record's start, which may still be a hole.
+        # A magic code is 4 bytes behind the record's start, which may still be a hole.
         data_at = file.next_data(position)
         if data_at is None:
             return None

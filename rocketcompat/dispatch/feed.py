@@ -21,7 +21,7 @@ import numpy as np
 
 from rocketcompat.commitlog.batch import batch_of, batch_of_records
 from rocketcompat.commitlog.commit_log import CommitLog
-from rocketcompat.commitlog.walk import Damage, Piece, find_record, scan
+from rocketcompat.commitlog.walk import Gap, Piece, find_record, gap_of, walk
 from rocketcompat.messages import DispatchBatch, ReadyBatches
 from rocketcompat.record.columns import RecordColumns
 from tubestore.core.kernels import Int64s
@@ -151,27 +151,32 @@ class LogFeed:
         return Piece(data, first, starts[:count] - first, end)
 
     def _walked_piece(self, limit: int) -> Piece:
-        """Follow the chain for one batch; damage moves the position on."""
-        while True:
-            begin = self.position
-            damage = self._log.damage_over(begin)
-            if damage is None:
-                piece = self._scanned(begin, min(limit, self._damage_after(begin)))
-                if piece.fault is None or len(piece.starts):
-                    return self._trimmed(piece)
-                damage = self._damage_found(piece, limit)
-            self.damaged = (damage.start, damage.size)
-            self.position = damage.end
-            if damage.end >= limit:
-                return Piece(b"", damage.end, np.empty(0, np.int64), damage.end)
+        """Follow the chain for one batch; gaps move the position on."""
 
-    def _scanned(self, begin: int, limit: int) -> Piece:
-        """Follow the chain for one piece; one that does not move on is a fault."""
-        pieces = scan(self._log.queue, begin, limit, check_crc=False, bytes_max=self._bytes_max)
-        piece = next(pieces, None)
-        if piece is None or (piece.end == begin and piece.fault is None):
-            return Piece(b"", begin, np.empty(0, np.int64), begin, "the log has no bytes here")
-        return piece
+        def gap_found(position: int, fault: str) -> Gap:
+            """Note damage that recovery had no reason to verify."""
+            log = self._log.queue
+            end = find_record(log, position + 1, limit) or limit
+            gap = gap_of(log, position, end, fault, "damaged")
+            self._log.note_gap(gap)
+            self.problems.append(gap.error())
+            return gap
+
+        for found in walk(
+            self._log.queue, self.position, limit, on_fault=gap_found, known=self._log.gaps,
+            bytes_max=self._bytes_max,
+        ):  # fmt: skip
+            if isinstance(found, Gap):
+                self._pass_over(found)
+            elif len(found.starts) or (found.fault is None and found.end > self.position):
+                return self._trimmed(found)
+        if self.position < limit:
+            self._pass_over(gap_found(self.position, "the log has no bytes here"))
+        return Piece(b"", self.position, np.empty(0, np.int64), self.position)
+
+    def _pass_over(self, gap: Gap) -> None:
+        self.damaged = (gap.start, gap.size)
+        self.position = gap.end
 
     def _trimmed(self, piece: Piece) -> Piece:
         """Cut a piece where the next follower begins."""
@@ -180,21 +185,6 @@ class LogFeed:
             return piece
         return Piece(piece.data, piece.base, piece.starts[:count],
                      piece.base + int(piece.starts[count]))  # fmt: skip
-
-    def _damage_found(self, piece: Piece, limit: int) -> Damage:
-        """Record damage in a part of the log that recovery had no reason to read."""
-        end = find_record(self._log.queue, piece.end + 1, limit)
-        file = self._log.queue.find(piece.end)
-        path = file.path if file else self._log.queue.directory
-        position = piece.end - (file.file_from_offset if file else 0)
-        damage = Damage(piece.end, end or limit, path, position, piece.fault or "")
-        self._log.note_damage(damage)
-        self.problems.append(damage.error())
-        return damage
-
-    def _damage_after(self, offset: int) -> int:
-        """Return where the next known damage begins."""
-        return min((d.start for d in self._log.damages if d.start > offset), default=1 << 63)
 
     def _next_begin(self, offset: int) -> int:
         """Return where the next follower begins: batches are cut there."""

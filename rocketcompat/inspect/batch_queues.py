@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.formats import BATCH_CQ_UNIT
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import QueueKey, ScannedEnd
 from rocketcompat.inspect.queue_units import (
     HELD_UNITS_MAX,
@@ -149,7 +150,7 @@ class BatchComparison:
         if self._count > self._held_max:
             self._settle_older()
 
-    def take_region(self, region: Region) -> None:
+    def take_region(self, region: Gap) -> None:
         """Take a part of the log without records."""
         self._regions.add(region.start, region.end)
 

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.commitlog.walk import Gap
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import rows_of
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.record.columns import RecordColumns
@@ -56,7 +57,7 @@ class _Messages:
         self.directory, self.ignored = directory, ignored
         parts: dict[tuple[str, int, bool], list[tuple[Int64s, Int64s, Int64s]]] = {}
         for piece in directory.scan_log():
-            if isinstance(piece, Region):
+            if isinstance(piece, Gap):
                 continue
             digests = _digests(piece, ignored)
             queued = np.asarray(has_queue_unit(piece.column("sys_flag")))
@@ -84,7 +85,7 @@ class _Messages:
     def row(self, place: int) -> Row:
         """Return the record at a physical offset."""
         for piece in self.directory.scan_log(place, place + 1, chained=True):
-            if not isinstance(piece, Region):
+            if not isinstance(piece, Gap):
                 return next(iter(rows_of(RecordColumns(piece.data, piece.starts[:1], piece.base))))
         return {}
 

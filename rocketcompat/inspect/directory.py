@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -18,12 +17,23 @@ from rocketcompat.commitlog.ending import (
     first_time,
     goes_on,
     is_left_over,
-    known_damages,
-    merged,
+    known_gaps,
 )
 from rocketcompat.commitlog.misplaced import misplaced_files
 from rocketcompat.commitlog.reads import read_record
-from rocketcompat.commitlog.walk import Damage, Piece, find_record, scan
+from rocketcompat.commitlog.walk import (
+    NO_GAPS,
+    NOWHERE,
+    Again,
+    Checks,
+    Gap,
+    Gaps,
+    OnFault,
+    Piece,
+    find_record,
+    gap_of,
+    walk,
+)
 from rocketcompat.files.broker_config import with_batch_topics
 from rocketcompat.files.progress import ProgressFile
 from rocketcompat.formats import (
@@ -47,34 +57,14 @@ from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import NotAStore
 from tubestore.record.names import STORE_FILE
 
-#: States of a region behind which the log does not go on.
-ENDS = ("torn", "stale")
 #: How far a broker's clock may have been set back, when files are left out by time.
 CLOCK_SLACK_MS = 60_000
-_NOWHERE = 1 << 63
 #: Options of file sizes, and the directories of queues that they follow from.
 _QUEUE_SIZE_OPTIONS = {
     "mappedFileSizeConsumeQueue": CONSUME_QUEUE_DIRECTORY,
     "mappedFileSizeConsumeQueueExt": CONSUME_QUEUE_EXT_DIRECTORY,
     "mapperFileSizeBatchConsumeQueue": BATCH_CONSUME_QUEUE_DIRECTORY,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A part [start, end) of the log that holds no sound records.
-
-    `state` is "damaged" if sound ones follow, "missing" if its file is not there; at the end
-    of the log "torn", or "stale" where records follow that an earlier recovery cut off.
-    `position` is where it starts in the file at `path`.
-    """
-
-    start: int
-    end: int
-    state: str
-    reason: str
-    path: str
-    position: int
 
 
 class StoreDirectory:
@@ -123,8 +113,9 @@ class StoreDirectory:
         )
         #: Files of the log that hold records of another place.
         self.misplaced = misplaced_files(self.log)
-        self._own_from, known = self._what_recovery_knows()
-        self.log.damages = merged((*self.misplaced, *known))
+        own_from, known = self._what_recovery_knows()
+        self._checks = Checks(record_crc=self.log.record_crc, own_from=own_from)
+        self.log.gaps = Gaps.merged((*self.misplaced, *known))
 
     def _gives_log_up(self) -> bool:
         """Return whether the options give up the log from which something here was built."""
@@ -141,13 +132,13 @@ class StoreDirectory:
         ours = self.vfs.exists(os.path.join(self.root, OWN_DIRECTORY, STORE_FILE))
         return "; it is a tubestore store: use tubestore" if ours else ""
 
-    def _what_recovery_knows(self) -> tuple[int, tuple[Damage, ...]]:
+    def _what_recovery_knows(self) -> tuple[int, Gaps]:
         """Return from where on only this package has written, and the damage known before that.
 
         The next recovery trusts this, too, and is stricter with what this package has written: its
         answer and the one shown here have to be the same.
         """
-        log: Any = self.log
+        log = self.log
         try:
             known = ProgressFile(self.vfs, self.root).read()
         except NotAStore:  # of a newer version
@@ -156,8 +147,8 @@ class StoreDirectory:
             progress, same_boot = known
             mark = progress.trusted(progress.log, same_boot=same_boot)
             if log.min_offset <= mark <= log.max_offset:
-                return mark, known_damages(log, progress, record_crc=log.record_crc)
-        return _NOWHERE, ()
+                return mark, known_gaps(log, progress, record_crc=log.record_crc)
+        return NOWHERE, NO_GAPS
 
     def path(self, *names: str) -> str:
         """Return a path below the root."""
@@ -261,10 +252,10 @@ class StoreDirectory:
     def scan_log(
         self, start: int | None = None, end: int | None = None, *, since: int | None = None,
         chained: bool = False, exact: bool = False,
-    ) -> Iterator[RecordColumns | Region]:  # fmt: skip
-        """Yield the log in order: records by the piece, and the regions between them.
+    ) -> Iterator[RecordColumns | Gap]:  # fmt: skip
+        """Yield the log in order: records by the piece, and the gaps between them.
 
-        Ends behind the last sound record; a torn one after it is a Region. In a store that is being
+        Ends behind the last sound record; a torn one after it is a Gap. In a store that is being
         written the end is where it was when it was reached.
 
         Without arguments, the whole log. Else:
@@ -278,43 +269,23 @@ class StoreDirectory:
         floor = max(self.log.min_offset, start or 0)
         position = floor if chained else self._scan_start(floor, since)
         limit = self.log.max_offset if end is None else min(end, self.log.max_offset)
-        retried = -1
-        while position < limit:
-            damage = next((d for d in self.log.damages if d.start <= position < d.end), None)
-            if damage is not None:
-                if damage.end > floor:
-                    state = "damaged" if self.log.find(position) else "missing"
-                    yield self._region(position, damage.end, state, damage.reason)
-                position = damage.end
-                continue
-            fault, stop = None, self._stop_behind(position)
-            stop = min(stop, limit) if exact else stop
-            for piece in self._follow(position, stop):
-                position, fault = piece.end, piece.fault
-                starts = piece.starts[piece.starts + piece.base >= floor]
+        stop = limit if exact else self.log.max_offset
+        if position >= limit:
+            return
+        for found in walk(
+            self.log, position, stop, on_fault=self._judge(), known=self.log.gaps,
+            checks=self._checks,
+        ):  # fmt: skip
+            if isinstance(found, Piece):
+                starts = found.starts[found.starts + found.base >= floor]
                 if len(starts):  # verified by the scan
-                    yield RecordColumns(piece.data, starts, piece.base)
-                if position >= limit:
-                    return
-            if fault is None:
-                if position < stop or stop == self.log.max_offset:
-                    return
-                continue
-            region = self._region_at(position, fault, again=retried != position)
-            retried = position
-            if region is None:
-                continue  # a writer may have been in the middle of it: judge it again
-            if region.end > max(region.start, floor):
-                yield region
-            if region.state in ENDS:
+                    yield RecordColumns(found.data, starts, found.base)
+            elif found.end > max(found.start, floor):
+                begin = max(found.start, position)
+                whole = begin == found.start
+                yield found if whole else gap_of(self.log, begin, found.end, found.reason)
+            if found.end >= limit:
                 return
-            position = region.end
-
-    def _follow(self, position: int, stop: int) -> Iterator[Piece]:
-        """Follow the chain as the next recovery will."""
-        log: Any = self.log
-        own = position >= self._own_from
-        return scan(log, position, stop, own=own, record_crc=log.record_crc)
 
     def _scan_start(self, floor: int, since: int | None) -> int:
         """Return a place at or before `floor` where the chain can be taken up."""
@@ -338,44 +309,35 @@ class StoreDirectory:
                 return int(file.file_from_offset)
         return self.log.min_offset
 
-    def _region_at(self, position: int, fault: str, *, again: bool) -> Region | None:
-        """Judge bytes that are not a record.
+    def _judge(self) -> OnFault:
+        """Return what judges the faults of one walk.
 
-        None if they must be judged again: a writer has gone on, or may be in the middle of it,
-        which is asked once (`again`).
+        A place where nothing sound follows is verified again once: a writer may be in the
+        middle of it.
         """
-        log: Any = self.log
-        found = find_record(log, position + 1, log.max_offset)
-        if found is not None and goes_on(self._follow(position, log.max_offset), position):
-            return None
-        own = position >= self._own_from
-        if found is not None and not own and self._is_left_over(position, found):
-            return self._region(position, log.max_offset, "stale", fault)
-        if found is not None:
-            state = "damaged" if log.find(position) else "missing"
-            return self._region(position, found, state, fault)
-        if not self._has_data(position):
-            return self._region(position, position, "torn", fault)
-        if again:
-            return None
-        return self._region(position, position + self._torn_size(position), "torn", fault)
+        log, checks = self.log, self._checks
+        retried = -1
 
-    def _stop_behind(self, position: int) -> int:
-        """Return how far the chain can be followed in one go: to what recovery has recorded."""
-        stops = [self._own_from, *(damage.start for damage in self.log.damages)]
-        return min([stop for stop in stops if stop > position] + [self.log.max_offset])
+        def judge(position: int, fault: str) -> Gap | Again:
+            nonlocal retried
+            again, retried = retried != position, position
+            end = log.max_offset
+            found = find_record(log, position + 1, end)
+            if found is None:
+                if not self._has_data(position):
+                    return gap_of(log, position, position, fault, "torn")
+                if again:
+                    return Again.AGAIN
+                size = self._torn_size(position)
+                return gap_of(log, position, position + size, fault, "torn")
+            if goes_on(log, position, end, checks):
+                return Again.AGAIN
+            own = position >= checks.own_from
+            if not own and is_left_over(log, log.min_offset, position, found, end):
+                return gap_of(log, position, end, fault, "stale")
+            return gap_of(log, position, found, fault)
 
-    def _is_left_over(self, end: int, found: int) -> bool:
-        """True if the records from `found` on are older than those before (oracle 2.1)."""
-        log: Any = self.log
-        return is_left_over(log, log.min_offset, end, found, log.max_offset)
-
-    def _region(self, start: int, end: int, state: str, reason: str) -> Region:
-        file = self.log.find(start)
-        path = file.path if file else self.log.directory
-        return Region(
-            start, end, state, reason, path, start - (file.file_from_offset if file else 0)
-        )
+        return judge
 
     def _has_data(self, position: int) -> bool:
         """True if the log goes on with something that is neither zeros nor a blank."""

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.formats import (
     BATCH_CQ_UNIT,
     MAGIC_V1,
@@ -33,7 +34,7 @@ from rocketcompat.formats import (
     parse_properties,
 )
 from rocketcompat.inspect.batch_queues import BatchQueueView
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.queues import AnyQueueView, QueueView
 from rocketcompat.inspect.selection import Selection
 from rocketcompat.record.columns import RecordColumns
@@ -59,7 +60,7 @@ def dump_log(
     `count` is called with the number of records that were examined, when their rows are taken.
     """
     for piece in _pieces(directory, wanted):
-        if isinstance(piece, Region):
+        if isinstance(piece, Gap):
             yield unreadable_row(piece.start, piece.end - piece.start, piece.state)
             continue
         found = wanted.of(piece)
@@ -78,7 +79,7 @@ def dump_tables(
 ) -> Iterator[pa.Table]:
     """As `dump_log`, in tables of `message_rows.MESSAGE_SCHEMA`."""
     for piece in _pieces(directory, wanted):
-        if isinstance(piece, Region):
+        if isinstance(piece, Gap):
             yield table_of_rows([unreadable_row(piece.start, piece.end - piece.start, piece.state)])
             continue
         count(len(piece))
@@ -95,10 +96,10 @@ def message_rows(records: RecordColumns, *, unpack: bool = False) -> Iterator[di
     return chain.from_iterable(table.to_pylist(maps_as_pydicts="strict") for table in tables)
 
 
-def _pieces(directory: StoreDirectory, wanted: Selection) -> Iterator[RecordColumns | Region]:
+def _pieces(directory: StoreDirectory, wanted: Selection) -> Iterator[RecordColumns | Gap]:
     """Yield the part of the log that may hold wanted records."""
     for piece in directory.scan_log(wanted.start, wanted.end, since=wanted.begin):
-        if isinstance(piece, Region) and piece.state == "stale":
+        if isinstance(piece, Gap) and piece.state == "stale":
             return  # behind the end, and no part of the log any more
         yield piece
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.commitlog.reads import read_record
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import key_hash
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import rows_of
 from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.messages import has_index_items
@@ -33,7 +34,7 @@ def search_log(
     found: deque[dict[str, Any]] = deque(maxlen=count_max)
     count = 0
     for piece in directory.scan_log():
-        if isinstance(piece, Region):
+        if isinstance(piece, Gap):
             continue
         rows, hashes = piece.index_keys()
         hits = np.unique(rows[hashes == wanted])
@@ -80,7 +81,7 @@ class _Log:
 
     def __init__(self, directory: StoreDirectory) -> None:
         self.min_offset, self.max_offset = directory.log.min_offset, directory.log.max_offset
-        self.damages, self.record_crc = directory.log.damages, directory.log.record_crc
+        self.gaps, self.record_crc = directory.log.gaps, directory.log.record_crc
         self.read_at = directory.log.read
 
 

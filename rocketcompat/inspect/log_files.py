@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rocketcompat.commitlog.walk import Damage
+from rocketcompat.commitlog.walk import NO_GAPS
 from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.formats import (
     DLEDGER_BODY_POSITION,
@@ -26,7 +26,7 @@ from tubestore.errors import NotAStore
 
 
 class LogFiles:
-    """The CommitLog's files, read-only; the part of a queue of files that `log_scan` needs."""
+    """The CommitLog's files, read-only; a `LogView`."""
 
     def __init__(
         self, vfs: Vfs, root: str, directories: Sequence[str], file_size: int, *,
@@ -36,7 +36,7 @@ class LogFiles:
         self.directory, self.directories = directories[0], tuple(directories)
         self.file_size = file_size
         #: Damage that the last recovery found, and whether records end in a checksum of their own.
-        self.damages: tuple[Damage, ...] = ()
+        self.gaps = NO_GAPS
         self.record_crc = record_crc
         self._vfs = vfs
         self.refresh()

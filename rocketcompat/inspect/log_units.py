@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.commitlog.batch import batch_of_records
+from rocketcompat.commitlog.walk import ENDS, Gap
 from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
-from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.queues.units import RecordUnits, Units, units_of
 from rocketcompat.record.columns import RecordColumns
 from tubestore.core.kernels import Int64s
@@ -45,7 +46,7 @@ class ScannedUnits:
     """
 
     units: Mapping[QueueKey, tuple[Int64s, Units]]
-    regions: Sequence[Region]
+    regions: Sequence[Gap]
     log_end: int
 
 
@@ -63,14 +64,14 @@ class LogUnits:
         self, directory: StoreDirectory, wanted: WantedQueues = ALL_QUEUES,
         ordinary: TakeUnits | None = None,
         batches: Callable[[QueueKey, Units], None] | None = None,
-        regions: Callable[[Region], None] | None = None,
+        regions: Callable[[Gap], None] | None = None,
     ) -> None:  # fmt: skip
         self._directory, self._wanted = directory, wanted
         self._take_ordinary = ordinary or self._keep
         self._take_batches = batches
         self._batch_topics = directory.config.batch_topics
         #: The parts of the log without records, and the end of the last one with any.
-        self.regions: list[Region] = []
+        self.regions: list[Gap] = []
         self.log_end = directory.log.min_offset
         self._plain: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
         self._batches: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
@@ -82,9 +83,9 @@ class LogUnits:
             self.take(piece)
         return self
 
-    def take(self, piece: RecordColumns | Region) -> None:
+    def take(self, piece: RecordColumns | Gap) -> None:
         """Take the next piece of a scan."""
-        if not isinstance(piece, Region):
+        if not isinstance(piece, Gap):
             self._collect(piece)
             self.log_end = piece.records_end
         elif piece.state not in ENDS:
@@ -152,13 +153,13 @@ class ScannedEnd:
         if not self._has_moved:
             self._directory.log.refresh()
             following = self._directory.scan_log(self.offset, chained=True)
-            self._has_moved = not isinstance(next(following, None), Region | None)
+            self._has_moved = not isinstance(next(following, None), Gap | None)
         return self._has_moved
 
     def is_later(self, offsets: Int64s) -> Any:
         """Mask of the physical offsets, shape (n,), of records that came after the scan.
 
-        In a store that nobody writes all are False: what lies behind the log is wrong.
+        Without a writer all are False: what lies behind the log is wrong.
         """
         later = np.asarray(offsets, np.int64) >= self.offset
         return later & (bool(later.any()) and self.has_moved())

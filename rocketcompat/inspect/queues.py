@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.formats import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     CQ_PRE_FILL_SIZE,
@@ -23,7 +24,7 @@ from rocketcompat.formats import (
     INT32_MAX,
 )
 from rocketcompat.inspect.batch_queues import BatchComparison, BatchQueueView
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import (
     LogUnits,
     QueueKey,
@@ -140,7 +141,7 @@ class QueueViews:
         wanted = WantedQueues(only, topic)
         self._batch_topics = directory.config.batch_topics
         #: Regions of the log without records, and its end.
-        self.regions: list[Region] = []
+        self.regions: list[Gap] = []
         self.log_end = directory.log.max_offset if trust else directory.log.min_offset
         self._computed: dict[QueueKey, tuple[Int64s, Units]] = {}
         self._batches: dict[QueueKey, Units] = {}
@@ -150,7 +151,7 @@ class QueueViews:
             for key in directory.queues_of(kind)
             if key in wanted
         }
-        self._log_regions: Sequence[Region] = ()
+        self._log_regions: Sequence[Gap] = ()
         self._batch_end = ScannedEnd(directory, self.log_end)
         name = topic if only is None else only[0]
         if not trust or (self._batch_topics if name is None else name in self._batch_topics):

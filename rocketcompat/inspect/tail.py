@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.commitlog.walk import Gap
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.selection import Selection
 from rocketcompat.record.columns import RecordColumns
 from tubestore.clock import Clock
@@ -68,7 +69,7 @@ class Tail:
 
     def _read(self, start: int, end: int, *, chained: bool = False) -> Iterator[RecordColumns]:
         for piece in self._directory.scan_log(start, end, chained=chained):
-            if isinstance(piece, Region):
+            if isinstance(piece, Gap):
                 if piece.state not in ("torn", "stale"):
                     self.position = max(self.position, piece.end)
                 continue

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from rocketcompat.commitlog.readable_log import ReadableLog
-from rocketcompat.commitlog.walk import Piece, scan
+from rocketcompat.commitlog.walk import Gap, Piece, gap_of, walk
 from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.formats import CQ_PRE_FILL_SIZE
@@ -107,7 +107,7 @@ def _drop_foreign_units(log: ReadableLog, queue: ConsumeQueue) -> None:
     end = queue.max_offset
     while end > 0 and (unit := queue.unit(end - 1)) is not None:
         offset, size, _ = unit
-        if size == CQ_PRE_FILL_SIZE or offset < log.min_offset or log.is_damaged(offset):
+        if size == CQ_PRE_FILL_SIZE or offset < log.min_offset or log.gaps.over(offset):
             return
         try:
             record = log.record_at(offset, check_crc=False)
@@ -124,12 +124,11 @@ def _drop_foreign_units(log: ReadableLog, queue: ConsumeQueue) -> None:
 
 
 def sound_pieces(log: ReadableLog, start: int, end: int) -> Iterator[Piece]:
-    """Follow the chain from `start`, over the damage that is known; no checksums."""
-    position = start
-    for damage in (*log.damages, None):
-        stop = end if damage is None else min(damage.start, end)
-        for piece in scan(log.queue, position, stop, check_crc=False):
-            if len(piece.starts):
-                yield piece
-        if damage is not None:
-            position = max(position, damage.end)
+    """Follow the chain from `start`, over the gaps that are known; no checksums."""
+
+    def up_to_the_next(position: int, fault: str) -> Gap:
+        return gap_of(log.queue, position, log.gaps.next_start(position, end), fault)
+
+    for found in walk(log.queue, start, end, on_fault=up_to_the_next, known=log.gaps):
+        if isinstance(found, Piece) and len(found.starts):
+            yield found

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketcompat.commitlog.reads import foreign_record
-from rocketcompat.commitlog.walk import Damage
+from rocketcompat.commitlog.walk import Gaps
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.formats import (
     CQ_PRE_FILL_SIZE,
@@ -45,7 +45,7 @@ class MappedLog(Protocol):
     """The part of the CommitLog that these reads use."""
 
     queue: MappedFileQueue
-    damages: tuple[Damage, ...]
+    gaps: Gaps
 
     @property
     def min_offset(self) -> int:
@@ -88,9 +88,9 @@ def scan_log(
     if position < limit and position < log.min_offset:
         raise OffsetOutOfRange(position, log.min_offset, log.max_offset)
     while position < limit:
-        damage = next((d for d in log.damages if d.start <= position < d.end), None)
-        if damage is not None:
-            position = damage.end
+        gap = log.gaps.over(position)
+        if gap is not None:
+            position = gap.end
             continue
         file = log.queue.find(position)
         if file is None:
@@ -99,7 +99,7 @@ def scan_log(
             position = log.min_offset
             continue
         base, room = file.file_from_offset, file.file_size
-        stop = min([log.max_offset, *(d.start for d in log.damages if d.start > position)])
+        stop = log.gaps.next_start(position, log.max_offset)
         try:
             data = memoryview(file.view(min(stop - base, room)))
         except FileNotFoundError:
@@ -166,25 +166,25 @@ class _Places:
                 continue
             yield from self._made(make, data, base, file.path, offsets, sizes, rows)
 
-    def _damages_over(self, offsets: Int64s) -> list[Damage]:
-        """Return the damaged regions that contain some of these records, which ascend."""
-        damages = self._log.damages
-        return [d for d in damages if np.diff(offsets.searchsorted((d.start, d.end)))[0]]
+    def _gaps_over(self, offsets: Int64s) -> Gaps:
+        """Return the known gaps that contain some of these records, which ascend."""
+        gaps = self._log.gaps
+        return Gaps(g for g in gaps if np.diff(offsets.searchsorted((g.start, g.end)))[0])
 
     def _made(
         self, make: Callable[..., Any], data: Buffer, base: int, path: str, offsets: Int64s,
         sizes: Int64s | None, rows: range,
     ) -> Iterator[tuple[Any, range]]:  # fmt: skip
         part = slice(rows.start, rows.stop)
-        damaged = self._damages_over(offsets[part])
+        gaps = self._gaps_over(offsets[part])
         lengths = None if sizes is None else sizes[part]
-        found = None if damaged else make(data, offsets[part] - base, base, lengths)
+        found = None if gaps else make(data, offsets[part] - base, base, lengths)
         if found is not None:
             yield found, rows
             return
         for row in rows:  # some are rare or unsound: one by one
             one = np.array([row])
-            known = next((d for d in damaged if d.start <= offsets[row] < d.end), None)
+            known = gaps.over(int(offsets[row]))
             try:
                 if known is not None:
                     raise CorruptRecord(path, int(offsets[row]), known.reason)

@@ -59,7 +59,7 @@ class Walk:
     reason: str | None = None
 
 
-def walk(
+def sound_chain(
     data: Buffer, start: int, base: int, file_end: int, *,
     check_crc: bool = True, own: bool = False, record_crc: bool = False,
 ) -> Walk:  # fmt: skip
@@ -84,7 +84,7 @@ def walk(
 def follow(
     data: Buffer, start: int, base: int, file_end: int, *, bytes_max: int | None = None
 ) -> Walk:
-    """As `walk`, but only the fields that link a record to the next are examined.
+    """As `sound_chain`, but only the fields that link a record to the next are examined.
 
     With `bytes_max` it stops behind the record that reaches so far: then none of `wanted`,
     `blank` and `reason` is set.

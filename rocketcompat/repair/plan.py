@@ -28,7 +28,7 @@ import numpy as np
 from rocketcompat.check.index import LogKeys, check_index
 from rocketcompat.check.shards import ShardComparison, check_tube
 from rocketcompat.check.whole import check_checkpoint, telling
-from rocketcompat.commitlog.misplaced import over
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.config_files import BACKUP_SUFFIX, config_names, read_config
 from rocketcompat.formats import (
@@ -43,7 +43,7 @@ from rocketcompat.formats import (
     parse_offset_name,
 )
 from rocketcompat.inspect.decode import decode_record
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.inspect.queues import QueueViews
 from rocketcompat.queues.units import Units
@@ -120,10 +120,10 @@ def _plan_log(
 ) -> None:
     """Make the log one chain that ends where its sound records end; not in `unclear` files."""
     before = Neighbour()
-    regions: list[tuple[Region, Neighbour]] = []
+    regions: list[tuple[Gap, Neighbour]] = []
     log_end = directory.log.min_offset
     for piece in directory.scan_log():
-        if isinstance(piece, Region):
+        if isinstance(piece, Gap):
             regions.append((piece, before))
             continue
         row = len(piece) - 1
@@ -153,7 +153,7 @@ def _plan_log(
         if not behind or file.file_from_offset in unclear:
             continue
         if file.next_data(0) is not None and any(file.read(0, file.file_size)):
-            misplaced = over(directory.misplaced, file.file_from_offset)
+            misplaced = directory.misplaced.over(file.file_from_offset)
             why = f"{misplaced.reason}, which are there" if misplaced else "no sound records"
             plan.remove(file.path, file.file_size, f"behind the log's end: {why}")
 
@@ -167,9 +167,7 @@ def _zero_from(directory: StoreDirectory, plan: RepairPlan, offset: int, why: st
                 FileChange(file.path, file.file_size, zero_from=position))  # fmt: skip
 
 
-def _lost_in_queues(
-    directory: StoreDirectory, regions: list[Region]
-) -> dict[int, list[LostMessage]]:
+def _lost_in_queues(directory: StoreDirectory, regions: list[Gap]) -> dict[int, list[LostMessage]]:
     """Return the messages of each region that the queues name, by the region's start."""
     found: dict[int, list[LostMessage]] = {region.start: [] for region in regions}
     views = QueueViews(directory)
@@ -196,7 +194,7 @@ def _lost_in_queues(
 
 
 def _lost_messages(
-    directory: StoreDirectory, in_queues: list[LostMessage], region: Region,
+    directory: StoreDirectory, in_queues: list[LostMessage], region: Gap,
     taken: set[tuple[str, int, int]],
 ) -> list[LostMessage]:  # fmt: skip
     """Return the messages of a region, as far as it or the queues name them."""
@@ -214,7 +212,7 @@ def _lost_messages(
     return [fresh[key] for key in sorted(fresh)]
 
 
-def _missing_numbers(offsets: Int64s, units: Units, region: Region) -> Iterator[int]:
+def _missing_numbers(offsets: Int64s, units: Units, region: Gap) -> Iterator[int]:
     """Yield the queue offsets that lie between the records before and behind a region."""
     place = int(np.searchsorted(units["physical_offset"].astype(np.int64), region.start))
     if 0 < place < len(offsets):
@@ -224,7 +222,7 @@ def _missing_numbers(offsets: Int64s, units: Units, region: Region) -> Iterator[
 
 
 def _plan_region(
-    directory: StoreDirectory, plan: RepairPlan, region: Region, lost: list[LostMessage],
+    directory: StoreDirectory, plan: RepairPlan, region: Gap, lost: list[LostMessage],
     before: Neighbour, *, keep_bodies: bool,
 ) -> None:  # fmt: skip
     """Fill a region, file by file: it may reach over a border."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from rocketcompat.commitlog.batch import batch_of_records
 from rocketcompat.commitlog.readable_log import ReadableLog
+from rocketcompat.commitlog.walk import ENDS, Gap
 from rocketcompat.dispatch.follower import Follower
 from rocketcompat.files.mapped_file_queue import make_directory
 from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust
@@ -32,7 +33,7 @@ from rocketcompat.formats import (
     OWN_DIRECTORY,
     TUBE_DIRECTORY,
 )
-from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.shards.follower import TubeLayout
@@ -57,7 +58,7 @@ class Built:
     root: str
     log_end: int = 0
     records: int = 0
-    regions: list[Region] = field(default_factory=list)
+    regions: list[Gap] = field(default_factory=list)
     followers: list[Follower] = field(default_factory=list)
 
     def remove(self, vfs: Vfs) -> None:
@@ -253,7 +254,7 @@ class _DirectoryLog(ReadableLog):
         super().__init__()
         self._end = end
         files: Any = directory.log
-        self.queue, self.damages, self.record_crc = files, files.damages, files.record_crc
+        self.queue, self.gaps, self.record_crc = files, files.gaps, files.record_crc
 
     @property
     def max_offset(self) -> int:
@@ -298,7 +299,7 @@ def _batches(directory: StoreDirectory, start: int, built: Built) -> Iterator[Di
     damaged: tuple[int, int] | None = None
     built.log_end = position = start
     for piece in directory.scan_log(start, chained=True):
-        if isinstance(piece, Region):
+        if isinstance(piece, Gap):
             built.regions.append(piece)
             if piece.state not in ENDS:
                 damaged = piece.start, piece.end - piece.start

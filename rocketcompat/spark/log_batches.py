@@ -76,7 +76,7 @@ class LogBatches:
         return offset
 
     def _end(self, directory: StoreDirectory) -> int:
-        log: Any = directory.log
+        log = directory.log
         known = self._known
         if known is not None and not log.min_offset <= known <= log.max_offset:
             known = None
@@ -86,7 +86,7 @@ class LogBatches:
     def initial(self) -> dict[str, Any]:
         """Return where a new query starts."""
         directory = self._directory()
-        log: Any = directory.log
+        log = directory.log
         if self.options.starting == LATEST:
             return self._position(self._end(directory))
         if self.options.begin_ms is not None:
@@ -114,7 +114,7 @@ class LogBatches:
 
     def _start(self, directory: StoreDirectory, offset: int) -> int:
         """Return where the batch begins: at the offset, or where the log begins now."""
-        log: Any = directory.log
+        log = directory.log
         if offset >= log.min_offset:
             return offset
         begin = int(log.min_offset)

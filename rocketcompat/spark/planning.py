@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rocketcompat.commitlog.walk import find_record
 from rocketcompat.inspect.directory import StoreDirectory
@@ -54,7 +53,7 @@ def plan(options: RocketOptions, vfs: Vfs | None = None) -> LogPlan:
     """Plan the reading of a store as it is now; NotAStore, UnknownTopic."""
     directory = options.directory(vfs=vfs)
     check_topics(directory, options)
-    log: Any = directory.log
+    log = directory.log
     start = log.min_offset
     if options.begin_ms is not None:
         start = directory.first_file_since(options.begin_ms)
@@ -96,7 +95,7 @@ def _places(directory: StoreDirectory, start: int, end: int, most: int) -> Itera
     Within a file a record is one that has its magic code, its length, its checksum and its own
     physical offset: bytes inside a body that have all of these do not come about by chance.
     """
-    log: Any = directory.log
+    log = directory.log
     for file in log.files:
         low = max(start, file.file_from_offset)
         high = min(file.file_from_offset + log.file_size, end)
@@ -112,7 +111,7 @@ def _places(directory: StoreDirectory, start: int, end: int, most: int) -> Itera
 
 def log_end(directory: StoreDirectory, start: int | None = None) -> int:
     """Return the offset behind the last sound record, following the chain from a place of it."""
-    log: Any = directory.log
+    log = directory.log
     position = start
     if position is None:
         filled = [f for f in log.files if f.read(0, 8).strip(b"\0")]

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketcompat.commitlog.walk import scan
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.commitlog.walk import Gap, scan
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogSplit
@@ -54,7 +54,7 @@ class LogReading:
             batch = unreadable(names, piece.start, size, piece.state)
             yield self.shape.arrange(batch, self.schema)
 
-    def _refuse(self, region: Region) -> None:
+    def _refuse(self, region: Gap) -> None:
         """Raise for what is no record, unless rows are wanted for it."""
         size = region.end - region.start
         text = f"{size} bytes from physical offset {region.start}: {region.reason}"
@@ -67,10 +67,10 @@ class LogReading:
 
 def pieces(
     directory: StoreDirectory, split: LogSplit, *, verify: bool = False
-) -> Iterator[RecordColumns | Region]:
+) -> Iterator[RecordColumns | Gap]:
     """Go through a split: sound records, and regions that hold none, clipped to the split."""
     position = split.start
-    log: Any = directory.log
+    log = directory.log
     if not verify:
         for piece in scan(log, position, split.end, check_crc=False):
             if piece.fault is not None:
@@ -84,11 +84,11 @@ def pieces(
         yield from _clipped(found, split)
 
 
-def _clipped(found: RecordColumns | Region, split: LogSplit) -> Iterator[RecordColumns | Region]:
-    if isinstance(found, Region):
+def _clipped(found: RecordColumns | Gap, split: LogSplit) -> Iterator[RecordColumns | Gap]:
+    if isinstance(found, Gap):
         if found.start < split.end and found.end > found.start and found.state != "stale":
             end = min(found.end, split.end)
-            yield Region(found.start, end, found.state, found.reason, found.path, found.position)
+            yield Gap(found.start, end, found.state, found.reason, found.path, found.position)
         return
     starts = found.starts[found.starts + found.base < split.end]
     if len(starts):

@@ -76,7 +76,7 @@ class FlushService(ServiceThread):
         """Return the marks as of now."""
         followers = {f.name: Mark(*f.ends) for f in self._followers}
         log = Mark(self._log.max_offset, self._log.synced_offset)
-        damages = [(damage.start, damage.end, damage.reason) for damage in self._log.damages]
+        damages = [(gap.start, gap.end, gap.reason) for gap in self._log.gaps]
         return Progress(log, followers, clean, queues or {}, self._log.min_offset, damages)
 
     def start_with(self, on_round: Callable[[], None]) -> None:

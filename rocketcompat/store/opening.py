@@ -158,8 +158,8 @@ def open_to_write(parts: Parts) -> Opened:
         parts.close()
         lock.release()
         raise
-    for damage in parts.commit_log.damages:
-        _log.warning("%s; a real broker would cut the log there", damage.error())
+    for gap in parts.commit_log.gaps:
+        _log.warning("%s; a real broker would cut the log there", gap.error())
     return opened
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rocketcompat.commitlog.ending import (
     find_log_end,
-    known_damages,
-    merged,
+    known_gaps,
     unmarked_start,
 )
 from rocketcompat.commitlog.misplaced import misplaced_files
+from rocketcompat.commitlog.walk import NOWHERE, Gaps
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.progress import Progress, ProgressFile
 from rocketcompat.formats import ABORT_FILE, CHECKPOINT_FILE
@@ -80,16 +80,15 @@ def _find_end(
         own = begin <= mark <= log.queue.max_offset
         if own:
             begin = mark
-            log.damages = known_damages(log.queue, progress, record_crc=log.record_crc)
+            log.gaps = known_gaps(log.queue, progress, record_crc=log.record_crc)
     misplaced = misplaced_files(log.queue, start if refreshes else 0)
-    end, _, damages = find_log_end(
-        log.queue, begin, check_crc=log.config.check_crc_on_recover,
-        keep_good=log.config.recovery == "tubestore", own=own,
-        record_crc=log.config.force_verify_prop_crc, misplaced=misplaced,
+    end, _, gaps = find_log_end(
+        log.queue, begin, checks=log.checks(begin if own else NOWHERE),
+        keep_good=log.config.recovery == "tubestore", misplaced=misplaced,
     )  # fmt: skip
     log.start_at(end, 0)
-    kept = (damage for damage in misplaced if damage.start < end)
-    log.damages = merged((*log.damages, *kept, *damages))
-    strays = [damage.error() for damage in misplaced if damage.start >= end]
+    kept = (gap for gap in misplaced if gap.start < end)
+    log.gaps = Gaps.merged((*log.gaps, *kept, *gaps))
+    strays = [gap.error() for gap in misplaced if gap.start >= end]
     known_texts = set(map(str, parts.problems))
     parts.problems += [error for error in strays if str(error) not in known_texts]

@@ -397,8 +397,8 @@ class StoreReader:
     @property
     def problems(self) -> list[TubeStoreError]:
         """What is wrong and was not raised: damage passed over, structures that stopped."""
-        damages = self._parts.commit_log.damages
-        return [*(damage.error() for damage in damages), *self._parts.problems]
+        gaps = self._parts.commit_log.gaps
+        return [*(gap.error() for gap in gaps), *self._parts.problems]
 
     @documented
     def refresh(self) -> None:

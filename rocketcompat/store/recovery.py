@@ -39,17 +39,15 @@ import numpy as np
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.commitlog.ending import (
     QueueOffsets,
-    damage_of,
     find_log_end,
     is_as_left,
-    known_damages,
+    known_gaps,
     last_time,
     mended_regions,
-    merged,
     unmarked_start,
 )
 from rocketcompat.commitlog.misplaced import holds_foreign_record, misplaced_files
-from rocketcompat.commitlog.walk import Damage
+from rocketcompat.commitlog.walk import NO_GAPS, NOWHERE, Gap, Gaps, gap_of
 from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.dispatch.follower import Follower
 from rocketcompat.files.checkpoint import StoreCheckpoint
@@ -77,7 +75,7 @@ class RecoverResult:
     #: Bytes behind the end that were zeroed or removed, and why the chain ended.
     cut_bytes: int = 0
     reason: str | None = None
-    damages: tuple[Damage, ...] = ()
+    damages: Gaps = NO_GAPS
     #: Where what was dropped is kept; None if nothing was, or all of it was provably torn.
     quarantine: str | None = None
     #: Whether marks of ours prove what is before `verified_from`, and that the cut was torn.
@@ -98,89 +96,129 @@ def recover_log(
     after a clean close, may be a damaged record that was acknowledged: it goes to `quarantine`.
     So do sound records of another place, whose file was swapped or copied.
     """
-    queue = log.queue
-    queue.load()
-    misplaced = misplaced_files(queue)
-    minimum, limit = queue.min_offset, queue.max_offset
-    again: list[tuple[int, int]] = []
-    if known is not None:
-        progress, same_boot = known
-        end = progress.log.written
-        record_crc = log.config.force_verify_prop_crc
-        old = known_damages(queue, progress, record_crc=record_crc)
-        again = mended_regions(queue, progress, record_crc=record_crc)
-        as_left = clean_exit and progress.clean and is_as_left(queue, end)
-        if as_left and not misplaced and not again:
-            log.start_at(end, end)
-            log.damages = old
-            return RecoverResult(True, end, end, damages=old, own=True)
-        trusted = progress.trusted(progress.log, same_boot=same_boot)
-        synced = progress.log.synced
-    else:
-        trusted = synced = minimum
-        old = ()
-    # Before a mark another program may have written, whose records are judged as a real broker's.
-    own = known is not None and minimum <= trusted <= limit
-    if not own:
-        least = checkpoint.min_timestamp
-        trusted = unmarked_start(queue, clean_exit=clean_exit, least_time=least)
-        synced, old, again = minimum, (), []
-    keep_good = log.config.recovery == "tubestore"
-    find_end = partial(
-        find_log_end,
-        queue,
-        check_crc=log.config.check_crc_on_recover,
-        keep_good=keep_good,
-        own=own,
-        record_crc=log.config.force_verify_prop_crc,
-        misplaced=misplaced,
-    )
-    end, reason, damages = find_end(trusted)
-    damages = merged((
-        *(damage for damage in old if damage.end <= trusted),
-        *(damage for damage in misplaced if damage.start < end),
-        *_look_again(queue, again, find_end),
-        *damages,
-    ))  # fmt: skip
-    if known is not None and again:
-        _lower_marks(known[0], min(start for start, _ in again))
-    strays = [damage for damage in misplaced if damage.start >= end]
-    # A store of ours that was closed cleanly has no torn end: what is there was changed since.
-    torn = own and not clean_exit and not strays and not _ends_in_foreign_record(queue, end)
-    if not torn:
-        _keep_tail(queue, end, quarantine)
-    cut = queue.truncate_dirty_files(end, keeper=None if torn else quarantine)
-    dropped = []
-    if cut:
-        kept = f"; kept in {quarantine.path}" if quarantine.path else ""
-        _log.warning("%s: cut at %d, %d bytes (%s)%s", queue.directory, end, cut, reason, kept)
-        if checkpoint.lower(last_time(queue, end), end):
-            checkpoint.flush()
-        dropped = [CorruptRecord(d.path, 0, f"{d.reason}{kept}") for d in strays]
-        if own and not torn and not dropped and kept:
-            at = damage_of(queue, end, end, reason or "changed since it was closed")
-            dropped = [CorruptRecord(at.path, at.position, f"cut here: {at.reason}{kept}")]
-    log.start_at(end, min(synced, end))
-    log.damages = damages
-    index_from = trusted
-    if not own and not clean_exit:  # the index is synced more rarely than log and queues
+    log.queue.load()
+    trusted = _trusted_of(log, known, checkpoint, clean_exit=clean_exit)
+    if trusted.end is not None:
+        log.start_at(trusted.end, trusted.end)
+        log.gaps = trusted.gaps
+        return RecoverResult(True, trusted.end, trusted.end, damages=log.gaps, own=True)
+    found = _find_end(log, trusted)
+    if known is not None and trusted.again:
+        _lower_marks(known[0], min(start for start, _ in trusted.again))
+    cut, dropped = _cut(log, found, trusted, quarantine, checkpoint, clean_exit=clean_exit)
+    log.start_at(found.end, min(trusted.synced, found.end))
+    log.gaps = found.gaps
+    index_from = trusted.start
+    if not trusted.own and not clean_exit:  # the index is synced more rarely than log and queues
         least = checkpoint.min_timestamp_index
-        index_from = min(trusted, unmarked_start(queue, clean_exit=False, least_time=least))
+        index_from = min(index_from, unmarked_start(log.queue, clean_exit=False, least_time=least))
     return RecoverResult(
-        False, trusted, end, cut, reason if cut else None, damages, quarantine.path,
-        own=own, index_verified_from=index_from, dropped=tuple(dropped),
+        False, trusted.start, found.end, cut, found.reason if cut else None, found.gaps,
+        quarantine.path, own=trusted.own, index_verified_from=index_from, dropped=dropped,
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Trusted:
+    """What of the log is taken without a look."""
+
+    #: From here on it is verified; everything below is sound but for `gaps`.
+    start: int
+    synced: int
+    #: True if marks of ours prove what is before `start`: another program may have written before
+    #: a mark that does not count, and its records are judged as a real broker's.
+    own: bool
+    #: Files that hold the records of another place.
+    misplaced: Gaps
+    gaps: Gaps = NO_GAPS
+    #: Parts that were gaps and begin with a sound record now.
+    again: Sequence[tuple[int, int]] = ()
+    #: The log's end if nothing has to be verified.
+    end: int | None = None
+
+
+def _trusted_of(
+    log: CommitLog, known: tuple[Progress, bool] | None, checkpoint: StoreCheckpoint,
+    *, clean_exit: bool,
+) -> _Trusted:  # fmt: skip
+    """Return what the marks prove, or the checkpoint of a store without marks that count."""
+    queue, record_crc = log.queue, log.record_crc
+    misplaced = misplaced_files(queue)
+    if known is not None:
+        progress, same_boot = known
+        end = progress.log.written
+        gaps = known_gaps(queue, progress, record_crc=record_crc)
+        again = mended_regions(queue, progress, record_crc=record_crc)
+        as_left = clean_exit and progress.clean and is_as_left(queue, end)
+        if as_left and not misplaced and not again:
+            return _Trusted(end, end, True, misplaced, gaps, end=end)
+        start = progress.trusted(progress.log, same_boot=same_boot)
+        if queue.min_offset <= start <= queue.max_offset:
+            return _Trusted(start, progress.log.synced, True, misplaced, gaps, again)
+    least = checkpoint.min_timestamp
+    start = unmarked_start(queue, clean_exit=clean_exit, least_time=least)
+    return _Trusted(start, queue.min_offset, False, misplaced)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where the log ends and why, and the gaps before that."""
+
+    end: int
+    reason: str | None
+    gaps: Gaps
+
+
+def _find_end(log: CommitLog, trusted: _Trusted) -> _End:
+    """Follow the log from where it is trusted, and what was mended below that."""
+    keep_good = log.config.recovery == "tubestore"
+    checks = log.checks(trusted.start if trusted.own else NOWHERE)
+    find_end = partial(
+        find_log_end, log.queue, checks=checks, keep_good=keep_good, misplaced=trusted.misplaced
+    )
+    end, reason, gaps = find_end(trusted.start)
+    return _End(end, reason, Gaps.merged((
+        *(gap for gap in trusted.gaps if gap.end <= trusted.start),
+        *(gap for gap in trusted.misplaced if gap.start < end),
+        *_look_again(log.queue, trusted.again, find_end),
+        *gaps,
+    )))  # fmt: skip
+
+
 def _look_again(
-    queue: MappedFileQueue, regions: list[tuple[int, int]], find_end: Callable[..., Any]
-) -> Iterator[Damage]:
+    queue: MappedFileQueue, regions: Sequence[tuple[int, int]], find_end: Callable[..., Any]
+) -> Iterator[Gap]:
     """Yield what is damaged of regions that hold sound records again."""
     for start, end in regions:
-        reached, reason, damages = find_end(start, limit=end)
-        yield from damages
+        reached, reason, gaps = find_end(start, limit=end)
+        yield from gaps
         if reached < end:
-            yield damage_of(queue, reached, end, reason or "no record")
+            yield gap_of(queue, reached, end, reason or "no record")
+
+
+def _cut(
+    log: CommitLog, found: _End, trusted: _Trusted, quarantine: Quarantine,
+    checkpoint: StoreCheckpoint, *, clean_exit: bool,
+) -> tuple[int, tuple[CorruptRecord, ...]]:  # fmt: skip
+    """Cut the log at its end; returns the bytes, and what of them is not provably torn."""
+    queue, end = log.queue, found.end
+    strays = [gap for gap in trusted.misplaced if gap.start >= end]
+    # A store of ours that was closed cleanly has no torn end: what is there was changed since.
+    torn = trusted.own and not clean_exit and not strays and not _ends_in_foreign_record(queue, end)
+    if not torn:
+        _keep_tail(queue, end, quarantine)
+    cut = queue.truncate_dirty_files(end, keeper=None if torn else quarantine)
+    if not cut:
+        return 0, ()
+    kept = f"; kept in {quarantine.path}" if quarantine.path else ""
+    _log.warning("%s: cut at %d, %d bytes (%s)%s", queue.directory, end, cut, found.reason, kept)
+    if checkpoint.lower(last_time(queue, end), end):
+        checkpoint.flush()
+    dropped = [CorruptRecord(gap.path, 0, f"{gap.reason}{kept}") for gap in strays]
+    if trusted.own and not torn and not dropped and kept:
+        at = gap_of(queue, end, end, found.reason or "changed since it was closed")
+        dropped = [CorruptRecord(at.path, at.position, f"cut here: {at.reason}{kept}")]
+    return cut, tuple(dropped)
 
 
 def _lower_marks(progress: Progress, offset: int) -> None:
@@ -267,7 +305,7 @@ def _write_lower_mark(
     followers = {name: Mark(mark.synced, mark.synced) for name, mark in marks.items()}
     followers[name] = Mark(offset, offset)
     synced = Mark(log.synced_offset, log.synced_offset)
-    damages = [(damage.start, damage.end, damage.reason) for damage in log.damages]
+    damages = [(gap.start, gap.end, gap.reason) for gap in log.gaps]
     progress = Progress(synced, followers, log_minimum=log.min_offset, damages=damages)
     progress_file.write(progress, sync=True)
 
@@ -284,9 +322,7 @@ def _trust_of(log: CommitLog, mark: Mark | None, result: RecoverResult, keeper: 
     )  # fmt: skip
 
 
-def _keep_numbers(
-    log: CommitLog, queues: ConsumeQueueTable | None, damages: tuple[Damage, ...]
-) -> None:
+def _keep_numbers(log: CommitLog, queues: ConsumeQueueTable | None, gaps: Gaps) -> None:
     """Note the queue offsets of damaged records while their units contain them.
 
     Without it the number of a queue's last message would be given out again.
@@ -294,16 +330,16 @@ def _keep_numbers(
     for queue in () if queues is None else queues:
         first, units = queue.min_offset, queue.units(queue.min_offset, queue.max_offset)
         places = units["physical_offset"].astype(np.int64)
-        for damage in damages:
-            inside = np.flatnonzero((places >= damage.start) & (places < damage.end))
+        for gap in gaps:
+            inside = np.flatnonzero((places >= gap.start) & (places < gap.end))
             if len(inside):
                 following = first + int(inside[-1]) + 1
                 log.raise_queue_offsets([((queue.topic, queue.queue_id), following)])
     for of_batches in () if queues is None else queues.batches or ():
         stored = of_batches.units()
         places = stored["physical_offset"].astype(np.int64)
-        for damage in damages:
-            inside = np.flatnonzero((places >= damage.start) & (places < damage.end))
+        for gap in gaps:
+            inside = np.flatnonzero((places >= gap.start) & (places < gap.end))
             if len(inside):
                 unit = stored[inside[-1]]
                 following = int(unit["base_offset"]) + int(unit["batch_size"])

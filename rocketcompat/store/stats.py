@@ -115,7 +115,7 @@ def run_time_info(parts: Parts, stats: StoreStats, opened: Opened | None) -> dic
             "files": len(log.queue.files),
             "syncs": log.sync_count,
             "dispatch_behind_bytes": opened.dispatcher.behind if opened is not None else 0,
-            "damaged_regions": len(log.damages),
+            "damaged_regions": len(log.gaps),
             "failed": log.failed is not None,
             "full": log.full is not None,
             "refusing": log.refusal is not None,

@@ -18,6 +18,7 @@ import numpy as np
 import rocketcompat
 import tubestore
 from rocketcompat.commitlog.copy import LogWriter
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.files.quarantine import Quarantine, copy_file
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -33,7 +34,7 @@ from rocketcompat.formats import (
     OWN_DIRECTORY,
     TUBE_DIRECTORY,
 )
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.messages import NOT_DELAYED, Message
 from rocketcompat.options import MessageStoreConfig
@@ -211,7 +212,7 @@ _Piece = tuple[Any, Int64s, Int64s, int]
 def _pieces(source: StoreDirectory, start: int, state: _State) -> Iterator[_Piece]:
     """Yield (data, starts, sizes, next offset) of the sound records."""
     for piece in source.scan_log(start or None, chained=start > source.log.min_offset):
-        if isinstance(piece, Region):
+        if isinstance(piece, Gap):
             state.left_out += 1
             continue
         sizes = piece.column("total_size").astype(np.int64)

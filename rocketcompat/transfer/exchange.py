@@ -34,6 +34,7 @@ import pyarrow as pa
 
 import rocketcompat
 from rocketcompat.commitlog.copy import LogWriter
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.formats import (
     GIVEN_COLUMNS,
     NAME_VALUE_SEPARATOR,
@@ -43,7 +44,7 @@ from rocketcompat.formats import (
     encode_properties,
     parse_properties,
 )
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.selection import Selection
 from rocketcompat.messages import NOT_DELAYED
 from rocketcompat.options import MessageStoreConfig
@@ -83,7 +84,7 @@ _DEFAULTS: dict[str, Any] = {
 def export_tables(directory: StoreDirectory, wanted: Selection) -> Iterator[pa.Table]:
     """Yield the wanted sound records as tables of `SCHEMA`; damage is left out."""
     for piece in directory.scan_log(wanted.start, wanted.end, since=wanted.begin):
-        if not isinstance(piece, Region):
+        if not isinstance(piece, Gap):
             found = wanted.of(piece)
             if len(found):
                 yield table_of(found).append_column(SCHEMA.field(TEXT_COLUMN), _texts(found))

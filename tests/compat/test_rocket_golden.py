@@ -168,11 +168,11 @@ def assert_queues_are_the_log(store: DefaultMessageStore) -> None:
             unit = queue.unit(offset)
             found = wanted.pop((queue.topic, queue.queue_id, offset), None)
             if found is None:
-                assert log_of(store).is_damaged(unit.physical_offset)
+                assert log_of(store).gaps.over(unit.physical_offset)
             else:
                 assert (unit.physical_offset, unit.size) == found
     assert wanted == {}
-    assert bool(store.problems) == bool(log_of(store).damages)
+    assert bool(store.problems) == bool(log_of(store).gaps)
 
 
 def test_the_scenarios_named_here_are_there() -> None:

@@ -22,7 +22,7 @@ from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.formats import MESSAGE_HEAD, offset_name, record_size
 from rocketcompat.record.codec import encode_one
 from rocketcompat.record.prepare import prepare
-from rocketcompat.record.verify import walk
+from rocketcompat.record.verify import sound_chain
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.rocket.inside import dispatcher_of
 from tubestore.core.kernels import crc32
@@ -145,7 +145,7 @@ def test_neighbours_lie_as_far_apart_as_the_first_is_long_but_for_the_filler(
         assert step == (one.size if same_file else one.size + SIZE - end % SIZE)
     for path in log_files(store)[:-1]:
         data = path.read_bytes()
-        found = walk(data, 0, int(path.name), SIZE)
+        found = sound_chain(data, 0, int(path.name), SIZE)
         assert found.blank
         assert struct.unpack_from(">iI", data, found.end) == (SIZE - found.end, 0xCBD43194)
         assert not any(data[found.end + 8 :])
@@ -258,8 +258,8 @@ def test_a_refused_message_leaves_no_gap(store: DefaultMessageStore) -> None:
 def test_stale_records_of_a_file_that_is_used_again_are_no_records() -> None:
     """apache/rocketmq #10017: magic and checksum are right, the place is not."""
     record = raw(Message("T", b"old"))
-    assert walk(record, 0, 0, 4096).reason is None
-    assert walk(record, 0, 8192, 4096).reason == "its own physical offset is 0"
+    assert sound_chain(record, 0, 0, 4096).reason is None
+    assert sound_chain(record, 0, 8192, 4096).reason == "its own physical offset is 0"
 
 
 def test_the_checkpoint_has_4096_bytes_and_speaks_of_what_was_flushed(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rocketcompat.check.whole import check_store
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.files.quarantine import Quarantine, copy_file
 from rocketcompat.formats import COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, CQ_UNIT
 from rocketcompat.inspect.diff import diff
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.message_table import table_of
 from rocketcompat.repair.apply import repair
 from rocketcompat.repair.log import PROPERTY_DAMAGED
@@ -59,7 +60,7 @@ def _copy(source: Path, target: Path) -> None:
 def _harm(root: Path) -> None:
     """Flip a byte of some bodies; lose a queue, and the last units of another."""
     directory = StoreDirectory(root)
-    piece = next(p for p in directory.scan_log() if not isinstance(p, Region))
+    piece = next(p for p in directory.scan_log() if not isinstance(p, Gap))
     bodies, _ = piece.body_places
     step = len(piece) // (_HARMED + 1)
     file = OsVfs().open(directory.log.files[0].path)
@@ -80,7 +81,7 @@ def _marked(directory: StoreDirectory) -> int:
     """Count the records that take the place of lost ones."""
     count = 0
     for piece in directory.scan_log():
-        if not isinstance(piece, Region):
+        if not isinstance(piece, Gap):
             maps = table_of(piece)["properties"].to_pylist(maps_as_pydicts="strict")
             count += sum(PROPERTY_DAMAGED in properties for properties in maps)
     return count

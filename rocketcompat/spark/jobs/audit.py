@@ -22,13 +22,14 @@ from rocketcompat.check import whole as check
 from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import known_geometry, no_index, region_finding
 from rocketcompat.check.queues import check_kinds
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     INDEX_ITEM,
     OWN_DIRECTORY,
 )
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import ScannedEnd
 from rocketcompat.spark.jobs.audit_tasks import AuditJob, IndexFileSplit
 from rocketcompat.spark.jobs.log_parts import Queue, counts_of, items_in, shared_out
@@ -118,7 +119,7 @@ def audit(
     return Audited(findings, log.records, sum(s.bytes for s in planned.log.splits), done)
 
 
-def _holes(log: ScannedLog) -> Iterator[Region]:
+def _holes(log: ScannedLog) -> Iterator[Gap]:
     """Go through the regions before the end."""
     return (region for region in log.regions if region.start < log.end)
 

@@ -15,11 +15,12 @@ from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import Keys, check_index_file
 from rocketcompat.check.queues import check_extensions, check_queue
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry
 from rocketcompat.inspect.batch_queues import BatchComparison
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import ScannedEnd, ScannedUnits
 from rocketcompat.spark.jobs.log_parts import ITEM_ROW, Array, Queue, items_in
 from rocketcompat.spark.jobs.rebuild_tasks import (
@@ -49,7 +50,7 @@ class AuditJob:
 
     root: str
     options: Mapping[str, Any]
-    regions: tuple[Region, ...]
+    regions: tuple[Gap, ...]
     log_end: int
     #: Physical offset of the first record with a key; None without any.
     first_key: int | None

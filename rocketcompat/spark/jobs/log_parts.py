@@ -28,6 +28,7 @@ import numpy as np
 import xxhash
 
 from rocketcompat.commitlog.batch import batch_of_records
+from rocketcompat.commitlog.walk import ENDS, Gap
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BLANK,
@@ -35,7 +36,7 @@ from rocketcompat.formats import (
     CQ_UNIT,
     MAGIC_BLANK,
 )
-from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queues.units import RecordUnits, units_of
 from tubestore.core.kernels import stable_order
@@ -92,7 +93,7 @@ class PartSummary:
     last_record: int = -1
     #: Store time of the youngest record, ms.
     last_timestamp: int = 0
-    regions: list[Region] = field(default_factory=list)
+    regions: list[Gap] = field(default_factory=list)
     #: Whether the log ends in it, whatever bytes follow.
     ends: bool = False
 
@@ -140,7 +141,7 @@ class PartWriter:
         if len(items):
             summary.last_item = int(items["physical_offset"][-1])
 
-    def add_region(self, region: Region) -> None:
+    def add_region(self, region: Gap) -> None:
         """Take a part of the log that holds no records."""
         self.summary.regions.append(region)
         if region.state in ENDS:
@@ -200,7 +201,7 @@ def write_part(
     writer = PartWriter(start, directory.config.batch_topics)
     delays = directory.config.delay_levels_ms
     for piece in directory.scan_log(start, end, chained=True, exact=True):
-        if isinstance(piece, Region):
+        if isinstance(piece, Gap):
             writer.add_region(piece)
             continue
         behind = piece.records_end

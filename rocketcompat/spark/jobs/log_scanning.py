@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rocketcompat.inspect.directory import ENDS, Region, StoreDirectory
+from rocketcompat.commitlog.walk import ENDS, Gap
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.spark.jobs.rebuild_tasks import PartPlace, ScanJob, ScanSplit
 from rocketcompat.spark.planning import LogPlan
 from tubestore.spark.kit.running import Done, Job, Journal, Row, Told, run
@@ -79,7 +80,7 @@ class ScannedLog:
 
     end: int
     records: int = 0
-    regions: list[Region] = field(default_factory=list)
+    regions: list[Gap] = field(default_factory=list)
     parts: list[PartPlace] = field(default_factory=list)
     items: list[int] = field(default_factory=list)
     last_item: int = -1
@@ -90,9 +91,9 @@ class ScannedLog:
 def joined(start: int, rows: Sequence[Row]) -> ScannedLog:
     """Join what the tasks saw; what is behind the log's end does not count."""
     log = ScannedLog(start)
-    last: Region | None = None
+    last: Gap | None = None
     for row in rows:
-        regions = [Region(**one) for one in row["regions"]]
+        regions = [Gap(**one) for one in row["regions"]]
         goes_on = bool(last and regions and regions[0].start < last.end)
         damaged = (last.start, last.end - last.start) if last else None
         log.parts.append(PartPlace(row["path"], damaged, goes_on))

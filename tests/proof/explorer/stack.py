@@ -77,7 +77,7 @@ def dispatch_all(store: Store) -> None:
 
 def damages_of(store: Store) -> list[tuple[int, int]]:
     """Return the regions of the log that the store knows to be damaged."""
-    return [(damage.start, damage.end) for damage in log_of(store).damages]
+    return [(damage.start, damage.end) for damage in log_of(store).gaps]
 
 
 class StackRun(RandomRun):
@@ -315,7 +315,7 @@ def _check_agrees(vfs: Vfs, store: Store, *, closed: bool = False) -> None:
     passed = {"stale_cache"} if closed else {"stale_cache", "checkpoint"}
     found = check_store(StoreDirectory(ROOT, OPTIONS, vfs))
     findings = [f for f in found if f["reason"] not in passed]
-    damages = log_of(store).damages
+    damages = log_of(store).gaps
     places = {(f["path"], f["position"]) for f in findings if f["reason"] == "damaged"}
     assert places == {(d.path, d.position) for d in damages}, f"{damages}, check: {findings}"
     others = {f["reason"] for f in findings} - {"damaged"}
@@ -332,7 +332,7 @@ def _put_after_the_crash(store: Store) -> None:
         body = b"after the crash " + topic.encode()
         expected = store.max_offset_in_queue(topic, queues[0])
         put = store.put_message(Message(topic, body, keys=["after"], queue_id=queues[0]))
-        damaged = bool(log_of(store).damages)
+        damaged = bool(log_of(store).gaps)
         assert put.queue_offset == expected or (damaged and put.queue_offset > expected)
         assert store.look_message(put.physical_offset).body == body, "a put was lost"
         puts.append((topic, queues[0], put.queue_offset))

@@ -18,7 +18,8 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check import shards, whole
 from rocketcompat.check.findings import Finding
 from rocketcompat.check.shards import Cells, ShardComparison
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.commitlog.walk import Gap
+from rocketcompat.inspect.directory import StoreDirectory
 from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
 
 CONFIG = MessageStoreConfig(mapped_file_size_commit_log=16 << 10)
@@ -39,7 +40,7 @@ def expected(root: Path) -> list[Finding]:
     directory = StoreDirectory(root)
     wanted: dict[str, list[int]] = {}
     for piece in directory.scan_log():
-        for name, ids in () if isinstance(piece, Region) else shards._wanted_ids(piece):
+        for name, ids in () if isinstance(piece, Gap) else shards._wanted_ids(piece):
             wanted.setdefault(name, []).extend(ids.tolist())
     found = []
     with tubestore.open(root / "tube", mode="r", on_damage="isolate") as store:

@@ -13,8 +13,9 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.findings import PER_FILE_MAX, REASONS
 from rocketcompat.check.whole import check, check_store
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.formats import CQ_UNIT, INDEX_HEADER, MESSAGE_HEAD
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.queues import QueueViews
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.store.default_message_store import DefaultMessageStore
@@ -147,7 +148,7 @@ class Growing(StoreDirectory):
 
     put: Callable[[], None] = staticmethod(lambda: None)
 
-    def scan_log(self, *args: Any, **given: Any) -> Iterator[RecordColumns | Region]:
+    def scan_log(self, *args: Any, **given: Any) -> Iterator[RecordColumns | Gap]:
         yield from super().scan_log(*args, **given)
         if not args:
             self.put()

@@ -74,7 +74,7 @@ def test_swapped_log_files_are_reported_and_stay_as_they_are(
             assert store.recovered.quarantine is None
             bench.put(2, first=COUNT)
             store.flush()
-        lost = {log_of(store).is_damaged(u.physical_offset)
+        lost = {log_of(store).gaps.over(u.physical_offset) is not None
                 for q in queues_of(store) for u in map(q.unit, range(q.max_offset))}  # fmt: skip
         assert lost == {True, False}
     assert {path: bench.vfs.read_file(path) for path in there} == there
@@ -96,7 +96,7 @@ def test_files_that_were_put_back_by_hand_are_read_again(
     swap(bench, *pair)
     with bench.open() as store:
         assert bodies_of(store) == list(range(COUNT + 2))
-        damages = [(d.path, d.belongs) for d in log_of(store).damages]
+        damages = [(d.path, d.belongs) for d in log_of(store).gaps]
     # The log had gone on in a new file: what the last one did not hold is a hole now.
     assert damages == ([(log_file(LAST), None)] if LAST in pair else [])
 

@@ -248,7 +248,7 @@ def test_damage_is_passed_over_and_reported(log: CommitLog, clock: ManualClock) 
     behind = next(batch for batch in follower.batches if batch.start >= places[3])
     assert behind.damaged == region
     assert isinstance(service.problems[0], CorruptRecord)
-    assert log.is_damaged(places[2])
+    assert log.gaps.over(places[2])
 
 
 def test_the_columns_of_a_batch_say_what_the_records_say(

@@ -16,7 +16,7 @@ from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.index_service import IndexService, index_file_name
 from rocketcompat.index.items import IndexGeometry, key_hash
 from rocketcompat.record.columns import decode_columns
-from rocketcompat.record.verify import walk
+from rocketcompat.record.verify import sound_chain
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket.index import (
     DIRECTORY,
@@ -71,7 +71,7 @@ def test_the_index_of_a_real_log_has_the_bytes_of_the_real_index(
     service = service_of(vfs := MemoryVfs(), config["maxHashSlotNum"], config["maxIndexNum"])
     for path in sorted((real.store / "commitlog").iterdir()):
         data, base = path.read_bytes(), int(path.name)
-        columns = decode_columns(data, walk(data, 0, base, len(data)).starts, base)
+        columns = decode_columns(data, sound_chain(data, 0, base, len(data)).starts, base)
         rows, hashes = columns.index_keys()
         batch = SimpleNamespace(
             start=base,

@@ -20,7 +20,8 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.commitlog.walk import Gap
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_log, dump_tables, rows_of
 from rocketcompat.inspect.selection import Selection
 from rocketcompat.record.compression import unpack_bodies, unpack_body
@@ -158,7 +159,7 @@ def test_a_table_holds_what_the_rows_hold(golden: GoldenFactory, version: str) -
     compared = 0
     for scenario in ("odd", "ipv6", "batch", "transactions", "compressed", "large", "lmq"):
         for piece in StoreDirectory(golden("rocketmq", version, scenario).store).scan_log():
-            if not isinstance(piece, Region):
+            if not isinstance(piece, Gap):
                 table = table_of(piece)
                 table.validate(full=True)
                 assert table.to_pylist(maps_as_pydicts="strict") == list(rows_of(piece))
@@ -174,7 +175,7 @@ def test_repeated_and_broken_properties_are_read_as_the_parser_reads_them(tmp_pa
     ]  # fmt: skip
     put(tmp_path, [Message("T", b"b", properties=text) for text in texts])
     (piece,) = StoreDirectory(tmp_path).scan_log()
-    assert not isinstance(piece, Region)
+    assert not isinstance(piece, Gap)
     by_row = [row["properties"] for row in rows_of(piece)]
     assert table_of(piece)["properties"].to_pylist(maps_as_pydicts="strict") == by_row
     assert by_row[:5] == [{"a": "y"}, {"c": "d"}, {}, {}, {"k": "v\x01w"}]

@@ -11,7 +11,7 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.commitlog.walk import Damage
+from rocketcompat.commitlog.walk import gap_of
 from rocketcompat.formats import CQ_UNIT
 from rocketcompat.record.arrow import RECORD_SCHEMA
 from rocketcompat.store.default_message_store import DefaultMessageStore
@@ -123,7 +123,7 @@ def test_a_scan_passes_over_damage_that_is_known(store: DefaultMessageStore) -> 
     places = [row["physical_offset"] for row in as_rows(store.scan())]
     file = log_of(store).queue.files[0]
     file.write_at(places[2] + 4, b"\xff")
-    log_of(store).note_damage(Damage(places[2], places[3], file.path, places[2], "no record"))
+    log_of(store).note_gap(gap_of(log_of(store).queue, places[2], places[3], "no record"))
     assert [row["flag"] for row in as_rows(store.scan())] == [0, 1, *range(3, COUNT)]
     assert next(row["flag"] for row in as_rows(store.scan(places[2]))) == 3
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rocketcompat.commitlog.walk import NO_GAPS
 from rocketcompat.index.index_service import IndexService
 from rocketcompat.index.items import IndexGeometry, key_hash
 from rocketcompat.messages import GetMessageStatus, Message, MessageRecord
@@ -38,7 +39,7 @@ class FilesLog:
         self._files = {int(path.name): path.read_bytes() for path in sorted(directory.iterdir())}
         self._size = len(next(iter(self._files.values())))
         self.min_offset, self.max_offset = min(self._files), end
-        self.damages, self.record_crc = (), False
+        self.gaps, self.record_crc = NO_GAPS, False
 
     def read_at(self, physical_offset: int, size: int) -> bytes:
         start = physical_offset - physical_offset % self._size
@@ -50,7 +51,7 @@ class MemoryLog:
     """A log part of bytes."""
 
     min_offset = 0
-    damages, record_crc = (), False
+    gaps, record_crc = NO_GAPS, False
 
     def __init__(self) -> None:
         self.data = b""

@@ -17,7 +17,7 @@ from rocketcompat.record.codec import decode_one, encode_blank, encode_one, pack
 from rocketcompat.record.columns import decode_columns, hash_slices
 from rocketcompat.record.encode import encode_columns
 from rocketcompat.record.prepare import prepare
-from rocketcompat.record.verify import first_fault, walk
+from rocketcompat.record.verify import first_fault, sound_chain
 from tubestore.core.java_hash import java_hash
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidName, MessageTooLarge
 
@@ -119,15 +119,15 @@ def test_a_number_that_does_not_fit_its_field_is_refused() -> None:
 
 def test_a_walk_finds_every_record() -> None:
     data = chain(20)
-    found = walk(data, 0, 0, len(data) + 8)
+    found = sound_chain(data, 0, 0, len(data) + 8)
     assert len(found.starts) == 20
     assert (found.end, found.reason, found.blank, found.wanted) == (len(data), None, False, 8)
 
 
 def test_a_walk_ends_at_a_blank_and_says_what_is_missing_of_a_record() -> None:
     data = chain(3)
-    assert walk(data + encode_blank(50), 0, 0, len(data) + 50).blank
-    cut = walk(data[:-1], 0, 0, 1000)
+    assert sound_chain(data + encode_blank(50), 0, 0, len(data) + 50).blank
+    cut = sound_chain(data[:-1], 0, 0, 1000)
     assert (len(cut.starts), cut.wanted) == (2, len(data) - cut.end)
 
 
@@ -136,7 +136,7 @@ def test_a_changed_byte_is_noticed_or_harmless(place: int, change: int) -> None:
     data = bytearray(chain(8))
     place %= len(data)
     data[place] ^= change
-    found = walk(bytes(data), 0, 0, len(data) + 8)
+    found = sound_chain(bytes(data), 0, 0, len(data) + 8)
     # Whatever was changed, nothing beyond the data is read and records stay in their places.
     decoded = decode_columns(bytes(data), found.starts, 0)
     for name in ("queue_id", "store_timestamp", "body_length"):
@@ -147,7 +147,7 @@ def test_a_changed_byte_is_noticed_or_harmless(place: int, change: int) -> None:
 
 @given(st.binary(max_size=600))
 def test_any_bytes_can_be_walked(junk: bytes) -> None:
-    found = walk(junk, 0, 0, len(junk))
+    found = sound_chain(junk, 0, 0, len(junk))
     assert len(found.starts) == 0 or found.end <= len(junk)
     with pytest.raises(CorruptRecord):
         decode_one(junk[:200] + b"\0" * 8, physical_offset=1 << 50)
@@ -156,8 +156,8 @@ def test_any_bytes_can_be_walked(junk: bytes) -> None:
 def test_a_torn_text_is_known_in_our_own_records() -> None:
     data = bytearray(chain(3))
     data[-2:] = b"\0\0"
-    assert len(walk(bytes(data), 0, 0, len(data) + 8).starts) == 3  # no checksum covers it
-    own = walk(bytes(data), 0, 0, len(data) + 8, own=True)
+    assert len(sound_chain(bytes(data), 0, 0, len(data) + 8).starts) == 3  # no checksum covers it
+    own = sound_chain(bytes(data), 0, 0, len(data) + 8, own=True)
     assert (len(own.starts), own.reason) == (2, "zeros in its topic or properties")
 
 

@@ -12,7 +12,7 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.formats import BODY_CRC_MASK, MESSAGE_HEAD, PROPERTY_CRC_SIZE
 from rocketcompat.record.codec import decode_one, encode_one
 from rocketcompat.record.prepare import prepare
-from rocketcompat.record.verify import first_fault, follow, walk
+from rocketcompat.record.verify import first_fault, follow, sound_chain
 
 CHECKED = MessageStoreConfig(compat="5.3.3", enabled_append_prop_crc=True)
 
@@ -61,7 +61,7 @@ def test_a_checksum_of_zero_is_a_checksum_of_a_body() -> None:  # RocketMQ #9121
     raw = record(Message("T", body), MessageStoreConfig())
     assert decode_one(raw).body_crc == 0
     assert decode_one(raw).body == body
-    assert walk(raw, 0, 0, len(raw) + 8).reason is None
+    assert sound_chain(raw, 0, 0, len(raw) + 8).reason is None
 
 
 @pytest.mark.parametrize("place", [12, 16, 40, 60, 90, 100, -1, -5, -15, -30])
@@ -107,7 +107,7 @@ def test_runs_of_equally_long_records_are_followed_as_any_others(seed: int) -> N
     damaged = int(random.integers(0, len(places)))
     data = bytearray(b"".join(parts))
 
-    walked = walk(data, 0, 1000, len(data))
+    walked = sound_chain(data, 0, 1000, len(data))
     assert (walked.starts.tolist(), walked.end, walked.reason) == (places, at, None)
     reach = int(random.integers(1, at))
     part = follow(data, 0, 1000, len(data), bytes_max=reach)
@@ -117,6 +117,6 @@ def test_runs_of_equally_long_records_are_followed_as_any_others(seed: int) -> N
     assert torn.wanted == len(parts[-1])
     field = int(random.choice([4, 28]))  # magic code, physical offset
     data[places[damaged] + field] ^= 0x55
-    cut = walk(data, 0, 1000, len(data))
+    cut = sound_chain(data, 0, 1000, len(data))
     assert cut.starts.tolist() == places[:damaged]
     assert cut.reason is not None

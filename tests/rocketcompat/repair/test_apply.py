@@ -11,11 +11,12 @@ import pytest
 
 import rocketcompat
 from rocketcompat.check.whole import check_store
+from rocketcompat.commitlog.walk import Gap
 from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import CQ_UNIT, MESSAGE_HEAD
-from rocketcompat.inspect.directory import Region, StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_log
-from rocketcompat.record.verify import walk
+from rocketcompat.record.verify import sound_chain
 from rocketcompat.repair.apply import repair
 from rocketcompat.repair.log import (
     FILLER_LEAST,
@@ -147,7 +148,7 @@ def test_the_real_classes_open_what_was_mended_and_lose_nothing(
 
 def test_a_stand_in_keeps_number_properties_and_time(golden: GoldenFactory) -> None:
     real = golden("rocketmq", "4.9.8", "flip-body-middle")
-    (region,) = [p for p in StoreDirectory(real.store).scan_log() if isinstance(p, Region)]
+    (region,) = [p for p in StoreDirectory(real.store).scan_log() if isinstance(p, Gap)]
     rows = mended(real)
     assert [row["action"] for row in rows if row["path"].startswith(str(real.store / "commitlog"))]
     found = {row["physical_offset"]: row for row in dump_log(StoreDirectory(real.store))}
@@ -167,7 +168,7 @@ def test_a_stand_in_keeps_number_properties_and_time(golden: GoldenFactory) -> N
 
 def test_a_body_may_be_accepted_as_it_is(golden: GoldenFactory, command: Command) -> None:
     real = golden("rocketmq", "5.3.3", "flip-body-middle")
-    (region,) = [p for p in StoreDirectory(real.store).scan_log() if isinstance(p, Region)]
+    (region,) = [p for p in StoreDirectory(real.store).scan_log() if isinstance(p, Gap)]
     raw = (real.store / "commitlog").joinpath(Path(region.path).name).read_bytes()
     done = command("repair", real.store, "--apply", "--keep-bodies", "-f", "jsonl")
     assert done.code == 0
@@ -397,7 +398,7 @@ def test_any_region_is_filled_by_a_chain_of_sound_records(seed: int) -> None:
     raw = bytearray(end - start)
     for at, data in found.patches:
         raw[at - start : at - start + len(data)] = data
-    chain = walk(bytes(raw), 0, start, file_end - start)
+    chain = sound_chain(bytes(raw), 0, start, file_end - start)
     assert chain.reason is None
     assert chain.blank or start + chain.end == end
     told = [*found.stand_ins, *found.without_room]

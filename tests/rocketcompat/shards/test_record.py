@@ -12,7 +12,7 @@ from rocketcompat.formats import TRANSACTION_NOT, TRANSACTION_PREPARED
 from rocketcompat.record.codec import decode_one, encode_one
 from rocketcompat.record.columns import RecordColumns, decode_columns
 from rocketcompat.record.prepare import prepare
-from rocketcompat.record.verify import walk
+from rocketcompat.record.verify import sound_chain
 from rocketcompat.shards.record import RESERVED, fits, from_tube, to_tube
 from tests.support.golden import ROCKET_VERSIONS, unpack
 from tubestore.core.java_hash import java_hash
@@ -38,7 +38,7 @@ def test_every_golden_record_survives_the_round_trip(
 ) -> None:
     count = 0
     for data, base in log_files(version, scenario, tmp_path):
-        starts = walk(data, 0, base, len(data)).starts
+        starts = sound_chain(data, 0, base, len(data)).starts
         if not len(starts):
             continue
         log = RecordColumns(data, starts, base)
@@ -60,7 +60,7 @@ def test_every_golden_record_survives_the_round_trip(
 
 def test_a_tube_reader_sees_body_tag_key_code_and_plain_properties(tmp_path: Path) -> None:
     data, base = log_files("4.9.8", "keys-tags", tmp_path)[0]
-    starts = walk(data, 0, base, len(data)).starts
+    starts = sound_chain(data, 0, base, len(data)).starts
     log = RecordColumns(data, starts, base)
     columns = to_tube(log, np.arange(len(log)))
     batch = encode_columns(columns)

@@ -15,7 +15,7 @@ from rocketcompat.formats import MESSAGE_PREFIX
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.codec import decode_one
 from rocketcompat.record.columns import RecordColumns
-from rocketcompat.record.verify import walk
+from rocketcompat.record.verify import sound_chain
 from rocketcompat.shards.record import to_tube
 from rocketcompat.shards.to_log import to_log
 from tests.rocketcompat.shards.test_record import SCENARIOS, log_files
@@ -47,7 +47,7 @@ def test_every_golden_record_comes_back_byte_for_byte(
 ) -> None:
     count = 0
     for data, base in log_files(version, scenario, tmp_path):
-        starts = walk(data, 0, base, len(data)).starts
+        starts = sound_chain(data, 0, base, len(data)).starts
         if not len(starts):
             continue
         log = RecordColumns(data, starts, base)
@@ -91,7 +91,7 @@ def test_what_no_log_can_hold_is_refused() -> None:
 
 def test_records_of_a_log_and_others_keep_their_order(tmp_path: Path) -> None:
     data, base = log_files("4.9.8", "odd", tmp_path)[0]
-    starts = walk(data, 0, base, len(data)).starts
+    starts = sound_chain(data, 0, base, len(data)).starts
     log = RecordColumns(data, starts, base)
     code = int(np.bincount(log.topic_codes).argmax())
     rows = np.flatnonzero(log.topic_codes == code)

@@ -184,7 +184,7 @@ def test_records_are_taken_as_they_are_but_for_their_offsets(vfs: MemoryVfs) -> 
     assert records[1].born_host == "[::1]:7"
     assert bodies(vfs) == [b"before", *bodies(other)]
     with opened(vfs, config=config) as store:  # checksums of whole records are asked for
-        assert log_of(store).damages == ()
+        assert log_of(store).gaps == ()
     assert findings(vfs) == []
 
 

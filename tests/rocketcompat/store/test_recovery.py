@@ -114,7 +114,7 @@ def bodies_of(store: DefaultMessageStore) -> list[int]:
             place = wanted.pop((queue.topic, queue.queue_id, offset), None)
             unit = queue.unit(offset)
             if place is None:
-                assert log_of(store).is_damaged(unit.physical_offset)
+                assert log_of(store).gaps.over(unit.physical_offset)
             else:
                 assert unit.physical_offset == place
     assert wanted == {}
@@ -370,9 +370,9 @@ def test_the_windows_see_the_damage_that_a_recovery_sees(bench: Bench) -> None:
 
     before = damage_in_windows()
     with bench.open(mode="r") as reader:
-        seen = [damage.start for damage in log_of(reader).damages]
+        seen = [damage.start for damage in log_of(reader).gaps]
     with bench.open() as store:
-        (damage,) = log_of(store).damages
+        (damage,) = log_of(store).gaps
         assert damage.start == places[0]
         assert before == damage_in_windows() == [(damage.path, damage.position)]
         assert seen == [damage.start]
@@ -808,7 +808,7 @@ def test_a_missing_file_in_the_middle_is_damage_and_no_end(bench: Bench) -> None
     bench.vfs.remove(log_file(1))
     bench.vfs.remove(PROGRESS)
     with bench.open() as store:
-        damage = log_of(store).damages[0]
+        damage = log_of(store).gaps[0]
         assert (damage.start, damage.end) == (1000, 2000)
         assert len(bodies_of(store)) > 15
 
