@@ -19,6 +19,7 @@ from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.queues import UNIT_STATES, QueueView
 from rocketcompat.queues.files import PLAIN
 from tubestore.core.kernels import Int64s
+from tubestore.core.trees import files_by_start
 
 #: Bytes of an extension's unit without a bitmap.
 EXTENSION_SIZE_LEAST = 20
@@ -53,11 +54,10 @@ def check_queue(
 
 def _check_last_file(directory: StoreDirectory, base: str) -> Iterator[Finding]:
     """Yield a finding for an empty last file behind another: RocketMQ makes a unit of it (R2)."""
-    names = [n for n, d, _ in directory.vfs.entries(base) if not d]
-    names = [name for name in names if parse_offset_name(name) is not None]
-    if len(names) < 2:
+    files = files_by_start(directory.vfs, base, parse_offset_name)
+    if len(files) < 2:
         return
-    path = os.path.join(base, names[-1])
+    path = files[-1][1]
     file = directory.vfs.open(path, writable=False)
     position = file.next_data(0)
     while position is not None and (data := file.pread(_STEP_BYTES, position)):
@@ -110,8 +110,7 @@ def _without_extension(
     directory: StoreDirectory, path: str, places: Int64s, codes: Int64s
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (file, first unit, number of units) of units with addresses that lead to no unit."""
-    rows = [(parse_offset_name(n), n, s) for n, d, s in directory.vfs.entries(path) if not d]
-    files = sorted((start, name, size) for start, name, size in rows if start is not None)
+    files = files_by_start(directory.vfs, path, parse_offset_name)
     starts = np.array([start for start, _, _ in files], np.int64)
     addresses = codes - np.iinfo(np.int64).min
     owners = np.searchsorted(starts, addresses, side="right") - 1
@@ -120,7 +119,7 @@ def _without_extension(
         inside = addresses[mine] - (files[owner][0] if owner >= 0 else 0)
         bad = np.ones(len(mine), bool)
         if owner >= 0:
-            raw = directory.vfs.read_file(os.path.join(path, files[owner][1]))
+            raw = directory.vfs.read_file(files[owner][1])
             short = np.frombuffer(raw + b"\0\0", np.uint8)
             fits = inside + EXTENSION_SIZE_LEAST <= len(raw)
             at = np.where(fits, inside, 0)

@@ -24,6 +24,7 @@ from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.formats import offset_name, parse_offset_name
 from tubestore.core.layout import Buffer
+from tubestore.core.trees import make_directory
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import NotAStore
 
@@ -370,15 +371,3 @@ class MappedFileQueue:
         with self._flush_lock:
             if directory not in self._unsynced_directories:
                 self._unsynced_directories.append(directory)
-
-
-def make_directory(vfs: Vfs, directory: str) -> list[str]:
-    """Create a directory and its parents; returns those that must be synced to keep it."""
-    parents = []
-    path = directory
-    while path and not vfs.exists(path):
-        path = os.path.dirname(path)
-        parents.append(path or ".")
-    if parents:
-        vfs.make_directories(directory)
-    return parents

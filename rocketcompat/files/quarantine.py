@@ -7,16 +7,14 @@ under a second name here: that costs no copy, since nothing is ever changed in p
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import Final
 
-from rocketcompat.files.mapped_file_queue import make_directory
 from rocketcompat.formats import OWN_DIRECTORY
-from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.core.trees import copy_file, make_directory, move_file
+from tubestore.core.vfs import Vfs
 
 QUARANTINE_DIRECTORY: Final = "quarantine"
-_COPY_BYTES = 8 << 20
 
 
 class Quarantine:
@@ -48,16 +46,8 @@ class Quarantine:
         A file of another file system is copied, durably, and then removed.
         """
         place = self._place_for(path)
-        try:
-            self._vfs.rename(path, place)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            copy = copy_file(self._vfs, path, place)
-            copy.sync()
-            copy.close()
-            self.sync()
-            self._vfs.remove(path)
+        self.sync()  # on another file system the original goes when the copy is there
+        move_file(self._vfs, path, place)
         self._unsynced.append(os.path.dirname(path))
         return place
 
@@ -93,24 +83,3 @@ class Quarantine:
         base = os.path.join(self._root, OWN_DIRECTORY, QUARANTINE_DIRECTORY)
         taken = [int(n) for n, d, _ in self._vfs.entries(base) if d and n.isdecimal()]
         return os.path.join(base, str(max(taken, default=0) + 1))
-
-
-def copy_file(
-    vfs: Vfs, source: str, target: str, size: int | None = None, start: int = 0
-) -> VfsFile:
-    """Copy a file from `start` on to a new name, holes as holes, cut or grown to `size`.
-
-    Returns the copy, not synced; what is before `start` is a hole in it.
-    """
-    file = vfs.open(source, writable=False)
-    copy = vfs.open(target, create=True)
-    length = file.size()
-    copy.truncate(length if size is None else size)
-    limit = min(length, length if size is None else size)
-    position = file.next_data(start)
-    while position is not None and position < limit:
-        data = file.pread(min(_COPY_BYTES, limit - position), position)
-        copy.pwrite(data, position)
-        position = file.next_data(position + len(data))
-    file.close()
-    return copy

@@ -53,6 +53,7 @@ from rocketcompat.queues.files import OF_BATCHES, UnitKind, holds_rocksdb, queue
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging.pieces import LogRecords
 from tubestore.core.paths import OWN_DIRECTORY, checked_root
+from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import NotAStore
 from tubestore.record.names import STORE_FILE
@@ -192,15 +193,14 @@ class StoreDirectory:
         """
         first = 0
         for directory in directories:
-            rows = [(parse_offset_name(n), s) for n, d, s in self.vfs.entries(directory) if not d]
-            files = sorted((start, size) for start, size in rows if start is not None)
-            common = Counter(size for _, size in files if size).most_common(1)
+            files = files_by_start(self.vfs, directory, parse_offset_name)
+            common = Counter(size for _, _, size in files if size).most_common(1)
             if common and common[0][1] > 1:
                 return common[0][0]
-            distances = [b - a for (a, _), (b, _) in pairwise(files)]
+            distances = [b[0] - a[0] for a, b in pairwise(files)]
             if distances:
                 return min(distances)
-            first = first or next((size for _, size in files if size), 0)
+            first = first or next((size for _, _, size in files if size), 0)
         return first
 
     def check_changeable(self) -> None:

@@ -6,7 +6,6 @@ Reads only, and takes no lock. A job's part behind the log is shown only once al
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from rocketcompat.commitlog.walk import NO_GAPS
@@ -17,10 +16,10 @@ from rocketcompat.formats import (
     DLEDGER_PREFIX,
     MESSAGE_PREFIX,
     TOPIC_LENGTH_SIZE,
-    offset_name,
     parse_offset_name,
 )
 from rocketcompat.staging.pieces import LogRecords
+from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
 
@@ -45,18 +44,14 @@ class LogFiles:
         """List the directory again: a broker adds files and removes old ones."""
         vfs, file_size = self._vfs, self.file_size
         finished = self._jobs.finished()
-        found = [
-            (parse_offset_name(name), os.path.join(directory, name), size)
-            for directory in self.directories
-            for name, is_directory, size in vfs.entries(directory)
-            if not is_directory and size
-        ]
-        self.files: tuple[MappedFile, ...] = tuple(
-            MappedFile(
-                vfs.open(path, writable=False), start, file_size, min(size, file_size)
-            )
-            for start, path, size in sorted((o, p, s) for o, p, s in found if o is not None)
+        found = sorted(
+            row for directory in self.directories
+            for row in files_by_start(vfs, directory, parse_offset_name) if row[2]
         )  # fmt: skip
+        self.files: tuple[MappedFile, ...] = tuple(
+            MappedFile(vfs.open(path, writable=False), start, file_size, min(size, file_size))
+            for start, path, size in found
+        )
         hidden = self._jobs.hidden_from(finished)
         if hidden is not None:
             self._hide_from(hidden)
@@ -111,12 +106,11 @@ def refuse_dledger(vfs: Vfs, root: str, directories: Sequence[str]) -> None:
         if is_directory and name.startswith(DLEDGER_PREFIX):
             raise NotAStore(root, f"its log is one of DLedger ({name}), which is not supported")
     for directory in directories:
-        names = [name for name, is_directory, _ in vfs.entries(directory) if not is_directory]
-        starts = [start for start in map(parse_offset_name, names) if start is not None]
-        if not starts:
+        files = files_by_start(vfs, directory, parse_offset_name)
+        if not files:
             continue
-        first = min(starts)
-        file = vfs.open(os.path.join(directory, offset_name(first)), writable=False)
+        first, path, _ = files[0]
+        file = vfs.open(path, writable=False)
         head = file.pread(DLEDGER_BODY_POSITION + MESSAGE_PREFIX.size, 0)
         file.close()
         if len(head) < DLEDGER_BODY_POSITION + MESSAGE_PREFIX.size:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from rocketcompat.inspect.log_units import QueueKey
 from rocketcompat.queues.files import PLAIN, UnitKind
 from rocketcompat.queues.units import Units
 from tubestore.core.kernels import Int64s
+from tubestore.core.trees import files_by_start
 
 #: Units of the log that wait for their comparison: 28 bytes each of ordinary queues.
 HELD_UNITS_MAX = 1 << 18
@@ -109,15 +109,14 @@ class QueueUnits:
         self._vfs, self._dtype = directory.vfs, kind.layout.dtype
         self._unit, most = kind.layout.size, kind.file_size(directory.config)
         path = directory.queue_path(*key, kind.directory)
-        rows = [(parse_offset_name(n), n, s) for n, d, s in self._vfs.entries(path) if not d]
-        found = sorted((start, name, size) for start, name, size in rows if start is not None)
+        found = files_by_start(self._vfs, path, parse_offset_name)
         far = [at for at, (a, b) in enumerate(pairwise(found), 1)
                if b[0] - a[0] - min(a[2], most) > most * len(found)]  # fmt: skip
         firsts = [start // self._unit for start, _, _ in found]
         #: (first place, units, path) of each file.
         self._files = [
-            (first, min(min(size, most) // self._unit, following - first), os.path.join(path, name))
-            for (_, name, size), first, following in zip(
+            (first, min(min(size, most) // self._unit, following - first), path)
+            for (_, path, size), first, following in zip(
                 found[: min(far, default=len(found))], firsts, [*firsts[1:], 1 << 62], strict=False
             )
         ]

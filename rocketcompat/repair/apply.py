@@ -13,9 +13,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from rocketcompat.files.mapped_file_queue import make_directory
 from rocketcompat.files.progress import ProgressFile
-from rocketcompat.files.quarantine import Quarantine, copy_file
+from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import parse_offset_name
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.repair.actions import RepairPlan
@@ -24,6 +23,7 @@ from rocketcompat.repair.places import HELD_SUFFIX
 from rocketcompat.repair.plan import plan_repair
 from rocketcompat.repair.rebuild import Told, rebuild
 from tubestore.clock import Clock
+from tubestore.core.trees import copy_file, make_directory
 from tubestore.core.vfs import OsVfs, Vfs, VfsFile
 
 _ZERO_STEP = 8 << 20

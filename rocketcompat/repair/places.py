@@ -18,6 +18,7 @@ from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.formats import offset_name, parse_offset_name
 from rocketcompat.inspect.directory import StoreDirectory
 from tubestore.core.quarantine import Action
+from tubestore.core.trees import files_by_start
 
 #: Behind the name of a log's directory: where files are held while they are put back.
 HELD_SUFFIX = ".misplaced"
@@ -87,11 +88,10 @@ def _held(directory: StoreDirectory) -> dict[int, str]:
     found: dict[int, str] = {}
     vfs, size = directory.vfs, directory.log.file_size
     for path in _held_directories(directory):
-        for name, is_directory, length in vfs.entries(path):
-            start = parse_offset_name(name)
-            if is_directory or start is None or length != size:
+        for start, held, length in files_by_start(vfs, path, parse_offset_name):
+            if length != size:
                 continue
-            file = MappedFile(vfs.open(os.path.join(path, name), writable=False), start, size, size)
+            file = MappedFile(vfs.open(held, writable=False), start, size, size)
             if belongs_at(file) is None:
                 found[start] = file.path
             file.close()

@@ -22,9 +22,8 @@ from rocketcompat.commitlog.batch import batch_of_records
 from rocketcompat.commitlog.readable_log import ReadableLog
 from rocketcompat.commitlog.walk import ENDS, Gap
 from rocketcompat.dispatch.follower import Follower
-from rocketcompat.files.mapped_file_queue import make_directory
 from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust
-from rocketcompat.files.quarantine import Quarantine, copy_file
+from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
@@ -39,6 +38,7 @@ from rocketcompat.messages import DispatchBatch
 from rocketcompat.shards.follower import TubeLayout
 from rocketcompat.store import structures as table
 from tubestore.clock import Clock
+from tubestore.core.trees import copy_file, make_directory, remove_tree, sync_tree, tree_size
 from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage
 
@@ -63,7 +63,7 @@ class Built:
 
     def remove(self, vfs: Vfs) -> None:
         """Remove what is left of the work directory."""
-        _remove_tree(vfs, self.root)
+        remove_tree(vfs, self.root)
 
 
 def rebuild(
@@ -174,7 +174,7 @@ def put_in_place(directory: StoreDirectory, built: Built, name: str, quarantine:
     structure = _structure_of(name)
     if structure.has_queues:
         _carry_over(directory, new, structure)
-    _sync_tree(vfs, new)
+    sync_tree(vfs, new)
     if vfs.exists(path):
         quarantine.move(path)
     quarantine.sync()
@@ -196,7 +196,7 @@ def _put_extension(directory: StoreDirectory, built: Built, quarantine: Quaranti
         quarantine.move(path)
         quarantine.sync()
     if vfs.exists(new):
-        _sync_tree(vfs, new)
+        sync_tree(vfs, new)
         vfs.rename(new, path)
     vfs.sync_directory(directory.root)
 
@@ -219,15 +219,6 @@ def write_marks(
     damages = [(r.start, r.end, r.reason) for r in built.regions if r.state not in ENDS]
     progress = Progress(log, table, log_minimum=directory.log.min_offset, damages=damages)
     marks.write(progress, sync=True)
-
-
-def tree_size(vfs: Vfs, path: str) -> tuple[int, int]:
-    """Return how many files there are below a directory, and their bytes."""
-    files = size = 0
-    for name, is_directory, length in vfs.entries(path):
-        more = tree_size(vfs, os.path.join(path, name)) if is_directory else (1, length)
-        files, size = files + more[0], size + more[1]
-    return files, size
 
 
 def _structure_of(directory: str) -> table.Structure[Any]:
@@ -335,21 +326,3 @@ def _carry_over(directory: StoreDirectory, new: str, structure: table.Structure[
             copy = copy_file(vfs, os.path.join(old, names[-1]), os.path.join(target, names[-1]))
             copy.sync()
             copy.close()
-
-
-def _remove_tree(vfs: Vfs, path: str) -> None:
-    for name, is_directory, _ in vfs.entries(path):
-        inner = os.path.join(path, name)
-        if is_directory:
-            _remove_tree(vfs, inner)
-        else:
-            vfs.remove(inner)
-    vfs.remove_directory(path)
-
-
-def _sync_tree(vfs: Vfs, path: str) -> None:
-    """Make the names below a directory durable."""
-    for name, is_directory, _ in vfs.entries(path):
-        if is_directory:
-            _sync_tree(vfs, os.path.join(path, name))
-    vfs.sync_directory(path)

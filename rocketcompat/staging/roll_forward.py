@@ -14,10 +14,11 @@ from os.path import dirname
 
 from rocketcompat.staging.pieces import WINDOW_BYTES, LogRecord, LogRecords, places_of
 from tubestore.core.paths import join
+from tubestore.core.trees import move_file
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import NotAStore
-from tubestore.staging.job_files import Move, staging_directory
-from tubestore.staging.roll_forward import finish_pending, move_file
+from tubestore.staging.job_files import staging_directory
+from tubestore.staging.roll_forward import finish_pending
 
 
 def recover_job(vfs: Vfs, root: str) -> LogRecord | None:
@@ -61,7 +62,7 @@ def roll_forward(vfs: Vfs, root: str, record: LogRecord) -> None:
         if part.start % record.file_size:
             _write_behind(vfs, staged, final, part.start % record.file_size, part.size)
         else:
-            move_file(vfs, Move(staged, final, part.start, part.file_bytes))
+            move_file(vfs, staged, final)
     for directory in sorted({dirname(join(root, part.path)) for part in record.parts}):
         vfs.sync_directory(directory)
     if vfs.exists(staging):

@@ -17,7 +17,6 @@ from typing import Any
 from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.lock import StoreLock
-from rocketcompat.files.mapped_file_queue import make_directory
 from rocketcompat.files.progress import Progress, ProgressFile
 from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
@@ -40,6 +39,7 @@ from rocketcompat.store.puts import PutPath
 from rocketcompat.store.recovery import RecoverResult, recover_followers, recover_log
 from rocketcompat.store.schedule import FIRST_SECONDS, ScheduleMessageService
 from rocketcompat.store.structures import structures
+from tubestore.core.trees import make_directory
 from tubestore.core.vfs import LOST_LOCK
 from tubestore.errors import NotAStore, StoreFailed, TubeStoreError, again
 

@@ -33,6 +33,7 @@ from rocketcompat.store.structures import (
 )
 from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY
+from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore, TubeStoreError
 from tubestore.record.names import STORE_FILE
@@ -211,9 +212,9 @@ def put_aside_built(parts: Parts, keeper: Quarantine) -> None:
 def _has_files(vfs: Vfs, directories: Iterable[str]) -> bool:
     """Whether a directory holds a file of a log that is not empty."""
     return any(
-        not is_directory and size and parse_offset_name(name) is not None
+        size
         for directory in directories
-        for name, is_directory, size in vfs.entries(directory)
+        for _, _, size in files_by_start(vfs, directory, parse_offset_name)
     )
 
 

@@ -19,7 +19,7 @@ import rocketcompat
 import tubestore
 from rocketcompat.commitlog.copy import LogWriter
 from rocketcompat.commitlog.walk import Gap
-from rocketcompat.files.quarantine import Quarantine, copy_file
+from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BLANK,
@@ -43,6 +43,7 @@ from rocketcompat.repair.rebuild import Told, build, put_in_place
 from rocketcompat.shards.record import from_tube
 from tubestore.clock import Clock
 from tubestore.core.kernels import Int64s, crc_each, gather, scatter
+from tubestore.core.trees import copy_file
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import NotAStore
 from tubestore.record.state_files import parse_json

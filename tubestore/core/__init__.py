@@ -1,5 +1,6 @@
 """What both stores are built on: files, kernels, syncs. It has no message format.
 
 Reading order: layout, java_hash, kernels, paths, vfs, local_files, group_commit, memory_pool,
-statistics, quarantine, trash, doors, old_paths.
+statistics, trees, quarantine, trash, doors,
+old_paths.
 """

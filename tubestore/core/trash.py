@@ -9,12 +9,12 @@ goes on with the file that it has open or mapped, and finds it here if it has to
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from os.path import basename
 from typing import NamedTuple
 
 from tubestore.core.paths import OWN_DIRECTORY, TRASH_DIRECTORY, join
+from tubestore.core.trees import remove_tree
 from tubestore.core.vfs import Vfs
 from tubestore.errors import is_disk_full
 
@@ -50,7 +50,7 @@ def move(vfs: Vfs, path: str, trash: str, now_ms: int) -> str | None:
     except OSError as error:
         if not is_disk_full(error):
             raise
-        delete_tree(vfs, path)
+        remove_tree(vfs, path)
         return None
     return target
 
@@ -79,19 +79,5 @@ def purge(vfs: Vfs, trash: str, until_ms: int, keep: Callable[[Waiting], bool]) 
     freed = 0
     for thing in waiting(vfs, trash):
         if thing.removed_ms <= until_ms and not keep(thing):
-            freed += delete_tree(vfs, thing.path)
-    return freed
-
-
-def delete_tree(vfs: Vfs, path: str) -> int:
-    """Delete a file, or a directory with all that is in it; returns the bytes of the files."""
-    try:
-        entries = vfs.entries(path)
-    except NotADirectoryError:
-        size = vfs.open(path, writable=False).size()
-        vfs.remove(path)
-        return size
-    freed = sum(delete_tree(vfs, join(path, name)) for name, _, _ in entries)
-    with contextlib.suppress(FileNotFoundError):
-        vfs.remove_directory(path)
+            freed += remove_tree(vfs, thing.path)
     return freed

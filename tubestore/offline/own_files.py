@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from os.path import basename, dirname, splitext
 
 import xxhash
 
 from tubestore.core.layout import Layout
 from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
 from tubestore.journal.root_journal import read_journal
@@ -150,12 +152,9 @@ def only_in_journal(vfs: Vfs, root: str) -> dict[str, int]:
 
 def _index_end(vfs: Vfs, directory: str) -> int:
     """Return the index offset behind the last whole entry of a shard's files."""
-    end = 0
-    for name, is_directory, size in vfs.entries(directory):
-        start = None if is_directory else parse_segment_name(name, INDEX_SUFFIX)
-        if start is not None:
-            end = max(end, start + size // INDEX_ENTRY.size * INDEX_ENTRY.size)
-    return end
+    files = files_by_start(vfs, directory, partial(parse_segment_name, suffix=INDEX_SUFFIX))
+    whole = (start + size // INDEX_ENTRY.size * INDEX_ENTRY.size for start, _, size in files)
+    return max(whole, default=0)
 
 
 def check_caches(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:

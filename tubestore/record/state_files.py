@@ -89,6 +89,12 @@ def parse_state(data: bytes, features: Container[str] = ()) -> dict[str, Any]:
     return found
 
 
+def state_bytes(content: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a state file without features."""
+    # No indent: with one, json encodes in Python, twenty times as slowly.
+    return json.dumps({"version": STATE_VERSION, "features": [], **content}).encode()
+
+
 def _all_in(has: Any, features: Container[str]) -> bool:
     return isinstance(has, list) and all(isinstance(f, str) and f in features for f in has)
 

@@ -27,8 +27,8 @@ from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import JobTaken, NotAStore, StoreFailed
 from tubestore.record.names import COMMITS_DIRECTORY, JOBS_FILE, PUBLISHED_FILE
-from tubestore.record.state_files import BadState, parse_finished, parse_state
-from tubestore.staging.job_files import VERSION, Batch, CommitRecord
+from tubestore.record.state_files import BadState, parse_finished, parse_state, state_bytes
+from tubestore.staging.job_files import Batch, CommitRecord
 from tubestore.staging.job_ids import JobIds
 
 #: A reader that has not been refreshed for so many jobs sees those that came after it.
@@ -198,9 +198,8 @@ class JobRecords(Generic[R]):
         """Note that all files of the last job are in place, durably; the oldest record goes."""
         ids = self.ids()
         ids.add(record.job_id, record.batch)
-        head = {"version": VERSION, "features": []}
-        self._replace(JOBS_FILE, {**head, **ids.as_json()})
-        self._replace(PUBLISHED_FILE, {**head, "finished": record.number})
+        self._replace(JOBS_FILE, ids.as_json())
+        self._replace(PUBLISHED_FILE, {"finished": record.number})
         oldest = self.path(record.number - RECORDS_KEPT)
         if self._vfs.exists(oldest):
             self._vfs.remove(oldest)
@@ -230,12 +229,11 @@ class JobRecords(Generic[R]):
         for number in range(max(1, last - 2 * RECORDS_KEPT), finished + 1):
             if (record := self.read(number)) is not None:
                 ids.add(record.job_id, record.batch)
-        head = {"version": VERSION, "features": []}
-        self._replace(JOBS_FILE, {**head, **ids.as_json()})
-        self._replace(PUBLISHED_FILE, {**head, "finished": finished})
+        self._replace(JOBS_FILE, ids.as_json())
+        self._replace(PUBLISHED_FILE, {"finished": finished})
 
     def _replace(self, name: str, content: dict[str, Any]) -> None:
-        self._vfs.replace_file(join(self._own, name), json.dumps(content).encode())
+        self._vfs.replace_file(join(self._own, name), state_bytes(content))
 
 
 class CommitRecords(JobRecords[CommitRecord]):

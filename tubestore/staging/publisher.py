@@ -27,12 +27,13 @@ from typing import Any, Generic, Protocol
 
 from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.trees import remove_tree
 from tubestore.core.vfs import Vfs
 from tubestore.errors import StoreFailed, StoreLocked, TubeStoreError, failed_write
 from tubestore.record.names import STAGING_DIRECTORY
 from tubestore.staging.commit_records import JobRecords, R
 from tubestore.staging.job_files import Batch, staging_directory
-from tubestore.staging.roll_forward import remove_staging, remove_tree
+from tubestore.staging.roll_forward import remove_staging
 
 
 class Job(Protocol[R]):
@@ -137,7 +138,8 @@ class Publisher(Generic[R]):
             for name, is_directory, _ in vfs.entries(directory):
                 path = join(directory, name)
                 if is_directory and path not in kept and _last_written(vfs, path) <= newest_ms:
-                    remove_tree(vfs, path)
+                    with contextlib.suppress(OSError):
+                        remove_tree(vfs, path)
                     removed.append(name)
             return removed
 

@@ -13,13 +13,13 @@ Where each of its files can be:
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from os.path import dirname
 
-from tubestore.core.paths import join
+from tubestore.core.trees import files_by_start, move_file, remove_tree
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
 from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX, parse_segment_name
@@ -27,7 +27,6 @@ from tubestore.staging.commit_records import CommitRecords, JobRecords, R
 from tubestore.staging.job_files import CommitRecord, Move, staging_directory
 
 log = logging.getLogger(__name__)
-_COPY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +123,7 @@ def _move(vfs: Vfs, move: Move) -> None:
     if _size_of(vfs, move.final) == move.size:
         vfs.remove(move.staged)
         return
-    move_file(vfs, move)
-
-
-def move_file(vfs: Vfs, move: Move) -> None:
-    """Bring a staged file to its place, over an existing file, on any file system."""
-    try:
-        vfs.rename(move.staged, move.final)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        _copy(vfs, move)
+    move_file(vfs, move.staged, move.final)
 
 
 def _size_of(vfs: Vfs, path: str) -> int:
@@ -150,39 +139,11 @@ def _size_of(vfs: Vfs, path: str) -> int:
 
 def _end_of(vfs: Vfs, directory: str, suffix: str) -> int:
     """Return where the files of a directory end."""
-    ends = [0]
-    for name, is_directory, size in vfs.entries(directory):
-        start = None if is_directory else parse_segment_name(name, suffix)
-        if start is not None:
-            ends.append(start + size)
-    return max(ends)
-
-
-def _copy(vfs: Vfs, move: Move) -> None:
-    """Bring a file to another file system."""
-    temporary = f"{move.final}.tmp"
-    with contextlib.suppress(FileNotFoundError):
-        vfs.remove(temporary)
-    source, target = vfs.open(move.staged, writable=False), vfs.open(temporary, create=True)
-    for position in range(0, move.size, _COPY_BYTES):
-        target.pwrite(source.pread(_COPY_BYTES, position), position)
-    target.sync()
-    target.close()
-    source.close()
-    vfs.rename(temporary, move.final)
-    vfs.sync_directory(dirname(move.final))
-    vfs.remove(move.staged)
+    files = files_by_start(vfs, directory, partial(parse_segment_name, suffix=suffix))
+    return max((start + size for start, _, size in files), default=0)
 
 
 def remove_staging(vfs: Vfs, root: str, job_id: str) -> None:
     """Remove a job's staging directory; what cannot be removed stays for the janitor."""
-    remove_tree(vfs, staging_directory(root, job_id))
-
-
-def remove_tree(vfs: Vfs, directory: str) -> None:
-    """Remove a directory of files, as far as that goes."""
     with contextlib.suppress(OSError):
-        for name, _, _ in vfs.entries(directory):
-            vfs.remove(join(directory, name))
-        if vfs.exists(directory):
-            vfs.remove_directory(directory)
+        remove_tree(vfs, staging_directory(root, job_id))

@@ -38,6 +38,7 @@ from tubestore.record.state_files import (
     has_topics,
     parse_identity,
     read_topics,
+    state_bytes,
 )
 
 T = TypeVar("T")
@@ -147,9 +148,8 @@ class StoreDirectory:
         self._topics_noted = bool(self.read_state(STORE_FILE, has_topics))
         if found is None:
             found = str(uuid.uuid4())
-            content = {"version": STATE_VERSION, "features": [], "uuid": found}
             if mode == "w":
-                self.vfs.replace_file(join(self._own, STORE_FILE), json.dumps(content).encode())
+                self._write_identity({"uuid": found})
         return found
 
     @property
@@ -163,10 +163,12 @@ class StoreDirectory:
         A failure costs that a missing `topics.json` is not noticed.
         """
         if not self._topics_noted and self.mode == "w":
-            content = {"version": STATE_VERSION, "features": [], "uuid": self.uuid, "topics": True}
             with contextlib.suppress(OSError):
-                self.vfs.replace_file(join(self._own, STORE_FILE), json.dumps(content).encode())
+                self._write_identity({"uuid": self.uuid, "topics": True})
                 self._topics_noted = True
+
+    def _write_identity(self, content: dict[str, Any]) -> None:
+        self.vfs.replace_file(join(self._own, STORE_FILE), state_bytes(content))
 
     def next_id(self) -> int:
         """Return a number that nothing in this store has had: ms since the epoch, or one more."""

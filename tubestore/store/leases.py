@@ -14,7 +14,6 @@ its last change: it may be a newer version's.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -25,9 +24,8 @@ from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import StoreClosed, TubeStoreError, documented
 from tubestore.record.names import LEASES_DIRECTORY
-from tubestore.record.state_files import parse_json
+from tubestore.record.state_files import parse_state, state_bytes
 
-VERSION = 1
 SUFFIX = ".json"
 #: How long a file that cannot be read holds everything.
 _UNREADABLE_MS = 86_400_000
@@ -88,9 +86,7 @@ def _directory_of(root: str) -> str:
 
 def _parse(path: str, data: bytes) -> LeaseRecord | None:
     try:
-        found = parse_json(data)
-        if found["version"] != VERSION or found["features"]:
-            return None
+        found = parse_state(data)
         offsets = {str(key): int(offset) for key, offset in found["offsets"].items()}
         return LeaseRecord(path, str(found["holder"]), int(found["expires_ms"]), offsets)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
@@ -128,15 +124,13 @@ class Lease:
             self._path = join(_directory_of(self.root), f"{uuid.uuid4()}{SUFFIX}")
         directory, expires_ms = _directory_of(self.root), now + self.ttl_ms
         content = {
-            "version": VERSION,
-            "features": [],
             "holder": self.holder,
             "expires_ms": expires_ms,
             "offsets": self.offsets,
         }
         if not self._vfs.exists(directory):
             self._vfs.make_directories(directory)
-        self._vfs.replace_file(self._path, json.dumps(content).encode())
+        self._vfs.replace_file(self._path, state_bytes(content))
         self.expires_ms = expires_ms
         try:
             self._check(self.offsets)

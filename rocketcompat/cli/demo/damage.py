@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rocketcompat.check.whole import check_store
 from rocketcompat.commitlog.walk import Gap
-from rocketcompat.files.quarantine import Quarantine, copy_file
+from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, CQ_UNIT
 from rocketcompat.inspect.diff import diff
 from rocketcompat.inspect.directory import StoreDirectory
@@ -15,6 +15,7 @@ from rocketcompat.repair.apply import repair
 from rocketcompat.repair.log import PROPERTY_DAMAGED
 from tubestore.cli.demo.parts import Steps, timed
 from tubestore.clock import SystemClock
+from tubestore.core.trees import copy_file
 from tubestore.core.vfs import OsVfs
 
 #: Of what a copy needs; the shards are built from the log.

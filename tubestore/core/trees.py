@@ -1,0 +1,119 @@
+"""Files and directories as a whole: made, listed, copied, moved, removed.
+
+Always true: a file that is moved is whole under its old name or its new one, also where that is on
+another file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from os.path import dirname
+
+from tubestore.core.paths import join
+from tubestore.core.vfs import Vfs, VfsFile
+
+_COPY_BYTES = 8 << 20
+
+
+def make_directory(vfs: Vfs, directory: str) -> list[str]:
+    """Create a directory and its parents; returns those that must be synced to keep it."""
+    parents = []
+    path = directory
+    while path and not vfs.exists(path):
+        path = os.path.dirname(path)
+        parents.append(path or ".")
+    if parents:
+        vfs.make_directories(directory)
+    return parents
+
+
+def files_by_start(
+    vfs: Vfs, directory: str, parse: Callable[[str], int | None]
+) -> list[tuple[int, str, int]]:
+    """Return (start, path, bytes) of the files whose names `parse` takes, in ascending order."""
+    rows = [
+        (parse(name), join(directory, name), size)
+        for name, is_directory, size in vfs.entries(directory)
+        if not is_directory
+    ]
+    return sorted((start, path, size) for start, path, size in rows if start is not None)
+
+
+def copy_file(
+    vfs: Vfs, source: str, target: str, size: int | None = None, start: int = 0
+) -> VfsFile:
+    """Copy a file from `start` on to a new name, holes as holes, cut or grown to `size`.
+
+    Returns the copy, not synced; what is before `start` is a hole in it.
+    """
+    file = vfs.open(source, writable=False)
+    copy = vfs.open(target, create=True)
+    length = file.size()
+    copy.truncate(length if size is None else size)
+    limit = min(length, length if size is None else size)
+    position = file.next_data(start)
+    while position is not None and position < limit:
+        data = file.pread(min(_COPY_BYTES, limit - position), position)
+        copy.pwrite(data, position)
+        position = file.next_data(position + len(data))
+    file.close()
+    return copy
+
+
+def move_file(vfs: Vfs, source: str, target: str) -> None:
+    """Move a file, over another one of the target's name, on any file system."""
+    try:
+        vfs.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        temporary = f"{target}.tmp"
+        with contextlib.suppress(FileNotFoundError):
+            vfs.remove(temporary)
+        copy = copy_file(vfs, source, temporary)
+        copy.sync()
+        copy.close()
+        vfs.rename(temporary, target)
+        vfs.sync_directory(dirname(target))
+        vfs.remove(source)
+
+
+def remove_tree(vfs: Vfs, path: str) -> int:
+    """Remove a file, or a directory with all that is in it; returns the bytes of the files."""
+    try:
+        entries = vfs.entries(path)
+    except NotADirectoryError:
+        size = vfs.open(path, writable=False).size()
+        vfs.remove(path)
+        return size
+    removed = 0
+    with contextlib.suppress(FileNotFoundError):
+        for name, is_directory, size in entries:
+            inside = join(path, name)
+            if is_directory:
+                removed += remove_tree(vfs, inside)
+            else:
+                vfs.remove(inside)
+                removed += size
+        vfs.remove_directory(path)
+    return removed
+
+
+def sync_tree(vfs: Vfs, path: str) -> None:
+    """Make the names below a directory durable."""
+    for name, is_directory, _ in vfs.entries(path):
+        if is_directory:
+            sync_tree(vfs, join(path, name))
+    vfs.sync_directory(path)
+
+
+def tree_size(vfs: Vfs, path: str) -> tuple[int, int]:
+    """Return how many files there are below a directory, and their bytes."""
+    files = size = 0
+    for name, is_directory, length in vfs.entries(path):
+        more = tree_size(vfs, join(path, name)) if is_directory else (1, length)
+        files, size = files + more[0], size + more[1]
+    return files, size
