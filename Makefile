@@ -10,7 +10,7 @@ MAKEFLAGS += --no-builtin-rules
 
 ARGS ?=
 JOBS ?= 2
-SAMPLE_SECONDS ?= 12
+SAMPLE_SECONDS ?= 8
 PYTHON ?=
 UV ?= $(shell command -v uv 2>/dev/null)
 FREE_KB ?= 1000000
@@ -67,6 +67,9 @@ test: $(DEV) ## Run the quick tests
 .PHONY: gate
 gate: export CRASH_SEED ?= 1
 gate: export CRASH_STATES ?= 2000
+gate: export FAULTS_SAMPLED ?= 401
+gate: export FLIPS ?= 60
+gate: export KILL_ROUNDS ?= 4
 gate: $(DEV) ## Run what else CI runs of the tests: kills, crash states, faults, real classes
 	$(TESTS) --ignore=tests/spark -m "(gate or sample) and not slow" $(ARGS)
 

@@ -26,8 +26,15 @@ def payload() -> Payload:
     return standard_library(256 << 10)
 
 
+#: Workloads of many processes; the gate has others of the kind.
+SLOW = {"create-many", "open-many-killed", "open-clean", "rocket-open-kill"}
+
+
 @pytest.mark.gate
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
+@pytest.mark.parametrize(
+    "workload",
+    [pytest.param(w, marks=[pytest.mark.slow] * (w.name in SLOW), id=w.name) for w in WORKLOADS],
+)
 def test_workload_gives_a_sane_row_for_everybody(
     workload: Workload, payload: Payload, tmp_path: Path
 ) -> None:

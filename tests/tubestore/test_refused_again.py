@@ -1,4 +1,4 @@
-"""A store that refuses a thousand calls keeps nothing of them: no frames and no memory."""
+"""A store that refuses hundreds of calls keeps nothing of them: no frames and no memory."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from tubestore.options import Durability
 from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
-#: What a thousand refusals may leave; one frame of each would be 400 KB.
-BYTES_MAX = 100_000
+REFUSALS = 300
+#: What they may leave; one frame of each would be 120 KB.
+BYTES_MAX = 40_000
 
 
 @pytest.fixture(autouse=True)
@@ -56,13 +57,13 @@ def refused(call: Callable[[], object], kind: type[TubeStoreError]) -> int:
 
 
 def refused_without_end(call: Callable[[], object], kind: type[TubeStoreError]) -> None:
-    """Have a call refused a thousand times; the last refusal is as large as an early one."""
+    """Have a call refused very often; the last refusal is as large as an early one."""
     for _ in range(10):
         early = refused(call, kind)
     gc.collect()
     tracemalloc.start()
     try:
-        for _ in range(1000):
+        for _ in range(REFUSALS):
             late = refused(call, kind)
         gc.collect()
         left, _ = tracemalloc.get_traced_memory()

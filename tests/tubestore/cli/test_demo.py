@@ -26,9 +26,14 @@ def printed(console: Console) -> str:
 @pytest.mark.gate
 @pytest.mark.crash
 def test_both_demos_read_back_what_they_wrote_and_recover_what_was_acknowledged(
-    tmp_path: Path, console: Console
+    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = {"out": tmp_path / "out", "partitions": 20, "lines": 3_000, "console": console}
+    for demo in (engine_demo, stack_demo):
+        monkeypatch.setattr(demo, "KILLED_AFTER", 500)
+    small = {
+        "paths": [Path(engine_demo.__file__).parent], "out": tmp_path / "out",
+        "partitions": 5, "lines": 1_000, "console": console,
+    }  # fmt: skip
     assert engine_demo.run(**small)  # type: ignore[arg-type]
     assert stack_demo.run(**small)  # type: ignore[arg-type]
     text = printed(console)
