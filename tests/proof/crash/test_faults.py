@@ -110,6 +110,7 @@ class FaultyRun:
     def _open_again(self) -> None:
         """Half of the time go on with what is open; else kill the process and open."""
         run = self.run
+        run.is_disturbed = True
         if run.random.random() < 0.5:
             return
         run.stop()

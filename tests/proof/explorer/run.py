@@ -29,6 +29,8 @@ class RandomRun(ABC):
         self.promises = dict(promises)
         self.random = Random(seed)
         self.disk = self.disk_of(vfs)
+        #: Whether a call to the disk has failed.
+        self.is_disturbed = False
         self.open()
 
     def disk_of(self, vfs: MemoryVfs) -> Vfs:
