@@ -340,12 +340,18 @@ class DurableFiles:
     def cut(self, index_offset: int) -> int:
         """Remove every message from `index_offset` on; returns where the data ends then.
 
-        Under the flush lock and the append lock.
+        Under the flush lock and the append lock. An OSError fails the shard: a part of it may be
+        done, which the next opening finds.
         """
-        data_end = self._data_end_before(index_offset)
-        forget_checkpoint(self.files)
-        self.files.cut_copying(index_offset, data_end)
-        self.visible = self.files.snapshot()
+        try:
+            data_end = self._data_end_before(index_offset)
+            forget_checkpoint(self.files)
+            self.files.cut_copying(index_offset, data_end)
+            self.visible = self.files.snapshot()
+        except OSError as error:
+            self.failed = True
+            self.refuse(StoreFailed(self.files.directory, f"cut: {error}"))
+            raise
         self.commits.lower(data_end)
         return data_end
 
@@ -377,7 +383,8 @@ class DurableFiles:
         """Move the files below a data offset to the trash; returns their number.
 
         Only files that hold no other messages. Under the flush lock. OSError leaves a part of it
-        done; a failed sync fails the shard.
+        done; a failed sync fails the shard. Where the rest cannot be looked at, readers still see
+        the removed files, which are in the trash, until the next write.
         """
         # The index too: entries that a power cut loses cannot be made again without their data.
         ends = self.sync_all()
@@ -389,8 +396,9 @@ class DurableFiles:
                 sync=self._sync_names,
             )
         finally:
+            ends = self.files.snapshot()  # it may read, so not under the lock
             with self._lock:
-                self.visible = self.files.snapshot()
+                self.visible = ends
 
     # -- end ---------------------------------------------------------------------------------
 
@@ -403,9 +411,10 @@ class DurableFiles:
         """Raise AssertionError if the fields contradict each other; for tests."""
         visible = self.visible
         assert visible.index_start <= visible.index_end
-        assert visible.index_end <= self.files.index.end, "entries are shown that no file has"
-        assert visible.data_end <= self.files.data.end, "records are shown that no file has"
-        assert self.commits.end <= self.files.data.end, "more is safe than was written"
-        if self.failed:
+        if not self.failed:  # a cut that failed may have taken what is shown
+            assert visible.index_end <= self.files.index.end, "entries are shown that no file has"
+            assert visible.data_end <= self.files.data.end, "records are shown that no file has"
+            assert self.commits.end <= self.files.data.end, "more is safe than was written"
+        else:
             assert isinstance(self.trouble, StoreFailed | StoreClosed), "failed, and takes appends"
         self.commits.check_invariants()

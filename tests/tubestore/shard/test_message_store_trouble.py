@@ -391,3 +391,59 @@ def test_a_failed_read_behind_a_write_fails_the_shard_and_writes_nothing_twice(
     again = open_shard(memory_vfs)
     assert bodies(again.view()) == [*left, ROWS[6].payload]
     again.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "path"),
+    [
+        ("remove", "checkpoint.json"),
+        ("replace_file", ".index"),
+        ("replace_file", ".tube"),
+        ("pread", ".index"),
+    ],
+)
+def test_a_cut_that_the_disk_refuses_fails_the_shard_and_loses_nothing_before_it(
+    memory_vfs: MemoryVfs, call: str, path: str
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    shard = open_shard(faulty, segment_size_bytes=150, index_segment_size_bytes=20 * ENTRY_SIZE)
+    for row in ROWS[:12]:
+        shard.append(row, "page_cache")
+    shard.remove_below(list(shard.files.data)[1].start)
+    first = shard.view().index_start // ENTRY_SIZE
+    assert first > 0
+    faulty.fail(call, path=path, forever=True)
+    with pytest.raises(OSError, match="Input/output"):
+        shard.cut(7 * ENTRY_SIZE)
+    with pytest.raises(StoreFailed, match="cut"):
+        shard.append(ROWS[12], "memory")
+    shard.check_invariants()
+    faulty.heal()
+    with pytest.raises(StoreFailed):
+        shard.close()
+    again = open_shard(memory_vfs, segment_size_bytes=150)
+    assert again.recovered.problems == []
+    kept = bodies(again.view())
+    assert kept[: 7 - first] == [row.payload for row in ROWS[first:7]]
+    assert again.append(ROWS[12], "fsync") == ENTRY_SIZE * (first + len(kept))
+    again.close()
+
+
+def test_a_failed_look_behind_a_removal_leaves_the_shard_as_it_was_and_usable(
+    memory_vfs: MemoryVfs,
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    shard = open_shard(faulty, segment_size_bytes=150, index_segment_size_bytes=20 * ENTRY_SIZE)
+    for row in ROWS[:12]:
+        shard.append(row, "page_cache")
+    faulty.fail("pread", path=".index", forever=True)
+    with pytest.raises(OSError, match="Input/output"):
+        shard.remove_below(list(shard.files.data)[1].start)
+    faulty.heal()
+    assert bodies(shard.view()) == [row.payload for row in ROWS[:12]]  # what went is in the trash
+    assert shard.append(ROWS[12], "fsync") == 12 * ENTRY_SIZE
+    first = shard.view().index_start // ENTRY_SIZE
+    assert first > 0
+    assert bodies(shard.view()) == [row.payload for row in ROWS[first:13]]
+    shard.check_invariants()
+    shard.close()
