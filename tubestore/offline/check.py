@@ -33,6 +33,7 @@ from tubestore.offline.own_files import check_caches, check_files, check_state, 
 from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX, segment_name
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES, NEVER_SYNCED
+from tubestore.segments.checkpoint import read_recorded
 from tubestore.segments.inspection import Reason, walk
 from tubestore.segments.listing import ShardFiles, StoredFile, find_shards, list_shard
 from tubestore.segments.shard_bytes import misplaced_files
@@ -192,13 +193,14 @@ def _look(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
     yield from _check_names(shard.index, INDEX_SUFFIX)
     yield from _check_names(shard.data, DATA_SUFFIX)
     yield from _check_lengths(shard.index)
-    yield from check_caches(vfs, shard)
-    yield from check_files(vfs, shard)
+    known = read_recorded(vfs, shard.directory)
+    yield from check_caches(vfs, shard, known)
+    yield from check_files(vfs, shard, known.checkpoint)
     for file, (_, text) in misplaced_files(vfs, shard).items():
         yield Finding(file.path, 0, Reason.MISPLACED, text)
     damaged = _DamagedBlocks()
     try:
-        for finding in _merged(_findings_of(vfs, shard)):
+        for finding in _merged(_findings_of(vfs, shard, known_holes(known.checkpoint))):
             damaged.add(finding)
             yield finding
         yield from (f for f in check_digests(vfs, shard) if not damaged.explain(f))
@@ -252,10 +254,11 @@ def _check_lengths(files: tuple[StoredFile, ...]) -> Iterator[Finding]:
             yield Finding(file.path, file.size - rest, Reason.PARTIAL_ENTRY, text, at_end=last)
 
 
-def _findings_of(vfs: Vfs, shard: ShardFiles) -> Iterator[tuple[Finding, int, int]]:
+def _findings_of(
+    vfs: Vfs, shard: ShardFiles, holes: list[tuple[int, int]]
+) -> Iterator[tuple[Finding, int, int]]:
     """Go through the walk's verdicts: (finding, its rows, its bytes in the file)."""
     index_end = shard.index[-1].end // ENTRY_SIZE * ENTRY_SIZE if shard.index else 0
-    holes = known_holes(vfs, shard)
     covered = shard.data[0].start if shard.data else 0
     for stretch in walk(vfs, shard):
         place = stretch.data_offset if stretch.data_size else covered

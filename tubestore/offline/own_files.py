@@ -43,7 +43,7 @@ from tubestore.segments.cache_formats import (
     Checkpoint,
     signed,
 )
-from tubestore.segments.checkpoint import recorded
+from tubestore.segments.checkpoint import Recorded
 from tubestore.segments.inspection import Reason
 from tubestore.segments.listing import ShardFiles, StoredFile
 from tubestore.segments.lost_files import hidden_entries, hidden_text, may_be_missing, missing_begin
@@ -157,7 +157,7 @@ def _index_end(vfs: Vfs, directory: str) -> int:
     return max(whole, default=0)
 
 
-def check_caches(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
+def check_caches(vfs: Vfs, shard: ShardFiles, known: Recorded) -> Iterator[Finding]:
     """Report caches of a shard that do not describe its files (any more)."""
     directory = join(shard.directory, OWN_DIRECTORY)
     for name, is_directory, _ in vfs.entries(directory):
@@ -166,16 +166,16 @@ def check_caches(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
         if is_directory:
             continue
         if name == CHECKPOINT_FILE:
-            trouble = _checkpoint_trouble(vfs, path, shard)
+            trouble = _checkpoint_trouble(vfs, shard, known)
         elif (suffix := splitext(name)[1]) in SEGMENT_CACHES:
             trouble = _segment_cache_trouble(vfs, path, name, shard, *SEGMENT_CACHES[suffix])
         if trouble is not None:
             yield Finding(path, 0, Reason.STALE_CACHE, trouble)
 
 
-def check_files(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
+def check_files(vfs: Vfs, shard: ShardFiles, found: Checkpoint | None) -> Iterator[Finding]:
     """Report files that are missing at the beginning or at the end of a shard."""
-    index, data, found = shard.index, shard.data, recorded(vfs, shard.directory)
+    index, data = shard.index, shard.data
     if found is not None:
         problems = missing_begin(
             shard.directory,
@@ -189,13 +189,13 @@ def check_files(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
             end = data[-1]
             yield Finding(end.path, end.size, Reason.MISSING_FILE, text, at_end=True)
     with contextlib.suppress(FileNotFoundError):  # it was just removed
-        if hidden := hidden_of(vfs, shard)[0]:
+        if hidden := hidden_of(vfs, shard, found)[0]:
             yield Finding(index[0].path, 0, Reason.HIDDEN, hidden_text(len(hidden)))
 
 
-def hidden_of(vfs: Vfs, shard: ShardFiles) -> tuple[list[bytes], bool]:
+def hidden_of(vfs: Vfs, shard: ShardFiles, found: Checkpoint | None) -> tuple[list[bytes], bool]:
     """Return the entries that an index file before the first one had, and whether they are all."""
-    index, found = shard.index, recorded(vfs, shard.directory)
+    index = shard.index
     if not index or not may_be_missing(vfs, shard.directory, index[0].start, found):
         return [], False
 
@@ -218,23 +218,17 @@ def _names_more(found: Checkpoint, shard: ShardFiles) -> bool:
     return data_end < found.data_end and (index_end < found.index_end or not shard.data)
 
 
-def known_holes(vfs: Vfs, shard: ShardFiles) -> list[tuple[int, int]]:
+def known_holes(found: Checkpoint | None) -> list[tuple[int, int]]:
     """Return the holes of a power cut in the data that opening has kept, [from, to) each."""
-    found = recorded(vfs, shard.directory)
     if found is None:
         return []
     return [(start, end) for start, end, why in found.damages if why.endswith(NEVER_SYNCED)]
 
 
-def _checkpoint_trouble(vfs: Vfs, path: str, shard: ShardFiles) -> str | None:
-    try:
-        found = Checkpoint.parse(vfs.read_file(path))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        return f"cannot be read: {error}"
-    if _names_more(found, shard):
-        return None  # files are missing, which is reported
+def _checkpoint_trouble(vfs: Vfs, shard: ShardFiles, known: Recorded) -> str | None:
+    found = known.checkpoint
+    if found is None or _names_more(found, shard):
+        return known.trouble  # files are missing, which is reported
     for files, end, digest in (
         (shard.index, found.index_end, found.index_digest),
         (shard.data, found.data_end, found.data_digest),

@@ -41,7 +41,8 @@ from tubestore.record.names import (
     segment_name,
 )
 from tubestore.record.records import ENTRY_SIZE
-from tubestore.segments.checkpoint import recorded
+from tubestore.segments.cache_formats import Checkpoint
+from tubestore.segments.checkpoint import read_recorded, recorded
 from tubestore.segments.digests import digests_path, drop_digests
 from tubestore.segments.inspection import Reason, Stretch
 from tubestore.segments.listing import ShardFiles, StoredFile, chained, list_shard
@@ -68,8 +69,9 @@ class ShardRepair:
         moved = list(self._put_in_place())
         yield from moved
         shard = self._listed
-        missing = [f for f in check_files(vfs, shard) if f.reason is Reason.MISSING_FILE]
-        made = list(self._make_first_index())
+        found = recorded(vfs, shard.directory)
+        missing = [f for f in check_files(vfs, shard, found) if f.reason is Reason.MISSING_FILE]
+        made = list(self._make_first_index(found))
         yield from made
         if made and self._quarantine is not None:
             shard = self._listed = list_shard(
@@ -105,7 +107,7 @@ class ShardRepair:
         replaced = {action.path for action in done}
         digests = [f for f in digests if f.path not in replaced]
         # A cache with an end behind the files keeps offsets from being given twice.
-        lost_end = self._lost_end(kept) if moved else None
+        lost_end = self._lost_end(found, kept) if moved else None
         ends_before = any(f.at_end for f in missing) or lost_end is not None
         changed = bool(done or self._homes) and not ends_before
         yield from self._remove_caches(digests, changed=changed, kept=lost_end)
@@ -184,10 +186,10 @@ class ShardRepair:
                 if not is_directory and name.endswith(REPAIR_SUFFIX):
                     self._vfs.remove(join(directory, name))
 
-    def _make_first_index(self) -> Iterator[Action]:
+    def _make_first_index(self, found: Checkpoint | None) -> Iterator[Action]:
         """Make an index file that is missing at the beginning from the records."""
         shard = self._listed
-        entries, whole = hidden_of(self._vfs, shard)
+        entries, whole = hidden_of(self._vfs, shard, found)
         if whole:
             size = ENTRY_SIZE * len(entries)
             start = shard.index[0].start - size
@@ -289,12 +291,11 @@ class ShardRepair:
                     self._put(file.path, target)
                 yield Action(file.path, "rename", 0, file.size, f"to {name}")
 
-    def _lost_end(self, kept: Kept) -> Action | None:
+    def _lost_end(self, found: Checkpoint | None, kept: Kept) -> Action | None:
         """Return what stays to be done where the last file was taken out; None if nothing does.
 
         The checkpoint names the messages that are gone: opening keeps their offsets.
         """
-        found = recorded(self._vfs, self._listed.directory)
         if found is None or not found.digest or found.index_end <= kept.index_end:
             return None
         path = join(self._listed.directory, OWN_DIRECTORY, CHECKPOINT_FILE)
@@ -305,7 +306,8 @@ class ShardRepair:
         self, digests: list[Finding], *, changed: bool, kept: Action | None
     ) -> Iterator[Action]:
         own = join(self._listed.directory, OWN_DIRECTORY)
-        stale = {f.path: f.message for f in check_caches(self._vfs, self._listed)}
+        known = read_recorded(self._vfs, self._listed.directory)
+        stale = {f.path: f.message for f in check_caches(self._vfs, self._listed, known)}
         stale |= {f.path: f.message for f in digests if f.reason is Reason.STALE_CACHE}
         checkpoint = join(own, CHECKPOINT_FILE)
         if changed and self._vfs.exists(checkpoint):

@@ -13,6 +13,7 @@ cuts them back first lowers the checkpoint, durably.
 from __future__ import annotations
 
 import contextlib
+from typing import NamedTuple
 
 import xxhash
 
@@ -75,12 +76,27 @@ def _write(files: MsgFileStore, index_end: int, data_end: int, *, sync: bool) ->
     files.vfs.replace_file(join(directory, CHECKPOINT_FILE), checkpoint.encode(), sync=sync)
 
 
+class Recorded(NamedTuple):
+    """A shard's checkpoint as it lies; None without a valid one, and then why, if there is one."""
+
+    checkpoint: Checkpoint | None
+    trouble: str | None = None
+
+
+def read_recorded(vfs: Vfs, directory: str) -> Recorded:
+    """Read the checkpoint of a shard's directory, whatever files are there."""
+    try:
+        raw = vfs.read_file(join(directory, OWN_DIRECTORY, CHECKPOINT_FILE))
+        return Recorded(Checkpoint.parse(raw))
+    except FileNotFoundError:
+        return Recorded(None)
+    except (OSError, ValueError) as error:
+        return Recorded(None, f"cannot be read: {error}")
+
+
 def recorded(vfs: Vfs, directory: str) -> Checkpoint | None:
     """Return the checkpoint of a shard's directory, whatever files are there; None without one."""
-    try:
-        return Checkpoint.parse(vfs.read_file(join(directory, OWN_DIRECTORY, CHECKPOINT_FILE)))
-    except (OSError, ValueError):
-        return None
+    return read_recorded(vfs, directory).checkpoint
 
 
 def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:

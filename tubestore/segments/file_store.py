@@ -74,6 +74,8 @@ class MsgFileStore:
         self._options = options
         self.index, self.data = self._empty_lists()
         self.lists = IndexLists(vfs, directory, store_id)
+        #: True if the directory was empty or missing when the files were loaded for writing.
+        self.is_new = False
         #: Damage that opening found and kept, in order: rows there are verified when read.
         self.damages: tuple[Damage, ...] = ()
         #: The first segments of both streams, and the first offset that follows from them.
@@ -116,7 +118,8 @@ class MsgFileStore:
                     return
 
     def _load(self, writable: bool, limits: Limits | None) -> None:
-        if writable and not self.vfs.entries(self.directory):
+        self.is_new = writable and not self.vfs.entries(self.directory)
+        if self.is_new:
             self.index, self.data = self._empty_lists()  # one look, where ten thousand are new
             return
 

@@ -279,7 +279,7 @@ def go_on_behind_lost_files(
     `journalled`: where the parts begin that a journal has of it, (index, data): those are put back
     there. Returns the problem, if data files are missing.
     """
-    if len(files.data):
+    if files.is_new or len(files.data):
         return []
     found = recorded(files.vfs, files.directory)
     index_end, data_end = _ends_by_index(files)

@@ -520,3 +520,16 @@ def test_entries_that_moved_are_written_anew_and_none_is_given_as_another_messag
     assert next_offset(shard) == ENTRY_SIZE * len(ALIKE)
     shard.close()
     assert memory_vfs.read_file(path)[: len(whole)] == whole
+
+
+def test_a_new_shard_looks_for_no_lost_files_and_check_reads_each_checkpoint_once(
+    memory_vfs: MemoryVfs,
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    shard = open_shard(faulty, HOME)
+    assert faulty.calls["read_file"] == 0
+    shard.append(make_row(b"x"), "fsync")
+    shard.close()
+    counting = faulty.fail("read_file", nth=100, path="checkpoint.json")
+    assert list(check("/store", vfs=faulty, wait=lambda _: None)) == []
+    assert 100 - counting.nth == 1
