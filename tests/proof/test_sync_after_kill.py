@@ -12,7 +12,7 @@ import pytest
 
 import tubestore
 from tests.tubestore.journal.test_journalled import TOPICS, bodies, killed, mixed, open_store
-from tubestore.core import local_files as os_vfs
+from tubestore.core import local_files
 from tubestore.core.local_files import OsVfs
 from tubestore.errors import StoreFailed
 from tubestore.store.manager import MessageStoreManager, engine_of
@@ -139,7 +139,7 @@ def test_the_systems_call_says_why_it_failed(tmp_path: Path) -> None:
     system = OsVfs().file_system(str(tmp_path))
     system.sync()
     system.close()
-    if os_vfs._syncfs() is not None:
+    if local_files._syncfs() is not None:
         with pytest.raises(OSError, match="Bad file descriptor") as caught:
             system.sync()
         assert (caught.value.errno, caught.value.filename) == (errno.EBADF, str(tmp_path))
@@ -154,8 +154,8 @@ def test_where_there_is_no_such_call_every_file_and_directory_is_synced(
     for name in ("t-0/index/a", "t-0/b", "u-0/c"):
         (tmp_path / name).write_bytes(b"x")
     synced = []
-    monkeypatch.setattr(os_vfs, "_syncfs", lambda: None)
-    monkeypatch.setattr(os_vfs, "_DARWIN", False)
+    monkeypatch.setattr(local_files, "_syncfs", lambda: None)
+    monkeypatch.setattr(local_files, "_DARWIN", False)
     for call in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, call, lambda fd: synced.append(os.fstat(fd).st_ino))
     system = OsVfs().file_system(str(tmp_path))
@@ -177,4 +177,4 @@ def test_where_there_is_no_such_call_every_file_and_directory_is_synced(
 def test_a_linux_that_does_not_report_what_it_could_not_write_has_no_such_call(
     release: str, reports: bool
 ) -> None:
-    assert os_vfs._reports_errors(release) is reports
+    assert local_files._reports_errors(release) is reports

@@ -18,9 +18,7 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.whole import check_store
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
-from rocketcompat.staging import publish as bulk_loads
-from rocketcompat.staging import roll_forward as log_job_recovery
-from rocketcompat.staging import tails as log_tails
+from rocketcompat.staging import publish, roll_forward, tails
 from rocketcompat.staging.pieces import LogRecords, StagedPiece
 from rocketcompat.staging.writer import StagedLogWriter
 from rocketcompat.store.default_message_store import DefaultMessageStore
@@ -144,9 +142,9 @@ def test_a_job_is_in_the_log_once_or_not_at_all_after_every_call() -> None:
 
 
 def unsynced_placing(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = bulk_loads.write_part
+    write = publish.write_part
     monkeypatch.setattr(
-        bulk_loads, "write_part", lambda vfs, *rest, **more: write(LyingVfs(vfs), *rest, **more)
+        publish, "write_part", lambda vfs, *rest, **more: write(LyingVfs(vfs), *rest, **more)
     )
 
 
@@ -155,10 +153,8 @@ def unsynced_record(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unsynced_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = bulk_loads.roll_forward
-    monkeypatch.setattr(
-        bulk_loads, "roll_forward", lambda vfs, *rest: forward(LyingVfs(vfs), *rest)
-    )
+    forward = publish.roll_forward
+    monkeypatch.setattr(publish, "roll_forward", lambda vfs, *rest: forward(LyingVfs(vfs), *rest))
 
 
 def windows_that_ask_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +166,12 @@ def forgotten_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unfinished_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_job_recovery, "roll_forward", lambda *rest: None)
+    monkeypatch.setattr(roll_forward, "roll_forward", lambda *rest: None)
 
 
 def units_of_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = log_tails.numbers_of
-    monkeypatch.setattr(log_tails, "numbers_of", lambda *given: numbers(*given)[::-1].copy())
+    numbers = tails.numbers_of
+    monkeypatch.setattr(tails, "numbers_of", lambda *given: numbers(*given)[::-1].copy())
 
 
 @pytest.mark.gate

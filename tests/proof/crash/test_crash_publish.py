@@ -22,8 +22,7 @@ from tests.support.tube import columns_of, make_row
 from tubestore.clock import ManualClock
 from tubestore.offline.check import check
 from tubestore.options import StoreOptions
-from tubestore.staging import placing
-from tubestore.staging import roll_forward as job_recovery
+from tubestore.staging import placing, roll_forward
 from tubestore.staging.commit_records import CommitRecords, Horizon
 from tubestore.staging.job_files import StagedFile
 from tubestore.staging.job_ids import JobIds
@@ -244,7 +243,7 @@ def forgotten_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_recovery, "recover", lambda *rest: None)
+    monkeypatch.setattr(roll_forward, "recover", lambda *rest: None)
 
 
 @pytest.mark.gate

@@ -16,7 +16,7 @@ from rocketcompat import Message
 from rocketcompat.check.whole import check_store
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
-from rocketcompat.staging import roll_forward as log_job_recovery
+from rocketcompat.staging import roll_forward
 from rocketcompat.staging.pieces import StagedPiece
 from rocketcompat.staging.writer import StagedLogWriter, blocks_of
 from tests.support.rocket.cli import command_fixture  # noqa: F401
@@ -295,7 +295,7 @@ def test_a_reader_sees_a_job_when_it_is_finished_and_after_a_refresh(vfs: Memory
                 looked: list[int] = []
 
                 def look(*args: Any, reader: Any = reader, looked: Any = looked) -> None:
-                    log_job_recovery.roll_forward(*args)
+                    roll_forward.roll_forward(*args)
                     reader.refresh()
                     looked.append(counted(pulled(reader)))
 

@@ -247,7 +247,7 @@ def test_a_job_whose_staged_files_are_gone_is_named(vfs: MemoryVfs) -> None:
 CHILD = """
 import json, os, signal, sys
 import rocketcompat
-from rocketcompat import bulk_loads, log_job_recovery
+from rocketcompat.staging import publish, roll_forward
 from tests.support.rocket.publishing import CONFIG
 from tubestore.staging.commit_records import JobRecords
 
@@ -263,10 +263,10 @@ def kill_at(name, owner, called, after=False, nth=1):
         return result if after else kept(*args, **kwargs)
     setattr(owner, called, wrapped)
 
-kill_at("while offsets are given", bulk_loads, "write_part", nth=2)
+kill_at("while offsets are given", publish, "write_part", nth=2)
 kill_at("before the record", JobRecords, "commit")
 kill_at("after the record", JobRecords, "commit", after=True)
-kill_at("between two files", log_job_recovery, "move_file", nth=2)
+kill_at("between two files", roll_forward, "move_file", nth=2)
 kill_at("before it is finished", JobRecords, "finish")
 kill_at("after it is finished", JobRecords, "finish", after=True)
 with rocketcompat.open(root, "w", CONFIG, background=False) as store:

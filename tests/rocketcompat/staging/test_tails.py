@@ -15,7 +15,7 @@ from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.repair.rebuild import rebuild
-from rocketcompat.staging import tails as log_tails
+from rocketcompat.staging import tails
 from rocketcompat.staging.writer import StagedLogWriter
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.rocket.inside import dispatcher_of
@@ -110,8 +110,8 @@ def test_a_job_behind_puts_that_were_not_handed_over_yet_is_taken_from_its_rows(
     vfs: MemoryVfs, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
-    made = log_tails._batch_of
-    monkeypatch.setattr(log_tails, "_batch_of", lambda *a: taken.append(1) or made(*a))
+    made = tails._batch_of
+    monkeypatch.setattr(tails, "_batch_of", lambda *a: taken.append(1) or made(*a))
     with opened(vfs, clock) as store:
         for number in range(20):
             store.put_message(Message("topic0", b"before %d" % number, keys=["b"]))
@@ -171,13 +171,13 @@ def test_a_job_whose_rows_cannot_be_read_any_more_is_taken_from_the_log(
     vfs: MemoryVfs, clock: ManualClock, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    made = log_tails._batches
+    made = tails._batches
 
     def broken(*arguments: Any) -> Iterator[Any]:
         yield next(made(*arguments))
         raise InvalidMessage("it is gone")
 
-    monkeypatch.setattr(log_tails, "_batches", broken)
+    monkeypatch.setattr(tails, "_batches", broken)
     with opened(vfs, clock) as store:
         store.publish("job", stage(vfs, rows(90), rows(40, 90)))
         assert dispatcher_of(store).behind == 0
@@ -199,8 +199,8 @@ def test_a_job_is_published_while_a_thread_dispatches(clock: ManualClock, vfs: M
 def test_a_unit_that_a_job_gave_a_wrong_place_is_found_by_check(
     vfs: MemoryVfs, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = log_tails.numbers_of
-    monkeypatch.setattr(log_tails, "numbers_of", lambda *given: numbers(*given)[::-1].copy())
+    numbers = tails.numbers_of
+    monkeypatch.setattr(tails, "numbers_of", lambda *given: numbers(*given)[::-1].copy())
     with opened(vfs, clock) as store:
         store.publish("job", stage(vfs, rows(50)))
     assert list(check_store(StoreDirectory(ROOT, OPTIONS, vfs)))

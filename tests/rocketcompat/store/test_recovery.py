@@ -16,7 +16,7 @@ import pytest
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.whole import check_store
-from rocketcompat.commitlog import ending as log_end
+from rocketcompat.commitlog import ending
 from rocketcompat.files.progress import ProgressFile
 from rocketcompat.formats import MESSAGE_PREFIX
 from rocketcompat.inspect import directory
@@ -753,7 +753,7 @@ def test_records_that_come_between_two_looks_of_a_reader_are_no_damage(
 ) -> None:
     with bench.open() as writer:
         bench.put(3)
-        search, coming = log_end.find_record, [3, 5]
+        search, coming = ending.find_record, [3, 5]
 
         def late(*args: Any) -> int | None:
             if coming:
@@ -761,7 +761,7 @@ def test_records_that_come_between_two_looks_of_a_reader_are_no_damage(
                 bench.put(2, first=coming.pop(0))
             return search(*args)
 
-        for module in (log_end, directory):
+        for module in (ending, directory):
             monkeypatch.setattr(module, "find_record", late)
         with rocketcompat.open(ROOT, "r", CONFIG, vfs=bench.vfs, clock=bench.clock) as reader:
             assert reader.problems == []

@@ -20,8 +20,10 @@ PATCH = """
 import os, signal, sys
 
 def install():
-    from rocketcompat import bulk_loads, log_job_recovery
-    from tubestore import commit_records, os_vfs, publish
+    from rocketcompat.staging import publish as publish_log, roll_forward
+    from tubestore.core.local_files import OsVfs
+    from tubestore.staging.commit_records import JobRecords
+    from tubestore.store import publish
 
     def wrap(owner, name, point, after=False, nth=1):
         kept, calls = getattr(owner, name), []
@@ -37,11 +39,11 @@ def install():
         setattr(owner, name, wrapped)
 
     wrap(publish, "place_file", "before the offsets are patched")
-    wrap(bulk_loads, "write_part", "before the offsets are patched")
-    wrap(commit_records.JobRecords, "commit", "before the record")
-    wrap(commit_records.JobRecords, "commit", "after the record", after=True)
-    wrap(log_job_recovery, "move_file", "between two files", nth=2)
-    wrap(os_vfs.OsVfs, "rename", "between the renames", nth=3)
+    wrap(publish_log, "write_part", "before the offsets are patched")
+    wrap(JobRecords, "commit", "before the record")
+    wrap(JobRecords, "commit", "after the record", after=True)
+    wrap(roll_forward, "move_file", "between two files", nth=2)
+    wrap(OsVfs, "rename", "between the renames", nth=3)
 
 if "KILL_FILE" in os.environ:
     install()

@@ -14,7 +14,7 @@ from tests.proof.explorer.explore import seed_from_environment
 from tests.support.publishing import CLOCK, ROOT, bodies, numbered, open_store, some, stage
 from tests.support.tube import T0, make_rows, open_shard
 from tubestore.errors import NotAStore, StoreFailed
-from tubestore.offline import own_files as state_check
+from tubestore.offline import own_files
 from tubestore.offline.check import Finding, Reason, check
 from tubestore.offline.dump import dump
 from tubestore.record.records import ENTRY_SIZE
@@ -179,7 +179,7 @@ def test_no_segment_or_list_of_one_is_read_whole(
         return read_file(path)
 
     monkeypatch.setattr(vfs, "read_file", recorded)
-    monkeypatch.setattr(state_check, "_STEP_BYTES", 7)
+    monkeypatch.setattr(own_files, "_STEP_BYTES", 7)
     assert found(vfs) == []
     assert whole
     assert not [p for p in whole if p == path or p.endswith((".index", ".tube"))]

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from tubestore import options
 from tubestore.core.java_hash import java_hash
-from tubestore.record import layouts as formats
+from tubestore.record import layouts
 from tubestore.record.layouts import address_from_int, address_to_int, key_code_of
 
 
 def test_the_constants_are_what_is_on_disk() -> None:
-    assert formats.DATA_HEADER.size == 52
-    assert formats.INDEX_ENTRY.size == 28
-    assert formats.TOKEN_MESSAGE == 0x02C998B8
-    assert formats.LENGTH_BEFORE_PAYLOAD == 48
-    assert formats.RECORD_SIZE_MAX == 29_360_180
+    assert layouts.DATA_HEADER.size == 52
+    assert layouts.INDEX_ENTRY.size == 28
+    assert layouts.TOKEN_MESSAGE == 0x02C998B8
+    assert layouts.LENGTH_BEFORE_PAYLOAD == 48
+    assert layouts.RECORD_SIZE_MAX == 29_360_180
     assert options.DEFAULT_PAYLOAD_SIZE_MAX == 1_058_816
     assert options.PARTITIONS_PER_STORE == 10_000
 
@@ -27,7 +27,7 @@ def test_the_constants_are_what_is_on_disk() -> None:
     [("token", 4), ("checksum", 8), ("queue_logic_offset", 16), ("msg_id", 40), ("flag", 48)],
 )
 def test_the_fields_stand_where_the_specification_says(name: str, position: int) -> None:
-    assert formats.DATA_HEADER.position(name) == position
+    assert layouts.DATA_HEADER.position(name) == position
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_lone_surrogate_has_a_hash_as_in_java() -> None:
 
 @pytest.mark.parametrize("item", [None, "", " ", "\t\n "])
 def test_a_blank_filter_item_is_none(item: str | None) -> None:
-    assert key_code_of(item) == formats.NO_KEY_CODE == -1
+    assert key_code_of(item) == layouts.NO_KEY_CODE == -1
 
 
 def test_a_filter_item_is_trimmed() -> None:
