@@ -20,7 +20,7 @@ import numpy as np
 
 from tubestore.core.vfs import Vfs
 from tubestore.options import PARTITIONS_PER_STORE
-from tubestore.record.evidence import judge
+from tubestore.record.evidence import is_of_store, judge
 from tubestore.record.layouts import INDEX_ENTRY, NO_KEY_CODE, RECORD_SIZE_MAX
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, entries_in
 from tubestore.segments.inspection import EXPIRED, OK, Reason, Stretch, walk
@@ -136,7 +136,7 @@ class _Rows:
     def _to_point(self, entries: Array) -> Array:
         """Have entries point to the damage around them, when it is known how far that reaches."""
         first = self._shard.store_id * PARTITIONS_PER_STORE
-        foreign = entries["partition_id"] // PARTITIONS_PER_STORE != self._shard.store_id
+        foreign = ~is_of_store(entries["partition_id"], self._shard.store_id)
         entries["partition_id"][foreign] = first
         entries["key_code"] = NO_KEY_CODE
         entries["received_time"] = 0

@@ -21,11 +21,15 @@ the entry once more. Each of the two can prove itself by what the other does not
 | wrong              | another             | the record's: its order among the records is left    |
 
 A partition of another store refutes the side that has it, whatever else it proves.
+
+What an entry alone can show is here, too: recovery, check, dump and repair ask the same functions.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.attributes import minute_text, parse_text, split_payload
@@ -34,11 +38,13 @@ from tubestore.record.layouts import (
     ATTRIBUTE_TYPE,
     FLAG_HAS_ATTRIBUTES,
     INDEX_ENTRY,
+    RECORD_SIZE_MAX,
     key_code_of,
     record_size,
 )
-from tubestore.record.records import SHARED_FIELDS, entry_of
+from tubestore.record.records import HEADER_SIZE, SHARED_FIELDS, entry_of
 
+Array = np.ndarray[Any, Any]
 #: What a power cut loses of a file is whole sectors.
 _SECTOR_BYTES = 512
 
@@ -50,6 +56,27 @@ class Judgement(NamedTuple):
     #: Whether the entry's values count, so that the record's header is damaged.
     header_is_damaged: bool
     text: str
+
+
+def are_possible(entries: Array) -> Array:
+    """Return which entries can be a record's: a partition, a place, a size within the bounds."""
+    sizes = entries["data_size"]
+    good = (entries["partition_id"] >= 0) & (entries["data_offset"] >= 0)
+    return np.asarray(good & (sizes > HEADER_SIZE) & (sizes <= RECORD_SIZE_MAX))
+
+
+def are_expired(entries: Array, data_start: int) -> Array:
+    """Return which entries point to a record that ended below the first data that is kept.
+
+    An entry of zeros, which a power cut can leave, does not.
+    """
+    offsets, sizes = entries["data_offset"].astype(np.int64), entries["data_size"].astype(np.int64)
+    return np.asarray((offsets >= 0) & (sizes > HEADER_SIZE) & (offsets <= data_start - sizes))
+
+
+def is_of_store(partition_id: Any, store_id: int) -> Any:
+    """Whether a partition id, or which of an array of them, belongs to a store id."""
+    return partition_id // PARTITIONS_PER_STORE == store_id
 
 
 def judge(
@@ -73,8 +100,8 @@ def _entry_counts(
 ) -> bool:
     if entry.data_offset != data_offset:
         return False
-    entry_fits = entry.partition_id // PARTITIONS_PER_STORE == store_id
-    record_fits = header.partition_id // PARTITIONS_PER_STORE == store_id
+    entry_fits = is_of_store(entry.partition_id, store_id)
+    record_fits = is_of_store(header.partition_id, store_id)
     if entry_fits != record_fits:
         return bool(entry_fits)
     if header.queue_logic_offset != index_offset:

@@ -33,11 +33,10 @@ from typing import Any
 import numpy as np
 
 from tubestore.core.vfs import Vfs
-from tubestore.record.evidence import judge
-from tubestore.record.layouts import INDEX_ENTRY, RECORD_SIZE_MAX, TOKEN_MESSAGE, record_size
+from tubestore.record.evidence import are_expired, are_possible, judge
+from tubestore.record.layouts import INDEX_ENTRY, TOKEN_MESSAGE, record_size
 from tubestore.record.records import (
     ENTRY_SIZE,
-    HEADER_SIZE,
     SHARED_FIELDS,
     entries_in,
     entry_of,
@@ -199,11 +198,9 @@ class _Walker:
     def _homeless(self, entries: Array, offset: int) -> Iterator[Stretch]:
         """Entries whose bytes no file has."""
         starts = entries["data_offset"].astype(np.int64)
-        sizes = entries["data_size"].astype(np.int64)
-        possible = (entries["partition_id"] >= 0) & (starts >= 0)
-        possible &= (sizes > HEADER_SIZE) & (sizes <= RECORD_SIZE_MAX)
+        possible = are_possible(entries)
         kinds = np.where(possible, 1, 0)
-        kinds[possible & (starts + sizes <= self.bytes.data_start)] = 2
+        kinds[possible & are_expired(entries, self.bytes.data_start)] = 2
         for first, end in _runs(kinds):
             at = offset + ENTRY_SIZE * first
             some = entries[first:end]
@@ -221,8 +218,7 @@ class _Walker:
         """Judge one entry that does not agree with a record at its place."""
         fields = INDEX_ENTRY.unpack_from(entry.tobytes())
         position, size = fields.data_offset, fields.data_size
-        possible = fields.partition_id >= 0 and position >= 0
-        possible &= HEADER_SIZE < size <= RECORD_SIZE_MAX
+        possible = bool(are_possible(entry)[0])
         header: Any = None
         reason: str | None = "impossible"
         if possible:

@@ -37,7 +37,7 @@ import numpy as np
 from tubestore.core import kernels
 from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord
-from tubestore.record.evidence import is_lost, judge
+from tubestore.record.evidence import are_expired, is_lost, judge
 from tubestore.record.layouts import (
     DATA_HEADER,
     INDEX_ENTRY,
@@ -208,13 +208,9 @@ class Reconciler:
 
     def _pass_expired(self) -> None:
         """Leave the entries alone whose data is gone: TubeMQ expires the two streams separately."""
-        offsets = self._entries["data_offset"].astype(np.int64)
-        if self.data_offset == self.files.data.start and len(offsets):
-            sizes = self._entries["data_size"].astype(np.int64)
-            # An entry of zeros, which a power cut can leave, is none.
-            expired = (offsets >= 0) & (sizes > DATA_HEADER.size)
-            expired &= offsets + sizes <= self.data_offset
-            count = len(offsets) if expired.all() else int(np.argmin(expired))
+        if self.data_offset == self.files.data.start and len(self._entries):
+            expired = are_expired(self._entries, self.data_offset)
+            count = len(expired) if expired.all() else int(np.argmin(expired))
             self.index_offset += ENTRY_SIZE * count
 
     def _read_entries(self, index_from: int) -> Array:

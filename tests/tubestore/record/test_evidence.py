@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.tube import encode_row, make_row
 from tubestore.record.attributes import encode_prefix
-from tubestore.record.evidence import is_lost, judge
-from tubestore.record.layouts import DATA_HEADER, FLAG_HAS_ATTRIBUTES, INDEX_ENTRY, key_code_of
+from tubestore.record.evidence import are_expired, are_possible, is_lost, is_of_store, judge
+from tubestore.record.layouts import (
+    DATA_HEADER,
+    FLAG_HAS_ATTRIBUTES,
+    INDEX_ENTRY,
+    RECORD_SIZE_MAX,
+    key_code_of,
+)
 from tubestore.record.records import ENTRY_SIZE
 
 INDEX_OFFSET, DATA_OFFSET = 56, 122
@@ -90,3 +97,30 @@ def test_zeros_up_to_the_border_of_a_sector_are_a_write_that_was_lost() -> None:
 def test_other_values_are_no_write_that_was_lost() -> None:
     other = INDEX_ENTRY.pack(**ENTRY._replace(partition_id=3)._asdict())
     assert not is_lost(other, _ENTRY, 4 * ENTRY_SIZE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "possible", "expired"),
+    [
+        ({}, True, True),
+        ({"data_offset": 200}, True, False),
+        ({"data_offset": 200 - 53, "data_size": 53}, True, True),
+        ({"data_offset": 201 - 53, "data_size": 53}, True, False),
+        ({"data_offset": -1}, False, False),
+        ({"data_offset": 2**63 - 1}, True, False),
+        ({"data_offset": 0, "data_size": 0}, False, False),
+        ({"data_size": 52}, False, False),
+        ({"data_offset": 0, "data_size": RECORD_SIZE_MAX + 1}, False, False),
+        ({"partition_id": -1}, False, True),
+    ],
+)
+def test_what_an_entry_alone_shows(changes: dict[str, int], possible: bool, expired: bool) -> None:
+    entry = ENTRY._replace(data_offset=0, data_size=60)._replace(**changes)
+    entries = np.frombuffer(INDEX_ENTRY.pack(**entry._asdict()), INDEX_ENTRY.dtype)
+    assert are_possible(entries).tolist() == [possible]
+    assert are_expired(entries, 200).tolist() == [expired]
+
+
+def test_a_partition_is_of_the_store_that_its_id_names() -> None:
+    assert [is_of_store(id, 2) for id in (19_999, 20_000, 29_999, 30_000)] == [0, 1, 1, 0]
+    assert is_of_store(np.array([-1, 0, 9_999]), 0).tolist() == [False, True, True]
