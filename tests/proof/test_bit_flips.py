@@ -108,7 +108,7 @@ def batch(start: int, topics: tuple[str, ...]) -> dict[str, list[Any]]:
 
 
 def make_store(*, journalled: bool) -> Disk:
-    """A store with sealed and live files, kept lists, digests, a job, perhaps a journal."""
+    """A store with sealed and live files, digests, a job, perhaps a journal."""
     vfs = MemoryVfs(ManualClock())
     journal = vfs.record()
     store = open_store(vfs)
@@ -121,7 +121,7 @@ def make_store(*, journalled: bool) -> Disk:
         writer.write(batch(100, ("a", "b")))
         store.publish("job", writer.finish())
     read_everything(store)
-    store.sync()  # keeps the lists
+    store.sync()
     if journalled:
         store.append_batch(batch(200, ("a", "b")))
         store.lease(["a"], ttl="1d")
@@ -278,9 +278,8 @@ def test_the_store_has_every_kind_of_file() -> None:
     ends = {path.rpartition("/")[2].lstrip("0123456789") for path in make_store(
         journalled=True).tree()}  # fmt: skip
     assert ends >= {
-        ".tube", ".index", ".tube.digests", ".index.digests", ".partition_id.postings",
-        ".key_code.postings", ".times", ".json", "checkpoint.json", "store.json", "topics.json",
-        "journal", "lock",
+        ".tube", ".index", ".tube.digests", ".index.digests", ".json", "checkpoint.json",
+        "store.json", "topics.json", "journal", "lock",
     }  # fmt: skip
 
 

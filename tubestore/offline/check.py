@@ -29,7 +29,7 @@ from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.offline.digest_check import check_digests
 from tubestore.offline.findings import REASONS, Finding
-from tubestore.offline.own_files import check_caches, check_files, check_state, known_holes
+from tubestore.offline.own_files import check_checkpoint, check_files, check_state, known_holes
 from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX, segment_name
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES, NEVER_SYNCED
@@ -194,7 +194,7 @@ def _look(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
     yield from _check_names(shard.data, DATA_SUFFIX)
     yield from _check_lengths(shard.index)
     known = read_recorded(vfs, shard.directory)
-    yield from check_caches(vfs, shard, known)
+    yield from check_checkpoint(vfs, shard, known)
     yield from check_files(vfs, shard, known.checkpoint)
     for file, (_, text) in misplaced_files(vfs, shard).items():
         yield Finding(file.path, 0, Reason.MISPLACED, text)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from os.path import basename, dirname, splitext
+from os.path import basename, dirname
 
 import xxhash
 
-from tubestore.core.layout import Layout
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
@@ -39,9 +38,7 @@ from tubestore.record.state_files import (
 from tubestore.segments.cache_formats import (
     CHECKPOINT_DIGEST_BYTES,
     NEVER_SYNCED,
-    SEGMENT_CACHES,
     Checkpoint,
-    signed,
 )
 from tubestore.segments.checkpoint import Recorded
 from tubestore.segments.inspection import Reason
@@ -51,7 +48,6 @@ from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.roll_forward import places_of
 
 #: How much of a file is digested at once.
-_STEP_BYTES = 1 << 20
 
 
 def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
@@ -157,20 +153,12 @@ def _index_end(vfs: Vfs, directory: str) -> int:
     return max(whole, default=0)
 
 
-def check_caches(vfs: Vfs, shard: ShardFiles, known: Recorded) -> Iterator[Finding]:
-    """Report caches of a shard that do not describe its files (any more)."""
-    directory = join(shard.directory, OWN_DIRECTORY)
-    for name, is_directory, _ in vfs.entries(directory):
-        path = join(directory, name)
-        trouble = None
-        if is_directory:
-            continue
-        if name == CHECKPOINT_FILE:
-            trouble = _checkpoint_trouble(vfs, shard, known)
-        elif (suffix := splitext(name)[1]) in SEGMENT_CACHES:
-            trouble = _segment_cache_trouble(vfs, path, name, shard, *SEGMENT_CACHES[suffix])
-        if trouble is not None:
-            yield Finding(path, 0, Reason.STALE_CACHE, trouble)
+def check_checkpoint(vfs: Vfs, shard: ShardFiles, known: Recorded) -> Iterator[Finding]:
+    """Report a checkpoint that does not describe the files of its shard (any more)."""
+    trouble = _checkpoint_trouble(vfs, shard, known)
+    if trouble is not None:
+        path = join(shard.directory, OWN_DIRECTORY, CHECKPOINT_FILE)
+        yield Finding(path, 0, Reason.STALE_CACHE, trouble)
 
 
 def check_files(vfs: Vfs, shard: ShardFiles, found: Checkpoint | None) -> Iterator[Finding]:
@@ -254,41 +242,3 @@ def _digest_before(vfs: Vfs, files: tuple[StoredFile, ...], end: int) -> str | N
     raw = opened.pread(end - start, start - file.start)
     opened.close()
     return xxhash.xxh3_64_hexdigest(raw) if len(raw) == end - start else None
-
-
-def _segment_cache_trouble(
-    vfs: Vfs, path: str, name: str, shard: ShardFiles, layout: Layout, magic: int
-) -> str | None:
-    start = name.partition(".")[0]
-    file = next((f for f in shard.index if start.isdigit() and f.start == int(start)), None)
-    if file is None:
-        return "there is no such index file"
-    try:
-        head, _, content_digest = _digested(vfs, path, layout.size)
-        _, size, digest = _digested(vfs, file.path, 0)
-    except OSError:
-        return None  # one of them went away meanwhile, or `unreadable` is reported
-    if len(head) < layout.size:
-        return "shorter than its header"
-    header = layout.unpack_from(head)
-    if (header.magic, header.features) != (magic, 0):
-        return "of another version"
-    if header.content_digest != content_digest:
-        return "its content is damaged"
-    if (header.segment_size, header.segment_digest) != (size, digest):
-        return f"it describes another file than {file.path} is now"
-    return None
-
-
-def _digested(vfs: Vfs, path: str, head_size: int) -> tuple[bytes, int, int]:
-    """Return a file's first bytes, and size and digest of the others, which are not held."""
-    file = vfs.open(path, writable=False)
-    try:
-        head = file.pread(head_size, 0)
-        digest, position = xxhash.xxh3_64(), len(head)
-        while data := file.pread(_STEP_BYTES, position):
-            digest.update(data)
-            position += len(data)
-    finally:
-        file.close()
-    return head, position - len(head), signed(digest.intdigest())

@@ -28,7 +28,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.offline.digest_check import check_digests
 from tubestore.offline.findings import Finding
 from tubestore.offline.index_rebuild import IndexRebuild, NewIndexFile
-from tubestore.offline.own_files import check_caches, check_files, hidden_of
+from tubestore.offline.own_files import check_checkpoint, check_files, hidden_of
 from tubestore.offline.sound_rows import Kept, sound_rows
 from tubestore.record.names import (
     CHECKPOINT_FILE,
@@ -307,7 +307,7 @@ class ShardRepair:
     ) -> Iterator[Action]:
         own = join(self._listed.directory, OWN_DIRECTORY)
         known = read_recorded(self._vfs, self._listed.directory)
-        stale = {f.path: f.message for f in check_caches(self._vfs, self._listed, known)}
+        stale = {f.path: f.message for f in check_checkpoint(self._vfs, self._listed, known)}
         stale |= {f.path: f.message for f in digests if f.reason is Reason.STALE_CACHE}
         checkpoint = join(own, CHECKPOINT_FILE)
         if changed and self._vfs.exists(checkpoint):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields
 import xxhash
 
 from tubestore.core.layout import Buffer, Field, Layout
-from tubestore.record.names import POSTINGS_SUFFIX, TIMES_SUFFIX
 from tubestore.record.state_files import parse_json
 
 CHECKPOINT_VERSION = 1
@@ -82,43 +81,12 @@ def _text_digest(text: str) -> str:
     return xxhash.xxh3_64_hexdigest(text.encode())
 
 
-def _header(name: str, magic: str, *counts: Field) -> Layout:
-    """Return the header of a cache of a sealed index segment."""
-    return Layout(
-        name,
-        48,
-        (
-            Field("magic", "i4", f"`{magic}`."),
-            Field("features", "i4", "0; a reader ignores a file with any other value."),
-            Field("segment_size", "i8", "Bytes of the index segment described."),
-            Field("segment_digest", "i8", "xxh3 of those bytes."),
-            Field("content_digest", "i8", "xxh3 of what follows the header."),
-            *counts,
-            Field("reserved", "i8", "0."),
-        ),
-    )
-
-
 def _is_damage(row: object) -> bool:
     if not isinstance(row, list) or [type(value) for value in row] != [int, int, str]:
         return False
     return bool(0 <= row[0] < row[1] < 1 << 63)
 
 
-POSTINGS_MAGIC = 0x54535031  # "TSP1"
-POSTINGS_HEADER = _header(
-    "PostingsHeader",
-    "TSP1",
-    Field("key_count", "i4", "Distinct keys."),
-    Field("entry_count", "i4", "Ordinals."),
-)
-TIMES_MAGIC = 0x54535431  # "TST1"
-TIMES_HEADER = _header(
-    "TimesHeader",
-    "TST1",
-    Field("block_entries", "i4", "Entries of a block: 256."),
-    Field("block_count", "i4", "Whole blocks; the entries behind them are examined."),
-)
 DIGESTS_MAGIC = 0x54534431  # "TSD1"
 #: Bytes of a segment that share a digest.
 DIGEST_BLOCK_BYTES = 1 << 20
@@ -135,11 +103,6 @@ DIGESTS_HEADER = Layout(
         Field("reserved", "i8", "0."),
     ),
 )
-#: How the name of a cache of an index segment ends, what it begins with.
-SEGMENT_CACHES = {
-    POSTINGS_SUFFIX: (POSTINGS_HEADER, POSTINGS_MAGIC),
-    TIMES_SUFFIX: (TIMES_HEADER, TIMES_MAGIC),
-}
 
 
 def signed_digest(data: Buffer) -> int:

@@ -30,7 +30,7 @@ from tubestore.options import StoreOptions
 from tubestore.record.names import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, entries_in
 from tubestore.segments.cache_formats import MISPLACED
-from tubestore.segments.lookup import IndexLists
+from tubestore.segments.lookup import IndexLists, remove_former_caches
 from tubestore.segments.segment import FileSegment
 from tubestore.segments.segment_list import FileSegmentList, Segments
 
@@ -73,7 +73,7 @@ class MsgFileStore:
         self.vfs, self.directory, self.store_id = vfs, directory, store_id
         self._options = options
         self.index, self.data = self._empty_lists()
-        self.lists = IndexLists(vfs, directory, store_id)
+        self.lists = IndexLists(store_id)
         #: True if the directory was empty or missing when the files were loaded for writing.
         self.is_new = False
         #: Damage that opening found and kept, in order: rows there are verified when read.
@@ -302,6 +302,7 @@ class MsgFileStore:
         for segment in index:
             self.index.discard_digests(segment)
             self.lists.forget(segment)
+        remove_former_caches(self.vfs, self.directory)
         return len(data) + len(index)
 
     def _move(self, segments: FileSegmentList, segment: FileSegment, now_ms: int) -> None:
@@ -372,11 +373,11 @@ class MsgFileStore:
         """Drop posting lists and times of entries that a writer took back."""
         self.lists.forget_stale(self.index)
 
-    def keep_caches(self) -> None:
-        """Write the digests of sealed segments, and their lookups that were used."""
-        self.data.keep_digests()
-        self.index.keep_digests()
-        self.lists.keep(self.index)
+    def keep_digests(self) -> None:
+        """Write the digests of segments that were sealed; then caches of an earlier version go."""
+        kept = [segments.keep_digests() for segments in (self.data, self.index)]
+        if any(kept):
+            remove_former_caches(self.vfs, self.directory)
 
     def record_bytes(self, segment: FileSegment, end: int) -> memoryview:
         """Return the bytes of a data segment below the absolute offset `end`."""

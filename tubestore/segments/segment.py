@@ -19,7 +19,6 @@ from tubestore.core.layout import Buffer
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.record.names import INDEX_DIRECTORY
-from tubestore.segments.cache_formats import signed_digest
 from tubestore.segments.digests import digests_path, drop_digests
 
 #: Reads of at least this many bytes go through a map, shorter ones through pread.
@@ -29,7 +28,7 @@ MAPPED_READ_MIN = 64 << 10
 class FileSegment:
     """A file named by the absolute offset of its first byte."""
 
-    __slots__ = ("_digest", "_vfs", "_view", "end", "file", "path", "sealed", "shortened",
+    __slots__ = ("_vfs", "_view", "end", "file", "path", "sealed", "shortened",
                  "start", "synced_end")  # fmt: skip
 
     def __init__(
@@ -43,7 +42,6 @@ class FileSegment:
         #: Cut since the last sync: a power cut could bring back the bytes behind `end`.
         self.shortened = False
         self._view = memoryview(b"")
-        self._digest: tuple[int, int] | None = None
 
     @property
     def size(self) -> int:
@@ -90,7 +88,6 @@ class FileSegment:
         self.shortened = True
         self.synced_end = min(self.synced_end, end)
         self._view = memoryview(b"")
-        self._digest = None
 
     def grown_to(self, size: int) -> None:
         """Take over the size of a file that another process may have written to."""
@@ -117,13 +114,6 @@ class FileSegment:
         except FileNotFoundError as error:
             self._find_again(error)
             return self.file.view(size)
-
-    def digest(self) -> int:
-        """Return xxh3 of the bytes so far, as a signed 64-bit number; computed once a length."""
-        known, end = self._digest, self.end
-        if known is None or known[0] != end:
-            known = self._digest = (end, signed_digest(self.view(end)))
-        return known[1]
 
     def read(self, offset: int, size: int) -> Buffer:
         """Return up to `size` bytes at the absolute `offset`."""

@@ -46,10 +46,6 @@ class TimeIndex:
         self._last = b""
         self._lock = threading.Lock()
 
-    def adopt(self, blocks: Blocks, last: bytes) -> None:
-        """Take over what was read from a cache file; `last` is the last entry in it."""
-        self._blocks, self._last = blocks, last
-
     def ends_with(self, entry: bytes) -> bool:
         """True if the last entry in the blocks is this one."""
         return self._last == entry

@@ -285,7 +285,7 @@ class DurableFiles:
         if always or now - self._last_checkpoint >= _CHECKPOINT_SECONDS:
             self._last_checkpoint = now
             write_checkpoint(self.files, ends.index_end, ends.data_end)
-        self.files.keep_caches()
+        self.files.keep_digests()
 
     def leave_checkpoint(self) -> None:
         """Record that everything visible is on stable storage; after a sync."""

@@ -681,7 +681,7 @@ class MessageStore:
         """Leave a checkpoint and give the files back; after `hold`."""
         try:
             self.leave_checkpoint()
-            self.files.keep_caches()
+            self.files.keep_digests()
         finally:
             self._shut()
             self.let_go()

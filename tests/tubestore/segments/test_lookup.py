@@ -1,46 +1,26 @@
-"""What is kept of sealed index segments: believed only if it describes exactly what is there."""
+"""What is known of index segments: dropped with the entries, and no longer kept in files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from tests.support.tube import make_rows, open_shard, partition_rows, scanned, write_rows
+from tests.support.tube import make_rows, open_shard, write_rows
 from tubestore.options import StoreOptions
 from tubestore.segments.file_store import MsgFileStore
-from tubestore.segments.lookup import write_postings
-from tubestore.segments.postings import PartitionIndex
+from tubestore.segments.lookup import remove_former_caches
+from tubestore.segments.segment import FileSegment
 from tubestore.segments.summaries import BLOCK_ENTRIES
-from tubestore.testing import MemoryVfs
+from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"
 SIZES = {"index_segment_size_bytes": 28 * 600}
 ROWS = make_rows(1500)
-SEALED = f"{HOME}/.tubestore/{0:020d}"
-FILES = [
-    f"{SEALED}.partition_id.postings",
-    f"{SEALED}.key_code.postings",
-    f"{SEALED}.times",
+#: What earlier versions wrote beside a sealed index segment; here with nonsense in them.
+FORMER = [
+    f"{HOME}/.tubestore/{start:020d}.{suffix}"
+    for start in (0, 28 * 600)
+    for suffix in ("partition_id.postings", "key_code.postings", "times")
 ]
-
-
-@pytest.fixture
-def vfs(memory_vfs: MemoryVfs) -> MemoryVfs:
-    """A shard of three index segments that was asked for everything and synced."""
-    shard = open_shard(memory_vfs, HOME, **SIZES)
-    for start in range(0, len(ROWS), 100):
-        for row in ROWS[start : start + 100]:
-            shard.append(row, "memory")
-        shard.flush()
-    for source in shard.view().sources(0):
-        source.partitions.extend(source.entries)
-        source.lists("key_code").extend(source.entries)
-        source.times.extend(source.entries)
-    shard.sync()
-    shard.close()
-    return memory_vfs
 
 
 def loaded(vfs: MemoryVfs) -> MsgFileStore:
@@ -49,90 +29,26 @@ def loaded(vfs: MemoryVfs) -> MsgFileStore:
     return files
 
 
-def first_of(files: MsgFileStore) -> Any:
+def first_of(files: MsgFileStore) -> FileSegment:
     return next(iter(files.index))
 
 
-def covered(files: MsgFileStore) -> dict[str, int]:
-    """How many entries of the first segment are known without looking at any."""
+def covered(files: MsgFileStore) -> tuple[int, int, int]:
+    """Return how many entries of the first segment are known by partition, by key and by time."""
     segment = first_of(files)
-    return {
-        FILES[0]: files.lists.postings(segment, "partition_id").covered,
-        FILES[1]: files.lists.postings(segment, "key_code").covered,
-        FILES[2]: files.lists.times(segment).covered,
-    }
+    return (
+        files.lists.postings(segment, "partition_id").covered,
+        files.lists.postings(segment, "key_code").covered,
+        files.lists.times(segment).covered,
+    )
 
 
-WHOLE = dict(zip(FILES, (600, 600, 600 // BLOCK_ENTRIES * BLOCK_ENTRIES), strict=True))
-
-
-def test_what_was_asked_of_sealed_segments_is_kept_in_files(vfs: MemoryVfs) -> None:
-    kept = {path for path in vfs.tree() if path.endswith((".postings", ".times"))}
-    second = {path.replace(f"{0:020d}", f"{600 * 28:020d}") for path in FILES}
-    assert kept == {*FILES, *second}  # the last segment is not sealed
-    assert covered(loaded(vfs)) == WHOLE
-
-
-def flip(at: int) -> Callable[[bytes], bytes]:
-    def damage(data: bytes) -> bytes:
-        place = at % len(data)
-        return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-
-    return damage
-
-
-DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda data: b"",
-    "short": lambda data: data[:40],
-    "cut": lambda data: data[:-1],
-    "longer": lambda data: data + b"\0",
-    "magic": flip(3),
-    "features": flip(7),
-    "segment size": flip(15),
-    "segment digest": flip(23),
-    "content digest": flip(31),
-    "first count": flip(35),
-    "second count": flip(39),
-    "content": flip(60),
-    "the end": flip(-1),
-}
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.rpartition("0.")[2])
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_ignored_and_written_again(
-    vfs: MemoryVfs, path: str, damage: str
-) -> None:
-    good = vfs.read_file(path)
-    vfs.replace_file(path, DAMAGE[damage](good))
-    assert covered(loaded(vfs)) == {**WHOLE, path: 0}
-    shard = open_shard(vfs, HOME, **SIZES)
-    for source in shard.view().sources(0):
-        source.partitions.extend(source.entries)
-        source.lists("key_code").extend(source.entries)
-        source.times.extend(source.entries)
-    shard.sync()
-    shard.close()
-    assert vfs.read_file(path) == good
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.rpartition("0.")[2])
-def test_a_deleted_file_costs_time_only(vfs: MemoryVfs, path: str) -> None:
-    vfs.remove(path)
-    files = loaded(vfs)
-    assert covered(files) == {**WHOLE, path: 0}
+def find_out(files: MsgFileStore) -> None:
     segment = first_of(files)
     entries = files.entries(segment, segment.end)
-    found = files.lists.postings(segment, "partition_id").lookup(entries, 1, 0, None)
-    assert found.tolist() == list(range(1, 600, 3))
-    assert files.lists.times(segment).first_from(entries, ROWS[333].received_time) == 333
-
-
-def test_files_of_other_entries_are_ignored(vfs: MemoryVfs) -> None:
-    """The segment was changed behind our back: same length, one partition another."""
-    index = f"{HOME}/index/{0:020d}.index"
-    vfs.open(index).pwrite(b"\0\0\0\x02", 28 * 7)
-    assert set(covered(loaded(vfs)).values()) == {0}
+    files.lists.postings(segment, "partition_id").extend(entries)
+    files.lists.postings(segment, "key_code").extend(entries)
+    files.lists.times(segment).extend(entries)
 
 
 def test_a_reader_drops_what_it_knew_of_entries_that_were_taken_back(
@@ -140,50 +56,75 @@ def test_a_reader_drops_what_it_knew_of_entries_that_were_taken_back(
 ) -> None:
     write_rows(memory_vfs, ROWS[:800], HOME)
     files = loaded(memory_vfs)
-    segment = first_of(files)
-    entries = files.entries(segment, segment.end)
-    files.lists.times(segment).extend(entries)
-    files.lists.postings(segment, "partition_id").extend(entries)
+    find_out(files)
     shard = open_shard(memory_vfs, HOME)
     shard.cut(28 * 100)
     shard.close()
     write_rows(memory_vfs, make_rows(800, partitions=2, start=5000), HOME)
     files.load(writable=False)
     files.forget_stale_lists()
-    segment = first_of(files)
-    assert files.lists.times(segment).covered == 0
-    assert files.lists.postings(segment, "partition_id").covered == 0
+    assert covered(files) == (0, 0, 0)
 
 
-def test_what_is_still_true_is_kept_when_a_reader_looks_again(vfs: MemoryVfs) -> None:
-    files = loaded(vfs)
-    assert covered(files) == WHOLE
+def test_what_is_still_true_is_kept_when_a_reader_looks_again(memory_vfs: MemoryVfs) -> None:
+    write_rows(memory_vfs, ROWS, HOME, **SIZES)
+    files = loaded(memory_vfs)
+    find_out(files)
     files.load(writable=False)
     files.forget_stale_lists()
-    for path in FILES:
-        vfs.remove(path)
-    assert covered(files) == WHOLE
+    assert covered(files) == (600, 600, 600 // BLOCK_ENTRIES * BLOCK_ENTRIES)
 
 
-def test_a_cache_that_cannot_be_written_is_no_failure(vfs: MemoryVfs) -> None:
-    files = loaded(vfs)
-    segment = first_of(files)
-    entries = files.entries(segment, segment.end)
-    run = PartitionIndex("partition_id").merged(entries)
-
-    class Full(MemoryVfs):
-        def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
-            raise OSError(28, "No space left on device")
-
-    write_postings(Full(), HOME, segment, "partition_id", run)
+# -- files of earlier versions ---------------------------------------------------------------
 
 
-def test_readers_and_a_fresh_start_see_the_same_through_kept_lists(vfs: MemoryVfs) -> None:
-    shard = open_shard(vfs, HOME, **SIZES)
-    view = shard.view()
-    everything = scanned(view)
-    for partition in range(3):
-        assert partition_rows(view, partition) == [
-            row for row in everything if row["partition_id"] == partition
-        ]
+@pytest.fixture
+def former(memory_vfs: MemoryVfs) -> MemoryVfs:
+    """A shard beside which an earlier version has kept lists and times."""
+    write_rows(memory_vfs, ROWS, HOME, **SIZES)
+    for path in FORMER:
+        memory_vfs.open(path, create=True).pwrite(b"TSP1" * 30, 0)
+    return memory_vfs
+
+
+def kept(vfs: MemoryVfs) -> list[str]:
+    return [path for path in vfs.tree() if path.endswith((".postings", ".times"))]
+
+
+def test_files_of_earlier_versions_are_ignored_and_stay_while_nothing_changes(
+    former: MemoryVfs,
+) -> None:
+    assert covered(loaded(former)) == (0, 0, 0)
+    shard = open_shard(former, HOME, **SIZES)
+    assert shard.view().counts()[1] == 500
     shard.close()
+    assert kept(former) == sorted(FORMER)
+
+
+def test_files_of_earlier_versions_go_when_a_segment_is_sealed(former: MemoryVfs) -> None:
+    shard = open_shard(former, HOME, **SIZES)
+    for row in make_rows(301, start=1500):
+        shard.append(row, "page_cache")
+    shard.sync()
+    shard.close()
+    assert kept(former) == []
+    assert [path for path in former.tree() if path.endswith(".index.digests")]
+
+
+def test_files_of_earlier_versions_go_with_retention(former: MemoryVfs) -> None:
+    shard = open_shard(former, HOME, **SIZES)
+    shard.files.roll()
+    shard.remove_below(shard.files.data.end)
+    assert kept(former) == []
+    shard.close()
+
+
+def test_files_of_earlier_versions_that_cannot_be_removed_are_no_failure(
+    former: MemoryVfs,
+) -> None:
+    faulty = FaultyVfs(former)
+    faulty.fail("remove")
+    remove_former_caches(faulty, HOME)
+    assert kept(former) == sorted(FORMER)
+    remove_former_caches(former, HOME)
+    assert kept(former) == []
