@@ -168,7 +168,7 @@ class ShardRepair:
                 if (start := parse_segment_name(basename(name), DATA_SUFFIX)) is not None:
                     drop_digests(self._vfs, digests_path(name, start))
         while going:
-            # One whose place is free; else one that makes a place free.
+            # One with a free place; else one that makes a place free.
             path = min(going, key=lambda p: (self._vfs.exists(going[p]), p not in homes))
             target = going.pop(path)
             if not self._vfs.exists(target):

@@ -1,4 +1,4 @@
-"""Walk through a shard's index and data together and say of every byte what it is.
+"""Walk through a shard's index and data together and judge every byte.
 
 The rules are those of recovery (decisions.md D7), applied to files as they lie and without changing
 them. The verdicts, and how rows are shown:
@@ -96,9 +96,9 @@ class Stretch:
     verdict: Reason | None
     #: State of the rows; "" for bytes without rows.
     state: str
-    #: Of the first row. Where the row has no entry, where it would stand.
+    #: Of the first row. Without an entry: of the place that its entry would have.
     index_offset: int
-    #: As the index has them, or as the records say where the index is wrong.
+    #: As the index has them; from the records where the index is wrong.
     entries: Array
     data_offset: int
     data_size: int
@@ -106,7 +106,7 @@ class Stretch:
     #: The bytes that hold the records, where they are at hand already.
     data: memoryview | None = None
     data_start: int = 0
-    #: Bytes without rows: whether they are a whole record, whose entry is another's.
+    #: Bytes without rows: whether they are a whole record with another one's entry.
     is_record: bool = False
     #: A row whose entry and record contradict each other: whether it is the record that is damaged.
     in_record: bool = False
@@ -131,12 +131,12 @@ class _Walker:
         self.bytes = bytes_
         index = bytes_.shard.index
         self.index_start = index[0].start if index else 0
-        #: Where the next row's entry stands or would stand.
+        #: Index offset of the next row, with or without an entry.
         self.running = self.index_start
         # An index that does not start at 0 has lost its oldest files to retention, and the
         # records of those may still be there.
         self.covered: int | None = None if self.index_start else bytes_.data_start
-        #: Rows without a record came last: the bytes up to the next record are theirs.
+        #: Rows without a record came last: the bytes up to the next record are of these rows.
         self.pending = False
         self._next: tuple[int, tuple[int, Any] | None] | None = None
 
@@ -196,7 +196,7 @@ class _Walker:
     # -- entries that do not -----------------------------------------------------------------
 
     def _homeless(self, entries: Array, offset: int) -> Iterator[Stretch]:
-        """Entries whose bytes no file has."""
+        """Judge entries that point to bytes in no file."""
         starts = entries["data_offset"].astype(np.int64)
         possible = are_possible(entries)
         kinds = np.where(possible, 1, 0)
@@ -305,7 +305,7 @@ class _Walker:
         yield Stretch(verdict, state or str(verdict), offset, entry, position, size, text)
 
     def _mended(self, position: int, header: Any, offset: int) -> Iterator[Stretch]:
-        """A row whose entry is wrong and whose record is known."""
+        """Yield a row with a wrong entry and a known record."""
         size = record_size(header)
         yield from self._before(position, offset)
         self._go_on(offset + ENTRY_SIZE, position + size)
@@ -412,7 +412,7 @@ class _Walker:
             return None
         if own % ENTRY_SIZE == 0 and self.running <= own < before:
             return int(own)
-        # At the end of a shard its order alone says where it belongs (decisions.md D7).
+        # At the end of a shard it has its place by its order alone (decisions.md D7).
         return self.running if before == _ENDLESS or not self._is_possible(own) else None
 
     def _skip(self, at: int, high: int) -> int:
@@ -445,7 +445,7 @@ def _runs(values: Array) -> Iterator[tuple[int, int]]:
 def _by_attributes(
     entries: Array, offset: int, data: memoryview, data_start: int
 ) -> Iterator[Stretch]:
-    """Split sound rows at those whose attribute length is impossible."""
+    """Split sound rows at those with an impossible attribute length."""
     broken = broken_attributes(entries, data, data_start)
     for first, end in _runs(broken):
         some = entries[first:end]
