@@ -383,7 +383,7 @@ class DurableFiles:
         """Move the files below a data offset to the trash; returns their number.
 
         Only files that hold no other messages. Under the flush lock. OSError leaves a part of it
-        done; a failed sync fails the shard. Where the rest cannot be looked at, readers still see
+        done; a failed sync fails the shard. Where the rest cannot be examined, readers still see
         the removed files, which are in the trash, until the next write.
         """
         # The index too: entries that a power cut loses cannot be made again without their data.
