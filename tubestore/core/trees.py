@@ -33,7 +33,7 @@ def make_directory(vfs: Vfs, directory: str) -> list[str]:
 def files_by_start(
     vfs: Vfs, directory: str, parse: Callable[[str], int | None]
 ) -> list[tuple[int, str, int]]:
-    """Return (start, path, bytes) of the files with names that `parse` takes, in ascending order."""
+    """Return (start, path, bytes) of the files with names that `parse` takes, ascending."""
     rows = [
         (parse(name), join(directory, name), size)
         for name, is_directory, size in vfs.entries(directory)
