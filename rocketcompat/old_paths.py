@@ -73,7 +73,7 @@ progress files.progress
 put_path store.puts
 put_status store.put_status
 quarantine files.quarantine
-queue_comparison check.comparison
+queue_comparison inspect.comparison
 queue_follower queues.table
 queue_mending repair.queues
 queue_offset_table commitlog.queue_offsets
@@ -106,7 +106,7 @@ store_checkpoint files.checkpoint
 store_lock files.lock
 store_reads store.reader
 store_stats store.stats
-tail inspect.tail
+tail inspect.dump
 time_search reading.times
 told_records commitlog.appended
 topics record.properties

@@ -1,6 +1,6 @@
 """Cross-checks of log, queues, index and shards.
 
-Reading order: findings, comparison, queues, index, shards, whole.
+Reading order: findings, queues, index, shards, whole.
 """
 
 from __future__ import annotations

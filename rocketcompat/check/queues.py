@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rocketcompat.check.comparison import ComparedQueue
 from rocketcompat.check.findings import PER_FILE_MAX, Finding, finding
 from rocketcompat.formats import (
     CONSUME_QUEUE_EXT_DIRECTORY,
@@ -15,6 +14,7 @@ from rocketcompat.formats import (
     parse_offset_name,
 )
 from rocketcompat.inspect.batch_queues import BatchQueueView
+from rocketcompat.inspect.comparison import ComparedQueue
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.queues import UNIT_STATES, QueueView
 from rocketcompat.queues.files import PLAIN

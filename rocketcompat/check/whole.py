@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import LogKeys, check_index
 from rocketcompat.check.queues import check_extensions, check_kinds, check_queue
@@ -28,6 +27,7 @@ from rocketcompat.formats import (
     parse_offset_name,
 )
 from rocketcompat.inspect.batch_queues import BatchComparison
+from rocketcompat.inspect.comparison import QueueComparison
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import LogUnits, ScannedEnd
 from rocketcompat.record.columns import RecordColumns

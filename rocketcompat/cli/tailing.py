@@ -70,8 +70,7 @@ def tail(
         unpack=decompress,
     )  # fmt: skip
     directory = given.directory()
-    from rocketcompat.inspect.dump import message_rows
-    from rocketcompat.inspect.tail import Tail
+    from rocketcompat.inspect.dump import Tail, message_rows
 
     source = Tail(directory, wanted)
 

@@ -25,6 +25,7 @@ from rocketcompat.inspect.queue_units import (
     Ranges,
     Runs,
     leading,
+    states_of,
 )
 from rocketcompat.queues.batch_consume_queue import pulled
 from rocketcompat.queues.files import OF_BATCHES, UnitKind
@@ -68,8 +69,7 @@ class BatchQueueView:
     @property
     def states(self) -> np.ndarray[Any, Any]:
         """The state of each place."""
-        names = np.array([state for _, _, state in self.runs], "U9")
-        return np.repeat(names, [end - start for start, end, _ in self.runs])
+        return states_of(self.runs)
 
     @property
     def min_offset(self) -> int:

@@ -12,6 +12,10 @@ A part that cannot be read is a row with a `state`, never left out:
 
 The states of queue units are `queues.UNIT_STATES`.
 
+`Tail` reads the end of the log: the last records, and those that a running broker appends. It
+needs nothing of the writer: the chain is followed as far as sound records go, and followed again a
+moment later.
+
 Reads only; works on a store that will not open.
 """
 
@@ -41,6 +45,7 @@ from rocketcompat.record.columns import RecordColumns
 from rocketcompat.record.compression import unpack_bodies
 from rocketcompat.record.message_table import table_of
 from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK, table_of_rows, unreadable_row
+from tubestore.clock import Clock
 
 Counted = Callable[[int], None]
 EVERYTHING = Selection()
@@ -191,3 +196,69 @@ def _batch_rows(view: BatchQueueView, start: int) -> Iterator[_Unit]:
         row = dict(zip(BATCH_CQ_UNIT.dtype.names or (), unit, strict=True))
         if row["base_offset"] + row["batch_size"] > max(start, view.min_offset):
             yield row["base_offset"], unit[:3], state, {"messages": row["batch_size"]}
+
+
+#: How long to wait before the log's end is read again, in seconds.
+POLL_SECONDS = 0.2
+
+
+class Tail:
+    """The records at the end of a directory's log that are wanted.
+
+    `position` is the physical offset behind the last record that was examined.
+    """
+
+    def __init__(self, directory: StoreDirectory, wanted: Selection) -> None:
+        self._directory, self._wanted = directory, wanted
+        self.position = directory.log.min_offset
+
+    def last(self, count: int) -> list[RecordColumns]:
+        """Return the last `count` wanted records, oldest first; files are read from the last on."""
+        log = self._directory.log
+        found: list[RecordColumns] = []
+        left, end = count, log.max_offset
+        self.position = 0
+        for file in reversed(log.files):
+            parts = list(self._read(file.file_from_offset, end))
+            for part in reversed(parts):
+                kept = part.starts[max(0, len(part) - left) :]
+                if left > 0 and len(kept):
+                    found.append(RecordColumns(part.data, kept, part.base))
+                    left -= len(kept)
+            end = file.file_from_offset
+            if left <= 0:
+                break
+        return found[::-1]
+
+    def follow(
+        self, clock: Clock, sleep: Callable[[float], None], idle_timeout: float | None = None
+    ) -> Iterator[RecordColumns | None]:
+        """Yield wanted records as they are appended, None before each wait; for ever.
+
+        With `idle_timeout` it ends when nothing was appended for so many seconds. Where a
+        broker has removed files in between, it goes on with what is left.
+        """
+        log = self._directory.log
+        heard = clock.monotonic()
+        while True:
+            log.refresh()
+            before = self.position
+            yield from self._read(max(before, log.min_offset), log.max_offset, chained=True)
+            now = clock.monotonic()
+            heard = now if self.position != before else heard
+            if idle_timeout is not None and now - heard >= idle_timeout:
+                return
+            yield None
+            sleep(POLL_SECONDS)
+
+    def _read(self, start: int, end: int, *, chained: bool = False) -> Iterator[RecordColumns]:
+        for piece in self._directory.scan_log(start, end, chained=chained):
+            if isinstance(piece, Gap):
+                if piece.state not in ("torn", "stale"):
+                    self.position = max(self.position, piece.end)
+                continue
+            behind = piece.records_end
+            self.position = max(self.position, behind)
+            found = self._wanted.of(piece)
+            if len(found):
+                yield found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -29,6 +29,12 @@ WINDOW_UNITS = 1 << 15
 def leading(mask: Any) -> int:
     """How many elements from the first are true."""
     return len(mask) if mask.all() else int(mask.argmin())
+
+
+def states_of(runs: Sequence[tuple[int, int, str]]) -> np.ndarray[Any, Any]:
+    """Return the state of each place of runs [start, end) that follow each other."""
+    names = np.array([state for _, _, state in runs], "U9")
+    return np.repeat(names, [end - start for start, end, _ in runs])
 
 
 @dataclass(slots=True)

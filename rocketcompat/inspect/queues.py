@@ -21,9 +21,9 @@ from rocketcompat.formats import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     CQ_PRE_FILL_SIZE,
     CQ_UNIT,
-    INT32_MAX,
 )
 from rocketcompat.inspect.batch_queues import BatchComparison, BatchQueueView
+from rocketcompat.inspect.comparison import ComparedQueue, QueueComparison
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import (
     LogUnits,
@@ -32,13 +32,16 @@ from rocketcompat.inspect.log_units import (
     ScannedUnits,
     WantedQueues,
 )
-from rocketcompat.inspect.queue_units import QueueUnits, leading
+from rocketcompat.inspect.queue_units import QueueUnits, states_of
 from rocketcompat.queues.extension import ConsumeQueueExt, is_address
 from rocketcompat.queues.files import OF_BATCHES, PLAIN, UnitKind
 from rocketcompat.queues.units import GAP_UNITS_MAX, Units, is_fill, is_unit
 from rocketcompat.record.properties import SCHEDULE_TOPIC
 from tubestore.core.kernels import Int64s
 
+#: In place of a unit that is missing.
+_FILL = np.zeros(1, CQ_UNIT.dtype)
+_FILL["size"] = CQ_PRE_FILL_SIZE
 #: The states of a unit; "ok" comes first, the rest are findings of `check`.
 UNIT_STATES = {
     "ok": "The file has what the log has.",
@@ -197,23 +200,26 @@ class QueueViews:
 
     def view(self, key: QueueKey) -> AnyQueueView:
         """Compare a queue's files with the log."""
-        if key[0] in self._batch_topics:
-            return self._view_of_batches(key)
-        files = QueueUnits(self._directory, key)
-        first, units = files.first, files.whole()
-        if self._trust:
-            return self._trusted(key, first, units)
-        units = units[: leading(~self._end.is_later(units["physical_offset"]))]
-        return self._compared(key, first, units, *self.computed(key))
+        of_batches = key[0] in self._batch_topics
+        if self._trust and not of_batches:
+            files = QueueUnits(self._directory, key)
+            return self._trusted(key, files.first, files.whole())
+        if of_batches:
+            comparison = BatchComparison(self._directory, keeps_units=True)
+            self._prepare(comparison, self._batch_end)
+            if key in self._batches:
+                comparison.take(key, self._batches[key])
+            return comparison.compared(key)
+        ordinary = QueueComparison(self._directory)
+        self._prepare(ordinary, self._end)
+        if key in self._computed:
+            ordinary.take(key, *self._computed[key])
+        return self._view_of(key, ordinary.compared(key))
 
-    def _view_of_batches(self, key: QueueKey) -> BatchQueueView:
-        comparison = BatchComparison(self._directory, keeps_units=True)
+    def _prepare(self, comparison: QueueComparison | BatchComparison, end: ScannedEnd) -> None:
+        comparison.end = end
         for region in self._log_regions:
             comparison.take_region(region)
-        comparison.end = self._batch_end
-        if key in self._batches:
-            comparison.take(key, self._batches[key])
-        return comparison.compared(key)
 
     def _take(self, scanned: ScannedUnits) -> None:
         """Take what the log has, a unit a queue offset."""
@@ -237,39 +243,21 @@ class QueueViews:
         low = first + skipped
         return self._made(key, low, first + count, units[skipped:], states)
 
-    def _compared(
-        self, key: QueueKey, first: int, units: Units, offsets: Int64s, computed: Units
-    ) -> QueueView:
-        """Put the log's units over those of the files, and give each unit its state."""
-        log_min = self._directory.log.min_offset
-        stored = is_unit(units)
-        expired = stored & (units["physical_offset"] < log_min)
-        # Expired units come first; what is like them further on is stale.
-        before = 0 if expired.all() and len(expired) == 0 else leading(expired | is_fill(units))
-        expired_end = first + before
-        damaged = self._points_into_damage(units)
-        known_damage = first + np.flatnonzero(damaged)
-        if len(offsets):
-            low, high = int(offsets[0]), int(offsets[-1]) + 1
-            if len(known_damage):
-                low = min(low, int(known_damage[0]))
-        elif len(known_damage):
-            low, high = int(known_damage[0]), int(known_damage[0])
-        else:
-            low = high = expired_end if stored.any() and expired[:before].any() else 0
-        kept = np.flatnonzero(stored & ~expired & ~is_fill(units))
-        if len(offsets) and len(kept):  # the first record's number may be what is wrong
-            low = min(low, first + int(kept[0]))
-        if len(known_damage):  # a damaged last record keeps its place
-            joined = known_damage[known_damage >= high]
-            high += leading(joined == high + np.arange(len(joined)))
-        end = max(high, first + _trailing_end(stored & ~is_fill(units)))
-        shown = np.zeros(max(end - low, 0), CQ_UNIT.dtype)
-        shown["size"] = CQ_PRE_FILL_SIZE
-        states = np.full(len(shown), "fill", dtype="U9")
-        self._lay_stored(shown, states, low, first, units, high)
-        self._lay_computed(shown, states, low, offsets, computed, key[0] == SCHEDULE_TOPIC)
-        return self._made(key, low, high, shown, states)
+    def _view_of(self, key: QueueKey, found: ComparedQueue) -> QueueView:
+        """Put the log's units over those of the files."""
+        states, units = states_of(found.runs), found.stored()
+        units[states == "fill"] = _FILL
+        offsets, computed = self.computed(key)
+        places, computed = offsets - found.low, computed.copy()
+        there = units[places]
+        # The unit of a scheduled message holds the time of its delivery, and one of a queue with an
+        # extension an address (spec §1.9, §2.8): these are not in the log, and taken as they are.
+        kept = is_address(there["tags_code"]) | (key[0] == SCHEDULE_TOPIC)
+        kept &= there["physical_offset"] == computed["physical_offset"]
+        kept &= states[places] != "missing"
+        computed["tags_code"][kept] = there["tags_code"][kept]
+        units[places] = computed
+        return self._made(key, found.low, found.high, units, states)
 
     def _made(self, key: QueueKey, low: int, high: int, units: Units, states: Any) -> QueueView:
         path = self._directory.queue_path(*key, CONSUME_QUEUE_EXT_DIRECTORY)
@@ -286,48 +274,3 @@ class QueueViews:
             PLAIN.file_size(self._directory.config) // CQ_UNIT.size,
             ext,
         )
-
-    def _lay_stored(
-        self, shown: Units, states: Any, low: int, first: int, units: Units, high: int
-    ) -> None:
-        """Lay what the files hold from `low` on."""
-        start = max(low, first)
-        there = units[start - first : low + len(shown) - first]
-        at = slice(start - low, start - low + len(there))
-        real = is_unit(there) & ~is_fill(there)
-        view, names = shown[at], states[at]
-        view[real] = there[real]
-        names[real] = "surplus"
-        inside = start + np.arange(len(there)) < high
-        names[real & self._points_into_damage(there) & inside] = "damaged"
-
-    def _lay_computed(
-        self, shown: Units, states: Any, low: int, offsets: Int64s, computed: Units, keep_tags: bool
-    ) -> None:
-        """Put the log's units over it."""
-        places = offsets - low
-        there = shown[places]
-        # The unit of a scheduled message holds the time of its delivery, and one of a queue with an
-        # extension an address (spec §1.9, §2.8): these are not in the log, and taken as they are.
-        kept = (there["tags_code"] < -(INT32_MAX + 1)) | keep_tags
-        kept &= there["physical_offset"] == computed["physical_offset"]
-        if kept.any():
-            computed = computed.copy()
-            computed["tags_code"][kept] = there["tags_code"][kept]
-        absent = states[places] == "fill"
-        states[places] = np.where(absent, "missing", np.where(there == computed, "ok", "wrong"))
-        shown[places] = computed
-
-    def _points_into_damage(self, units: Units) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        inside = np.zeros(len(units), bool)
-        offsets = units["physical_offset"].astype(np.int64)
-        for region in self.regions:
-            inside |= (offsets >= region.start) & (offsets < region.end)
-        found: np.ndarray[Any, np.dtype[np.bool_]] = inside & is_unit(units) & ~is_fill(units)
-        return found
-
-
-def _trailing_end(mask: Any) -> int:
-    """Return the place behind the last true element."""
-    places = np.flatnonzero(mask)
-    return int(places[-1]) + 1 if len(places) else 0

@@ -13,13 +13,13 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check import index as check_index
 from rocketcompat.check import whole as check
-from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.check.findings import Finding
 from rocketcompat.check.index import Keys, LogKeys
 from rocketcompat.formats import INDEX_ITEM
 from rocketcompat.index.items import IndexGeometry
 from rocketcompat.inspect import index_geometry
 from rocketcompat.inspect.batch_queues import BatchComparison
+from rocketcompat.inspect.comparison import QueueComparison
 from rocketcompat.inspect.directory import StoreDirectory
 from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.check.comparison import QueueComparison
 from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import Keys, check_index_file
 from rocketcompat.check.queues import check_extensions, check_queue
@@ -20,6 +19,7 @@ from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DI
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry
 from rocketcompat.inspect.batch_queues import BatchComparison
+from rocketcompat.inspect.comparison import QueueComparison
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import ScannedEnd, ScannedUnits
 from rocketcompat.spark.jobs.log_parts import ITEM_ROW, Array, Queue, items_in

@@ -1,8 +1,8 @@
 """Ordinary queues compared with the log piece by piece, in bounded memory.
 
-The states are those of `QueueView` (`UNIT_STATES`), and so are the rules. A view holds all units
-of a queue; here only runs of places with the same state are kept, and a limited number of units
-of the log that are not compared yet. The files are read by the window.
+Each place gets a state (`queues.UNIT_STATES`). Only runs of places with the same state are kept,
+and a limited number of units of the log that are not compared yet. The files are read by the
+window. A `QueueView` has all units of a queue, with these states.
 
 Units wait before they are compared: in a store that is being written, the unit of a new record
 may still be on its way to its file. Of units that differ only the older half is decided before
@@ -77,6 +77,10 @@ class ComparedQueue:
     _log: Runs
     has_addresses: bool
 
+    def stored(self) -> Units:
+        """Return the units of the files at the places of the runs; zeros where no file has any."""
+        return self._files.read(self.low, self.runs[-1][1] - self.low if self.runs else 0)
+
     def addresses(self) -> Iterator[tuple[Int64s, Int64s]]:
         """Yield places of units with the address of an extension, and these addresses."""
         for first, units in self._files.windows() if self.has_addresses else ():
@@ -98,7 +102,8 @@ class QueueComparison:
         self._held: dict[QueueKey, list[tuple[Int64s, Units]]] = {}
         self._count = 0
         self._runs: dict[QueueKey, Runs] = {}
-        self._end = ScannedEnd(directory, directory.log.min_offset)
+        #: Where the scan of the log ended.
+        self.end = ScannedEnd(directory, directory.log.min_offset)
 
     def take(self, key: QueueKey, offsets: Int64s, units: Units) -> None:
         """Take units of a queue and their queue offsets."""
@@ -113,7 +118,7 @@ class QueueComparison:
 
     def finish(self, log_end: int) -> None:
         """Take where the log ended: it was taken whole."""
-        self._end = ScannedEnd(self._directory, log_end)
+        self.end = ScannedEnd(self._directory, log_end)
 
     def names(self) -> list[QueueKey]:
         """Return the queues on disk and in the log, sorted."""
@@ -178,7 +183,7 @@ class QueueComparison:
         log_min = self._directory.log.min_offset
         leads = True
         for first, units in files.windows():
-            count = leading(~self._end.is_later(units["physical_offset"]))
+            count = leading(~self.end.is_later(units["physical_offset"]))
             later, units = count < len(units), units[:count]
             places = first + np.arange(count)
             stored, fill = is_unit(units), is_fill(units)
@@ -216,7 +221,7 @@ class QueueComparison:
 
     @staticmethod
     def _bounds(found: _InFile, log: Runs) -> tuple[int, int]:
-        """Return where the queue begins and ends; `QueueView` has the same rules."""
+        """Return where the queue begins and ends."""
         first_damaged = int(found.damaged.starts[0]) if len(found.damaged) else None
         if len(log):
             low, high = int(log.starts[0]), int(log.ends[-1])

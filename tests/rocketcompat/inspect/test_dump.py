@@ -10,9 +10,8 @@ import pytest
 import rocketcompat
 from rocketcompat import Message
 from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.inspect.dump import dump_log
+from rocketcompat.inspect.dump import POLL_SECONDS, Tail, dump_log
 from rocketcompat.inspect.selection import Selection
-from rocketcompat.inspect.tail import POLL_SECONDS, Tail
 from tests.rocketcompat.inspect.test_selection import SMALL, put
 from tests.support.command import Command
 from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
