@@ -79,7 +79,7 @@ queue_mending repair.queues
 queue_offset_table commitlog.queue_offsets
 queue_view inspect.queues
 read_parts reading.parts
-readable_log commitlog.readable_log
+readable_log commitlog.reads
 reader store.opening_to_read
 reads reading.pull
 rebuild repair.rebuild

@@ -26,7 +26,6 @@ BANNED = re.compile(
 )
 #: Rooms that are not clean yet, and how many words they may still have. Only ever lower a number.
 ALLOWED: dict[str, int] = {
-    "rocketcompat/commitlog": 20,
     "rocketcompat/store": 51,
     "tubestore/segments": 45,
 }

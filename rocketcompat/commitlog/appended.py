@@ -1,12 +1,14 @@
-"""What puts tell the dispatcher: where their records begin, and batches as columns; what jobs do.
+"""What puts leave for the dispatcher: where their records begin, and batches as columns.
 
-All of it is spared work: what was not told, or has been forgotten, is found in the log.
+A cache only: anything that is missing is read from the log. Opening makes it and gives it to the
+log, which fills it, and to the dispatcher, which empties it.
 
-Guards: none; the log's put lock is held by whoever calls.
+Guards: `lock`, the log's put lock; the caller holds it.
 """
 
 from __future__ import annotations
 
+import threading
 from array import array
 from bisect import bisect_left
 from typing import Any, NamedTuple
@@ -21,12 +23,12 @@ from tubestore.core.kernels import Int64s
 
 #: Above this many the starts are forgotten and the dispatcher follows the chain itself.
 _STARTS_MAX = 1 << 20
-#: Batches that nobody has dispatched are kept up to so many bytes; then the log has to be read.
+#: Batches that were not dispatched are kept up to so many bytes; then the log has to be read.
 _COLUMNS_BYTES_MAX = 16 << 20
 _NONE = np.empty(0, np.int64)
 
 
-class Told(NamedTuple):
+class Taken(NamedTuple):
     """What is known of the records of a stretch of the log."""
 
     #: Physical offsets at which they begin.
@@ -39,10 +41,11 @@ class Told(NamedTuple):
     columns: list[RecordColumns | ReadyBatches]
 
 
-class ToldRecords:
+class Appended:
     """What was put and not yet taken by the dispatcher."""
 
     def __init__(self, *, keeps_columns: bool) -> None:
+        self.lock = threading.Lock()
         #: Whether the dispatcher gets batches as columns.
         self.keeps_columns = keeps_columns
         #: Those that wait for it.
@@ -67,11 +70,11 @@ class ToldRecords:
             self.forget()
 
     def forget(self) -> None:
-        """Know no longer where records begin: there are some that were not told."""
+        """Forget where records begin: some were not noted."""
         self._starts, self._complete = array("q"), False
 
     def add_ready(self, ready: ReadyBatches | None) -> None:
-        """Take in the batches of a job, whose records nobody has told of; None: it has none."""
+        """Take in the batches of a job that was published; None: it has none."""
         self.forget()
         if ready is not None and self.keeps_columns:
             self.columns.append(ready)
@@ -88,11 +91,11 @@ class ToldRecords:
             self.columns.append(records)
             self._columns_bytes += size
 
-    def take(self, end: int) -> Told:
+    def take(self, end: int) -> Taken:
         """Hand over what is known below `end`, up to which readers see."""
         count = bisect_left(self._starts, end)
         starts, self._starts = self._starts[:count], self._starts[count:]
         complete, self._complete = self._complete, True
         columns, self.columns, self._columns_bytes = self.columns, [], 0
         found = np.frombuffer(starts, np.int64) if complete and count else _NONE
-        return Told(found, end, complete, columns)
+        return Taken(found, end, complete, columns)

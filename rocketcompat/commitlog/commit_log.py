@@ -8,10 +8,10 @@ Always true:
   (`StoreFailed`); what was written stays readable.
 
 Durability: a put has reached the page cache when it returns. `sync_to` brings it to stable
-storage; those who wait share one sync (the first becomes the leader of all who come while the
-sync before is running).
+storage; callers that wait share one sync (the first becomes the leader of all that come while
+the sync before is running).
 
-Guards: `_put_lock` guards the end of the log, the next queue offsets and what is told to the
+Guards: `_put_lock` guards the end of the log, the next queue offsets and what is left for the
 dispatcher; the group commit has a lock of its own. The first may be held when the second is
 taken, never the other way round.
 """
@@ -28,10 +28,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from rocketcompat.commitlog.appended import Told, ToldRecords
+from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.queue_offsets import QueueKey, QueueOffsetTable
-from rocketcompat.commitlog.readable_log import ReadableLog
-from rocketcompat.commitlog.walk import Checks
+from rocketcompat.commitlog.walk import NO_GAPS, Checks, Gap, Gaps
 from rocketcompat.files.mapped_file import LeftOver, MappedFile, WriteLeft, has_no_room
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.files.mmap_file import MmapFile, WarmUp, new_mmap_file
@@ -51,12 +50,12 @@ from tubestore.errors import DiskFull, StoreBusy, StoreFailed, TubeStoreError, a
 _log = logging.getLogger(__name__)
 
 
-class CommitLog(ReadableLog):
-    """RocketMQ's CommitLog: `put_one`, `put_columns`, group commit, reads by physical offset."""
+class CommitLog:
+    """RocketMQ's CommitLog: its files, its end, its syncs, its gaps."""
 
     def __init__(
         self, vfs: Vfs, directory: str, config: MessageStoreConfig, clock: Clock,
-        *, writable: bool = True, more: Sequence[str] = (),
+        appended: Appended, *, writable: bool = True, more: Sequence[str] = (),
         read_only: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.queue = MappedFileQueue(
@@ -67,19 +66,16 @@ class CommitLog(ReadableLog):
             more=more,
             read_only=read_only,
         )
-        super().__init__()
+        #: What recovery found damaged; these places are passed over.
+        self.gaps = NO_GAPS
+        #: True if records end in a checksum of the whole record, which is compared.
         self.record_crc = config.force_verify_prop_crc
         self.config = config
-        self._clock = clock
-        self._put_lock = threading.Lock()
+        self._clock, self._appended = clock, appended
+        self._put_lock = appended.lock
         self._next_queue_offsets = QueueOffsetTable(config)
         #: Since when the put that is under way holds the lock, ms; 0 if none does.
         self._held_since = 0
-        #: What was put and not dispatched. Shards want more at a time than a put brings, with
-        #: bodies: for them the log is read again.
-        self.told = ToldRecords(
-            keeps_columns="tube" not in config.layouts and not config.uses_transient_pool
-        )
         #: Where the next record goes, and up to where readers see.
         self._end = self._visible = 0
         self._syncs = GroupCommit(0)
@@ -114,18 +110,32 @@ class CommitLog(ReadableLog):
         return Checks(self.config.check_crc_on_recover, self.record_crc, own_from)
 
     def start_at(self, end: int, synced: int) -> None:
-        """Say where the log ends, and up to where it is on stable storage (recovery does)."""
+        """Set where the log ends, and up to where it is on stable storage (recovery does)."""
         self.queue.set_end(end)
         self.queue.set_flushed(synced)
         self._last = self.queue.last
         self._end = self._visible = end
         self._syncs, self.synced = GroupCommit(synced), (synced, 0)
-        self.told.begin()
+        self._appended.begin()
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte that is kept."""
+        return self.queue.min_offset
 
     @property
     def max_offset(self) -> int:
         """Physical offset behind the last record that can be read."""
         return self._visible
+
+    def read_at(self, physical_offset: int, size: int) -> bytes:
+        """Read bytes of the log as they are; fewer at the end of a file or of the log."""
+        size = min(size, self.max_offset - physical_offset)
+        return self.queue.read(physical_offset, size) if size > 0 else b""
+
+    def note_gap(self, gap: Gap) -> None:
+        """Remember a gap."""
+        self.gaps = Gaps.merged((*self.gaps, gap))
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -193,7 +203,7 @@ class CommitLog(ReadableLog):
                 self._visible = self._end
             self._store_timestamp = now
             self.put_count += 1
-            self.told.add(physical_offset)
+            self._appended.add(physical_offset)
         return physical_offset, queue_offset, now
 
     def put_columns(
@@ -246,19 +256,14 @@ class CommitLog(ReadableLog):
                 self._held_since = 0
                 counts = np.bincount(groups[:written], minlength=len(keys) + 1)[: len(keys)]
                 self._next_queue_offsets.count_up(keys, bases, counts)
-                self.told.add_many(physical_offsets[:written])
+                self._appended.add_many(physical_offsets[:written])
                 self.put_count += written
                 if written:
                     self._store_timestamp = now
             if len(parts) == 1:
                 queues = (keys, groups.astype(np.int32)) if counted.all() else None
-                self.told.keep(encoded, int(physical_offsets[0]), queue_offsets, now, queues)
+                self._appended.keep(encoded, int(physical_offsets[0]), queue_offsets, now, queues)
         return physical_offsets, queue_offsets, now
-
-    def take_told(self) -> Told:
-        """Hand over what is known of the records put since the last call; for one dispatcher."""
-        with self._put_lock:
-            return self.told.take(self._visible)
 
     def commit(self) -> bool:
         """Copy what the transient pool holds to the page cache; False if nothing moved.
@@ -308,8 +313,8 @@ class CommitLog(ReadableLog):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep everybody from putting; all that was put is on stable storage."""
-        self.flush()  # most of it, before anybody has to wait
+        """Keep others from putting; all that was put is on stable storage."""
+        self.flush()  # most of it, before others have to wait
         with self._put_lock:
             if (stopped := self._failed or self.refusal) is not None:
                 raise again(stopped)
@@ -346,7 +351,7 @@ class CommitLog(ReadableLog):
         self.put_count += count
         self._store_timestamp = max(self._store_timestamp, timestamp)
         self._syncs.run(partial(self._note_synced, end, timestamp))
-        self.told.add_ready(ready)
+        self._appended.add_ready(ready)
         self._end = self._visible = end
 
     def fail(self, reason: str) -> None:
@@ -407,7 +412,7 @@ class CommitLog(ReadableLog):
                 raise StoreBusy(f"{self.queue.directory}: a put has been writing for {waited} ms")
 
     def _sync(self) -> int:
-        """Sync what readers see, for everybody who waits; returns how far that is."""
+        """Sync what readers see, for all that wait; returns how far that is."""
         if self._failed is not None:
             raise again(self._failed)
         timestamp = self._store_timestamp

@@ -207,7 +207,7 @@ def unmarked_start(log: LogView, *, clean_exit: bool, least_time: int) -> int:
     """Return where the verification of a log without marks begins (spec §8.2).
 
     As a real broker's recovery: at the third-last file after a clean stop; after a crash at the
-    newest file whose first record was stored at `least_time` (ms) or before, up to which
+    newest file with a first record that was stored at `least_time` (ms) or before, up to which
     everything was synced by the checkpoint; else at the first file.
     """
     files = log.files

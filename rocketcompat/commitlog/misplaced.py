@@ -67,7 +67,7 @@ def _chain_end(file: MappedFile, position: int, place: int) -> int:
 
 
 def holds_foreign_record(file: MappedFile, position: int) -> bool:
-    """Whether a sound record of another place stands in a file at a position or behind it."""
+    """True if a file has a sound record of another place at a position or behind it."""
     while (found := find_in_file(file, position, file.file_size)) is not None:
         at, place = found
         if place != file.file_from_offset + at:

@@ -1,6 +1,6 @@
 """The next queue offset of every queue: RocketMQ's topic-queue table (spec §0, §1.6).
 
-Guards: none; the log's put lock is held by whoever calls.
+Guards: none; the caller holds the log's put lock.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""One record of a log by its physical offset, for whoever can read the log's bytes."""
+"""One record of a log by its physical offset, of anything that can read the log's bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from rocketcompat.commitlog.walk import Gaps
+from rocketcompat.commitlog.walk import Gaps, LogView
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, MESSAGE_HEADS, MESSAGE_PREFIX, hosts_of
 from rocketcompat.messages import MessageRecord
 from rocketcompat.record.codec import decode_one
 from rocketcompat.record.copies import copies_of_one
-from tubestore.errors import CorruptRecord
+from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
 #: A unit with a larger record is compared with the record's own length before that is read.
 _TRUSTED_SIZE = 64 * 1024
@@ -37,6 +37,44 @@ class LogPart(Protocol):
 
     def read_at(self, physical_offset: int, size: int) -> bytes:
         """Read bytes as they are, fewer where there are no more."""
+
+
+class ReadableLog(LogPart, Protocol):
+    """A log with its files: the CommitLog, or a directory as far as it counts."""
+
+    @property
+    def queue(self) -> LogView:
+        """The files."""
+
+
+def record_at(log: ReadableLog, physical_offset: int, *, check_crc: bool = True) -> MessageRecord:
+    """Decode the record that starts at `physical_offset`.
+
+    OffsetOutOfRange outside the log; CorruptRecord where no sound record starts.
+    """
+    if not log.min_offset <= physical_offset < log.max_offset:
+        raise OffsetOutOfRange(physical_offset, log.min_offset, log.max_offset)
+    file = log.queue.find(physical_offset)
+    path = file.path if file else log.queue.directory
+    position = physical_offset - (file.file_from_offset if file else 0)
+    head = log.read_at(physical_offset, MESSAGE_PREFIX.size)
+    if len(head) < MESSAGE_PREFIX.size:
+        raise CorruptRecord(path, position, "no room for a record")
+    size = MESSAGE_PREFIX.unpack_from(head).total_size
+    room = log.queue.file_size - physical_offset % log.queue.file_size
+    if not MESSAGE_PREFIX.size <= size <= room:
+        raise CorruptRecord(path, position, f"a length of {size} bytes")
+    data = log.read_at(physical_offset, size)
+    gap = log.gaps.over(physical_offset) if check_crc else None
+    if gap is not None:
+        raise CorruptRecord(path, position, gap.reason)
+    try:
+        return decode_one(
+            data, physical_offset=physical_offset, check_crc=check_crc,
+            record_crc=check_crc and log.record_crc,
+        )  # fmt: skip
+    except CorruptRecord as error:
+        raise CorruptRecord(path, position, error.reason) from None
 
 
 def read_unit(

@@ -37,6 +37,7 @@ class LogView(Protocol):
     """The files of a log: `MappedFileQueue`, or a directory as it lies."""
 
     directory: str
+    file_size: int
 
     @property
     def files(self) -> tuple[MappedFile, ...]:

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 
+from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch.feed import LogFeed
 from rocketcompat.dispatch.follower import Receiver
@@ -54,17 +55,17 @@ class ReputMessageService:
     """Feeds the followers; inline (`dispatch_pending`) or as a thread (`start`)."""
 
     def __init__(
-        self, log: CommitLog, followers: Sequence[Receiver], clock: Clock,
+        self, log: CommitLog, appended: Appended, followers: Sequence[Receiver], clock: Clock,
         *, position: int, starts: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self.name = "ReputMessageService"
-        self._log, self._clock = log, clock
+        self._log, self._appended, self._clock = log, appended, clock
         begin = starts or [position] * len(followers)
         self._feeds = [_Feed(f, s, s) for f, s in zip(followers, begin, strict=True)]
         self._dispatch_lock = threading.Lock()
         self._condition = threading.Condition()
-        self._source = LogFeed(log, position, begin)
-        self._gatherer = Gatherer(begin, clock, passes_all=not log.told.keeps_columns)
+        self._source = LogFeed(log, appended, position, begin)
+        self._gatherer = Gatherer(begin, clock, passes_all=not appended.keeps_columns)
         self._position = position
         self._inline_bytes = log.config.dispatch_inline_bytes or 1 << 63
         self._linger_seconds = log.config.dispatch_linger / 1000
@@ -219,7 +220,7 @@ class ReputMessageService:
 
         The thread would have to read and decode them again, and contend for the interpreter.
         """
-        if self._thread is not None and self._log.told.keeps_columns:
+        if self._thread is not None and self._appended.keeps_columns:
             self._help(everything=False)
         if self._log.max_offset > self._position:
             self.wake()

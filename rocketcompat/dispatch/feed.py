@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.batch import batch_of, batch_of_records
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.commitlog.walk import Gap, Piece, find_record, gap_of, walk
@@ -33,8 +34,10 @@ _log = logging.getLogger(__name__)
 class LogFeed:
     """The rest of the log from `position` on; a batch never spans one of the `stops`."""
 
-    def __init__(self, log: CommitLog, position: int, stops: Sequence[int]) -> None:
-        self._log, self._stops = log, tuple(stops)
+    def __init__(
+        self, log: CommitLog, appended: Appended, position: int, stops: Sequence[int]
+    ) -> None:
+        self._log, self._appended, self._stops = log, appended, tuple(stops)
         #: Everything below this physical offset was returned, or is damaged.
         self.position = position
         #: (physical offset, bytes) of the last damaged region that was passed over.
@@ -76,7 +79,7 @@ class LogFeed:
     def _next_columns(self) -> RecordColumns | DispatchBatch | None:
         """Return the next records if a put or a job left them; None if they have to be read."""
         if not self._columns:
-            self._take_told()
+            self._take_appended()
         while self._columns and self._columns[0].base < self.position:
             self._columns.popleft()
         first = self._columns[0] if self._columns else None
@@ -103,9 +106,10 @@ class LogFeed:
             ready.base = self.position = batch.end
         return batch
 
-    def _take_told(self) -> None:
+    def _take_appended(self) -> None:
         """Take over what the puts left since the last call."""
-        taken, end, complete, columns = self._log.take_told()
+        with self._appended.lock:
+            taken, end, complete, columns = self._appended.take(self._log.max_offset)
         if not complete:  # some are missing between those that are held and these
             self._starts = np.empty(0, np.int64)
         elif len(taken):
@@ -116,7 +120,7 @@ class LogFeed:
 
     def _next_piece(self) -> Piece | None:
         """Read the next piece of the log, over damage; None when nothing is left."""
-        self._take_told()
+        self._take_appended()
         end = self._starts_end
         if self.position >= end:
             return None

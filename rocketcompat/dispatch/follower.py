@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from rocketcompat.commitlog.readable_log import ReadableLog
+from rocketcompat.commitlog.reads import ReadableLog
 from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.messages import DispatchBatch
 from tubestore.errors import TubeStoreError

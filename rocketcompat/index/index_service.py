@@ -28,7 +28,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from rocketcompat.commitlog.readable_log import ReadableLog
+from rocketcompat.commitlog.reads import ReadableLog
 from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.index.index_file import IndexFile

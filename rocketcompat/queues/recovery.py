@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rocketcompat.commitlog.readable_log import ReadableLog
+from rocketcompat.commitlog.reads import ReadableLog, record_at
 from rocketcompat.commitlog.walk import Gap, Piece, gap_of, walk
 from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.progress import QueueKey, Trust
@@ -110,7 +110,7 @@ def _drop_foreign_units(log: ReadableLog, queue: ConsumeQueue) -> None:
         if size == CQ_PRE_FILL_SIZE or offset < log.min_offset or log.gaps.over(offset):
             return
         try:
-            record = log.record_at(offset, check_crc=False)
+            record = record_at(log, offset, check_crc=False)
             places = [
                 ((record.topic, record.queue_id), record.queue_offset),
                 *copies_of_one(record.properties, record.queue_id),

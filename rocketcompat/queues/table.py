@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from rocketcompat.commitlog.readable_log import ReadableLog
+from rocketcompat.commitlog.reads import ReadableLog
 from rocketcompat.files.progress import QueueKey, Trust
 from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT, offset_name
 from rocketcompat.messages import DispatchBatch

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketcompat.commitlog.reads import foreign_record
+from rocketcompat.commitlog.reads import ReadableLog, foreign_record
 from rocketcompat.commitlog.walk import Gaps
-from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.formats import (
     CQ_PRE_FILL_SIZE,
     parse_properties,
@@ -41,21 +40,6 @@ SCAN_BYTES = 4 << 20
 _QUEUE_ID, _TOPIC = map(RECORD_SCHEMA.get_field_index, ("queue_id", "topic"))
 
 
-class MappedLog(Protocol):
-    """The part of the CommitLog that these reads use."""
-
-    queue: MappedFileQueue
-    gaps: Gaps
-
-    @property
-    def min_offset(self) -> int:
-        """Physical offset of the first byte."""
-
-    @property
-    def max_offset(self) -> int:
-        """Physical offset behind the last record."""
-
-
 @dataclass(frozen=True)
 class QueuePage:
     """Messages of a queue, and where to go on: behind those that cannot be read, too."""
@@ -75,7 +59,7 @@ class QueuesPage:
 
 
 def scan_log(
-    log: MappedLog, start: int | None, end: int | None, *, verify: bool
+    log: ReadableLog, start: int | None, end: int | None, *, verify: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the log that begin in [start, end), in order.
 
@@ -133,7 +117,7 @@ def _sound(
 class _Places:
     """Records that units or index items point to, by their files."""
 
-    def __init__(self, log: MappedLog) -> None:
+    def __init__(self, log: ReadableLog) -> None:
         #: The end of the log when the records were looked up.
         self._log, self.end = log, log.max_offset
         self.problems: list[CorruptRecord] = []
@@ -197,7 +181,7 @@ class _Places:
                 self.problems.append(CorruptRecord(path, int(offsets[row]) - base, reason))
 
 
-def read_queue(log: MappedLog, queue: QueuePart, offset: int, limit: int) -> QueuePage:
+def read_queue(log: ReadableLog, queue: QueuePart, offset: int, limit: int) -> QueuePage:
     """Return up to `limit` messages of a queue from `offset` on, of one of its files.
 
     Below the queue's first offset nothing is left: the page then begins there. A page may be empty
@@ -208,7 +192,7 @@ def read_queue(log: MappedLog, queue: QueuePart, offset: int, limit: int) -> Que
 
 
 def read_queues(
-    log: MappedLog, asked: Sequence[tuple[QueuePart, int]], limit: int
+    log: ReadableLog, asked: Sequence[tuple[QueuePart, int]], limit: int
 ) -> tuple[pa.RecordBatch, list[int], list[CorruptRecord]]:
     """As `read_queue`, of many queues at once: (messages in log order, next offsets, problems)."""
     parts, spans, following = [], [], []
@@ -321,7 +305,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def query_keys(
-    log: MappedLog, index: Any, topic: str, keys: Sequence[str], max_count: int
+    log: ReadableLog, index: Any, topic: str, keys: Sequence[str], max_count: int
 ) -> pa.Table:
     """Return the messages with these keys, the newest `max_count` of each, oldest first.
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocketcompat.commitlog.batch import batch_of_records
-from rocketcompat.commitlog.readable_log import ReadableLog
-from rocketcompat.commitlog.walk import ENDS, Gap
+from rocketcompat.commitlog.walk import ENDS, Gap, Gaps
 from rocketcompat.dispatch.follower import Follower
 from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust
 from rocketcompat.files.quarantine import Quarantine
@@ -34,6 +33,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
+from rocketcompat.inspect.log_files import LogFiles
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.shards.follower import TubeLayout
 from rocketcompat.store import structures as table
@@ -238,19 +238,28 @@ def _follower(directory: StoreDirectory, root: str, name: str, clock: Clock) -> 
     return follower
 
 
-class _DirectoryLog(ReadableLog):
-    """The log of a directory in the form that structures need for their recovery."""
+@dataclass(frozen=True)
+class _DirectoryLog:
+    """The log of a directory up to where the structures were built, for their recovery."""
 
-    def __init__(self, directory: StoreDirectory, end: int) -> None:
-        super().__init__()
-        self._end = end
-        files: Any = directory.log
-        self.queue, self.gaps, self.record_crc = files, files.gaps, files.record_crc
+    queue: LogFiles
+    max_offset: int
 
     @property
-    def max_offset(self) -> int:
-        """Physical offset up to which the structures were built."""
-        return self._end
+    def min_offset(self) -> int:
+        return self.queue.min_offset
+
+    @property
+    def gaps(self) -> Gaps:
+        return self.queue.gaps
+
+    @property
+    def record_crc(self) -> bool:
+        return self.queue.record_crc
+
+    def read_at(self, physical_offset: int, size: int) -> bytes:
+        size = min(size, self.max_offset - physical_offset)
+        return self.queue.read(physical_offset, size) if size > 0 else b""
 
 
 def extension_size(directory: StoreDirectory) -> int | None:
@@ -270,7 +279,7 @@ def _taken_up(directory: StoreDirectory, followers: list[Follower], marks: Progr
         progress = known[0]
         if progress.log_minimum == start and progress.log.synced <= directory.log.max_offset:
             start = min(progress.followers[name].synced for name in names)
-    log, trust = _DirectoryLog(directory, start), Trust(start)
+    log, trust = _DirectoryLog(directory.log, start), Trust(start)
     for follower in followers:
         follower.attach(directory.log.min_offset, None)
     return min(follower.recover(log, trust, None) for follower in followers)

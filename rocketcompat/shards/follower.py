@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.commitlog.readable_log import ReadableLog
+from rocketcompat.commitlog.reads import ReadableLog
 from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.mapped_file import has_no_room
 from rocketcompat.files.progress import QueueKey, Trust

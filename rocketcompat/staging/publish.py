@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.messages import ReadyBatches
 from rocketcompat.staging.pieces import LOG_SUFFIX, LogPart, LogRecord, LogRecords, StagedPiece
@@ -74,8 +75,10 @@ class LogPublishResult:
 class BulkLoads:
     """Publishes into one log; thread-safe. The head of this file has the guarantees."""
 
-    def __init__(self, log: CommitLog, root: str, vfs: Vfs, clock: Clock) -> None:
-        self._log, self._vfs, self._clock = log, vfs, clock
+    def __init__(
+        self, log: CommitLog, appended: Appended, root: str, vfs: Vfs, clock: Clock
+    ) -> None:
+        self._log, self._appended, self._vfs, self._clock = log, appended, vfs, clock
         self._publisher = Publisher(vfs, clock, LogRecords(vfs, root), threading.Lock())
 
     def publish(
@@ -91,7 +94,16 @@ class BulkLoads:
         batch = None if query is None else Batch.of(query, pieces)
         root = self._publisher.records.root
         job = _LogJob(
-            job_id, batch, pieces, self._log, root, self._vfs, self._clock, threads, dispatch
+            job_id,
+            batch,
+            pieces,
+            self._log,
+            self._appended,
+            root,
+            self._vfs,
+            self._clock,
+            threads,
+            dispatch,
         )
         record, new = self._publisher.publish(job)
         if record is None:
@@ -113,6 +125,7 @@ class _LogJob:
     batch: Batch | None
     pieces: list[StagedPiece]
     log: CommitLog
+    appended: Appended
     root: str
     vfs: Vfs
     clock: Clock
@@ -179,7 +192,7 @@ class _LogJob:
         steps: list[Callable[[], object]] = [
             partial(self._remove, piece.name + LOG_SUFFIX) for piece in self.pieces
         ]
-        if self.log.told.keeps_columns:
+        if self.appended.keeps_columns:
             steps.insert(0, self.dispatch)
         place_all(lambda step: step(), steps, record.end - record.start, self.threads)
 

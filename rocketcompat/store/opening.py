@@ -217,7 +217,7 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
                 known[0].followers.pop(structure.name, None)
     followers = parts.followers
     dispatcher = recover_followers(
-        log, followers, parts.queues, known, recovered, clock, marks, quarantine
+        log, parts.appended, followers, parts.queues, known, recovered, clock, marks, quarantine
     )
     flusher = FlushService(log, followers, dispatcher, marks, checkpoint, clock)
     puts, schedule = PutPath(log, dispatcher), None
@@ -232,7 +232,7 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
     cleaner = CleanService(
         log, followers, dispatcher, flusher.persist, clock, vfs.modified_ms, queue_directory
     )
-    loads = BulkLoads(log, parts.root, vfs, clock)
+    loads = BulkLoads(log, parts.appended, parts.root, vfs, clock)
     return Opened(parts, lock, recovered, dispatcher, puts, loads, flusher, cleaner, schedule)
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import TypeVar, cast
 
+from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch.follower import Follower
 from rocketcompat.files.broker_config import BrokerConfig, with_batch_topics
@@ -43,6 +44,15 @@ _STEP_BYTES = 1 << 20
 F = TypeVar("F", bound=Follower)
 
 
+def appended_for(config: MessageStoreConfig) -> Appended:
+    """Return what puts leave for the dispatcher of a store with these options.
+
+    Shards want more at a time than a put brings, with bodies: for them the log is read again.
+    """
+    keeps_columns = "tube" not in config.layouts and not config.uses_transient_pool
+    return Appended(keeps_columns=keeps_columns)
+
+
 class Parts:
     """The parts of one store; a structure is None when it is switched off.
 
@@ -60,8 +70,10 @@ class Parts:
         self.log_directories = config.commit_log_directories(root)
         self.read_only_directories = config.read_only_directories(root)
         first, *more = self.log_directories
+        #: What is put and not dispatched.
+        self.appended = appended_for(config)
         self.commit_log = CommitLog(
-            vfs, first, config, clock, writable=writable, more=more,
+            vfs, first, config, clock, self.appended, writable=writable, more=more,
             read_only=self.read_only_directories,
         )  # fmt: skip
         self.broker_config = BrokerConfig(vfs, root, compat=config.compat)

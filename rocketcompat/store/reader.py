@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, get_ar
 
 import pyarrow as pa
 
-from rocketcompat.commitlog.reads import store_timestamp_at
+from rocketcompat.commitlog.reads import record_at, store_timestamp_at
 from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.times import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
 from rocketcompat.store.opening_to_read import refresh
@@ -244,7 +244,7 @@ class StoreReader:
         """
         self._check_open()
         _check_whole(physical_offset=physical_offset)
-        return self._parts.commit_log.record_at(physical_offset)
+        return record_at(self._parts.commit_log, physical_offset)
 
     @documented
     def look_message_by_id(self, msg_id: str) -> MessageRecord:

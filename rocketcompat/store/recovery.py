@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.commitlog.ending import (
     QueueOffsets,
@@ -250,6 +251,7 @@ def _keep_tail(queue: MappedFileQueue, end: int, quarantine: Quarantine) -> None
 
 def recover_followers(
     log: CommitLog,
+    appended: Appended,
     followers: Sequence[Follower],
     queues: ConsumeQueueTable | None,
     known: tuple[Progress, bool] | None,
@@ -276,7 +278,12 @@ def recover_followers(
     offsets = QueueOffsets(log.config.batch_topics)
     first = min([*starts, log.max_offset]) if queues is not None else log.min_offset
     service = ReputMessageService(
-        log, [*followers, offsets], clock, position=min([*starts, first]), starts=[*starts, first]
+        log,
+        appended,
+        [*followers, offsets],
+        clock,
+        position=min([*starts, first]),
+        starts=[*starts, first],
     )
     service.dispatch_pending()
     if service.full is not None:

@@ -16,11 +16,16 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch import dispatcher as dispatch
-from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.record.encode import encode_columns
 from rocketcompat.record.prepare import prepare
-from tests.support.rocket.inside import dispatcher_of
+from tests.support.rocket.inside import (
+    appended_of,
+    dispatcher_for,
+    dispatcher_of,
+    new_log,
+    take_appended,
+)
 from tubestore.clock import ManualClock, SystemClock
 from tubestore.core.java_hash import java_hash
 from tubestore.errors import CorruptRecord
@@ -82,7 +87,7 @@ CONFIG = MessageStoreConfig(mapped_file_size_commit_log=1000, dispatch_batch_byt
 
 @pytest.fixture
 def log(memory_vfs: MemoryVfs, clock: ManualClock) -> CommitLog:
-    log = CommitLog(memory_vfs, "/log", CONFIG, clock)
+    log = new_log(memory_vfs, "/log", CONFIG, clock)
     log.queue.load()
     log.start_at(0, 0)
     return log
@@ -95,7 +100,7 @@ def put(log: CommitLog, count: int, **fields: Any) -> list[int]:
 
 def test_every_record_is_handed_over_once_and_in_order(log: CommitLog, clock: ManualClock) -> None:
     follower = Recorder("a")
-    service = ReputMessageService(log, [follower], clock, position=0)
+    service = dispatcher_for(log, [follower], clock, position=0)
     places = put(log, 30)
     assert service.dispatch_pending() == 30
     places += put(log, 3)
@@ -110,9 +115,9 @@ def test_every_record_is_handed_over_once_and_in_order(log: CommitLog, clock: Ma
 
 def test_without_being_told_the_chain_is_followed(log: CommitLog, clock: ManualClock) -> None:
     places = put(log, 30)
-    log.take_told()  # somebody else has taken them
+    take_appended(log)  # somebody else has taken them
     follower = Recorder("a")
-    service = ReputMessageService(log, [follower], clock, position=0)
+    service = dispatcher_for(log, [follower], clock, position=0)
     places += put(log, 5)
     assert service.dispatch_pending() == 35
     assert follower.offsets == places
@@ -123,7 +128,7 @@ def test_when_too_many_are_pending_none_is_lost(
 ) -> None:
     monkeypatch.setattr("rocketcompat.commitlog.appended._STARTS_MAX", 10)
     follower = Recorder("a")
-    service = ReputMessageService(log, [follower], clock, position=0)
+    service = dispatcher_for(log, [follower], clock, position=0)
     places = put(log, 25)
     assert service.dispatch_pending() == 25
     places += put(log, 4)
@@ -136,9 +141,7 @@ def test_a_follower_gets_nothing_from_before_its_beginning(
 ) -> None:
     places = put(log, 20)
     one, other = Recorder("one"), Recorder("other")
-    service = ReputMessageService(
-        log, [one, other], clock, position=0, starts=[places[0], places[13]]
-    )
+    service = dispatcher_for(log, [one, other], clock, position=0, starts=[places[0], places[13]])
     service.dispatch_pending()
     assert one.offsets == places
     assert other.offsets == places[13:]
@@ -147,7 +150,7 @@ def test_a_follower_gets_nothing_from_before_its_beginning(
 def test_one_that_fails_does_not_stop_the_others(log: CommitLog, clock: ManualClock) -> None:
     places = put(log, 20)
     good, bad = Recorder("good"), Recorder("bad", fails=1000)
-    service = ReputMessageService(log, [bad, good], clock, position=0)
+    service = dispatcher_for(log, [bad, good], clock, position=0)
     service.dispatch_pending()
     assert good.offsets == places
     assert bad.offsets == [place for place in places if place < 1000]
@@ -160,7 +163,7 @@ def test_one_that_finds_no_room_gets_its_batch_again_and_all_wait_for_it(
 ) -> None:
     places = put(log, 20)
     good, small = Recorder("good"), Recorder("small", fails=1000, error=errno.ENOSPC)
-    service = ReputMessageService(log, [small, good], clock, position=0)
+    service = dispatcher_for(log, [small, good], clock, position=0)
     for _ in range(3):
         service.dispatch_pending()
         assert service.position == 1000
@@ -178,7 +181,7 @@ def test_a_structure_that_stopped_is_behind_by_all_that_it_lacks(
 ) -> None:
     put(log, 20)
     bad = Recorder("bad", fails=1000)
-    service = ReputMessageService(log, [bad, Recorder("good")], clock, position=0)
+    service = dispatcher_for(log, [bad, Recorder("good")], clock, position=0)
     service.dispatch_pending()
     assert service.position == log.max_offset
     assert service.ends == {"bad": 1000, "good": log.max_offset}
@@ -187,12 +190,12 @@ def test_a_structure_that_stopped_is_behind_by_all_that_it_lacks(
 
 def test_a_log_that_cannot_be_read_for_a_moment_is_read_again(clock: ManualClock) -> None:
     vfs = FaultyVfs(MemoryVfs(clock))
-    log = CommitLog(vfs, "/log", CONFIG, clock)
+    log = new_log(vfs, "/log", CONFIG, clock)
     log.queue.load()
     log.start_at(0, 0)
     places = put(log, 20)
     follower = Recorder("f")
-    service = ReputMessageService(log, [follower], clock, position=0)
+    service = dispatcher_for(log, [follower], clock, position=0)
     for nth in range(1, 4):
         vfs.fail("pread", nth=nth)
         with pytest.raises(OSError, match="Input/output error"):
@@ -216,7 +219,7 @@ class Watched(threading.Event):
 def test_a_put_after_a_pause_is_handed_over_at_once_and_a_stream_in_few_batches(
     log: CommitLog, clock: ManualClock
 ) -> None:  # DSP-05
-    service = ReputMessageService(log, [Recorder("f")], clock, position=0)
+    service = dispatcher_for(log, [Recorder("f")], clock, position=0)
     service._urgent = urgent = Watched()
     service._linger(clock.monotonic() - 0.03)
     assert urgent.waits == []
@@ -229,8 +232,8 @@ def test_a_put_after_a_pause_is_handed_over_at_once_and_a_stream_in_few_batches(
 def test_the_dispatcher_s_linger_is_an_option(
     memory_vfs: MemoryVfs, clock: ManualClock, linger: int
 ) -> None:
-    log = CommitLog(memory_vfs, "/log", CONFIG.changed(dispatch_linger=linger), clock)
-    service = ReputMessageService(log, [], clock, position=0)
+    log = new_log(memory_vfs, "/log", CONFIG.changed(dispatch_linger=linger), clock)
+    service = dispatcher_for(log, [], clock, position=0)
     service._urgent = urgent = Watched()
     service._linger(clock.monotonic())
     assert urgent.waits == ([pytest.approx(0.03)] if linger else [])
@@ -238,10 +241,10 @@ def test_the_dispatcher_s_linger_is_an_option(
 
 def test_damage_is_passed_over_and_reported(log: CommitLog, clock: ManualClock) -> None:
     places = put(log, 20)
-    log.take_told()
+    take_appended(log)
     log.queue.files[0].write_at(places[2] + 4, b"\xff" * 4)
     follower = Recorder("a")
-    service = ReputMessageService(log, [follower], clock, position=0)
+    service = dispatcher_for(log, [follower], clock, position=0)
     service.dispatch_pending()
     assert follower.offsets == places[:2] + places[3:]
     region = (places[2], places[3] - places[2])
@@ -255,7 +258,7 @@ def test_the_columns_of_a_batch_say_what_the_records_say(
     log: CommitLog, clock: ManualClock
 ) -> None:
     follower = Recorder("a")
-    service = ReputMessageService(log, [follower], clock, position=0)
+    service = dispatcher_for(log, [follower], clock, position=0)
     for flag in (0, 0x4, 0x8, 0xC):
         message = Message("T", tags="TagA", keys="x y", queue_id=3, sys_flag=flag)
         log.put_one(prepare(message, CONFIG))
@@ -284,7 +287,7 @@ def test_a_scheduled_message_has_its_delivery_time_as_tags_code(
     log: CommitLog, clock: ManualClock
 ) -> None:
     follower = Recorder("a")
-    service = ReputMessageService(log, [follower], clock, position=0)
+    service = dispatcher_for(log, [follower], clock, position=0)
     for level in ("3", "99", "no"):
         properties = {"DELAY": level, "TAGS": "t"}
         log.put_one(prepare(Message("SCHEDULE_TOPIC_XXXX", properties=properties), CONFIG))
@@ -294,7 +297,7 @@ def test_a_scheduled_message_has_its_delivery_time_as_tags_code(
 
 
 def test_readers_are_woken_when_their_message_is_there(log: CommitLog) -> None:
-    service = ReputMessageService(log, [Recorder("a")], SystemClock(), position=0)
+    service = dispatcher_for(log, [Recorder("a")], SystemClock(), position=0)
     service.start()
     try:
         for place in put(log, 5):
@@ -308,11 +311,11 @@ def test_readers_are_woken_when_their_message_is_there(log: CommitLog) -> None:
 def test_a_put_that_finds_much_pending_hands_it_over_itself(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
-    log = CommitLog(memory_vfs, "/log", CONFIG.changed(dispatch_inline_bytes=500), clock)
+    log = new_log(memory_vfs, "/log", CONFIG.changed(dispatch_inline_bytes=500), clock)
     log.queue.load()
     log.start_at(0, 0)
     follower = Recorder("a")
-    service = ReputMessageService(log, [follower], clock, position=0)
+    service = dispatcher_for(log, [follower], clock, position=0)
     service._thread = threading.Thread()  # one that never runs
     for _ in range(20):
         put(log, 1)
@@ -327,7 +330,7 @@ MANY = MessageStoreConfig(layouts=frozenset({"consume_queue", "index"}))
 @pytest.fixture
 def wide_log(memory_vfs: MemoryVfs, clock: ManualClock) -> CommitLog:
     """A log that keeps the columns of batches: no shards follow it."""
-    log = CommitLog(memory_vfs, "/log", MANY.changed(mapped_file_size_commit_log=1 << 16), clock)
+    log = new_log(memory_vfs, "/log", MANY.changed(mapped_file_size_commit_log=1 << 16), clock)
     log.queue.load()
     log.start_at(0, 0)
     return log
@@ -381,12 +384,12 @@ def test_columns_that_were_put_say_what_the_log_says(
 ) -> None:
     given = {n: [None] * 240 if column is None else column for n, column in columns.items()}
     told, read = Recorder("told"), Recorder("read")
-    first = ReputMessageService(wide_log, [told], clock, position=0)
+    first = dispatcher_for(wide_log, [told], clock, position=0)
     for _ in range(3):  # rolls to the next file now and then: that batch is read
         put_columns(wide_log, 240, queues, **given)
         put(wide_log, 2)
         first.dispatch_pending()
-    ReputMessageService(wide_log, [read], clock, position=0).dispatch_pending()
+    dispatcher_for(wide_log, [read], clock, position=0).dispatch_pending()
     assert first.behind == 0
     assert columns_of(told.batches) == columns_of(read.batches)
     assert len(columns_of(read.batches)) == 3 * 242
@@ -394,7 +397,7 @@ def test_columns_that_were_put_say_what_the_log_says(
 
 def test_batches_over_many_queues_are_gathered_while_they_come(wide_log: CommitLog) -> None:
     follower = Recorder("a")
-    service = ReputMessageService(wide_log, [follower], ManualClock(), position=0)
+    service = dispatcher_for(wide_log, [follower], ManualClock(), position=0)
     service._thread = threading.Thread()  # one that never runs
     places = []
     for _ in range(3):
@@ -409,7 +412,7 @@ def test_batches_over_many_queues_are_gathered_while_they_come(wide_log: CommitL
 
 def test_a_gathered_batch_has_waited_long_enough_after_a_second(wide_log: CommitLog) -> None:
     follower, clock = Recorder("a"), ManualClock()
-    service = ReputMessageService(wide_log, [follower], clock, position=0)
+    service = dispatcher_for(wide_log, [follower], clock, position=0)
     service._thread = threading.Thread()
     put_columns(wide_log, 50, 40)
     service.help_with_columns()
@@ -421,7 +424,7 @@ def test_a_gathered_batch_has_waited_long_enough_after_a_second(wide_log: Commit
 
 def test_single_puts_behind_gathered_batches_stay_behind_them(wide_log: CommitLog) -> None:
     follower = Recorder("a")
-    service = ReputMessageService(wide_log, [follower], ManualClock(), position=0)
+    service = dispatcher_for(wide_log, [follower], ManualClock(), position=0)
     service._thread = threading.Thread()
     places = put_columns(wide_log, 50, 40)
     service.help_with_columns()
@@ -438,9 +441,9 @@ def test_columns_that_nobody_takes_are_not_kept_for_ever(
     places = []
     for _ in range(8):
         places += put_columns(wide_log, 20, 2)
-    assert 0 < sum(len(records.data) for records in wide_log.told.columns) <= 10_000
+    assert 0 < sum(len(records.data) for records in appended_of(wide_log).columns) <= 10_000
     follower = Recorder("a")
-    ReputMessageService(wide_log, [follower], clock, position=0).dispatch_pending()
+    dispatcher_for(wide_log, [follower], clock, position=0).dispatch_pending()
     assert follower.offsets == places
 
 
@@ -448,13 +451,13 @@ def test_pieces_over_many_queues_are_gathered_but_not_over_a_beginning(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
     config = MANY.changed(mapped_file_size_commit_log=1 << 16, dispatch_batch_bytes_max=2000)
-    log = CommitLog(memory_vfs, "/log", config, clock)
+    log = new_log(memory_vfs, "/log", config, clock)
     log.queue.load()
     log.start_at(0, 0)
     places = put_columns(log, 200, 50)
-    log.take_told()
+    take_appended(log)
     one, other = Recorder("one"), Recorder("other")
-    service = ReputMessageService(log, [one, other], clock, position=0, starts=[0, places[120]])
+    service = dispatcher_for(log, [one, other], clock, position=0, starts=[0, places[120]])
     assert service.dispatch_pending() == 200
     assert one.offsets == places
     assert other.offsets == places[120:]
@@ -465,10 +468,10 @@ def test_gathered_pieces_know_of_the_damage_before_them(
     wide_log: CommitLog, clock: ManualClock
 ) -> None:
     places = put_columns(wide_log, 60, 50)
-    wide_log.take_told()
+    take_appended(wide_log)
     wide_log.queue.files[0].write_at(places[20] + 4, b"\xff" * 4)
     follower = Recorder("a")
-    service = ReputMessageService(wide_log, [follower], clock, position=0)
+    service = dispatcher_for(wide_log, [follower], clock, position=0)
     service.dispatch_pending()
     assert follower.offsets == places[:20] + places[21:]
     assert [batch.damaged for batch in follower.batches] == [
