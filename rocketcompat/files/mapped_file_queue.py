@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sortedcontainers import SortedDict
 
-from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.mapped_file import MappedFile
+from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import offset_name, parse_offset_name
 from tubestore.core.layout import Buffer
 from tubestore.core.trees import make_directory

@@ -20,8 +20,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.lock import is_unwritten
+from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import LOCK_FILE, OWN_DIRECTORY, PROGRESS_FILE
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore

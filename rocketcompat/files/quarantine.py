@@ -8,13 +8,26 @@ under a second name here: that costs no copy, since nothing is ever changed in p
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, Protocol
 
 from rocketcompat.formats import OWN_DIRECTORY
 from tubestore.core.trees import copy_file, make_directory, move_file
 from tubestore.core.vfs import Vfs
 
 QUARANTINE_DIRECTORY: Final = "quarantine"
+
+
+class Keeper(Protocol):
+    """Where a recovery puts what it drops without a proof that it is torn; a `Quarantine`."""
+
+    def move(self, path: str) -> str:
+        """Move a file or a directory away."""
+
+    def keep_tail(self, path: str, position: int) -> str:
+        """Copy the bytes of a file from a position on."""
+
+    def sync(self) -> None:
+        """Make durable what was moved and copied."""
 
 
 class Quarantine:

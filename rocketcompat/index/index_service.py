@@ -29,8 +29,8 @@ from typing import TypeVar
 import numpy as np
 
 from rocketcompat.commitlog.reads import ReadableLog
-from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.progress import QueueKey, Trust
+from rocketcompat.files.quarantine import Keeper
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry, Int32s, key_hash
 from rocketcompat.messages import DispatchBatch

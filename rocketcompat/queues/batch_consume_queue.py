@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.files.keeper import Keeper
+from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
 from rocketcompat.queues.files import OF_BATCHES, QueueFiles
 from rocketcompat.queues.units import LogMinimum, Units, end_of, plain_units

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.files.keeper import Keeper
+from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, CQ_UNIT, INT32_MAX
 from rocketcompat.queues.extension import ConsumeQueueExt, is_address
 from rocketcompat.queues.files import PLAIN, QueueFiles

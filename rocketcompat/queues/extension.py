@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
+from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import CQ_EXT_UNIT, INT32_MAX
 from tubestore.core.kernels import Int64s
 from tubestore.core.vfs import Vfs

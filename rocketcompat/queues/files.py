@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.files.mapped_file_queue import PAGE, MappedFileQueue
+from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BATCH_CQ_UNIT,

@@ -14,8 +14,8 @@ import numpy as np
 
 from rocketcompat.commitlog.reads import ReadableLog, record_at
 from rocketcompat.commitlog.walk import Gap, Piece, gap_of, walk
-from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.progress import QueueKey, Trust
+from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import CQ_PRE_FILL_SIZE
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.queues.consume_queue import ConsumeQueue

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.commitlog.reads import ReadableLog
-from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.mapped_file import has_no_room
 from rocketcompat.files.progress import QueueKey, Trust
+from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.record.columns import RecordColumns as LogColumns

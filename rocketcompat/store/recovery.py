@@ -52,10 +52,9 @@ from rocketcompat.commitlog.walk import NO_GAPS, NOWHERE, Gap, Gaps, gap_of
 from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.dispatch.follower import Follower
 from rocketcompat.files.checkpoint import StoreCheckpoint
-from rocketcompat.files.keeper import Keeper
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust
-from rocketcompat.files.quarantine import Quarantine
+from rocketcompat.files.quarantine import Keeper, Quarantine
 from rocketcompat.formats import BLANK, MAGIC_BLANK
 from rocketcompat.queues.table import ConsumeQueueTable
 from tubestore.clock import Clock
