@@ -293,6 +293,22 @@ class IndexFile:
         order = np.argsort(all_places, kind="stable")
         return all_places[order], np.concatenate([o for _, o in found])[order]
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if header, items and slots contradict each other; for tests.
+
+        For a file without damaged items.
+        """
+        assert 1 <= self.index_count <= self.geometry.items, "the header counts impossible items"
+        items, numbers = self.items(), np.arange(1, self.index_count, dtype=np.int32)
+        previous = items["previous"].astype(np.int32)
+        slots = items["key_hash"].astype(np.int64) % self.geometry.slots
+        newest = np.zeros(self.geometry.slots, np.int32)
+        for number, slot, before in zip(numbers.tolist(), slots.tolist(), previous, strict=True):
+            assert newest[slot] == before, f"item {number} does not follow the newest of its slot"
+            newest[slot] = number
+        assert self.header.hash_slot_count == np.count_nonzero(newest), "slots are counted wrong"
+        self._slots.check_invariants(newest)
+
     def items(self) -> np.ndarray[Any, Any]:
         """Return the items in the order of their numbers, from item 1 on, without a copy."""
         return self._item_rows(self.index_count)[1:]

@@ -83,6 +83,20 @@ class SlotTable:
         """Mark everything as written."""
         self._changed = None
 
+    def check_invariants(self, newest: Int32s) -> None:
+        """Raise AssertionError unless the slots have these numbers, in the file too; for tests."""
+        raw = self._file.pread(INDEX_SLOT_SIZE * self._count, INDEX_HEADER.size)
+        stored = np.frombuffer(raw, _SLOT_DTYPE)
+        if self._table is None:
+            assert self._changed is None, "changes of a table that is not in memory"
+            assert np.array_equal(stored, newest), "a slot of the file has another newest item"
+            return
+        assert np.array_equal(self._table, newest), "a slot has another newest item"
+        pages = np.zeros(self._pages, bool) if self._changed is None else self._changed
+        written = ~np.repeat(pages, _PAGE_SLOTS)[: self._count]
+        same = stored[written] == newest[written]
+        assert same.all(), "a slot was changed, and its page is not marked"
+
     def forget(self) -> None:
         """Give the memory back, if there is nothing to write."""
         if self._changed is None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.support.steps import check_after
 from tubestore.clock import Clock, ManualClock
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.vfs import Vfs
@@ -192,19 +192,7 @@ STEPS = (
 
 def check_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every shard check its invariants after each of its calls."""
-
-    def checked(step: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(step)
-        def call(self: MessageStore, *given: Any, **named: Any) -> Any:
-            try:
-                return step(self, *given, **named)
-            finally:
-                self.check_invariants()
-
-        return call
-
-    for name in STEPS:
-        monkeypatch.setattr(MessageStore, name, checked(getattr(MessageStore, name)))
+    check_after(monkeypatch, MessageStore, STEPS)
 
 
 class GatedVfs(FaultyVfs):

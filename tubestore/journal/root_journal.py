@@ -41,6 +41,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from os.path import dirname
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -261,6 +262,20 @@ class RootJournal:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the fields contradict each other or the file; for tests."""
+        generation, synced = self._synced
+        assert generation <= self.generation, "a generation was synced that has not begun"
+        if generation == self.generation:
+            assert synced <= self.size, "more was synced than was written"
+        if self.failed or not self.size:
+            return  # what the file holds is not known, or is of the generation before
+        left = read_journal(self._vfs, dirname(self._directory))
+        assert left is not None, "the frames are not in the file"
+        assert left.generation == self.generation, "the file has frames of another generation"
+        assert left.size == self.size, "the frames end elsewhere in the file"
+        assert not left.damages, "a frame is damaged"
 
 
 def read_journal(vfs: Vfs, root: str, known: LeftJournal | None = None) -> LeftJournal | None:

@@ -296,3 +296,25 @@ def test_a_search_over_many_false_headers_stays_linear(memory_vfs: MemoryVfs) ->
     assert (left.size, len(left.parts), left.damages) == (start, 3, [])
     # A search that went on would digest a thousand times the file's length.
     assert sum(n for n in read if n < 1 << 20) < 40 * len(whole)
+
+
+def test_a_journal_and_a_file_that_contradict_each_other_are_found(memory_vfs: MemoryVfs) -> None:
+    journal = journal_in(memory_vfs)
+    write(journal, encode_rows(make_rows(2), 0, 0), ("a-0",))
+    journal.check_invariants()
+    whole = memory_vfs.read_file(PATH)
+    memory_vfs.replace_file(PATH, whole[:-1])
+    with pytest.raises(AssertionError, match="the frames end elsewhere in the file"):
+        journal.check_invariants()
+    memory_vfs.replace_file(PATH, b"")
+    with pytest.raises(AssertionError, match="frames of another generation"):
+        journal.check_invariants()
+
+
+def test_more_than_was_written_cannot_be_synced(memory_vfs: MemoryVfs) -> None:
+    journal = journal_in(memory_vfs)
+    write(journal, encode_rows(make_rows(2), 0, 0), ("a-0",))
+    journal.sync()
+    journal.size -= 1
+    with pytest.raises(AssertionError, match="more was synced than was written"):
+        journal.check_invariants()
