@@ -107,7 +107,7 @@ class ShardRepair:
         replaced = {action.path for action in done}
         digests = [f for f in digests if f.path not in replaced]
         # A cache with an end behind the files keeps offsets from being given twice.
-        lost_end = self._lost_end(found, kept) if moved else None
+        lost_end = self._lost_end(found, kept)
         ends_before = any(f.at_end for f in missing) or lost_end is not None
         changed = bool(done or self._homes) and not ends_before
         yield from self._remove_caches(digests, changed=changed, kept=lost_end)
@@ -292,9 +292,9 @@ class ShardRepair:
                 yield Action(file.path, "rename", 0, file.size, f"to {name}")
 
     def _lost_end(self, found: Checkpoint | None, kept: Kept) -> Action | None:
-        """Return what stays to be done where the last file was taken out; None if nothing does.
+        """Return what is left to the next opening where messages at the end are lost; else None.
 
-        The checkpoint names the messages that are gone: opening keeps their offsets.
+        The checkpoint names them: opening keeps their offsets, which are given to no other message.
         """
         if found is None or not found.digest or found.index_end <= kept.index_end:
             return None

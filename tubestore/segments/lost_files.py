@@ -153,6 +153,7 @@ class Places:
             # Those in order are at home: if they do not fit, the entries are wrong.
             ordered = highest[number] == own == lowest[number]
             ordered &= number == 0 or highest[number - 1] < own
+            ordered &= own < lowest[number + 1] if number + 1 < len(lowest) else True
             if not ordered and not self._is_at_home(piece.start, header):
                 text = self._misplaced(piece, header, found)
                 if text:
@@ -205,12 +206,17 @@ class Places:
             one = self._header_at(entry.data_offset, piece)
             if one is not None and _agree(one, entry, offset):
                 return ""
-        own, first = header.queue_logic_offset, rows[0][0] if rows else header.queue_logic_offset
-        size = record_size(header)
-        if own == first or not HEADER_SIZE < size <= RECORD_SIZE_MAX:
+        own, size = header.queue_logic_offset, record_size(header)
+        if not HEADER_SIZE < size <= RECORD_SIZE_MAX:
             return ""
         raw = piece.read(piece.start, size)
         if inspect(raw, 0, len(raw))[1] is not None:
+            return ""
+        if not rows:
+            copied = self._record_of(own) == bytes(raw)
+            return f"{MISPLACED}: a copy of those from index offset {own} on" if copied else ""
+        first = rows[0][0]
+        if own == first:
             return ""
         before = self.entry_at(first - ENTRY_SIZE) if own < first else None
         place = bisect_right(self._data_starts, before.data_offset) - 1 if before else -1
@@ -219,6 +225,14 @@ class Places:
             if last is not None and last.queue_logic_offset == own - ENTRY_SIZE:
                 return ""
         return f"{MISPLACED}: they name index offsets from {own} on, and it has those from {first}"
+
+    def _record_of(self, offset: int) -> bytes:
+        """Return the record that an entry points to; empty if no file has it."""
+        entry = self.entry_at(offset)
+        place = bisect_right(self._data_starts, entry.data_offset) - 1 if entry is not None else -1
+        if place < 0 or not HEADER_SIZE < entry.data_size <= RECORD_SIZE_MAX:
+            return b""
+        return bytes(self._data[place].read(entry.data_offset, entry.data_size))
 
     def _entries_into(self, piece: Piece) -> Iterator[tuple[int, Any]]:
         """Go through some entries that point into a file: (offset, entry), the first among them."""

@@ -367,6 +367,7 @@ MISPLACED: dict[str, tuple[Any, str, int, int, int]] = {
     "the first and the last data file swapped": (swap, ".tube", 0, -1, 30),
     "a data file over a later one": (copy, ".tube", 1, 2, 35),
     "a data file over an earlier one": (copy, ".tube", 3, 1, 35),
+    "a data file over the one before it": (copy, ".tube", 1, 0, 35),
     "a data file over the last one": (copy, ".tube", 0, -1, 35),
     "two index files swapped": (swap, ".index", 1, 2, 40),
     "an index file over a later one": (copy, ".index", 0, 3, 40),
@@ -533,3 +534,38 @@ def test_a_new_shard_looks_for_no_lost_files_and_check_reads_each_checkpoint_onc
     counting = faulty.fail("read_file", nth=100, path="checkpoint.json")
     assert list(check("/store", vfs=faulty, wait=lambda _: None)) == []
     assert 100 - counting.nth == 1
+
+
+def test_a_copy_of_a_data_file_in_the_place_of_the_empty_last_one_adds_no_messages(
+    alike: MemoryVfs,
+) -> None:
+    data = sorted(p for p in alike.tree() if p.endswith(".tube"))
+    assert alike.read_file(data[-1]) == b""
+    copy(alike, data[0], data[-1])
+    assert (data[-1], "misplaced") in [(f.path, f.reason) for f in findings(alike)]
+    shown = [r for batch in dump("/store", vfs=alike) for r in batch.to_pylist()]
+    assert [row["body"] for row in shown] == [row.payload for row in ALIKE]
+    shard = open_shard(alike, HOME, **SMALL)
+    assert data[-1] in {problem.path for problem in shard.recovered.problems}
+    assert bodies(shard.view()) == [row.payload for row in ALIKE]
+    assert next_offset(shard) == ENTRY_SIZE * len(ALIKE)
+    shard.close()
+    list(repair("/store", vfs=alike, apply=True))
+    again = open_shard(alike, HOME, **SMALL)
+    assert sound(again) == [*(row.payload for row in ALIKE), b"after"]
+
+
+@pytest.mark.parametrize("left", [0, 20, 150])
+def test_repair_of_a_shortened_end_has_the_next_opening_keep_the_lost_offsets(
+    alike: MemoryVfs, left: int
+) -> None:
+    last = filled(alike, ".tube")[-1]
+    empty = max(p for p in alike.tree() if p.endswith(".tube"))
+    alike.remove(empty)
+    alike.open(last).truncate(left)
+    done = list(repair("/store", vfs=alike, apply=True))
+    assert [a.path.rpartition("/")[2] for a in done if a.action == "leave"] != []
+    shard = open_shard(alike, HOME, **SMALL)
+    there = 35 + left // 65
+    assert sound(shard) == [row.payload for row in ALIKE[:there]]
+    assert next_offset(shard) == ENTRY_SIZE * len(ALIKE)
