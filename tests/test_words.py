@@ -27,7 +27,7 @@ BANNED = re.compile(
 #: Rooms that are not clean yet, and how many words they may still have. Only ever lower a number.
 ALLOWED: dict[str, int] = {
     "rocketcompat/store": 51,
-    "tubestore/segments": 45,
+    "tubestore/segments": 38,
 }
 ROOMS = sorted(
     {
@@ -51,6 +51,8 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
 
 def found(text: str) -> list[tuple[int, str]]:
     """Return (line, word) of each banned word."""
+    if not BANNED.search(text):
+        return []
     return [(line, word) for line, said in prose(text) for word in BANNED.findall(said)]
 
 

@@ -53,7 +53,13 @@ def filled(root: Path) -> None:
 
 
 @pytest.mark.one_in(20, 4)
-@pytest.mark.parametrize("scenario", rocket_scenarios("5.3.3"))
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "defaults"))  # files of a gigabyte
+        for name in rocket_scenarios("5.3.3")
+    ],
+)
 def test_a_real_store_has_the_same_findings(golden: GoldenFactory, scenario: str) -> None:
     root = golden("rocketmq", "5.3.3", scenario).store
     whole = list(check.check(root))

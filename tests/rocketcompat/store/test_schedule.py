@@ -216,7 +216,7 @@ def test_a_unit_with_the_hash_of_a_tag_is_due_after_its_delay(  # R3, 4.9.2 … 
     store.put_message(Message("orders", b"x", tags="red", delay_level=3))
     dispatcher_of(store).dispatch_pending()
     queue = queues_of(store).find_or_create(SCHEDULE_TOPIC, 2)
-    queue._files.write_at(12, java_hash("red").to_bytes(8, "big", signed=True))
+    queue._files._files.write_at(12, java_hash("red").to_bytes(8, "big", signed=True))
     clock.advance(9999)
     assert store.deliver_due() == 0
     clock.advance(1)
