@@ -22,6 +22,23 @@ from typing import Any, get_type_hints
 #: Name, annotation and default of a parameter; `REQUIRED` for one without a default.
 Shared = tuple[str, Any, Any]
 REQUIRED = inspect.Parameter.empty
+#: The letters of both programs, and what they abbreviate; another letter has a row first.
+LETTERS: dict[str, tuple[str, ...]] = {
+    "-d": ("--durability",),
+    "-f": ("--format", "--follow"),  # --follow in `tail` alone, as in Unix's
+    "-g": ("--group",),
+    "-h": ("--help",),
+    "-i": ("--input",),
+    "-k": ("--key",),
+    "-n": ("--limit", "--lines"),  # --lines in `tail` alone, as in Unix's
+    # An option of a store, as in ssh, where commands take these: in `rocketcompat` and in Spark's
+    # jobs, which give --out no letter. A file in the other commands.
+    "-o": ("--out", "--option"),
+    "-p": ("--partition",),
+    "-q": ("--queue",),
+    "-t": ("--topic",),
+    "-y": ("--yes",),
+}
 
 
 def with_shared(
