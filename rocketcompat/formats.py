@@ -227,7 +227,7 @@ MESSAGE_COLUMNS = (
     MessageColumn("properties", "map", "Tags, keys and the rest.", is_given=True),
     MessageColumn("body", "bytes", "As stored: compressed if the producer did.", is_given=True),
     MessageColumn("msg_id", "text", "RocketMQ's offset message id, hex."),
-    MessageColumn("state", "text", '"ok", or why it cannot be read.'),
+    MessageColumn("state", "text", '"ok", or why it cannot be read; then the body is null.'),
 )
 #: The columns that are fields of the record's head.
 MESSAGE_FIELD_COLUMNS = tuple(column.name for column in MESSAGE_COLUMNS if column.is_field)
@@ -246,6 +246,15 @@ KEY_SEPARATOR = " "
 PROPERTY_CRC = "__CRC32#"
 PROPERTY_CRC_DIGITS = 10
 PROPERTY_CRC_SIZE = len(PROPERTY_CRC) + 1 + PROPERTY_CRC_DIGITS + 1
+
+#: `prepared_transaction_offset` of a record that `repair` wrote where a message was lost; no
+#: transaction has it. In the head, so that the shortest record has room for it.
+LOST_MARK = int.from_bytes(b"tubelost", "big")
+#: `state` of such a record, and why it cannot be read.
+STATE_LOST = "lost"
+LOST_REASON = "the message was lost; repair wrote this record in its place"
+#: `state` of a record that is whole and sound; `inspect/dump.py` has the states of other bytes.
+STATE_OK = "ok"
 
 # Limits.
 TOPIC_SIZE_MAX = 127

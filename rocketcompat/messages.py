@@ -12,6 +12,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rocketcompat.formats import (
+    LOST_MARK,
+    STATE_LOST,
+    STATE_OK,
     SYS_FLAG_TRANSACTION_MASK,
     TRANSACTION_COMMIT,
     TRANSACTION_NOT,
@@ -115,6 +118,11 @@ class MessageRecord:
     body_crc: int
     properties_text: str
     body: bytes
+
+    @property
+    def state(self) -> str:
+        """`STATE_OK`, or `STATE_LOST` for what `repair` wrote in the place of a lost message."""
+        return STATE_LOST if self.prepared_transaction_offset == LOST_MARK else STATE_OK
 
     @property
     def properties(self) -> dict[str, str]:

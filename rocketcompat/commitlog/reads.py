@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from rocketcompat.commitlog.walk import Gaps, LogView
-from rocketcompat.formats import CQ_PRE_FILL_SIZE, MESSAGE_HEADS, MESSAGE_PREFIX, hosts_of
+from rocketcompat.formats import (
+    CQ_PRE_FILL_SIZE,
+    LOST_REASON,
+    MESSAGE_HEADS,
+    MESSAGE_PREFIX,
+    hosts_of,
+)
 from rocketcompat.messages import MessageRecord
 from rocketcompat.record.codec import decode_one
 from rocketcompat.record.copies import copies_of_one
@@ -131,6 +137,11 @@ def _read_sized(
     if record.size != size:
         return CorruptRecord("commitlog", physical_offset, "not of the size in its unit")
     return record
+
+
+def lost_message(record: MessageRecord) -> CorruptRecord:
+    """Return the error for a record that stands in for a lost message."""
+    return CorruptRecord("commitlog", record.physical_offset, LOST_REASON)
 
 
 def read_record(log: LogPart, physical_offset: int) -> MessageRecord | None:

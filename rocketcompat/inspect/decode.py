@@ -35,12 +35,15 @@ from rocketcompat.formats import (
     CONSUME_QUEUE_DIRECTORY,
     CQ_PRE_FILL_SIZE,
     CQ_UNIT,
+    LOST_MARK,
+    LOST_REASON,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     MESSAGE_HEADS,
     MESSAGE_PREFIX,
     PROPERTIES_LENGTH_SIZE,
+    STATE_LOST,
     TOPIC_LENGTH_SIZE,
     decode_host,
     hosts_of,
@@ -220,6 +223,8 @@ def _verdict(row: Row, available: int, expected_offset: int | None) -> Row:
         reason = f"its own physical offset is {row['physical_offset']}"
     elif crc != row["body_crc"] & BODY_CRC_MASK:  # BoltMQ keeps the sign bit
         reason = f"the checksum of its body is {crc}, and its field has {row['body_crc']}"
+    elif row["prepared_transaction_offset"] == LOST_MARK:
+        return {"state": STATE_LOST, "reason": LOST_REASON}
     return {"state": "ok" if reason is None else "damaged", "reason": reason}
 
 

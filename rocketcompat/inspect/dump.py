@@ -5,6 +5,7 @@ A part that cannot be read is a row with a `state`, never left out:
 | state | in `dump_log` |
 | --- | --- |
 | ok | a sound record |
+| lost | a record that `repair` wrote where a message was lost; its body is null |
 | damaged | a region without sound records, with sound ones behind it |
 | missing | the log's file of this region is not there |
 | torn | the last record, not whole |
@@ -33,6 +34,7 @@ from rocketcompat.formats import (
     BATCH_CQ_UNIT,
     MAGIC_V1,
     MESSAGE_FIELD_COLUMNS,
+    STATE_OK,
     decode_host,
     message_id,
     parse_properties,
@@ -43,8 +45,8 @@ from rocketcompat.inspect.queues import AnyQueueView, QueueView
 from rocketcompat.inspect.selection import Selection
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.record.compression import unpack_bodies
-from rocketcompat.record.message_table import table_of
-from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK, table_of_rows, unreadable_row
+from rocketcompat.record.message_table import bodies_of, states_of, table_of
+from rocketcompat.record.rows import MESSAGE_SCHEMA, table_of_rows, unreadable_row
 from tubestore.clock import Clock
 
 Counted = Callable[[int], None]
@@ -124,7 +126,8 @@ def rows_of(records: RecordColumns) -> Iterator[dict[str, Any]]:
     sizes = records.column("total_size").tolist()
     versions = [1 if magic == MAGIC_V1 else 2 for magic in records.column("magic_code").tolist()]
     born, store = records.hosts("born_host").to_pylist(), records.hosts("store_host").to_pylist()
-    texts, bodies = records.properties().to_pylist(), records.bodies().to_pylist()
+    texts, bodies = records.properties().to_pylist(), bodies_of(records).to_pylist()
+    states = states_of(records).to_pylist()
     hosts = {raw: decode_host(raw) for raw in {*born, *store}}
     for row, values in enumerate(zip(*numbers, strict=True)):
         found = dict(zip(MESSAGE_FIELD_COLUMNS, values, strict=True))
@@ -138,7 +141,7 @@ def rows_of(records: RecordColumns) -> Iterator[dict[str, Any]]:
             "properties": parse_properties(texts[row].decode("utf-8", "replace")),
             "body": bodies[row],
             "msg_id": message_id(store[row], offsets[row]),
-            "state": STATE_OK,
+            "state": states[row],
         }
         yield {name: found[name] for name in _NAMES}
 

@@ -19,6 +19,7 @@ from rocketcompat.commitlog.reads import ReadableLog, foreign_record
 from rocketcompat.commitlog.walk import Gaps
 from rocketcompat.formats import (
     CQ_PRE_FILL_SIZE,
+    LOST_REASON,
     parse_properties,
 )
 from rocketcompat.index.items import key_hashes
@@ -30,6 +31,7 @@ from rocketcompat.record.arrow import (
     empty_batch,
 )
 from rocketcompat.record.columns import RecordColumns, decode_columns
+from rocketcompat.record.rows import lost_rows
 from rocketcompat.record.verify import follow
 from tubestore.core.kernels import Int64s, ranks, slices
 from tubestore.core.layout import Buffer
@@ -37,12 +39,17 @@ from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
 #: Records of about so many bytes come in a batch of a scan: what stays in a processor's cache.
 SCAN_BYTES = 4 << 20
-_QUEUE_ID, _TOPIC = map(RECORD_SCHEMA.get_field_index, ("queue_id", "topic"))
+_QUEUE_ID, _TOPIC, _MARK = map(
+    RECORD_SCHEMA.get_field_index, ("queue_id", "topic", "prepared_transaction_offset")
+)
 
 
 @dataclass(frozen=True)
 class QueuePage:
-    """Messages of a queue, and where to go on: behind those that cannot be read, too."""
+    """Messages of a queue, and where to go on: behind those that cannot be read, too.
+
+    A row that stands in for a lost message has the state "lost" and no body, and is in `problems`.
+    """
 
     batch: pa.RecordBatch
     next_offset: int
@@ -225,7 +232,19 @@ def read_queues(
         owners.own(batch, rows, places.problems)
         for batch, rows in places.each(offsets, sizes, batch_of_plain)
     ]
-    return _joined(batches), following, places.problems
+    batch = _joined(batches)
+    return batch, following, [*places.problems, *_lost_in(log, batch)]
+
+
+def _lost_in(log: MappedLog, batch: pa.RecordBatch) -> Iterator[CorruptRecord]:
+    """Yield an error for each row that stands in for a lost message."""
+    lost = lost_rows(batch.column(_MARK).to_numpy())
+    if lost is None:
+        return
+    for offset in batch["physical_offset"].filter(lost).to_pylist():
+        file = log.queue.find(offset)
+        if file is not None:
+            yield CorruptRecord(file.path, offset - file.file_from_offset, LOST_REASON)
 
 
 class _Owners:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from rocketcompat.commitlog.reads import LogPart
+from rocketcompat.commitlog.reads import LogPart, lost_message
+from rocketcompat.formats import STATE_OK
 from rocketcompat.messages import MessageRecord
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.rows import row_of, table_of_rows, unreadable_row
@@ -92,19 +93,24 @@ class StoreParts(Protocol):
 class Found:
     """Messages in the order of an answer; Arrow when asked for (`pa.table(result)`)."""
 
-    #: One entry a message taken: its record, or why it cannot be read.
+    #: One entry a message taken: its record, or why it cannot be read. A record may be one that
+    #: stands in for a lost message (`record.state`).
     entries: tuple[MessageRecord | CorruptRecord, ...] = ()
     physical_offsets: list[int] = field(default_factory=list)
 
     @property
     def messages(self) -> list[MessageRecord]:
-        """The records that could be read."""
-        return [entry for entry in self.entries if isinstance(entry, MessageRecord)]
+        """The records that could be read; none that stands in for a lost message."""
+        return [e for e in self.entries if isinstance(e, MessageRecord) and e.state == STATE_OK]
 
     @property
     def problems(self) -> list[CorruptRecord]:
-        """What could not be read."""
-        return [entry for entry in self.entries if isinstance(entry, CorruptRecord)]
+        """What could not be read, and which messages are lost."""
+        return [
+            lost_message(entry) if isinstance(entry, MessageRecord) else entry
+            for entry in self.entries
+            if isinstance(entry, CorruptRecord) or entry.state != STATE_OK
+        ]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row an entry, with its state (`formats.MESSAGE_COLUMNS`)."""

@@ -11,16 +11,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rocketcompat.formats import (
     BODY_CRC_MASK,
     MAGIC_V1,
     MESSAGE_HEAD,
     PROPERTIES_LENGTH_SIZE,
+    STATE_LOST,
+    STATE_OK,
     SYS_FLAG_HOSTS_MASK,
     SYS_FLAG_HOSTS_SHIFT,
 )
 from rocketcompat.record.columns import Bytes, RecordColumns
+from rocketcompat.record.rows import lost_rows
 from tubestore.core.kernels import (
     EVEN_BYTES_MAX,
     Int64s,
@@ -35,6 +39,7 @@ from tubestore.core.kernels import (
     windows,
 )
 from tubestore.core.layout import Buffer
+from tubestore.record.columns import constant
 
 _COLUMNS = (
     "physical_offset", "total_size", "queue_id", "queue_offset", "flag", "sys_flag",
@@ -53,7 +58,8 @@ RECORD_SCHEMA = pa.schema(
         pa.field("store_host", _BYTES, False),
         pa.field("topic", pa.string(), False),
         pa.field("properties", _BYTES, False),
-        pa.field("body", _BYTES, False),
+        pa.field("body", _BYTES),
+        pa.field("state", pa.string(), False),
     ]
 )
 
@@ -181,7 +187,13 @@ def _batch(columns: dict[str, Any], *others: Any) -> pa.RecordBatch:
         pa.Array.from_buffers(kind, len(columns[name]), [None, pa.py_buffer(columns[name])])
         for name, kind in _TYPES.items()
     ]
-    return pa.RecordBatch.from_arrays([*arrays, *others], schema=RECORD_SCHEMA)
+    lost = lost_rows(columns["prepared_transaction_offset"])
+    if lost is None:
+        states = constant("state", STATE_OK, len(others[-1]))
+    else:
+        states = pc.if_else(lost, STATE_LOST, STATE_OK)
+        others = (*others[:-1], pc.if_else(lost, pa.scalar(None, _BYTES), others[-1]))
+    return pa.RecordBatch.from_arrays([*arrays, *others, states], schema=RECORD_SCHEMA)
 
 
 def empty_batch() -> pa.RecordBatch:

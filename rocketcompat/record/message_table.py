@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rocketcompat.formats import (
     HOST_V4_SIZE,
@@ -13,11 +14,13 @@ from rocketcompat.formats import (
     MESSAGE_FIELD_COLUMNS,
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
+    STATE_LOST,
+    STATE_OK,
     decode_host,
     message_id,
 )
 from rocketcompat.record.columns import RecordColumns, split
-from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK
+from rocketcompat.record.rows import MESSAGE_SCHEMA, lost_rows
 from tubestore.core.kernels import Int64s, binary_from, bytes_of, offsets_of, slices
 
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
@@ -29,8 +32,10 @@ _PAIRS_MAX = 32
 def table_of(
     records: RecordColumns, bodies: pa.LargeBinaryArray | None = None, states: Any = None
 ) -> pa.Table:
-    """Return sound records as a table; `bodies` and `states` instead of the stored and "ok"."""
-    count = len(records)
+    """Return sound records as a table; `bodies` and `states` instead of the stored and "ok".
+
+    A record that stands in for a lost message has its state and no body, whatever is given.
+    """
     columns: dict[str, Any] = {name: records.column(name) for name in MESSAGE_FIELD_COLUMNS}
     magic = records.column("magic_code")
     columns |= {
@@ -41,12 +46,30 @@ def table_of(
         "born_host": _host_texts(records.hosts("born_host")),
         "store_host": _host_texts(records.hosts("store_host")),
         "properties": property_maps(records),
-        "body": records.bodies() if bodies is None else bodies,
+        "body": bodies_of(records) if bodies is None else without_lost(bodies, records),
         "msg_id": _message_ids(records),
-        "state": pa.repeat(_OK, count) if states is None else pa.array(states, pa.string()),
+        "state": states_of(records, states),
     }
     arrays = [_array(columns[field.name], field.type) for field in MESSAGE_SCHEMA]
     return pa.Table.from_arrays(arrays, schema=MESSAGE_SCHEMA)
+
+
+def states_of(records: RecordColumns, states: Any = None) -> pa.StringArray:
+    """Return the state of each record: "ok" or `states`, and that of stand-ins."""
+    found = pa.repeat(_OK, len(records)) if states is None else pa.array(states, pa.string())
+    lost = lost_rows(records.column("prepared_transaction_offset"))
+    return found if lost is None else pc.if_else(lost, STATE_LOST, found)
+
+
+def bodies_of(records: RecordColumns) -> pa.LargeBinaryArray:
+    """Return the bodies as stored, null where a record stands in for a lost message."""
+    return without_lost(records.bodies(), records)
+
+
+def without_lost(bodies: pa.LargeBinaryArray, records: RecordColumns) -> pa.LargeBinaryArray:
+    """Return bodies with nulls for the records that stand in for lost messages."""
+    lost = lost_rows(records.column("prepared_transaction_offset"))
+    return bodies if lost is None else pc.if_else(lost, pa.scalar(None, bodies.type), bodies)
 
 
 def property_maps(records: RecordColumns) -> pa.MapArray:

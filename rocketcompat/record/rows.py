@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from rocketcompat.formats import MESSAGE_COLUMNS
+from rocketcompat.formats import LOST_MARK, MESSAGE_COLUMNS, STATE_OK
 from rocketcompat.messages import MessageRecord
-
-#: A record that is whole and sound; the other states are in `dump.py`.
-STATE_OK = "ok"
 
 _TYPES = {
     "text": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "ms": pa.int64(),
@@ -20,12 +18,19 @@ _TYPES = {
 MESSAGE_SCHEMA = pa.schema([(column.name, _TYPES[column.kind]) for column in MESSAGE_COLUMNS])
 #: Where a `MessageRecord` has another name for a column.
 _ATTRIBUTES = {"store_size": "size"}
-_NAMES = [(name, _ATTRIBUTES.get(name, name)) for name in MESSAGE_SCHEMA.names if name != "state"]
+_NAMES = [(name, _ATTRIBUTES.get(name, name)) for name in MESSAGE_SCHEMA.names]
 
 
-def row_of(record: MessageRecord, state: str = STATE_OK) -> dict[str, Any]:
-    """Return a record as a row."""
-    return {name: getattr(record, attribute) for name, attribute in _NAMES} | {"state": state}
+def row_of(record: MessageRecord) -> dict[str, Any]:
+    """Return a record as a row; one that stands in for a lost message has no body."""
+    row = {name: getattr(record, attribute) for name, attribute in _NAMES}
+    return row if record.state == STATE_OK else row | {"body": None}
+
+
+def lost_rows(marks: Any) -> pa.BooleanArray | None:
+    """Return which records stand in for lost messages, None if none does; by a field's column."""
+    lost = marks == LOST_MARK
+    return pa.array(lost) if np.count_nonzero(lost) else None
 
 
 def unreadable_row(physical_offset: int, size: int | None, state: str) -> dict[str, Any]:

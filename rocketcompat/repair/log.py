@@ -4,12 +4,14 @@ RocketMQ ends its log at the first bad record and drops everything behind it. So
 damaged region are replaced by sound records of the same length in all:
 
 - for each message that is known to have been there a *stand-in*: same topic, queue and number, same
-  properties and times as far as they are known, no body, and the property `TUBESTORE_DAMAGED`. The
-  message is known from its queue's unit, from the hole in its queue's numbers, or from its own head
-  where that is legible. Numbers stay without a hole, and the property shows a consumer what
-  happened;
+  properties and times as far as they are known, no body, and the property `TUBESTORE_DAMAGED` for
+  consumers of a broker (a record too short for the property has zeros as its body). The message is
+  known from its queue's unit, from the hole in its queue's numbers, or from its own head where that
+  is legible. Numbers stay without a hole;
 - for the rest *fillers*: rolled back transactions, which no broker puts in a queue or an index; a
   blank at a file's end.
+
+Both have `LOST_MARK` in their heads, by which reads give them the state "lost".
 
 Pure.
 """
@@ -23,6 +25,7 @@ from rocketcompat.formats import (
     BLANK,
     BODY_CRC_MASK,
     HOST_V4_SIZE,
+    LOST_MARK,
     MAGIC_BLANK,
     MAGIC_V1,
     MESSAGE_HEAD,
@@ -146,12 +149,12 @@ def _stand_in(
         size = _OVERHEAD + len(message.topic.encode()) + len(text.encode())
         if size > room or len(text.encode()) > PROPERTIES_SIZE_MAX:
             continue
-        left = room - size
-        if 0 < left < FILLER_LEAST:
-            if not properties:
-                return None
+        left, body = room - size, b""
+        if 0 < left < FILLER_LEAST and properties:
             text += "1" * left  # the value of the last property is longer then
-        return _record(message, physical_offset, text, before)
+        elif 0 < left < FILLER_LEAST:
+            body = bytes(left)  # no room for the shortest property
+        return _record(message, physical_offset, text, before, body=body)
     return None
 
 
@@ -177,7 +180,7 @@ def _record(
             born_host_bytes=before.store_host,
             store_host_bytes=before.store_host,
             reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=0,
+            prepared_transaction_offset=LOST_MARK,
             body_crc=crc32(body) & BODY_CRC_MASK if body else 0,
             properties_text=properties,
             body=body,

@@ -27,9 +27,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketcompat.formats import PROPERTY_KEYS, PROPERTY_TAGS
+from rocketcompat.formats import PROPERTY_KEYS, PROPERTY_TAGS, STATE_OK
 from rocketcompat.record.given import NUMBERS, given_in, levels_of_stored
-from rocketcompat.record.rows import STATE_OK
 from tubestore.errors import InvalidMessage
 from tubestore.spark.kit.intake import (
     Taken,

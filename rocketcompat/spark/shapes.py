@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from rocketcompat.formats import MESSAGE_FIELD_COLUMNS, PROPERTY_KEYS
 from rocketcompat.record.columns import RecordColumns
-from rocketcompat.record.message_table import property_maps, table_of
-from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK
+from rocketcompat.record.message_table import bodies_of, property_maps, states_of, table_of
+from rocketcompat.record.rows import MESSAGE_SCHEMA
 from tubestore.core.kernels import slices
 from tubestore.spark.kit.shapes import BYTES, KAFKA_SCHEMA, TEXT, TIME, Shape, spark_type
 
@@ -41,7 +41,6 @@ KAFKA = Shape(
     },
 )
 SHAPES = {shape.name: shape for shape in (ROCKETMQ, KAFKA)}
-_OK = pa.scalar(STATE_OK)
 
 
 def columns_of(records: RecordColumns, names: Sequence[str]) -> pa.RecordBatch:
@@ -68,11 +67,11 @@ def _column(records: RecordColumns, name: str) -> Any:
     if name == "store_size":
         return pa.array(records.column("total_size"))
     if name == "body":
-        return records.bodies()
+        return bodies_of(records)
     if name == "properties":
         return property_maps(records)
     if name == "state":
-        return pa.repeat(_OK, len(records))
+        return states_of(records)
     if name == "tags":
         return _text(records.tags())
     if name == "keys":

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, get_ar
 
 import pyarrow as pa
 
-from rocketcompat.commitlog.reads import record_at, store_timestamp_at
+from rocketcompat.commitlog.reads import lost_message, record_at, store_timestamp_at
+from rocketcompat.formats import STATE_OK
 from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.times import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
 from rocketcompat.store.opening_to_read import refresh
@@ -178,7 +179,8 @@ class StoreReader:
         """Read up to `limit` messages of a queue as one Arrow batch, bodies copied out.
 
         `page.batch`, and `page.next_offset` to go on from; a page ends where a file of the queue
-        does. What cannot be read is in `page.problems`. An unknown queue is empty.
+        does. What cannot be read is in `page.problems`, and so is what stands in for a lost
+        message: its row has the state "lost" and no body. An unknown queue is empty.
         """
         self._check_open()
         from rocketcompat.reading.columns import QueuePage, read_queue
@@ -227,7 +229,8 @@ class StoreReader:
         """Yield the whole log in order as Arrow batches, or its part [start, end).
 
         Physical offsets; `start` is where a record begins. `verify` compares the checksums of
-        the bodies. Damage that opening found is passed over; other damage is CorruptRecord.
+        the bodies. Damage that opening found is passed over; other damage is CorruptRecord. What
+        stands in for lost messages are rows with the state "lost" and no body.
         """
         self._check_open()
         from rocketcompat.reading.columns import scan_log
@@ -240,11 +243,15 @@ class StoreReader:
     def look_message(self, physical_offset: int) -> MessageRecord:
         """Return the record that starts at a physical offset (lookMessageByOffset).
 
-        OffsetOutOfRange outside the log, CorruptRecord where no sound record starts.
+        OffsetOutOfRange outside the log, CorruptRecord where no sound record starts, or one that
+        stands in for a lost message.
         """
         self._check_open()
         _check_whole(physical_offset=physical_offset)
-        return record_at(self._parts.commit_log, physical_offset)
+        record = record_at(self._parts.commit_log, physical_offset)
+        if record.state != STATE_OK:
+            raise lost_message(record)
+        return record
 
     @documented
     def look_message_by_id(self, msg_id: str) -> MessageRecord:

@@ -31,6 +31,7 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import rocketcompat
 from rocketcompat.commitlog.copy import LogWriter
@@ -41,6 +42,8 @@ from rocketcompat.formats import (
     PROPERTY_CRC,
     PROPERTY_CRC_DIGITS,
     PROPERTY_SEPARATOR,
+    STATE_LOST,
+    STATE_OK,
     encode_properties,
     parse_properties,
 )
@@ -62,7 +65,7 @@ from rocketcompat.record.given import (
 from rocketcompat.record.message_table import table_of
 from rocketcompat.record.prepare import prepare
 from rocketcompat.record.properties import PROPERTY_INNER_BASE
-from rocketcompat.record.rows import MESSAGE_SCHEMA, STATE_OK
+from rocketcompat.record.rows import MESSAGE_SCHEMA
 from rocketcompat.transfer.convert import build_structures
 from tubestore.clock import Clock
 from tubestore.core.kernels import offsets_of
@@ -332,7 +335,7 @@ def check_of(config: MessageStoreConfig, *, keep: bool) -> Check:
     """Return the check for `read_tables`: that a store takes all messages of a table."""
 
     def check(table: pa.Table) -> None:
-        chosen, _ = _sound(table)
+        chosen, _ = _sound(table, keep=keep)
         if keep:
             _check_numbered(chosen)
         if not chosen.num_rows:
@@ -375,7 +378,7 @@ def _renumber(
     messages = left_out = 0
     with rocketcompat.open(target, "w", config, vfs=vfs, clock=clock, background=False) as store:
         for table in tables:
-            chosen, refused = _sound(table)
+            chosen, refused = _sound(table, keep=False)
             left_out += refused
             if chosen.num_rows:
                 store.put_columns(_puttable(chosen, config, keep=False))
@@ -389,7 +392,7 @@ def _keep(
     writer = LogWriter(vfs, target, config.mapped_file_size_commit_log)
     messages = left_out = 0
     for table in tables:
-        chosen, refused = _sound(table)
+        chosen, refused = _sound(table, keep=True)
         left_out += refused
         _check_numbered(chosen)
         if not chosen.num_rows:
@@ -426,11 +429,22 @@ def _check_bases(table: Given, offsets: pa.ChunkedArray, config: MessageStoreCon
             raise InvalidMessage(f"{PROPERTY_INNER_BASE}: {base}, and the queue offset is {at}")
 
 
-def _sound(table: pa.Table) -> tuple[pa.Table, int]:
-    """Return the rows that are messages, and how many are not."""
+def _sound(table: pa.Table, *, keep: bool) -> tuple[pa.Table, int]:
+    """Return the rows that are messages, and how many are not.
+
+    With `keep` those that stand in for lost messages are kept, too: the offsets behind them stay.
+    """
     if "state" not in table.column_names:
         return table, 0
-    good = np.array([state in (None, STATE_OK) for state in table["state"].to_pylist()], bool)
+    states = table["state"].to_pylist()
+    lost = np.array([state == STATE_LOST for state in states], bool)
+    good = np.array([state in (None, STATE_OK) for state in states], bool)
+    if keep and lost.any():
+        good |= lost
+        at = table.column_names.index("body")
+        bodies = table["body"].combine_chunks()
+        bodies = pc.if_else(pa.array(lost), pa.scalar(b"", bodies.type), bodies)
+        table = table.set_column(at, "body", bodies)
     return table.filter(pa.array(good)), int((~good).sum())
 
 

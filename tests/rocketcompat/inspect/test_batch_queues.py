@@ -249,8 +249,9 @@ def test_a_damaged_batch_gets_a_stand_in_and_its_numbers_are_not_given_again(
     assert command("repair", root, *GIVEN, "--apply").code == 0
     assert list(check(root, OPTIONS)) == []
     with rocketcompat.open(root, "w", CONFIG, background=False) as store:
-        stand_in = store.get_message("B", 0, base).messages[0]
-        assert "TUBESTORE_DAMAGED" in stand_in.properties
+        stand_in = store.get_message("B", 0, base).rows()[0]
+        assert "TUBESTORE_DAMAGED" in stand_in["properties"]
+        assert stand_in["state"] == "lost"
         assert store.put_inner_batch(batch(2)).queue_offset > base
 
 

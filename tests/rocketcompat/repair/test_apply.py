@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 import rocketcompat
+from rocketcompat import Message
 from rocketcompat.check.whole import check_store
 from rocketcompat.commitlog.walk import Gap
 from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import CQ_UNIT, MESSAGE_HEAD
+from rocketcompat.inspect.decode import decode_commit_log, decode_record
 from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.inspect.dump import dump_log
+from rocketcompat.inspect.dump import dump_log, dump_tables
 from rocketcompat.record.verify import sound_chain
 from rocketcompat.repair.apply import repair
 from rocketcompat.repair.log import (
@@ -35,6 +37,8 @@ from tests.support.rocket.cli import command_fixture, digest  # noqa: F401
 from tests.support.rocket.golden import open_golden, units_of
 from tests.support.rocket.inside import parts_of
 from tubestore.clock import ManualClock
+from tubestore.core.vfs import OsVfs
+from tubestore.errors import CorruptRecord
 from tubestore.testing import MemoryVfs
 
 DAMAGED = (
@@ -156,7 +160,7 @@ def test_a_stand_in_keeps_number_properties_and_time(golden: GoldenFactory) -> N
     # The queue of the message still has its unit; the record says the same number.
     assert stand_in["properties"].pop(PROPERTY_DAMAGED) == "1"
     assert stand_in["properties"]
-    assert (stand_in["body"], stand_in["state"]) == (b"", "ok")
+    assert (stand_in["body"], stand_in["state"]) == (None, "lost")
     unit = next(
         (row for row in real.expected(type="message") if row["cqPhysicalOffset"] == region.start),
         None,
@@ -164,6 +168,68 @@ def test_a_stand_in_keeps_number_properties_and_time(golden: GoldenFactory) -> N
     if unit is not None:
         assert stand_in["queue_offset"] == unit["index"]
         assert stand_in["store_timestamp"] == unit["storeTimestamp"]
+
+
+@pytest.fixture(name="mended_root")
+def mended_root_fixture(tmp_path: Path) -> Path:
+    """A store of five messages of which the third was lost; the shortest that there are."""
+    root = tmp_path / "store"
+    with rocketcompat.open(root, "w", SMALL, background=False) as store:
+        places = [store.put_message(Message("T", b"x")).physical_offset for _ in range(5)]
+    file = root / "commitlog" / f"{0:020d}"
+    raw = bytearray(file.read_bytes())
+    raw[places[2] + MESSAGE_HEAD.size] ^= 1
+    file.write_bytes(raw)
+    vfs, options = OsVfs(), {**OPTIONS, "mappedFileSizeCommitLog": 4096}
+    directory = StoreDirectory(root, options, vfs)
+    list(repair(directory, clock=ManualClock(), quarantine=Quarantine(vfs, str(root))))
+    return root
+
+
+def test_every_read_gives_a_stand_in_the_state_lost_and_no_body(mended_root: Path) -> None:
+    with rocketcompat.open(mended_root, "r", SMALL) as store:
+        pulled = store.get_message("T", 0, 0)
+        assert [m.queue_offset for m in pulled.messages] == [0, 1, 3, 4]
+        assert [(row["queue_offset"], row["state"], row["body"]) for row in pulled.rows()] == [
+            (n, "lost" if n == 2 else "ok", None if n == 2 else b"x") for n in range(5)
+        ]
+        page = store.read_queue("T", 0)
+        (place,) = {problem.position for problem in page.problems}
+        assert [error.position for error in pulled.problems] == [place]
+        (piece,) = store.scan()
+        many = store.read_queues({("T", 0): 0})
+        assert len(many.problems) == 1
+        for batch in (page.batch, piece, many.batch):
+            assert batch["state"].to_pylist() == ["ok", "ok", "lost", "ok", "ok"]
+            assert batch["body"].to_pylist() == [b"x", b"x", None, b"x", b"x"]
+        with pytest.raises(CorruptRecord, match="lost"):
+            store.look_message(place)
+    (row,) = [r for r in dump_log(StoreDirectory(mended_root)) if r["state"] != "ok"]
+    assert (row["physical_offset"], row["state"], row["body"]) == (place, "lost", None)
+    (table,) = dump_tables(StoreDirectory(mended_root))
+    assert table["state"].to_pylist() == ["ok", "ok", "lost", "ok", "ok"]
+    assert table["body"].null_count == 1
+    shown = decode_commit_log(mended_root, place)
+    assert (shown["state"], "lost" in shown["reason"]) == ("lost", True)
+
+
+def test_what_a_filler_took_the_place_of_is_lost_too() -> None:
+    mended = mend(0, 1000, 2000, [], Neighbour())
+    assert mended is not None
+    states = {decode_record(raw, physical_offset=at)["state"] for at, raw in mended.patches}
+    assert states == {"lost"}
+
+
+@pytest.mark.parametrize(("offsets", "count"), [("keep", 5), ("renumber", 4)])
+def test_an_import_takes_stand_ins_only_where_offsets_are_kept(
+    mended_root: Path, tmp_path: Path, command: Command, offsets: str, count: int
+) -> None:
+    file, copy = tmp_path / "out.parquet", tmp_path / "copy"
+    assert command("export", mended_root, "--out", file).code == 0
+    done = command("import", copy, file, "--offsets", offsets, "-f", "jsonl")
+    assert done.rows == [{"messages": count, "left_out": 5 - count}]
+    states = [row["state"] for row in dump_log(StoreDirectory(copy))]
+    assert states == (["ok", "ok", "lost", "ok", "ok"] if count == 5 else ["ok"] * 4)
 
 
 def test_a_body_may_be_accepted_as_it_is(golden: GoldenFactory, command: Command) -> None:

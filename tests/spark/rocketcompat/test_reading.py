@@ -7,17 +7,25 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from rocketcompat.files.quarantine import Quarantine
+from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.record.columns import RecordColumns
+from rocketcompat.repair.apply import repair
+from rocketcompat.spark.intake import RocketIntake
 from rocketcompat.spark.log_batches import LogBatches
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.reading import LogReading
 from rocketcompat.spark.shapes import ROCKETMQ
 from tests.spark.rocket_stores import dumped, of_dump, planned, read_log, write_rocket_store
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, rocket_scenarios
+from tubestore.clock import ManualClock
 from tubestore.errors import (
     CorruptRecord,
     DataLoss,
+    InvalidMessage,
     InvalidOption,
     NotAStore,
     TubeStoreError,
@@ -72,6 +80,26 @@ def test_a_golden_log_is_read_as_it_is_dumped(
     found = [of_dump(row) for row in read_log(root, planned(root), **lenient)]
     sound = [row for row in expected if row["state"] == "ok"]
     assert [row for row in found if row["state"] == "ok"] == sound
+
+
+def test_a_stand_in_for_a_lost_message_has_its_state_and_no_body(root: Path) -> None:
+    wanted = numbers(read_log(root, planned(root)))
+    directory = StoreDirectory(root)
+    piece = next(iter(directory.scan_log()))
+    assert isinstance(piece, RecordColumns)
+    file = Path(directory.log.files[0].path)
+    raw = bytearray(file.read_bytes())
+    raw[int(piece.body_places[0][1])] ^= 1
+    file.write_bytes(raw)
+    list(repair(directory, clock=ManualClock(), quarantine=Quarantine(directory.vfs, str(root))))
+    found = read_log(root, planned(root))
+    (lost,) = [row for row in found if row["state"] != "ok"]
+    assert (lost["state"], lost["body"]) == ("lost", None)
+    assert numbers([row for row in found if row["state"] == "ok"]) == [wanted[0], *wanted[2:]]
+    (batch,) = pa.Table.from_pylist(found, ROCKETMQ.schema).to_batches()
+    intake = RocketIntake(batch.schema, None, 4)
+    with pytest.raises(InvalidMessage, match="state"):
+        intake.table(batch)
 
 
 def test_topics_queues_tags_and_offsets_are_chosen(root: Path) -> None:
