@@ -18,6 +18,8 @@ from rocketcompat.record.codec import decode_one
 from rocketcompat.record.copies import copies_of_one
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
+#: A queue (topic, queue id), and a queue offset in it.
+QueuePlace = tuple[tuple[str, int], int]
 #: A unit with a larger record is compared with the record's own length before that is read.
 _TRUSTED_SIZE = 64 * 1024
 
@@ -84,33 +86,45 @@ def record_at(log: ReadableLog, physical_offset: int, *, check_crc: bool = True)
 
 
 def read_unit(
-    log: LogPart, physical_offset: int, size: int, queue: tuple[str, int]
+    log: LogPart, physical_offset: int, size: int, queue: tuple[str, int], number: int
 ) -> MessageRecord | CorruptRecord | None:
     """Return the record that a unit points to, why it cannot be read, or None if it is gone.
 
-    A record that is not of `queue` (topic, queue id) cannot be: the queue's files are damaged or
-    were swapped.
+    A record that is not `number` of `queue` (topic, queue id) cannot be: the queue's files are
+    damaged or were swapped.
     """
+    if size != CQ_PRE_FILL_SIZE and not 0 <= physical_offset < log.max_offset:
+        return CorruptRecord(
+            "commitlog", physical_offset, unit_without_record(physical_offset, size)
+        )
     found = _read_sized(log, physical_offset, size)
     if isinstance(found, MessageRecord):
-        reason = foreign_record(found.topic, found.queue_id, found.properties, queue)
+        place = (found.topic, found.queue_id), found.queue_offset
+        reason = foreign_record(place, found.properties, (queue, number))
         if reason is not None:
             return CorruptRecord("commitlog", physical_offset, reason)
     return found
 
 
-def foreign_record(
-    topic: str, queue_id: int, properties: Mapping[str, str], queue: tuple[str, int]
-) -> str | None:
-    """Return why a queue cannot have a record with these fields; None if it can.
+def unit_without_record(physical_offset: int, size: int) -> str:
+    """Return the reason for a unit that can point to no record of the log."""
+    return f"a unit of {size} bytes at {physical_offset}, where the log has none"
 
-    A record is in the queue that it names, and in those of its copies.
+
+def foreign_record(
+    place: QueuePlace, properties: Mapping[str, str], expected: QueuePlace
+) -> str | None:
+    """Return why the unit at an expected place cannot point to a record; None if it can.
+
+    A record is in the queue that it names, at its queue offset, and at the places of its copies.
     """
-    if topic == queue[0] and queue_id == queue[1]:
+    if place == expected or expected in copies_of_one(properties, place[0][1]):
         return None
-    if any(key == queue for key, _ in copies_of_one(properties, queue_id)):
-        return None
-    return f"a unit of {queue[0]}/{queue[1]} points to this record of {topic}/{queue_id}"
+    (topic, queue_id), number = place
+    (own_topic, own_id), own = expected
+    if place[0] != expected[0]:
+        return f"a unit of {own_topic}/{own_id} points to this record of {topic}/{queue_id}"
+    return f"unit {own} of {topic}/{queue_id} points to this record, which is number {number}"
 
 
 def _read_sized(

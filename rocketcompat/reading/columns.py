@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketcompat.commitlog.reads import ReadableLog, foreign_record
+from rocketcompat.commitlog.reads import ReadableLog, foreign_record, unit_without_record
 from rocketcompat.commitlog.walk import Gaps
 from rocketcompat.formats import (
     CQ_PRE_FILL_SIZE,
@@ -39,8 +40,9 @@ from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
 #: Records of about so many bytes come in a batch of a scan: what stays in a processor's cache.
 SCAN_BYTES = 4 << 20
-_QUEUE_ID, _TOPIC, _MARK = map(
-    RECORD_SCHEMA.get_field_index, ("queue_id", "topic", "prepared_transaction_offset")
+_QUEUE_ID, _TOPIC, _MARK, _QUEUE_OFFSET = map(
+    RECORD_SCHEMA.get_field_index,
+    ("queue_id", "topic", "prepared_transaction_offset", "queue_offset"),
 )
 
 
@@ -203,6 +205,7 @@ def read_queues(
 ) -> tuple[pa.RecordBatch, list[int], list[CorruptRecord]]:
     """As `read_queue`, of many queues at once: (messages in log order, next offsets, problems)."""
     parts, spans, following = [], [], []
+    missing: list[CorruptRecord] = []
     for queue, offset in asked:
         first = max(offset, queue.min_offset)
         units, begins = queue.spans(first, limit)
@@ -210,6 +213,10 @@ def read_queues(
         spans.append(begins)
         if not len(units) and first < queue.max_offset:  # the file of this offset is missing
             begins = [min(queue.next_file_offset(first), queue.max_offset)]
+            if first >= queue.min_offset:  # and was not deleted since, by age
+                path, position = queue.place_of_unit(first)
+                reason = f"no units for the messages {first} to {begins[0] - 1}"
+                missing.append(CorruptRecord(path, position, reason))
         following.append(begins[len(units)])
     # Joined as bytes: numpy takes the fields of each part apart.
     units = np.frombuffer(b"".join(parts), parts[0].dtype) if len(parts) > 1 else parts[0]
@@ -233,10 +240,10 @@ def read_queues(
         for batch, rows in places.each(offsets, sizes, batch_of_plain)
     ]
     batch = _joined(batches)
-    return batch, following, [*places.problems, *_lost_in(log, batch)]
+    return batch, following, [*missing, *places.problems, *_lost_in(log, batch)]
 
 
-def _lost_in(log: MappedLog, batch: pa.RecordBatch) -> Iterator[CorruptRecord]:
+def _lost_in(log: ReadableLog, batch: pa.RecordBatch) -> Iterator[CorruptRecord]:
     """Yield an error for each row that stands in for a lost message."""
     lost = lost_rows(batch.column(_MARK).to_numpy())
     if lost is None:
@@ -248,7 +255,7 @@ def _lost_in(log: MappedLog, batch: pa.RecordBatch) -> Iterator[CorruptRecord]:
 
 
 class _Owners:
-    """The queue of each unit of a read: its record has to be of that queue, too."""
+    """Which place each unit of a read has: its record has to have that queue and offset, too."""
 
     def __init__(
         self, queues: Sequence[QueuePart], counts: Sequence[int], spans: Sequence[Sequence[int]],
@@ -257,20 +264,37 @@ class _Owners:
         """`counts` units of each queue begin at `spans`; `kept` of them are read, in that order."""
         self._queues, self._spans, self._counts, self._kept = queues, spans, counts, kept
 
+    @cached_property
+    def _numbers(self) -> Int64s:
+        """The queue offset of each unit."""
+        begins = [
+            np.arange(span.start, span.start + count)
+            if isinstance(span, range)
+            else np.array(span[:count], np.int64)
+            for span, count in zip(self._spans, self._counts, strict=True)
+        ]
+        return begins[0] if len(begins) == 1 else np.concatenate(begins)
+
     def own(
         self, batch: pa.RecordBatch, rows: range, problems: list[CorruptRecord]
     ) -> pa.RecordBatch:
-        """Return the records that belong to the queues of the units at `rows`; note the others."""
+        """Return the records of the units at `rows` that have their places, and note the rest."""
         first = self._queues[0]
-        if len(self._queues) == 1 and _is_all_of(batch, first.topic, first.queue_id):
-            return batch
         kept = np.arange(rows.start, rows.stop)
         kept = kept if self._kept is None else self._kept[rows.start : rows.stop]
+        numbers = self._numbers[kept]
+        differs = batch.column(_QUEUE_OFFSET).to_numpy() != numbers
+        if (
+            len(self._queues) == 1
+            and not np.count_nonzero(differs)
+            and _is_all_of(batch, first.topic, first.queue_id)
+        ):
+            return batch
         ends = np.cumsum(self._counts)
         owners = ends.searchsorted(kept, "right")
         topics = pa.array([queue.topic for queue in self._queues], pa.string())
         ids = np.array([queue.queue_id for queue in self._queues])
-        differs = batch["queue_id"].to_numpy() != ids[owners]
+        differs |= batch["queue_id"].to_numpy() != ids[owners]
         same = pc.equal(batch["topic"], topics.take(pa.array(owners)))
         differs |= ~same.to_numpy(zero_copy_only=False)
         stays = np.ones(len(kept), bool)
@@ -278,14 +302,14 @@ class _Owners:
             owner = int(owners[row])
             queue = self._queues[owner]
             record = batch.slice(row, 1).to_pylist()[0]
+            number = int(numbers[row])
             reason = foreign_record(
-                record["topic"], record["queue_id"],
+                ((record["topic"], record["queue_id"]), record["queue_offset"]),
                 parse_properties(str(record["properties"], "utf-8", "replace")),
-                (queue.topic, queue.queue_id),
-            )  # fmt: skip
+                ((queue.topic, queue.queue_id), number),
+            )
             if reason is not None:
-                begin = self._spans[owner][kept[row] - (ends[owner] - self._counts[owner])]
-                problems.append(CorruptRecord(*queue.place_of_unit(begin), reason))
+                problems.append(CorruptRecord(*queue.place_of_unit(number), reason))
                 stays[row] = False
         return batch if stays.all() else batch.filter(pa.array(stays))
 
@@ -308,12 +332,18 @@ def _is_all_of(batch: pa.RecordBatch, topic: str, queue_id: int) -> bool:
 def _wrong_units(
     queue: QueuePart, units: Any, begins: Sequence[int], end: int
 ) -> Iterator[CorruptRecord]:
-    """Yield what is wrong with units that cannot point to a record of a log that ends at `end`."""
+    """Yield what is wrong with units that can point to no record of a log that ends at `end`.
+
+    A fill unit behind the queue's first message is the place of one that the log does not have.
+    """
     offsets, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
-    wrong = (sizes <= 0) | (offsets < 0) | ((offsets >= end) & (sizes != CQ_PRE_FILL_SIZE))
+    fill = sizes == CQ_PRE_FILL_SIZE
+    wrong = fill | (sizes <= 0) | (offsets < 0) | (offsets >= end)
     for row in np.flatnonzero(wrong).tolist():
         path, position = queue.place_of_unit(begins[row])
-        reason = f"a unit of {sizes[row]} bytes at {offsets[row]}, where the log has none"
+        reason = unit_without_record(offsets[row], sizes[row])
+        if fill[row]:
+            reason = f"a fill unit: the log has no message {begins[row]} of this queue"
         yield CorruptRecord(path, position, reason)
 
 

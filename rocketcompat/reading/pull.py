@@ -140,7 +140,7 @@ class _Scan:
                 if not self.entries:
                     self.status = GetMessageStatus.NO_MATCHED_MESSAGE
                 continue
-            entry = read_unit(self._log, offset, size, self._queue)
+            entry = read_unit(self._log, offset, size, self._queue, offsets[place])
             if entry is None:
                 if not self.entries:
                     self.status = GetMessageStatus.MESSAGE_WAS_REMOVING

@@ -25,8 +25,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rocketcompat.commitlog.commit_log import CommitLog
-from rocketcompat.commitlog.reads import read_unit
+from rocketcompat.commitlog.reads import lost_message, read_unit
 from rocketcompat.files.broker_config import BrokerConfig
+from rocketcompat.formats import STATE_OK
 from rocketcompat.messages import Message, MessageRecord
 from rocketcompat.queues.consume_queue import ConsumeQueue
 from rocketcompat.queues.table import ConsumeQueueTable
@@ -113,7 +114,7 @@ class ScheduleMessageService(ServiceThread):
         count = 0
         while (units := queue.units(offset, offset + _UNITS_AT_ONCE)).size:
             for unit in queue.resolved(units).tolist():
-                if not self._is_due(queue, level, *unit):
+                if not self._is_due(queue, offset, level, *unit):
                     return count
                 count += self._deliver(queue, offset, unit)
                 offset += 1
@@ -121,26 +122,35 @@ class ScheduleMessageService(ServiceThread):
         return count
 
     def _is_due(
-        self, queue: ConsumeQueue, level: int, physical_offset: int, size: int, deliver_at: int
-    ) -> bool:
+        self, queue: ConsumeQueue, offset: int, level: int, physical_offset: int, size: int,
+        deliver_at: int,
+    ) -> bool:  # fmt: skip
         """Whether a unit's time has come; one too far ahead has come too (a clock went back)."""
         delay = self._config.delay_levels_ms[level - 1]
         if deliver_at <= 1 << 32:  # a tag's hash, from a recovery of the real store (R3)
-            record = read_unit(self._log, physical_offset, size, (queue.topic, queue.queue_id))
+            record = self._read(queue, offset, physical_offset, size)
             if isinstance(record, MessageRecord):
                 deliver_at = record.store_timestamp + delay
         now = self._clock.now_ms()
         return deliver_at <= now or deliver_at > now + delay
 
+    def _read(
+        self, queue: ConsumeQueue, offset: int, physical_offset: int, size: int
+    ) -> MessageRecord | CorruptRecord | None:
+        """Return the record of a unit, why it cannot be read, or None if it is gone."""
+        return read_unit(self._log, physical_offset, size, (queue.topic, queue.queue_id), offset)
+
     def _deliver(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> int:
         """Put one message; 0 if there is none that could be."""
         physical_offset, size, _ = unit
-        record = read_unit(self._log, physical_offset, size, (queue.topic, queue.queue_id))
+        record = self._read(queue, offset, physical_offset, size)
         if record is None:
             return 0
         try:
             if isinstance(record, CorruptRecord):
                 raise record
+            if record.state != STATE_OK:
+                raise lost_message(record)
             trailing = self._config.trailing_property_separator
             self._put(delivered(record, trailing_separator=trailing))
         except (CorruptRecord, InvalidMessage, ValueError) as error:

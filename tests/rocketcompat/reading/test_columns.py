@@ -168,6 +168,33 @@ def test_what_a_queue_cannot_show_is_named_and_the_rest_is_there(
     assert [problem.position for problem in page.problems] == [place]
 
 
+def test_a_queue_whose_files_were_mixed_up_or_lost_says_which_messages_it_does_not_give(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, layouts=frozenset({"consume_queue"})) as store:
+        for n in range(70):
+            store.put_message(Message("T", b"%d" % n))
+    first, second, third = sorted((tmp_path / "consumequeue/T/0").iterdir())[:3]
+    swapped = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(swapped)
+    third.unlink()
+    with rocketcompat.open(tmp_path, "r", CONFIG) as store:
+        page = store.read_queue("T", 0, 0, 100)
+        assert (page.batch.num_rows, page.next_offset) == (0, 20)
+        assert len(page.problems) == 20
+        assert "points to this record, which is number 20" in page.problems[0].reason
+        page = store.read_queue("T", 0, 40, 100)
+        assert (page.batch.num_rows, page.next_offset) == (0, 60)
+        assert [problem.reason for problem in page.problems] == [
+            "no units for the messages 40 to 59"
+        ]
+        assert page.problems[0].path == str(third)
+        assert store.read_queue("T", 0, 60, 100).batch["queue_offset"].to_pylist() == [
+            *range(60, 70)
+        ]
+
+
 def test_many_keys_are_answered_as_each_alone(store: DefaultMessageStore) -> None:
     keys = ["k5", "all", "u9", "none", "m3", "k5", "t"]
     table = store.query_messages("T", keys, max_count=20)

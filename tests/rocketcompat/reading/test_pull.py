@@ -219,19 +219,30 @@ def test_the_first_message_is_returned_however_large() -> None:
     assert result.next_begin_offset == 1
 
 
-def test_a_lost_record_is_skipped_alone() -> None:
+def test_a_record_that_the_log_has_no_more_is_skipped_alone() -> None:
     """The real one skips everything up to the next log file (spec §11, step 4)."""
+    parts = small_store(*(Message("T", b"%d" % n) for n in range(4)))
+    parts.commit_log.min_offset = parts.queues.find("T", 0).unit(2).physical_offset
+    result = get_message(parts, "T", 0, 0, 1)
+    assert (result.queue_offsets, result.next_begin_offset) == ([2], 3)
+    parts.commit_log.min_offset = parts.commit_log.max_offset
+    result = get_message(parts, "T", 0, 3)
+    assert result.status is GetMessageStatus.MESSAGE_WAS_REMOVING
+    assert (len(result), result.next_begin_offset) == (0, 4)
+
+
+def test_a_unit_that_points_behind_the_log_or_to_another_number_is_a_problem() -> None:
     parts = small_store(*(Message("T", b"%d" % n) for n in range(3)))
     queue = parts.queues.find("T", 0)
     unit = queue.unit(2)
     queue.put_units(np.arange(3, 5), [1 << 40, unit.physical_offset], [100, unit.size], [0, 0])
     result = get_message(parts, "T", 0, 2)
-    assert (result.queue_offsets, result.next_begin_offset) == ([2, 4], 5)
-    assert get_message(parts, "T", 0, 3, 1).queue_offsets == [4]
-    queue.put_units(np.array([5]), [1 << 40], [100], [0])
-    result = get_message(parts, "T", 0, 5)
-    assert result.status is GetMessageStatus.MESSAGE_WAS_REMOVING
-    assert result.next_begin_offset == 6
+    assert [m.queue_offset for m in result.messages] == [2]
+    assert [problem.reason for problem in result.problems] == [
+        f"a unit of 100 bytes at {1 << 40}, where the log has none",
+        "unit 4 of T/0 points to this record, which is number 2",
+    ]
+    assert (result.queue_offsets, result.next_begin_offset) == ([2, 3, 4], 5)
 
 
 def test_a_damaged_record_is_in_the_answer_with_its_state() -> None:
