@@ -99,7 +99,7 @@ def units_of(store: DefaultMessageStore) -> Iterator[Row]:
             unit = queue.unit(offset)
             record: MessageRecord | None
             try:
-                record = store.commit_log.record_at(unit.physical_offset)
+                record = log_of(store).record_at(unit.physical_offset)
             except TubeStoreError:
                 record = None
             yield {
