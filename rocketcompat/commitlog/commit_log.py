@@ -18,20 +18,19 @@ taken, never the other way round.
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NoReturn
 
 import numpy as np
 
 from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.queue_offsets import QueueKey, QueueOffsetTable
+from rocketcompat.commitlog.refusals import Refusals
 from rocketcompat.commitlog.walk import NO_GAPS, Checks, Gap, Gaps
-from rocketcompat.files.mapped_file import LeftOver, MappedFile, WriteLeft, has_no_room
+from rocketcompat.files.mapped_file import LeftOver, MappedFile
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.files.mmap_file import MmapFile, WarmUp, new_mmap_file
 from rocketcompat.files.transient_pool import BufferedFile, TransientStorePool
@@ -45,7 +44,7 @@ from tubestore.clock import Clock
 from tubestore.core.group_commit import GroupCommit
 from tubestore.core.kernels import Int64s
 from tubestore.core.vfs import Vfs
-from tubestore.errors import DiskFull, StoreBusy, StoreFailed, TubeStoreError, again
+from tubestore.errors import StoreBusy, TubeStoreError, again
 
 _log = logging.getLogger(__name__)
 
@@ -89,13 +88,7 @@ class CommitLog:
             self.queue.loaded_file = MmapFile
         self._commit_lock = threading.Lock()
         self._last: MappedFile | None = None
-        self._failed: StoreFailed | None = None
-        #: Why nothing is taken for the moment: the disk is too full (spec §9). Cleared again.
-        self.refusal: TubeStoreError | None = None
-        #: Why the last write failed, if it was for want of room; None once one has succeeded.
-        self.full: DiskFull | None = None
-        #: Messages that were refused, for whatever reason, since the log was opened.
-        self.refused_count = 0
+        self.refusals = Refusals(directory)
         self._store_timestamp = 0
         #: How far the last sync reached, and the store time of the last record that it covered,
         #: ms; 0 before the first.
@@ -147,11 +140,6 @@ class CommitLog:
         """Everything below this physical offset is on stable storage."""
         return self._syncs.end
 
-    @property
-    def failed(self) -> StoreFailed | None:
-        """Why nothing is taken any more, None while all is well."""
-        return self._failed
-
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of this queue gets."""
         return self._next_queue_offsets.get((topic, queue_id), 0)
@@ -172,8 +160,9 @@ class CommitLog:
         counted = not prepared.sys_flag & TRANSACTION_PREPARED  # a rollback has this bit too
         self._refuse_if_busy()
         with self._put_lock:
-            if self._failed is not None or self.refusal is not None:
-                self._refuse(1)
+            refusals = self.refusals
+            if refusals.failed is not None or refusals.too_full is not None:
+                refusals.refuse(1)
             now = self._held_since = self._clock.now_ms()
             try:
                 table = self._next_queue_offsets
@@ -188,12 +177,11 @@ class CommitLog:
                     file = self._roll()
                 file.append(record)
             except (OSError, LeftOver) as error:
-                self.refused_count += 1
-                raise self._refusal(error) from error
+                raise refusals.of_write(error, 1) from error
             finally:
                 self._held_since = 0
-            if self.full is not None:
-                self._has_room()
+            if refusals.no_room is not None:
+                refusals.has_room()
             if counted:
                 table[key] = queue_offset + (prepared.inner_count or 1)
             for copy, offset in copies:
@@ -222,8 +210,9 @@ class CommitLog:
         groups, firsts, group_ranks = encoded.queue_groups(counted)
         self._refuse_if_busy()
         with self._put_lock:
-            if self._failed is not None or self.refusal is not None:
-                self._refuse(count)
+            refusals = self.refusals
+            if refusals.failed is not None or refusals.too_full is not None:
+                refusals.refuse(count)
             now = self._held_since = self._clock.now_ms()
             keys = encoded.queue_keys(firsts)
             bases = np.array([self._next_queue_offsets.get(key, 0) for key in keys] + [0], np.int64)
@@ -242,11 +231,10 @@ class CommitLog:
                     self._end = file.end_offset
                     if self._pool is None:
                         self._visible = self._end
-                if self.full is not None:
-                    self._has_room()
+                if refusals.no_room is not None:
+                    refusals.has_room()
             except (OSError, LeftOver) as error:
-                self.refused_count += count - written
-                refusal = self._refusal(error)
+                refusal = refusals.of_write(error, count - written)
                 if written:
                     refusal.__cause__ = error
                     places = physical_offsets[:written], queue_offsets[:written], now
@@ -282,9 +270,9 @@ class CommitLog:
                     reached = file.file_from_offset + file.committed_position
                     self._visible = max(self._visible, min(reached, self._end))
             except (OSError, LeftOver) as error:
-                raise self._refusal(error) from error
-            if self.full is not None and self._visible > visible:
-                self._has_room()
+                raise self.refusals.of_write(error, 0) from error
+            if self.refusals.no_room is not None and self._visible > visible:
+                self.refusals.has_room()
             return self._visible > visible
 
     def sync_to(self, offset: int, timeout: float | None = None) -> bool:
@@ -292,8 +280,8 @@ class CommitLog:
 
         Group commit: threads that come while a sync runs share the next one.
         """
-        if self._failed is not None:
-            raise again(self._failed)
+        if self.refusals.failed is not None:
+            raise again(self.refusals.failed)
         offset = min(offset, self._end)
         if timeout is None:
             return self._syncs.reach(offset, self._sync)
@@ -316,7 +304,7 @@ class CommitLog:
         """Keep others from putting; all that was put is on stable storage."""
         self.flush()  # most of it, before others have to wait
         with self._put_lock:
-            if (stopped := self._failed or self.refusal) is not None:
+            if (stopped := self.refusals.stopped) is not None:
                 raise again(stopped)
             self.flush()
             yield
@@ -353,10 +341,6 @@ class CommitLog:
         self._syncs.run(partial(self._note_synced, end, timestamp))
         self._appended.add_ready(ready)
         self._end = self._visible = end
-
-    def fail(self, reason: str) -> None:
-        """Take nothing any more until the store is opened again. While held."""
-        self._failed = StoreFailed(self.queue.directory, reason)
 
     def _close_last(self) -> None:
         """Close the last file with a blank, unless it is full."""
@@ -413,8 +397,8 @@ class CommitLog:
 
     def _sync(self) -> int:
         """Sync what readers see, for all that wait; returns how far that is."""
-        if self._failed is not None:
-            raise again(self._failed)
+        if self.refusals.failed is not None:
+            raise again(self.refusals.failed)
         timestamp = self._store_timestamp
         self.sync_count += 1
         self.commit()
@@ -422,45 +406,15 @@ class CommitLog:
         try:
             self.queue.flush()
         except OSError as error:
-            self._failed = StoreFailed(self.queue.directory, f"sync: {error}")
-            _log.error("%s", self._failed)
-            raise again(self._failed) from error
+            failed = self.refusals.fail(f"sync: {error}")
+            _log.error("%s", failed)
+            raise failed from error
         return self._note_synced(end, timestamp)
 
     def _note_synced(self, end: int, timestamp: int) -> int:
         """Take down what is on stable storage now; while no sync runs. Returns `end`."""
         self.synced = (end, max(self.synced[1], timestamp))
         return end
-
-    def _refuse(self, count: int) -> NoReturn:
-        """Raise why nothing is taken, and count the messages."""
-        self.refused_count += count
-        stopped = self._failed or self.refusal
-        assert stopped is not None
-        raise again(stopped)
-
-    def _refusal(self, error: OSError | LeftOver) -> DiskFull | StoreFailed:
-        """Return what to raise for a failed write, and fail the log if it cannot go on."""
-        refusal: DiskFull | StoreFailed
-        if isinstance(error, OSError) and has_no_room(error):
-            assert error.errno is not None
-            path = str(error.filename or self.queue.directory)
-            refusal = DiskFull(path, str(error.strerror), error.errno)
-            if self.full is None:
-                _log.error("%s; messages are refused until there is room", refusal)
-            self.full = copy.copy(refusal)
-        else:
-            self._failed = StoreFailed(self.queue.directory, f"write: {error}")
-            _log.error("%s", self._failed)
-            refusal = again(self._failed)
-        if isinstance(error, WriteLeft | LeftOver):
-            refusal.taken = "unknown"
-        return refusal
-
-    def _has_room(self) -> None:
-        """Take note of a write that succeeded after one that found no room."""
-        self.full = None
-        _log.warning("%s: there is room again", self.queue.directory)
 
 
 class PartPlaced(Exception):

@@ -182,7 +182,7 @@ class _LogJob:
 
     def fail(self, reason: str) -> None:
         """Refuse puts: they could go over bytes of the job."""
-        self.log.fail(reason)
+        self.log.refusals.fail(reason)
 
     def settle(self, record: LogRecord) -> None:
         """Give queues and index their parts, and remove the staged files meanwhile.

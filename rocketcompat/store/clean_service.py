@@ -142,10 +142,10 @@ class CleanService(ServiceThread):
         return DiskUse(used, queues)
 
     def _refuse_or_take(self, use: DiskUse, *, full: bool) -> None:
-        if full and self._log.refusal is None:
+        if full and self._log.refusals.too_full is None:
             cause = f"{max(use)} % used, and above {self._log.config.warning_ratio} % none is taken"
-            self._log.refusal = DiskFull(self._log.queue.directory, cause)
-            _log.error("%s", self._log.refusal)
-        elif not full and self._log.refusal is not None:
-            self._log.refusal = None
+            self._log.refusals.too_full = DiskFull(self._log.queue.directory, cause)
+            _log.error("%s", self._log.refusals.too_full)
+        elif not full and self._log.refusals.too_full is not None:
+            self._log.refusals.too_full = None
             _log.warning("%s: messages are taken again", self._log.queue.directory)

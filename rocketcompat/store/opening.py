@@ -76,8 +76,9 @@ class Opened:
 
     def check_lock(self) -> None:
         """Fail the log once the lock file was removed or replaced: another writer may be there."""
-        if self.parts.commit_log.failed is None and not self.lock.is_current():
-            self.parts.commit_log.fail(LOST_LOCK)
+        refusals = self.parts.commit_log.refusals
+        if refusals.failed is None and not self.lock.is_current():
+            refusals.fail(LOST_LOCK)
             raise StoreFailed(self.parts.root, LOST_LOCK)
 
     def problems(self) -> list[TubeStoreError]:
@@ -114,12 +115,12 @@ class Opened:
         if self.schedule is not None:
             self.schedule.shutdown()
         log = self.parts.commit_log
-        if log.failed is None and not self.lock.is_current():
-            log.fail(LOST_LOCK)
-        if log.failed is not None:
+        if log.refusals.failed is None and not self.lock.is_current():
+            log.refusals.fail(LOST_LOCK)
+        if log.refusals.failed is not None:
             self.dispatcher.abandon()
             self.flusher.shutdown()
-            raise again(log.failed)
+            raise again(log.refusals.failed)
         log.commit()
         self.dispatcher.shutdown()
         self.flusher.shutdown()

@@ -113,7 +113,7 @@ def test_a_write_that_could_not_be_undone_is_undone_before_the_next(clock: Manua
         vfs.heal()
         store.put_message(Message("T", b"short"))
         path = log_of(store).queue.files[0].path
-        assert log_of(store).failed is None
+        assert log_of(store).refusals.failed is None
         behind = store.max_physical_offset
         assert behind - end < 700
         assert not any(vfs.read_file(path)[behind:])

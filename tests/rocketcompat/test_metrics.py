@@ -81,9 +81,9 @@ def test_what_stopped_or_was_refused_is_a_metric(clock: ManualClock) -> None:
     assert {"rocketcompat_log_full 1.0", "rocketcompat_log_refused_messages_total 3.0"} <= {
         *lines()
     }
-    log_of(store).refusal = DiskFull("/s", "too full", errno.ENOSPC)
+    log_of(store).refusals.too_full = DiskFull("/s", "too full", errno.ENOSPC)
     assert "rocketcompat_log_refusing 1.0" in lines()
-    log_of(store).refusal = None
+    log_of(store).refusals.too_full = None
     vfs.fail("sync", path="/s/commitlog")
     with pytest.raises(StoreFailed):
         store.flush()

@@ -162,10 +162,10 @@ def test_puts_into_a_log_that_failed(rocket: DefaultMessageStore, faulty: Faulty
 
 @pytest.mark.gate
 def test_puts_onto_a_disk_that_is_too_full(rocket: DefaultMessageStore) -> None:
-    log_of(rocket).refusal = DiskFull("/s", "91 % used")
+    log_of(rocket).refusals.too_full = DiskFull("/s", "91 % used")
     refused_without_end(lambda: rocket.put_message(Message("T", b"x")), DiskFull)
     refused_without_end(lambda: rocket.put_columns({"topic": ["T"]}), DiskFull)
-    log_of(rocket).refusal = None
+    log_of(rocket).refusals.too_full = None
     rocket.close()
 
 

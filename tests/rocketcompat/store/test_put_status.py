@@ -99,9 +99,9 @@ def test_limits_of_the_disk_and_of_the_store_s_life_have_their_status(clock: Man
     vfs.fail("truncate", path="/s/commitlog", error=errno.ENOSPC)
     assert status_of(store, Message("T")) is PutStatus.CREATE_MAPPED_FILE_FAILED
     assert status_of(store, Message("T")) is PutStatus.PUT_OK
-    log_of(store).refusal = DiskFull("/s", 91)
+    log_of(store).refusals.too_full = DiskFull("/s", 91)
     assert status_of(store, Message("T")) is PutStatus.SERVICE_NOT_AVAILABLE
-    log_of(store).refusal = None
+    log_of(store).refusals.too_full = None
     store.close()
     assert status_of(store, Message("T")) is PutStatus.SERVICE_NOT_AVAILABLE
     with rocketcompat.open("/s", "r", CONFIG, vfs=vfs, clock=clock) as reader:
