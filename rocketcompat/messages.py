@@ -268,7 +268,7 @@ class DispatchBatch:
     #: One entry a key, rows ascending: UNIQ_KEY first, then KEYS in order; rollbacks have none.
     key_rows: Int64s
     key_hashes: Int32s
-    #: None in batches that were put together from several (`dispatch_batch.merged`).
+    #: None in batches that were put together from several (`batch.merged`).
     records: Records | None
     #: Further units of rows (multi-dispatch): rows ascending, which queue, queue offset.
     copy_rows: Int64s

@@ -84,7 +84,7 @@ def dump_log(
 def dump_tables(
     directory: StoreDirectory, wanted: Selection = EVERYTHING, count: Counted = lambda _: None
 ) -> Iterator[pa.Table]:
-    """As `dump_log`, in tables of `message_rows.MESSAGE_SCHEMA`."""
+    """As `dump_log`, in tables of `rows.MESSAGE_SCHEMA`."""
     for piece in _pieces(directory, wanted):
         if isinstance(piece, Gap):
             yield table_of_rows([unreadable_row(piece.start, piece.end - piece.start, piece.state)])

@@ -1,6 +1,6 @@
 """Reads of many records at once, as Arrow: the whole log, a queue, the answers to many keys.
 
-Answers have the columns of `record_batches.RECORD_SCHEMA`. Records are read in place, through maps
+Answers have the columns of `record.arrow.RECORD_SCHEMA`. Records are read in place, through maps
 of the written bytes; bodies are copied out. Offsets are queue offsets; physical ones are named so.
 These are functions over the parts of a store; they write nothing and are thread-safe.
 """

@@ -1,4 +1,4 @@
-"""Tube records as log records, in columns: the other way of `tube_record.to_tube`.
+"""Tube records as log records, in columns: the other way of `record.to_tube`.
 
 A tube record that came from a log (`$rmq$`) becomes the record that it was, byte for byte except
 for its offsets, which the log gives. Any other becomes a new message: its queue is the partition,

@@ -1,6 +1,6 @@
 """Ready-made records become part of an open store's log, in one step.
 
-result = store.publish("load-7", staged)     # descriptions by `log_staging.StagedLogWriter`
+result = store.publish("load-7", staged)     # descriptions by `staging.writer.StagedLogWriter`
 
 What is guaranteed:
 

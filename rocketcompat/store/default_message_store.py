@@ -5,12 +5,12 @@
         store.wait_dispatched(result.physical_offset, timeout=1.0)
         store.get_message("orders", 0, result.queue_offset, 32)
 
-What a put promises: the record is in the page cache when it returns (it survives a kill); with
-`flush_disk_type="SYNC_FLUSH"` or `durability="fsync"` it is on stable storage. Queues, index
-and shards follow a moment later and are rebuilt from the log whatever happens to them.
+A put promises: the record is in the page cache when it returns (it survives a kill). With
+`flush_disk_type="SYNC_FLUSH"` or `durability="fsync"` it is on stable storage. Queues, index and
+shards follow a moment later and are rebuilt from the log whatever happens to them.
 
-A writer holds the root's lock, and an `abort` file stands there until everything was handed
-over and synced. A reader (mode "r") creates, locks and writes nothing.
+A writer holds the root's lock, and an `abort` file is there until everything was handed over and
+synced. A reader (mode "r") creates, locks and writes nothing.
 
 All calls are thread-safe. Not usable in a forked child: every call there raises StoreClosed.
 """
@@ -82,15 +82,16 @@ class DefaultMessageStore(StoreReader):
     # -- putting
 
     def put_message(self, message: Message, *, durability: Durability | None = None) -> PutResult:
-        """Append a message and return where it stands.
+        """Append a message and return its place.
 
-        `durability`: "page_cache", "fsync", or None for what `flush_disk_type` says; with
+        `durability`: "page_cache", "fsync", or None for the level of `flush_disk_type`. With
         `transient_store_pool_enable` None acknowledges from memory, as RocketMQ does, and a kill
-        loses what was put in the last `commit_interval_commit_log` ms or so. Raises
-        MessageTooLarge, InvalidName, InvalidMessage before anything is written; DiskFull without
-        room (may be tried again); StoreFailed after a failed write or sync. The error's `taken`
-        says whether the message is in the log: "no", "yes" (at the physical offset `offset`, but
-        its level was not reached) or "unknown" (the next opening decides).
+        loses what was put in the last `commit_interval_commit_log` ms or so.
+
+        Raises MessageTooLarge, InvalidName, InvalidMessage before anything is written; DiskFull
+        without room (may be tried again); StoreFailed after a failed write or sync. The error's
+        `taken` records whether the message is in the log: "no", "yes" (at the physical offset
+        `offset`, but its level was not reached) or "unknown" (the next opening decides).
         """
         if self._closed or os.getpid() != self._pid:
             self._check_open()
@@ -169,12 +170,14 @@ class DefaultMessageStore(StoreReader):
     ) -> LogPublishResult:
         """Put staged records behind the log, all or none, at most once for ever (`publish.py`).
 
-        `staged`: what the `log_staging.StagedLogWriter`s of its tasks described, in the order in
-        which records shall follow each other. `threads` place large jobs (by default one a core).
-        `query` names whose batch this is, a job `name:<number>`: the name is this query's from then
-        on, and a batch that comes again has to have the same rows, else JobTaken.
-        Raises InvalidMessage (a piece is missing or not as described), DiskFull before anything
-        has changed; StoreFailed when it is not known how far it came: open the store again.
+        `staged`: the descriptions by the `staging.writer.StagedLogWriter`s of its tasks, in the
+        order in which records shall follow each other. `threads` place large jobs (by default one a
+        core). `query` names the query that this batch belongs to, a job `name:<number>`. The name
+        is this query's from then on. A batch that comes again has to have the same rows, else
+        JobTaken.
+
+        Raises InvalidMessage (a piece is missing or not as described), DiskFull before anything has
+        changed; StoreFailed when it is not known how far it came: open the store again.
         """
         self._check_open()
         check_publish_arguments(staged, threads)
@@ -195,9 +198,9 @@ class DefaultMessageStore(StoreReader):
 
     @documented
     def deliver_due(self) -> int:
-        """Deliver the delayed messages whose time has come; returns how many.
+        """Deliver the delayed messages that are due; returns how many.
 
-        For a store without background threads, or one whose caller sets the clock.
+        For a store without background threads, or with a clock that the caller sets.
         """
         self._check_open()
         self._dispatcher.dispatch_pending()
@@ -220,11 +223,10 @@ class DefaultMessageStore(StoreReader):
 
     @documented
     def wait_dispatched(self, physical_offset: int, timeout: float | None = None) -> bool:
-        """Wait until the message at this offset stands in queues, index and shards.
+        """Wait until the message at this offset is in queues, index and shards.
 
         False if `timeout` seconds passed before (default: `wait_dispatched_timeout`). StoreFailed
-        if one of them stopped before it got the message: it gets it when the store is opened
-        again.
+        if one of them stopped before it got the message: it gets it when the store is opened again.
         """
         self._check_open()
         check_wait(physical_offset, timeout)
@@ -235,7 +237,7 @@ class DefaultMessageStore(StoreReader):
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log that queues, index and shards do not know yet."""
+        """Bytes of the log that queues, index and shards do not have yet."""
         return self._dispatcher.behind
 
     @property
@@ -246,7 +248,7 @@ class DefaultMessageStore(StoreReader):
 
     @documented
     def clean(self, *, dry_run: bool = False, manual: bool = True) -> list[FileVerdict]:
-        """Delete expired files of the log, and what queues and index know of them (spec §9).
+        """Delete expired files of the log, and their units and items (spec §9).
 
         One round, as the background service does every `clean_resource_interval` ms; with
         `manual` at any hour. Returns a verdict for each file of the log, with its reason; with
@@ -271,7 +273,7 @@ class DefaultMessageStore(StoreReader):
         return self._opened
 
     def _look_again(self) -> None:
-        """Nothing: a writer sees what it appends."""
+        """Do nothing: a writer sees what it appends."""
 
     def _give_back(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What an open store is made of: the log, and the structures that follow it."""
+"""The parts of an open store: the log, and the structures that follow it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Parts:
         config = with_batch_topics(config, vfs, root)
         self.root, self.config, self.vfs, self.clock = root, config, vfs, clock
         self.writable = writable
-        #: The directories of the log's files: those that get some, and those that only have some.
+        #: The directories of the log's files: those that get new files, and those that do not.
         self.log_directories = config.commit_log_directories(root)
         self.read_only_directories = config.read_only_directories(root)
         first, *more = self.log_directories
@@ -79,7 +79,7 @@ class Parts:
         self.broker_config = BrokerConfig(vfs, root, compat=config.compat)
         #: The structures that are switched on, by name, in the order in which they are fed.
         self._made: dict[str, Follower] = {}
-        #: What opening found of queues and index that is not as it should be.
+        #: What opening found wrong with queues and index.
         self.problems: list[TubeStoreError] = []
 
     def path(self, *names: str) -> str:
@@ -125,7 +125,7 @@ class Parts:
         return list(self._made.values())
 
     def load(self, ends: dict[tuple[str, int], int] | None) -> None:
-        """Look at the files; `ends` are the queues' ends as a clean close noted them."""
+        """Take in the files; `ends` are the queues' ends by a clean close."""
         minimum = self.commit_log.min_offset
         end = None if self.writable else self.commit_log.max_offset
         for name, follower in list(self._made.items()):
@@ -140,7 +140,8 @@ class Parts:
     def find_missing_queues(self, progress: Progress | None) -> bool:
         """Return whether files of queues are gone since a clean close; `problems` names the first.
 
-        One whose whole directory was removed is no problem: so a queue is built again by hand.
+        A queue without its whole directory is not a problem: that is how a queue is built again by
+        hand.
         """
         if progress is None or self.queues is None:
             return False
@@ -172,7 +173,7 @@ def refuse_shards(parts: Parts) -> None:
 
 
 def refuse_other_logs(parts: Parts) -> None:
-    """Raise NotAStore for a log in DLedger's files, and for structures whose log is not there.
+    """Raise NotAStore for a log in DLedger's files, and for structures without their log.
 
     An empty log would be begun beside them, and queues, index and shards be brought to its end.
     """
@@ -190,7 +191,7 @@ def refuse_other_logs(parts: Parts) -> None:
 
 
 def built_without_log(parts: Parts) -> list[str]:
-    """Return what was built from a log of which no file is there; nothing if one is."""
+    """Return the structures that were built from a log without any file; none if one is there."""
     if _has_files(parts.vfs, [*parts.log_directories, *parts.read_only_directories]):
         return []
     found = [name for name in _built() if _has_data(parts.vfs, parts.path(name))]
@@ -206,13 +207,13 @@ def _built() -> list[str]:
 
 
 def _was_never_synced(parts: Parts) -> bool:
-    """Whether a power cut may have taken the log: by our marks none of it was on stable storage."""
+    """True if a power cut may have taken the log: by the marks none of it was on stable storage."""
     known = ProgressFile(parts.vfs, parts.root).read()
     return known is not None and not known[1] and known[0].log.synced == 0
 
 
 def put_aside_built(parts: Parts, keeper: Quarantine) -> None:
-    """Move what was built from a log that is lost to quarantine, durably."""
+    """Move the structures of a lost log to quarantine, durably."""
     for name in (*_built(), CHECKPOINT_FILE, os.path.join(OWN_DIRECTORY, PROGRESS_FILE)):
         if parts.vfs.exists(parts.path(name)):
             keeper.move(parts.path(name))
@@ -222,7 +223,7 @@ def put_aside_built(parts: Parts, keeper: Quarantine) -> None:
 
 
 def _has_files(vfs: Vfs, directories: Iterable[str]) -> bool:
-    """Whether a directory holds a file of a log that is not empty."""
+    """True if a directory has a file of the log that is not empty."""
     return any(
         size
         for directory in directories

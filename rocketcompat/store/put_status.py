@@ -1,6 +1,6 @@
 """What RocketMQ would have answered: the put status of a refusal (`PutMessageStatus`, spec §1.14).
 
-A refused put is an exception here; this is for those who have to speak RocketMQ's language.
+A refused put is an exception here; this is for callers that need RocketMQ's names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KINDS: tuple[tuple[type[Exception], PutStatus], ...] = (
 def put_status_of(
     error: Exception, message: Message | None = None, *, compat: str = "4.9.8"
 ) -> PutStatus:
-    """Return the status that a RocketMQ store gives where ours raised `error`.
+    """Return the status that RocketMQ gives where this package raised `error`.
 
     The versions differ for a long property string: 4.9.8 counts characters before it counts
     bytes, so `message` is needed for its answer.

@@ -1,7 +1,7 @@
-"""What happens to a message between a caller and the log; RocketMQ's `asyncPutMessage`.
+"""The way of a message between a caller and the log; RocketMQ's `asyncPutMessage`.
 
-A message is made ready outside of every lock, appended, handed on to the dispatcher, and waited
-for if its level asks for that. A delayed message is put aside first (`schedule.py`).
+A message is prepared outside of every lock, appended, and handed on to the dispatcher. If its level
+asks for it, the put waits. A delayed message is put aside first (`schedule.py`).
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from tubestore.errors import (
 
 Durability = Literal["page_cache", "fsync"]
 _DURABILITIES = (None, "page_cache", "fsync")
-#: "Do not wait for my sync", in a property string.
+#: The pair of a message that does not wait for its sync, in a property string.
 _NO_WAIT = "(^|\x02)WAIT\x01false(\x02|$)"
 _DOES_NOT_WAIT = re.compile(_NO_WAIT.encode())
-#: What a field of the wrong type makes the encoding raise.
+#: What the encoding raises for a field of the wrong type.
 _UNFIT = (TypeError, AttributeError, OverflowError, UnicodeError, struct.error, pa.ArrowException)
 _NONE = np.empty(0, np.int64)
 
 
 def check_durability(durability: Any) -> None:
-    """Refuse what is no level: a misspelt one would be taken for "do not wait"."""
+    """Refuse an invalid level: a misspelt one would be taken for "do not wait"."""
     if durability not in _DURABILITIES:
         raise InvalidMessage(
             f"durability: {durability!r} is none of 'page_cache', 'fsync' and None"
@@ -93,7 +93,7 @@ class PutPath:
         return self.append(message, durability)
 
     def append(self, message: Message, durability: Durability | None = None) -> PutResult:
-        """Append a message as it is."""
+        """Append a message without putting it aside."""
         try:
             prepared = prepare(message, self._config)
         except _UNFIT as error:
@@ -129,7 +129,7 @@ class PutPath:
         return _placed(physical_offsets, queue_offsets, encoded.sizes, timestamp, status)
 
     def _parts(self, table: Given, alone: list[int]) -> list[Prepared | EncodedColumns]:
-        """Return rows made ready, in order: those that go alone, and the columns between them."""
+        """Return prepared rows, in order: those that go alone, and the columns between them."""
         parts: list[Prepared | EncodedColumns] = []
         for before, row in pairwise((-1, *alone, table.rows)):
             if row > before + 1:
@@ -142,7 +142,7 @@ class PutPath:
     def _put_parts(
         self, parts: list[Prepared | EncodedColumns], durability: Durability | None
     ) -> pa.Table:
-        """Append rows some of which go alone; all of them were checked before."""
+        """Append rows, some of which go alone; all of them were checked before."""
         placed: list[tuple[Any, Any, Any]] = []
         rows = sum(1 if isinstance(part, Prepared) else len(part) for part in parts)
         for part in parts:
@@ -174,10 +174,10 @@ class PutPath:
         self, error: PartPlaced, placed: list[tuple[Any, Any, Any]], rows: int,
         part: Prepared | EncodedColumns, durability: Durability | None,
     ) -> BatchError:  # fmt: skip
-        """Return what to raise for a batch of which the first rows are in the log.
+        """Return the error for a batch with only its first rows in the log.
 
-        Their acks are rows of `put_columns`' table; they have reached what was asked for, or
-        their status is FLUSH_DISK_TIMEOUT.
+        Their acks are rows of `put_columns`' table. They have reached the requested level, or their
+        status is FLUSH_DISK_TIMEOUT.
         """
         count = len(error.physical_offsets)
         times = np.full(count, error.timestamp)
@@ -236,20 +236,20 @@ class PutPath:
 
     @staticmethod
     def _any_waits(durability: Durability | None, part: Prepared | EncodedColumns) -> bool:
-        """Whether a put waits for its sync: not one of messages all of which say WAIT=false."""
+        """True if a put waits for its sync; not if all its messages have WAIT=false."""
         if durability is not None:
             return True
         if isinstance(part, Prepared):
-            # The property string stands behind its length of 2 bytes.
+            # The property string follows its length of 2 bytes.
             return _DOES_NOT_WAIT.search(part.properties[2:]) is None
         return not pc.all(pc.match_substring_regex(part.property_texts, _NO_WAIT)).as_py()
 
     def _reached(
         self, durability: Durability | None, waits: bool, end: int, offset: int
     ) -> PutStatus:
-        """Bring what was put up to `end` to its level, or raise what keeps it from that.
+        """Bring what was put up to `end` to its level, or raise the reason why not.
 
-        The message stands at `offset`, whatever comes of it; the error says so.
+        In either case the message is at `offset`, and the error has that.
         """
         try:
             if waits:
@@ -272,7 +272,7 @@ class PutPath:
 def _placed(
     physical: Int64s, offsets: Int64s, sizes: Int64s, timestamps: Any, status: PutStatus
 ) -> pa.Table:
-    """Return where messages stand, a row each."""
+    """Return the places of messages, a row each."""
     count = len(physical)
     if not isinstance(timestamps, np.ndarray):
         timestamps = pa.repeat(pa.scalar(timestamps, pa.int64()), count)

@@ -157,7 +157,7 @@ class StoreReader:
 
         Of each key the newest `max_count`, oldest first, in the order of the keys, bounded as
         in `query_message`; other keys of the same hash are left out. Columns as
-        `record_batches.RECORD_SCHEMA` has them.
+        `record.arrow.RECORD_SCHEMA` has them.
         """
         self._check_open()
         from rocketcompat.reading.columns import query_keys

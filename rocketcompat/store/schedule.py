@@ -1,20 +1,20 @@
 """Delayed messages: put aside in SCHEDULE_TOPIC_XXXX, and delivered when they are due (spec §14).
 
 A delayed message is stored in the queue of its delay level, with its own topic and queue in two
-properties; the queue's unit holds the time of delivery where others hold the tag's hash. The
-service goes on in each level's queue from `config/delayOffset.json`, and puts what is due into
-its own topic, as 4.9.8's store and 5.3.3's broker do: hosts, times, flags and property string
-are kept, DELAY, REAL_TOPIC and REAL_QID stay in that string.
+properties. The queue's unit holds the time of delivery where others hold the tag's hash. The
+service continues in each level's queue from `config/delayOffset.json`, and puts due messages into
+their own topics, as 4.9.8's store and 5.3.3's broker do: hosts, times, flags and property string
+are kept, and DELAY, REAL_TOPIC and REAL_QID stay in that string.
 
-Delivery is at least once: after a crash what was delivered since the offsets were written (every
-`flush_delay_offset_interval` ms, and at a close) is delivered again.
+Delivery is at least once: after a crash the messages delivered since the offsets were written
+(every `flush_delay_offset_interval` ms, and at a close) are delivered again.
 
-Where ours differs from the real one:
+Differences from RocketMQ:
 - a unit that a recovery of 4.9.2 … 4.9.8 filled with the tag's hash (R3) is taken for due at the
   record's store time plus the delay of its level, not at once;
-- a record that is damaged or says no topic is passed over, and is in `problems`.
+- a record that is damaged or has no topic for it is passed over, and is in `problems`.
 
-Guards: `_lock` is held by whoever delivers, and guards the offsets.
+Guards: `_lock` is held by the thread that delivers, and guards the offsets.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tubestore.clock import Clock
 from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError
 
 _log = logging.getLogger(__name__)
-#: Ours looks at the levels as often as the real one does.
+#: The levels are checked as often as RocketMQ checks them.
 _INTERVAL_SECONDS = 0.1
 FIRST_SECONDS = 1.0
 _UNITS_AT_ONCE = 64
 
 
 class ScheduleMessageService(ServiceThread):
-    """Delivers what is due; by a thread, or when it is told to (`deliver_due`)."""
+    """Delivers due messages; in a thread, or by calls of `deliver_due`."""
 
     def __init__(
         self, log: CommitLog, queues: ConsumeQueueTable, files: BrokerConfig, clock: Clock,
@@ -59,7 +59,7 @@ class ScheduleMessageService(ServiceThread):
         self._config = log.config
         self._lock = threading.Lock()
         self._offsets: dict[int, int] = {}
-        #: Without knowing the offsets nothing is delivered: it might all come a second time.
+        #: While the offsets are not known nothing is delivered: it might all come a second time.
         self._blind = False
         try:
             self._offsets = files.delay_offsets()
@@ -85,7 +85,7 @@ class ScheduleMessageService(ServiceThread):
             return sum(self._deliver_level(level + 1) for level in levels)
 
     def persist(self) -> None:
-        """Write the offsets down, if they have moved; what they speak of is synced before."""
+        """Write the offsets, if they have moved; the messages below them are synced before."""
         with self._lock:
             if self._offsets != self._saved:
                 self._log.flush()
@@ -93,7 +93,7 @@ class ScheduleMessageService(ServiceThread):
                 self._saved = dict(self._offsets)
 
     def work(self) -> float:
-        """Deliver what is due, and write the offsets down now and then."""
+        """Deliver what is due, and write the offsets now and then."""
         self.deliver_due()
         every = self._config.flush_delay_offset_interval / 1000
         if self._clock.monotonic() - self._saved_at >= every:
@@ -105,8 +105,8 @@ class ScheduleMessageService(ServiceThread):
         queue = self._queues.of_kind(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return 0
-        # What was written down may lie outside of the queue: before it, after a cleaning; behind
-        # it, when the log lost its end (#1869).
+        # A saved offset may be outside of the queue: before it, after a cleaning; behind it, when
+        # the log lost its end (#1869).
         noted = self._offsets.get(level, 0)
         offset = min(max(noted, queue.min_offset), queue.max_offset)
         if offset != noted:
@@ -141,7 +141,7 @@ class ScheduleMessageService(ServiceThread):
         return read_unit(self._log, physical_offset, size, (queue.topic, queue.queue_id), offset)
 
     def _deliver(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> int:
-        """Put one message; 0 if there is none that could be."""
+        """Put one message; 0 if it cannot be put."""
         physical_offset, size, _ = unit
         record = self._read(queue, offset, physical_offset, size)
         if record is None:

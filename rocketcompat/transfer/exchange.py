@@ -1,6 +1,6 @@
 """Messages exported to files that can be edited, and imported into a store.
 
-An export has the columns of `message_rows.MESSAGE_SCHEMA`, and the property string as it was stored
+An export has the columns of `rows.MESSAGE_SCHEMA`, and the property string as it was stored
 as `properties_text`. If the map was edited, it counts and not the string. An import needs a
 `topic`; everything else has a default, so a file may also be written by hand.
 
