@@ -2,7 +2,7 @@
 
 Always true:
 - the root's lock is held from before the first change to after the last;
-- an `abort` file stands there, durably, until everything was handed over and synced.
+- an `abort` file is in the root, durably, until everything was handed over and synced.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
         schedule = ScheduleMessageService(
             log, parts.queues, parts.broker_config, clock, puts.append
         )
-    # What stands in the log from here on is ours: the mark says so, after a reboot too.
+    # From here on only this package writes the log: the mark records that, after a reboot too.
     log.flush()
     marks.write(flusher.progress(), sync=True)
     queue_directory = parts.path(CONSUME_QUEUE_DIRECTORY)

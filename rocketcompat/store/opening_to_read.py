@@ -18,7 +18,7 @@ from tubestore.errors import NotAStore
 
 
 def open_to_read(parts: Parts) -> None:
-    """Find where the log ends and look at the structures; creates, locks and writes nothing."""
+    """Find where the log ends and take in the structures; creates, locks and writes nothing."""
     try:
         _open(parts)
     except BaseException:

@@ -1,6 +1,6 @@
-"""A store that is open for reading, and what a writer's store can do as well.
+"""A store that is open for reading, and the part of a writer's store that is the same.
 
-Offsets are queue offsets unless a name says physical; times are ms since the epoch. Nothing here
+Offsets are queue offsets; physical ones are named so. Times are ms since the epoch. Nothing here
 writes; all of it is thread-safe. Not usable in a forked child: every call there raises StoreClosed.
 """
 
@@ -86,8 +86,8 @@ class StoreReader:
     """A RocketMQ store that is open for reading: `rocketcompat.open(root)`.
 
     It finds where the log ends and creates, locks and writes nothing; a writer may be at work
-    beside it (`refresh`). All methods are thread-safe. Offsets are queue offsets unless a name
-    says physical.
+    beside it (`refresh`). All methods are thread-safe. Offsets are queue offsets; physical ones are
+    named so.
 
     >>> import tempfile, rocketcompat
     >>> with tempfile.TemporaryDirectory() as root:
@@ -116,8 +116,8 @@ class StoreReader:
     ) -> GetMessageResult:  # fmt: skip
         """Pull messages of a queue from a queue offset (getMessage, spec §11).
 
-        `tags` is "A || B"; the real store compares hashes, so whoever must not get a message of
-        another tag with the same hash compares `tags` of what came. `where` is a filter on whole
+        `tags` is "A || B". Only hashes are compared, as in RocketMQ: to exclude messages of another
+        tag with the same hash, compare the `tags` of the result. `where` is a filter on whole
         records: `where=lambda m: m.properties.get("region") == "eu"`.
         """
         self._check_open()
@@ -334,8 +334,8 @@ class StoreReader:
     ) -> int:
         """Return the queue offset of a store time (getOffsetInQueueByTime, spec §2.5).
 
-        `boundary` is "lower", "upper" or "nearest", as `times.py` says; None: what
-        `config.compat` does (4.9.8 nearest, 5.3.3 lower). 0 for an unknown queue.
+        `boundary` is "lower", "upper" or "nearest" (see `times.py`). None: the one of
+        `config.compat` (4.9.8 nearest, 5.3.3 lower). 0 for an unknown queue.
         """
         self._check_open()
         milliseconds = checked_time_ms(time)

@@ -1,27 +1,27 @@
 """Opening for writing: find the log's end, bring every structure to it, hand over what is missing.
 
-What is trusted without looking is what the marks of `progress.py` prove. A store without them is
-trusted as a real broker trusts it (spec §8.2): up to the third-last file of the log after a clean
-stop, up to the checkpoint's time after a crash; shards, which no broker knows, not at all. From
-there on the log is followed record by record. The first record that is no record is
+Everything below the marks of `progress.py` is trusted. A store without marks is trusted as a
+RocketMQ broker trusts it (spec §8.2): up to the third-last file of the log after a clean stop, up
+to the checkpoint's time after a crash. Shards are not trusted at all then: no broker writes them.
+From there on the log is followed record by record. The first bytes that are not a record are
 
-- *torn*, if no sound record follows anywhere: the log is cut there (zeroed behind, later
-  files removed), as the real one does;
-- *damaged*, if one does: it stays, is listed in `problems`, and is passed over (D7). With
-  `recovery="upstream"` it is cut like the real one cuts, and what follows is lost.
+- *torn*, if no sound record follows anywhere: the log is cut there (zeroed behind, later files
+  removed), as in RocketMQ;
+- *damaged*, if one does: they stay, are listed in `problems`, and are passed over (D7). With
+  `recovery="upstream"` the log is cut there as RocketMQ cuts it, and what follows is lost.
 
-A file that holds the records of another place (two were swapped, or one is a copy) is damage as
-a whole and stays, at the log's end too: the log goes on in a new file behind it.
+A file that holds the records of another place (two were swapped, or one is a copy) is damage as a
+whole and stays, at the log's end too: the log goes on in a new file behind it.
 
-What is cut behind a mark of ours was never synced, unless it is a sound record of another place.
+Bytes that are cut behind a mark were never synced, unless they are a sound record of another place.
 Everything else that goes is kept in quarantine: whole files by a rename, tails as copies; without
 room for them nothing is dropped.
 
-Then the structures are cut at their trusted mark, or the log's end if that is lower, and what
-lies behind it is handed over again. A follower's *written* mark is kept for the record, but
-only *synced* is trusted: what a killed process had written and not synced belongs to nobody's
-list of files to sync, so a later sync would claim it without having done it. The log's
-*written* mark is trusted after a kill, since its files are synced from the *synced* mark on.
+Then the structures are cut at their trusted mark, or the log's end if that is lower, and everything
+behind it is handed over again. A follower's *written* mark is kept for the record, but only
+*synced* is trusted: what a killed process had written and not synced is not among the files that
+this process syncs, so a later sync would claim it without having done it. The log's *written* mark
+is trusted after a kill, since its files are synced from the *synced* mark on.
 
 Always true: every step may be repeated; a crash in the middle, then recovery, gives the same.
 """
@@ -68,7 +68,7 @@ _NO_OFFSET = (1 << 63) - 1
 class RecoverResult:
     """What opening found and did; offsets are physical."""
 
-    #: Closed cleanly: nothing was looked at.
+    #: Closed cleanly: nothing was verified.
     clean: bool
     verified_from: int
     log_end: int
@@ -78,9 +78,9 @@ class RecoverResult:
     damages: Gaps = NO_GAPS
     #: Where what was dropped is kept; None if nothing was, or all of it was provably torn.
     quarantine: str | None = None
-    #: Whether marks of ours prove what is before `verified_from`, and that the cut was torn.
+    #: True if marks prove what is before `verified_from`, and that the cut was torn.
     own: bool = False
-    #: Before this offset a store without marks of ours had synced its index, by its checkpoint.
+    #: Before this offset a store without marks had synced its index, by its checkpoint.
     index_verified_from: int = 0
     #: What was cut although it is not provably torn, and where it is kept.
     dropped: tuple[CorruptRecord, ...] = ()
@@ -92,9 +92,9 @@ def recover_log(
 ) -> RecoverResult:  # fmt: skip
     """Load the log, verify it from where it is trusted, cut a torn end; the log is usable then.
 
-    What is cut behind a mark of ours after a crash was never synced. What is cut elsewhere, or
-    after a clean close, may be a damaged record that was acknowledged: it goes to `quarantine`.
-    So do sound records of another place, whose file was swapped or copied.
+    Bytes that are cut behind a mark after a crash were never synced. Bytes that are cut elsewhere,
+    or after a clean close, may be a damaged record that was acknowledged: they go to `quarantine`.
+    So do sound records of another place, from a file that was swapped or copied.
     """
     log.queue.load()
     trusted = _trusted_of(log, known, checkpoint, clean_exit=clean_exit)
@@ -120,13 +120,13 @@ def recover_log(
 
 @dataclass(frozen=True, slots=True)
 class _Trusted:
-    """What of the log is taken without a look."""
+    """The part of the log that is trusted without verification."""
 
-    #: From here on it is verified; everything below is sound but for `gaps`.
+    #: Verification begins here; everything below is sound except for `gaps`.
     start: int
     synced: int
-    #: True if marks of ours prove what is before `start`: another program may have written before
-    #: a mark that does not count, and its records are judged as a real broker's.
+    #: True if marks prove what is before `start`. Before a mark that does not count another program
+    #: may have written; its records are judged as RocketMQ judges them.
     own: bool
     #: Files that hold the records of another place.
     misplaced: Gaps
@@ -203,7 +203,7 @@ def _cut(
     """Cut the log at its end; returns the bytes, and what of them is not provably torn."""
     queue, end = log.queue, found.end
     strays = [gap for gap in trusted.misplaced if gap.start >= end]
-    # A store of ours that was closed cleanly has no torn end: what is there was changed since.
+    # A store that this package closed cleanly has no torn end: what is there was changed since.
     torn = trusted.own and not clean_exit and not strays and not _ends_in_foreign_record(queue, end)
     if not torn:
         _keep_tail(queue, end, quarantine)
@@ -229,13 +229,13 @@ def _lower_marks(progress: Progress, offset: int) -> None:
 
 
 def _ends_in_foreign_record(queue: MappedFileQueue, end: int) -> bool:
-    """Whether a sound record of another place stands behind the log's end in its file."""
+    """True if a sound record of another place is behind the log's end in its file."""
     file = queue.find(end)
     return file is not None and holds_foreign_record(file, end - file.file_from_offset)
 
 
 def _keep_tail(queue: MappedFileQueue, end: int, quarantine: Quarantine) -> None:
-    """Keep what stands behind the log's end in its file, if that is more than the filler."""
+    """Keep the bytes behind the log's end in its file, if they are more than the filler."""
     file = queue.find(end)
     if file is None:
         return

@@ -108,7 +108,7 @@ class Stretch:
     data_start: int = 0
     #: Bytes without rows: whether they are a whole record with another one's entry.
     is_record: bool = False
-    #: A row whose entry and record contradict each other: whether it is the record that is damaged.
+    #: For a row with an entry that contradicts its record: true if the record is the damaged one.
     in_record: bool = False
 
 
@@ -160,7 +160,7 @@ class _Walker:
                         yield from self._bad(part[row : row + 1], at + ENTRY_SIZE * (row - first))
 
     def _between_files(self, offset: int) -> Iterator[Stretch]:
-        """Find the records whose entries stood in an index file that is gone."""
+        """Find the records that lost their entries with an index file that is gone."""
         while self.covered is not None:
             rows = self._unindexed(self.covered, self.bytes.data_end, offset)
             if rows is None:
@@ -295,7 +295,7 @@ class _Walker:
     def _kept(
         self, verdict: Reason, state: str, entry: Array, offset: int, text: str, size: int = 0
     ) -> Iterator[Stretch]:
-        """A row whose entry stands, with a record of this size, or of the entry's, at its place."""
+        """Yield a row that keeps its entry, with a record of this size, or of the entry's."""
         position, size = int(entry["data_offset"][0]), size or int(entry["data_size"][0])
         if verdict is not Reason.BAD_RECORD or position == self.covered:
             yield from self._before(position, offset)
@@ -339,7 +339,7 @@ class _Walker:
         return found if own == offset or in_order else None
 
     def _is_possible(self, own: int) -> bool:
-        """Whether a record can stand at this index offset; else its order alone says where.
+        """True if a record can have this index offset; else its order alone decides its place.
 
         TubeMQ 1.2.0 without caches writes -1, and a header may be damaged.
         """
@@ -368,7 +368,7 @@ class _Walker:
         yield from self._loose(low, bytes_.data_end, before=_ENDLESS)
 
     def _loose(self, low: int, high: int, *, before: int) -> Iterator[Stretch]:
-        """Judge bytes that no entry points to; rows of them stand below index offset `before`."""
+        """Judge bytes that no entry points to; rows of them are below index offset `before`."""
         for _, first, end in self.bytes.portions(low, high):
             yield from self._loose_in_file(first, end, before)
 
@@ -406,7 +406,7 @@ class _Walker:
         return Stretch(Reason.UNINDEXED, OK, first_row, entries, low, at - low, text)
 
     def _place_of(self, header: Any, before: int) -> int | None:
-        """Return where an entry of this record would stand; None if it has no place here."""
+        """Return the place for an entry of this record; None if it has no place here."""
         own = header.queue_logic_offset
         if self.running >= before or (0 <= own < self.index_start):
             return None

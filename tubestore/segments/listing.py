@@ -153,7 +153,7 @@ def _list_shard(
 ) -> ShardFiles:
     directory = join(root, store_key(topic, store_id))
     # The index first: a writer writes an entry after its record, so what the entries of this
-    # listing point to is in the listing of the data, also while somebody writes.
+    # listing point to is in the listing of the data, also beside a writer.
     index, strays = _list(vfs, join(directory, INDEX_DIRECTORY), INDEX_SUFFIX)
     data, more = _list(vfs, directory, DATA_SUFFIX)
     key = (topic, store_id)

@@ -196,7 +196,7 @@ class Places:
         return entry is not None and entry.data_offset == start and _agree(header, entry, own)
 
     def _misplaced(self, piece: Piece, header: Any, found: Mapping[int, object]) -> str:
-        """Return why a file is misplaced whose first record is not where it names; "": it is not.
+        """Return why a file is misplaced if its first record names another place; "": it is not.
 
         TubeMQ gives offsets a second time after some crashes. Those records follow each other from
         file to file, in the same order.
@@ -280,7 +280,7 @@ def missing_begin(
         end = min(start, end)  # what was not synced, a power cut can have taken
         if 0 <= begin < end:
             text = f"the file is missing: the checkpoint has the bytes from {begin} to {end}"
-            text += ", and no retention of ours removed them"
+            text += ", and retention has not removed them"
             problems.append(CorruptRecord(join(parent, segment_name(begin, suffix)), 0, text))
     return problems
 
@@ -403,7 +403,7 @@ def keep_misplaced(files: MsgFileStore, found: Mapping[int, tuple[int, str]]) ->
 
 
 def damaged_places(files: MsgFileStore, checkpoint: Checkpoint | None) -> Iterable[Damage]:
-    """Return the data whose rows a reader is to compare with the offsets that their records name.
+    """Return the data with rows that a reader must compare with the offsets that records name.
 
     Those of misplaced files; all if an index file is misplaced or shifted. `checkpoint`: if it
     describes the files.
@@ -468,7 +468,7 @@ def write_first_index(vfs: Vfs, directory: str, start: int, entries: Sequence[by
 
 
 def may_be_missing(vfs: Vfs, directory: str, index_start: int, found: Checkpoint | None) -> bool:
-    """Whether an index file can be missing before the first one, by what is recorded.
+    """True if an index file can be missing before the first one, by what is recorded.
 
     In a store that is TubeMQ's alone nothing is: its retention removes an index before the data.
     """
@@ -481,7 +481,7 @@ def may_be_missing(vfs: Vfs, directory: str, index_start: int, found: Checkpoint
 def hidden_text(count: int) -> str:
     """Return what is wrong with records before the first index entry."""
     return (
-        f"{count} or more intact messages stand before the first index entry: an index file is "
+        f"{count} or more intact messages are before the first index entry: an index file is "
         "missing, or a TubeMQ broker's retention removed it before the data"
     )
 

@@ -1,7 +1,7 @@
-"""The walk through data and index of a shard that brings them to say the same.
+"""The walk through data and index of a shard that makes them match.
 
-What TubeMQ does not do (tubemq-store.md 12, weaknesses 4, 6, 7): verify the data, re-index
-records whose entries were lost, cut entries whose records were lost. Rules (decisions.md D7):
+TubeMQ does none of this (tubemq-store.md 12, weaknesses 4, 6, 7): verify the data, re-index records
+that lost their entries, cut entries that lost their records. Rules (decisions.md D7):
 
 | found at the expected place                   | done                                        |
 | --------------------------------------------- | ------------------------------------------- |
@@ -12,7 +12,7 @@ records whose entries were lost, cut entries whose records were lost. Rules (dec
 | entry good, but its record lies further on    | bytes in between reported as unreferenced   |
 | … and its record names another entry, while   | entry written anew                          |
 | the record at this place names this one       |                                             |
-| a file whose records name another place       | kept with its entries as damage             |
+| a file with the records of another place      | kept with its entries as damage             |
 | record bad, an intact one follows anywhere    | kept as a row with a state, and reported    |
 | zeros that our entries for lost ones point to | kept, also at the end, and reported         |
 | record bad, nothing intact follows            | torn: data and index are cut here           |
@@ -74,13 +74,13 @@ class RecoverReport:
     data_cut: int = 0
     index_cut: int = 0
     problems: list[CorruptRecord] = field(default_factory=list)
-    #: Whether a power cut can have lost what is looked at: it lies above the checkpoint of another
+    #: True if a power cut can have lost the verified part: it is above the checkpoint of another
     #: boot of the machine.
     never_synced: bool = False
 
 
 def note_problem(report: RecoverReport, segment: FileSegment, position: int, reason: str) -> None:
-    """Take down something that is not as it should be."""
+    """Record something that is not as it should be."""
     report.problems.append(CorruptRecord(segment.path, position, reason))
     log.warning("%s at %d: %s", segment.path, position, reason)
 
@@ -112,7 +112,7 @@ class SetAside:
         segments.cut(end, take_out=self._quarantine.move)
 
     def copy(self, segment: FileSegment, start: int) -> None:
-        """Keep what stands in a file from an offset on, once, unless it is zeros."""
+        """Keep the bytes of a file from an offset on, once, unless they are zeros."""
         if segment in self._copied:
             return
         position = start - segment.start
@@ -185,10 +185,10 @@ class Reconciler:
         data_from: int,
         misplaced: Set[int] = frozenset(),
     ) -> None:
-        """`misplaced`: where data files start whose records belong elsewhere; they are passed."""
+        """`misplaced`: starts of data files with records of another place, to be passed over."""
         self.files, self.report, self._set_aside = files, report, set_aside
-        self.index_offset = index_from  # where the next message's entry stands or would stand
-        self.data_offset = data_from  # where its record stands
+        self.index_offset = index_from  # of the next message's entry, which may be missing
+        self.data_offset = data_from  # of its record
         self._entries = self._read_entries(index_from)
         self._entries_from = index_from
         self._misplaced = misplaced
@@ -239,17 +239,17 @@ class Reconciler:
                 break
         self._cut_index()
         for rewritten in self._rewritten:
-            rewritten.file.sync()  # nobody syncs a sealed segment again
+            rewritten.file.sync()  # a sealed segment is not synced again
         self._report_replaced()
 
     # -- the rows of the table ---------------------------------------------------------------
 
     def _row(self) -> int:
-        """The number of the entry at the expected place, counted from where we began."""
+        """The number of the entry at the expected place, counted from the walk's beginning."""
         return (self.index_offset - self._entries_from) // ENTRY_SIZE
 
     def _segment_here(self) -> FileSegment:
-        """Return the data segment that the next record stands in."""
+        """Return the data segment of the next record."""
         return self.files.data.between(self.data_offset, self.data_offset + 1)[0]
 
     def _pass_misplaced(self, segment: FileSegment) -> None:
@@ -293,8 +293,8 @@ class Reconciler:
     def _take_good_entries(self, segment: FileSegment) -> bool:
         """Accept the run of entries that agree with their records; report unreferenced bytes.
 
-        An entry whose record names another entry does not count where the record of this place
-        names this entry: the index file was copied over, or bytes came in between.
+        An entry of another entry's record does not count if the record of this place names this
+        entry: the index file was copied over, or bytes came in between.
         """
         row = self._row()
         if row >= len(self._entries) or not self._good[row]:
@@ -320,7 +320,7 @@ class Reconciler:
         return True
 
     def _pass_hidden(self, segment: FileSegment) -> bool:
-        """Leave an intact record alone whose entry stood in an index file before the first one."""
+        """Leave an intact record alone if its entry was in an index file before the first one."""
         if self.index_offset > self.files.index.start:
             return False
         position = self.data_offset - segment.start
@@ -412,7 +412,7 @@ class Reconciler:
         return True
 
     def _keep_placeholders(self, segment: FileSegment) -> bool:
-        """Keep entries at the end whose messages were lost: their offsets were given out.
+        """Keep entries of lost messages at the end: their offsets were given out.
 
         They point to zeros here (`redo.py`). Behind a torn record there are none. The entry of an
         unsynced message that a power cut tore differs from them in its time (`LOST_TIME`).
@@ -466,8 +466,8 @@ class Reconciler:
                     return candidate.start + position, offset
                 first = position + 1
                 if by_entry is None and (fits or offset < self.index_offset):
-                    # Part of a torn body, or a record whose offset TubeMQ gave twice after a
-                    # crash: only of the latter do intact ones go on to the end.
+                    # Part of a torn body, or a record with an offset that TubeMQ gave twice after a
+                    # crash: only behind the latter do intact records continue to the end.
                     first = _chain_end(view, position, candidate.size)
                     if first == candidate.size:
                         following = offset if fits else self.index_offset + ENTRY_SIZE
@@ -487,7 +487,7 @@ class Reconciler:
         return search
 
     def _is_torn(self, segment: FileSegment) -> bool:
-        """Whether the record at this place says that it goes on behind the end of its file."""
+        """True if the record at this place, by its length, goes on behind the end of its file."""
         position = self.data_offset - segment.start
         header, _ = inspect(segment.view(segment.end), position, segment.size)
         return bool(

@@ -1,7 +1,7 @@
-"""Bring the files of one shard to a state in which data and index say the same.
+"""Recovery of one shard's files: afterwards data and index match.
 
-From where that is known to be so: from the checkpoint on, else from the last segments. What is
-done there is in `reconcile.py`.
+It begins where they are known to match: at the checkpoint, else at the last segments. The work is
+done in `reconcile.py`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
     lost = keep_lost_end(files, found) if found is not None else None
     if lost is not None:
         note_damage(files, report, *lost)
-    if len(files.damages) > known:  # later openings do not look there again, and are to know
+    if len(files.damages) > known:  # later openings do not verify this again, and need it
         files.sync()
         write_checkpoint(files, files.index.end, files.data.end)
     return report
@@ -94,7 +94,7 @@ def _report_missing(files: MsgFileStore, report: RecoverReport, found: Checkpoin
         if missing:  # it is reported at each opening
             begins = [min(found.index_start, begins[0]), min(found.data_start, begins[1])]
         problems += missing
-    if not len(files.index):  # it is made again, from where the records say
+    if not len(files.index):  # it is made again, from the place that the records name
         begins[0] = found.index_start if found is not None else -1
     elif made is not None and (found is None or found.index_start < 0):
         begins[0] = -1  # not known: likewise
@@ -114,10 +114,10 @@ def _cut_partial_entry(files: MsgFileStore, report: RecoverReport) -> None:
 
 
 def _trusted(files: MsgFileStore, checkpoint: Checkpoint | None) -> tuple[int, int]:
-    """Return (index offset, data offset) below which nothing needs to be looked at.
+    """Return (index offset, data offset) below which nothing needs to be verified.
 
-    From the checkpoint where it fits. Otherwise sealed segments are trusted and the last of
-    each stream is not: what the last index segment points to, and the whole last data segment.
+    From the checkpoint where it fits. Otherwise sealed segments are trusted, and the last of each
+    stream is not: the data that the last index segment points to, and the whole last data segment.
     """
     if checkpoint is not None:
         if (checkpoint.index_end, checkpoint.data_end) == (files.index.end, files.data.end):
@@ -136,8 +136,8 @@ def _trusted(files: MsgFileStore, checkpoint: Checkpoint | None) -> tuple[int, i
         return files.index.start, files.data.start
     at = index_from - (index_from - before.start) % ENTRY_SIZE
     entries = entries_in(before.read(at - ENTRY_SIZE, ENTRY_SIZE))
-    # Entry and record must agree: of damage that has several entries only the first and the
-    # last one say where it begins and ends. TubeMQ 1.2.0 without caches writes entries at -1
+    # Entry and record must agree: of damage that has several entries only the first and the last
+    # one contain where it begins and ends. TubeMQ 1.2.0 without caches writes entries at -1
     # (spec/oracle-tubemq.md 3).
     if not is_trusted(files, entries, at - ENTRY_SIZE):
         return files.index.start, files.data.start
@@ -145,8 +145,7 @@ def _trusted(files: MsgFileStore, checkpoint: Checkpoint | None) -> tuple[int, i
 
 
 def _first_entry_into(files: MsgFileStore, data_offset: int) -> int:
-    """Return from where on index entries may point to data at or behind `data_offset`.
-
+    """Return the first index offset from which entries may point to `data_offset` or behind.
     Asked of the entries and not of the data: an index segment can be sealed, and so on stable
     storage, while the data that it points to is lost.
     """
@@ -163,7 +162,7 @@ def _first_entry_into(files: MsgFileStore, data_offset: int) -> int:
 
 
 def _first_offset(data: Any) -> int:
-    """Return the index offset that the first record asks for, 0 if it cannot be told."""
+    """Return the index offset that the first record names; 0 if it cannot be read."""
     first: FileSegment = next(iter(data))
     if first.size < DATA_HEADER.size:
         return 0
