@@ -125,9 +125,9 @@ class ScheduleMessageService(ServiceThread):
         self, queue: ConsumeQueue, offset: int, level: int, physical_offset: int, size: int,
         deliver_at: int,
     ) -> bool:  # fmt: skip
-        """Whether a unit's time has come; one too far ahead has come too (a clock went back)."""
+        """True if a unit is due; one too far in the future is due, too (a clock went back)."""
         delay = self._config.delay_levels_ms[level - 1]
-        if deliver_at <= 1 << 32:  # a tag's hash, from a recovery of the real store (R3)
+        if deliver_at <= 1 << 32:  # a tag's hash, from a recovery of RocketMQ's (R3)
             record = self._read(queue, offset, physical_offset, size)
             if isinstance(record, MessageRecord):
                 deliver_at = record.store_timestamp + delay

@@ -207,7 +207,7 @@ class Reconciler:
         self._searches: dict[FileSegment, RecordSearch] = {}
 
     def _pass_expired(self) -> None:
-        """Leave the entries alone whose data is gone: TubeMQ expires the two streams separately."""
+        """Leave entries alone if their data has gone: TubeMQ expires the two streams separately."""
         if self.data_offset == self.files.data.start and len(self._entries):
             expired = are_expired(self._entries, self.data_offset)
             count = len(expired) if expired.all() else int(np.argmin(expired))
