@@ -154,7 +154,7 @@ def _read_sized(
 
 
 def lost_message(record: MessageRecord) -> CorruptRecord:
-    """Return the error for a record that stands in for a lost message."""
+    """Return the error for a stand-in of a lost message."""
     return CorruptRecord("commitlog", record.physical_offset, LOST_REASON)
 
 

@@ -50,7 +50,7 @@ _QUEUE_ID, _TOPIC, _MARK, _QUEUE_OFFSET = map(
 class QueuePage:
     """Messages of a queue, and where to go on: behind those that cannot be read, too.
 
-    A row that stands in for a lost message has the state "lost" and no body, and is in `problems`.
+    A stand-in of a lost message has the state "lost" and no body, and is in `problems`.
     """
 
     batch: pa.RecordBatch
@@ -244,7 +244,7 @@ def read_queues(
 
 
 def _lost_in(log: ReadableLog, batch: pa.RecordBatch) -> Iterator[CorruptRecord]:
-    """Yield an error for each row that stands in for a lost message."""
+    """Yield an error for each stand-in of a lost message."""
     lost = lost_rows(batch.column(_MARK).to_numpy())
     if lost is None:
         return

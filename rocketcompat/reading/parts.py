@@ -93,14 +93,14 @@ class StoreParts(Protocol):
 class Found:
     """Messages in the order of an answer; Arrow when asked for (`pa.table(result)`)."""
 
-    #: One entry a message taken: its record, or why it cannot be read. A record may be one that
-    #: stands in for a lost message (`record.state`).
+    #: One entry a message taken: its record, or why it cannot be read. A record may be a stand-in
+    #: of a lost message (`record.state`).
     entries: tuple[MessageRecord | CorruptRecord, ...] = ()
     physical_offsets: list[int] = field(default_factory=list)
 
     @property
     def messages(self) -> list[MessageRecord]:
-        """The records that could be read; none that stands in for a lost message."""
+        """The records that could be read; no stand-in of a lost message."""
         return [e for e in self.entries if isinstance(e, MessageRecord) and e.state == STATE_OK]
 
     @property

@@ -34,7 +34,7 @@ def table_of(
 ) -> pa.Table:
     """Return sound records as a table; `bodies` and `states` instead of the stored and "ok".
 
-    A record that stands in for a lost message has its state and no body, whatever is given.
+    A stand-in of a lost message has its state and no body, whatever is given.
     """
     columns: dict[str, Any] = {name: records.column(name) for name in MESSAGE_FIELD_COLUMNS}
     magic = records.column("magic_code")
@@ -62,12 +62,12 @@ def states_of(records: RecordColumns, states: Any = None) -> pa.StringArray:
 
 
 def bodies_of(records: RecordColumns) -> pa.LargeBinaryArray:
-    """Return the bodies as stored, null where a record stands in for a lost message."""
+    """Return the bodies as stored, null for stand-ins of lost messages."""
     return without_lost(records.bodies(), records)
 
 
 def without_lost(bodies: pa.LargeBinaryArray, records: RecordColumns) -> pa.LargeBinaryArray:
-    """Return bodies with nulls for the records that stand in for lost messages."""
+    """Return bodies with nulls for the stand-ins of lost messages."""
     lost = lost_rows(records.column("prepared_transaction_offset"))
     return bodies if lost is None else pc.if_else(lost, pa.scalar(None, bodies.type), bodies)
 

@@ -22,13 +22,13 @@ _NAMES = [(name, _ATTRIBUTES.get(name, name)) for name in MESSAGE_SCHEMA.names]
 
 
 def row_of(record: MessageRecord) -> dict[str, Any]:
-    """Return a record as a row; one that stands in for a lost message has no body."""
+    """Return a record as a row; a stand-in of a lost message has no body."""
     row = {name: getattr(record, attribute) for name, attribute in _NAMES}
     return row if record.state == STATE_OK else row | {"body": None}
 
 
 def lost_rows(marks: Any) -> pa.BooleanArray | None:
-    """Return which records stand in for lost messages, None if none does; by a field's column."""
+    """Return which records are stand-ins of lost messages, None if none is; by a field's column."""
     lost = marks == LOST_MARK
     return pa.array(lost) if np.count_nonzero(lost) else None
 

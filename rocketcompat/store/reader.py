@@ -179,8 +179,8 @@ class StoreReader:
         """Read up to `limit` messages of a queue as one Arrow batch, bodies copied out.
 
         `page.batch`, and `page.next_offset` to go on from; a page ends where a file of the queue
-        does. What cannot be read is in `page.problems`, and so is what stands in for a lost
-        message: its row has the state "lost" and no body. An unknown queue is empty.
+        does. Messages that cannot be read are in `page.problems`. So are stand-ins of lost
+        messages: their rows have the state "lost" and no body. An unknown queue is empty.
         """
         self._check_open()
         from rocketcompat.reading.columns import QueuePage, read_queue
@@ -228,9 +228,9 @@ class StoreReader:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the whole log in order as Arrow batches, or its part [start, end).
 
-        Physical offsets; `start` is where a record begins. `verify` compares the checksums of
-        the bodies. Damage that opening found is passed over; other damage is CorruptRecord. What
-        stands in for lost messages are rows with the state "lost" and no body.
+        Physical offsets; `start` is where a record begins. `verify` compares the checksums of the
+        bodies. Damage that opening found is passed over; other damage is CorruptRecord. Stand-ins
+        of lost messages are rows with the state "lost" and no body.
         """
         self._check_open()
         from rocketcompat.reading.columns import scan_log
@@ -243,8 +243,8 @@ class StoreReader:
     def look_message(self, physical_offset: int) -> MessageRecord:
         """Return the record that starts at a physical offset (lookMessageByOffset).
 
-        OffsetOutOfRange outside the log, CorruptRecord where no sound record starts, or one that
-        stands in for a lost message.
+        OffsetOutOfRange outside the log, CorruptRecord where no sound record starts, or a stand-in
+        of a lost message.
         """
         self._check_open()
         _check_whole(physical_offset=physical_offset)

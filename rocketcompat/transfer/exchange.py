@@ -432,7 +432,7 @@ def _check_bases(table: Given, offsets: pa.ChunkedArray, config: MessageStoreCon
 def _sound(table: pa.Table, *, keep: bool) -> tuple[pa.Table, int]:
     """Return the rows that are messages, and how many are not.
 
-    With `keep` those that stand in for lost messages are kept, too: the offsets behind them stay.
+    With `keep` stand-ins of lost messages are kept, too: the offsets behind them stay.
     """
     if "state" not in table.column_names:
         return table, 0
