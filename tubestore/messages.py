@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -106,32 +106,18 @@ class Message:
     state: str = STATE_OK
 
 
-class Page:
-    """The answer to one read: rows as Arrow, and where to go on.
+class _Rows:
+    """Rows as Arrow batches of one schema; they read as a stream as often as one likes."""
 
-    `next_offset`: give it to the next read of the same partition. `end_offset`: the offset
-    after the last message at the time of the call. `truncated`: whether a limit ended the
-    page before the end. Reads as an Arrow stream as often as one likes.
-    """
+    __slots__ = ("_batches", "_schema", "_table")
 
-    __slots__ = ("_batches", "_schema", "_table", "end_offset", "next_offset", "truncated")
-
-    def __init__(
-        self,
-        batches: list[pa.RecordBatch],
-        schema: pa.Schema,
-        *,
-        next_offset: int,
-        end_offset: int,
-        truncated: bool,
-    ) -> None:
+    def __init__(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> None:
         self._batches, self._schema = batches, schema
         self._table: pa.Table | None = None
-        self.next_offset, self.end_offset, self.truncated = next_offset, end_offset, truncated
 
     @property
     def table(self) -> pa.Table:
-        """The rows."""
+        """All rows; of several shards in their order, and in the order of their offsets."""
         if self._table is None:
             self._table = pa.Table.from_batches(self._batches, self._schema)
         return self._table
@@ -144,6 +130,29 @@ class Page:
 
     def __iter__(self) -> Iterator[Message]:
         return messages_of(self._batches)
+
+
+class Page(_Rows):
+    """The answer to one read: rows as Arrow, and where to go on.
+
+    `next_offset`: give it to the next read of the same partition. `end_offset`: the offset
+    after the last message at the time of the call. `truncated`: whether a limit ended the
+    page before the end. Reads as an Arrow stream as often as one likes.
+    """
+
+    __slots__ = ("end_offset", "next_offset", "truncated")
+
+    def __init__(
+        self,
+        batches: list[pa.RecordBatch],
+        schema: pa.Schema,
+        *,
+        next_offset: int,
+        end_offset: int,
+        truncated: bool,
+    ) -> None:
+        super().__init__(batches, schema)
+        self.next_offset, self.end_offset, self.truncated = next_offset, end_offset, truncated
 
     def __repr__(self) -> str:
         return (
@@ -162,7 +171,7 @@ class FoundInShard(NamedTuple):
     batches: list[pa.RecordBatch]
 
 
-class PageSet:
+class PageSet(_Rows):
     """The answer to one read of many partitions: their rows as Arrow, and where each goes on.
 
     `next_offset`, `end_offset`, `truncated`: dicts by partition, as of a `Page`; give `next_offset`
@@ -171,8 +180,7 @@ class PageSet:
     """
 
     def __init__(self, schema: pa.Schema, found: Iterable[FoundInShard] = ()) -> None:
-        self._schema = schema
-        self._batches: list[pa.RecordBatch] = []
+        super().__init__([], schema)
         self.next_offset: dict[int, int] = {}
         self.end_offset: dict[int, int] = {}
         self.truncated: dict[int, bool] = {}
@@ -181,11 +189,6 @@ class PageSet:
             self.next_offset |= zip(one.partitions, one.next_offsets.tolist(), strict=True)
             self.truncated |= zip(one.partitions, one.truncated.tolist(), strict=True)
             self.end_offset |= dict.fromkeys(one.partitions, one.end_offset)
-
-    @cached_property
-    def table(self) -> pa.Table:
-        """All rows, shard by shard in the order of their offsets."""
-        return pa.Table.from_batches(self._batches, self._schema)
 
     def __getitem__(self, partition: int) -> Page:
         next_offset = self.next_offset[partition]  # KeyError for one that was not asked for
@@ -197,15 +200,6 @@ class PageSet:
             end_offset=self.end_offset[partition],
             truncated=self.truncated[partition],
         )
-
-    def __len__(self) -> int:
-        return sum([batch.num_rows for batch in self._batches])
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return self.table.__arrow_c_stream__(requested_schema)
-
-    def __iter__(self) -> Iterator[Message]:
-        return messages_of(self._batches)
 
     def __repr__(self) -> str:
         more = sum(self.truncated.values())
