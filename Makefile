@@ -67,6 +67,7 @@ test: $(DEV) ## Run the quick tests
 .PHONY: gate
 gate: export CRASH_SEED ?= 1
 gate: export CRASH_STATES ?= 2000
+gate: export FAULTS ?= 30
 gate: export FAULTS_SAMPLED ?= 401
 gate: export FLIPS ?= 60
 gate: export KILL_ROUNDS ?= 4
