@@ -9,6 +9,7 @@ from typing import Any
 
 import rocketcompat
 from rocketcompat import MessageStoreConfig
+from rocketcompat.commitlog.reads import record_at
 from rocketcompat.formats import decode_host
 from rocketcompat.messages import MessageRecord
 from rocketcompat.queues.recovery import sound_pieces
@@ -99,7 +100,7 @@ def units_of(store: DefaultMessageStore) -> Iterator[Row]:
             unit = queue.unit(offset)
             record: MessageRecord | None
             try:
-                record = log_of(store).record_at(unit.physical_offset)
+                record = record_at(log_of(store), unit.physical_offset)
             except TubeStoreError:
                 record = None
             yield {
