@@ -222,7 +222,7 @@ def has_queue_unit(sys_flags: Any) -> Any:
 
 
 def has_index_items(sys_flags: Any) -> Any:
-    """Whether records with these sysFlags are indexed: all but rollbacks (spec §1.10)."""
+    """True if records with these sysFlags are indexed: all but rollbacks (spec §1.10)."""
     return (sys_flags & SYS_FLAG_TRANSACTION_MASK) != TRANSACTION_ROLLBACK
 
 

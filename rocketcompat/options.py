@@ -139,7 +139,7 @@ class MessageStoreConfig:
     access_message_in_memory_max_ratio: int = 40
     max_msgs_num_batch: int = 64
     default_query_max_num: int = 32
-    #: Whether INNER_MULTI_DISPATCH gives a message units in further queues, %LMQ% ones too.
+    #: True if INNER_MULTI_DISPATCH gives a message units in further queues, %LMQ% ones too.
     enable_multi_dispatch: bool = False
     enable_lmq: bool = False
     max_lmq_consume_queue_num: int = 20_000
@@ -171,7 +171,7 @@ class MessageStoreConfig:
     #: the other are handed over together. A put after a pause is handed over at once.
     dispatch_linger: int = 20
     wait_dispatched_timeout: int = 5000
-    #: Whether a store with background threads delivers delayed messages that are due.
+    #: True if a store with background threads delivers delayed messages that are due.
     enable_schedule_message: bool = True
     #: Names in a broker's file that are no option here (`from_file`).
     unknown: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
@@ -285,7 +285,7 @@ class MessageStoreConfig:
 
     @property
     def uses_transient_pool(self) -> bool:
-        """Whether the pool is used: with asynchronous flushes only, as in the real store."""
+        """True if the pool is used: with asynchronous flushes only, as in RocketMQ."""
         return self.transient_store_pool_enable and self.flush_disk_type == "ASYNC_FLUSH"
 
     @property
@@ -296,7 +296,7 @@ class MessageStoreConfig:
 
     @property
     def trailing_property_separator(self) -> bool:
-        """Whether a property string ends with its separator (spec §1.4)."""
+        """True if a property string ends with its separator (spec §1.4)."""
         return self.compat == "5.3.3"
 
     @property

@@ -137,7 +137,7 @@ class StorageError(TubeStoreError, OSError):
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether a write failed for want of room, of the disk or of the user's share of it."""
+    """True if a write failed for want of room, of the disk or of the user's share of it."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -144,7 +144,7 @@ class TopicOptions:
         return store * PARTITIONS_PER_STORE + place
 
     def holds(self, partition_id: int) -> bool:
-        """Whether this id is one of the topic's partitions (TubeMQ checks one bound only)."""
+        """True if this id is one of the topic's partitions (TubeMQ checks one bound only)."""
         store, place = divmod(partition_id, PARTITIONS_PER_STORE)
         return 0 <= store < self.stores and place < self.partitions
 
@@ -157,7 +157,7 @@ class TopicOptions:
         )
 
     def covers(self, other: TopicOptions) -> bool:
-        """Whether every partition of the other settings is one of these."""
+        """True if every partition of the other settings is one of these."""
         return self.partitions >= other.partitions and self.stores >= other.stores
 
     def with_values(self, **values: Any) -> TopicOptions:

@@ -35,7 +35,7 @@ class Taken(NamedTuple):
     starts: Int64s
     #: Up to where the stretch reaches.
     end: int
-    #: Whether all starts are there; there may have been too many to keep.
+    #: True if all starts are there; there may have been too many to keep.
     complete: bool
     #: Some of the records, in log order; what of them is not here has to be read.
     columns: list[RecordColumns | ReadyBatches]
@@ -46,7 +46,7 @@ class Appended:
 
     def __init__(self, *, keeps_columns: bool) -> None:
         self.lock = threading.Lock()
-        #: Whether the dispatcher gets batches as columns.
+        #: True if the dispatcher gets batches as columns.
         self.keeps_columns = keeps_columns
         #: Those that wait for it.
         self.columns: list[RecordColumns | ReadyBatches] = []

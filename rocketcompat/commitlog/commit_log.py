@@ -316,7 +316,7 @@ class CommitLog:
 
     @property
     def uses_pool(self) -> bool:
-        """Whether the live file has a buffer in front of it."""
+        """True if the live file has a buffer in front of it."""
         return self._pool is not None
 
     def seal(self) -> None:

@@ -140,7 +140,7 @@ class _Judge:
 
 
 def goes_on(log: LogView, position: int, end: int, checks: Checks) -> bool:
-    """Whether the chain goes on at `position` by now.
+    """True if the chain goes on at `position` by now.
 
     A writer that is at work may have put more than one record between two looks. The bytes
     before a whole record were written before it, so the second look decides.
@@ -154,7 +154,7 @@ def goes_on(log: LogView, position: int, end: int, checks: Checks) -> bool:
 
 
 def is_left_over(log: LogView, start: int, end: int, found: int, limit: int) -> bool:
-    """Whether the records from `found` on are what an earlier recovery of a real broker cut off.
+    """True if the records from `found` on were cut off by an earlier recovery of a broker.
 
     It only moves its end back and leaves the bytes (oracle-rocketmq 2.1), so behind what was
     appended since are older records: store times rise along the log, and all of those times are
@@ -261,7 +261,7 @@ def _is_mended(log: LogView, start: int, end: int, reason: str, record_crc: bool
 
 
 def is_as_left(log: LogView, end: int) -> bool:
-    """Whether the log still ends at `end`, by a look there: nothing was appended there."""
+    """True if the log still ends at `end`, by a look there: nothing was appended there."""
     last = log.last
     if last is None:
         return end == 0

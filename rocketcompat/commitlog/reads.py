@@ -33,7 +33,7 @@ class LogPart(Protocol):
 
     @property
     def record_crc(self) -> bool:
-        """Whether the checksum of the whole record is compared, and not the body's."""
+        """True if the checksum of the whole record is compared, and not the body's."""
 
     @property
     def min_offset(self) -> int:

@@ -149,7 +149,7 @@ class ScannedEnd:
         self._has_moved = False
 
     def has_moved(self) -> bool:
-        """Whether a writer has put a record there since; asked of the files until it is so."""
+        """True if a writer has put a record there since; asked of the files until it is so."""
         if not self._has_moved:
             self._directory.log.refresh()
             following = self._directory.scan_log(self.offset, chained=True)

@@ -78,7 +78,7 @@ class UnitKind:
     #: The directory of queues of this kind, and the option with the size of their files.
     directory: str
     file_size_option: str
-    #: Whether a unit, as a tuple, can be one: as `is_unit` and `is_batch_unit` have it of columns.
+    #: True if a unit, as a tuple, can be one: as `is_unit` and `is_batch_unit` have it of columns.
     is_set: Callable[[Any], bool]
     #: How many units from the first on can be right: (units, `keep_below`, the unit before them).
     sound_count: Callable[[Units, int, Any], int]

@@ -99,7 +99,7 @@ def _held(directory: StoreDirectory) -> dict[int, str]:
 
 
 def _holds_its_own(file: MappedFile) -> bool:
-    """Whether a file holds a sound record of its own place."""
+    """True if a file holds a sound record of its own place."""
     start = file.file_from_offset
     return find_in_file(file, 0, file.wrote_position, start.__add__) is not None
 

@@ -52,7 +52,7 @@ class RocketLoad:
         return StagedPiece.from_json(given)
 
     def is_published(self, job_id: str) -> bool:
-        """Whether a job of this name is in the store already."""
+        """True if a job of this name is in the store already."""
         return job_id in LogRecords(OsVfs(), self.path).ids()
 
     def writer(self, job_id: str, attempt: str) -> StagedLogWriter:

@@ -62,7 +62,7 @@ class StagedPiece:
     #: True if the rows have all that queues and index get: no record has further units, or one
     #: that the store time changes.
     is_plain: bool
-    #: Whether the records bring their store time; else all get that of the publishing.
+    #: True if the records bring their store time; else all get that of the publishing.
     has_times: bool
     #: True if they bring the time at which they were made; else it is the store time.
     has_born: bool

@@ -232,7 +232,7 @@ def _has_files(vfs: Vfs, directories: Iterable[str]) -> bool:
 
 
 def _has_data(vfs: Vfs, path: str) -> bool:
-    """Whether a file in a directory, or below it, has a byte that is not zero."""
+    """True if a file in a directory, or below it, has a byte that is not zero."""
     for name, is_directory, size in vfs.entries(path):
         inside = os.path.join(path, name)
         if is_directory:

@@ -44,7 +44,7 @@ class ServiceThread(ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread runs."""
+        """True if the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, first: float = 0.0) -> None:

@@ -56,6 +56,6 @@ def note_journal(root: str, topic: str | None = None, store_id: int | None = Non
 
 
 def is_empty(root: str) -> bool:
-    """Whether a directory holds nothing at all; NotAStore if it is missing, or something else."""
+    """True if a directory holds nothing at all; NotAStore if it is missing, or something else."""
     check_root(root, OsVfs())
     return not OsVfs().entries(root)

@@ -227,7 +227,7 @@ class OsFile:
             self._identity = _identity_of(held.fd)
 
     def is_current(self) -> bool:
-        """Whether its name still leads to this file."""
+        """True if its name still leads to this file."""
         held = self._descriptor
         if self._identity is None and held is not None:
             self._identity = _identity_of(held.fd)
@@ -278,7 +278,7 @@ class OsLock:
             _write_note(note)
 
     def is_current(self) -> bool:
-        """Whether the name still leads to the file that is locked."""
+        """True if the name still leads to the file that is locked."""
         try:
             status = os.stat(self._path, follow_symlinks=False)
         except OSError:
@@ -386,7 +386,7 @@ def _syncfs() -> Callable[[int], int] | None:
 
 
 def _reports_errors(release: str) -> bool:
-    """Whether `syncfs` of this Linux fails when a file could not be written (since 5.8)."""
+    """True if `syncfs` of this Linux fails when a file could not be written (since 5.8)."""
     numbers = re.match(r"(\d+)\.(\d+)", release)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (5, 8)
 
@@ -515,7 +515,7 @@ class OsVfs:
                 yield entry.name, False, size
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is there."""
+        """True if a file or directory is there."""
         return os.path.exists(path)
 
     def make_directories(self, path: str) -> None:

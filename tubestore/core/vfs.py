@@ -98,7 +98,7 @@ class VfsFile(Protocol):
         """
 
     def is_current(self) -> bool:
-        """Whether its name still leads to this file, and not to none or another one."""
+        """True if its name still leads to this file, and not to none or another one."""
 
     def moved_to(self, path: str) -> None:
         """Take note of a renaming: the name under which it is opened again."""
@@ -108,7 +108,7 @@ class VfsLock(Protocol):
     """An operating system's lock on a file, held until `release`."""
 
     def is_current(self) -> bool:
-        """Whether the lock file's name still leads to the file that is locked."""
+        """True if the lock file's name still leads to the file that is locked."""
 
     def release(self) -> None:
         """Give it back; harmless when repeated."""
@@ -138,7 +138,7 @@ class Vfs(Protocol):
         """List (name, is a directory, size) of a directory, sorted; empty if it is missing."""
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is there."""
+        """True if a file or directory is there."""
 
     def make_directories(self, path: str) -> None:
         """Create a directory and its parents; harmless if it is there."""

@@ -101,7 +101,7 @@ class JournalledAppends:
         return self._journal.size
 
     def takes(self, shards: int, size: int) -> bool:
-        """Whether a batch of `size` bytes over so many shards goes through the journal."""
+        """True if a batch of `size` bytes over so many shards goes through the journal."""
         few = shards < self._options.journal_shards_min
         return not few and not self._journal.failed and size <= shards * _SLICE_BYTES_MAX
 

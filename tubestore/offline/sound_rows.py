@@ -64,7 +64,7 @@ class _Rows:
         self._held: list[tuple[int, Array]] = []
         self._pointing: list[Array] = []
         self._damage: list[Stretch] = []
-        #: Whether an intact record came before.
+        #: True if an intact record came before.
         self._seen = False
 
     def go(self, stretches: Iterator[Stretch]) -> Iterator[tuple[int, Array]]:

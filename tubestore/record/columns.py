@@ -46,12 +46,12 @@ class Columns:
 
     @cached_property
     def needs_data(self) -> bool:
-        """Whether the index alone does not know them."""
+        """True if the index alone does not contain them."""
         return self.strict or not FROM_DATA.isdisjoint(self.names)
 
     @cached_property
     def needs_payload(self) -> bool:
-        """Whether the headers alone do not know them."""
+        """True if the headers alone do not contain them."""
         return not _FROM_PAYLOAD.isdisjoint(self.names)
 
 

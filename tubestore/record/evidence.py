@@ -53,7 +53,7 @@ class Judgement(NamedTuple):
     """The entry that a whole record should have, and what contradicted it."""
 
     entry: bytes
-    #: Whether the entry's values count, so that the record's header is damaged.
+    #: True if the entry's values count, so that the record's header is damaged.
     header_is_damaged: bool
     text: str
 
@@ -123,7 +123,7 @@ def _proved(said: Any, flag: int, payload: bytes) -> int:
 
 
 def is_lost(old: bytes, new: bytes, position: int) -> bool:
-    """Whether an entry of a file is what a write that did not all arrive leaves of a new one.
+    """True if an entry of a file is what a write that did not all arrive leaves of a new one.
 
     That is zeros up to its end, or up to the border of a sector, and the new bytes elsewhere.
     """

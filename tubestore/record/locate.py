@@ -52,7 +52,7 @@ class Data:
     def __init__(self, view: memoryview, start: int, *, lasting: bool = False) -> None:
         self.view, self.start, self.size, self.lasting = view, start, len(view), lasting
         self._payload_windows: tuple[int, Array | None] = (0, None)
-        #: Whether there were payloads that begin with attributes, so that bodies are not payloads.
+        #: True if there were payloads that begin with attributes, so that bodies are not payloads.
         self.attributed = False
 
     @cached_property
@@ -182,7 +182,7 @@ def plain_records(
 
 
 def _in_order(entries: Array, positions: Array, size: int, data_size: int) -> bool:
-    """Whether records of one size ascend without overlap inside the data, and have a payload."""
+    """True if records of one size ascend without overlap inside the data, and have a payload."""
     if size <= HEADER_SIZE or positions.item(0) < 0 or positions.item(-1) > data_size - size:
         return False
     # None is negative or so large that a difference would not fit.
@@ -207,7 +207,7 @@ def _bounds(positions: Array, sizes: Array, data_size: int) -> Array | None:
 
 
 def _heads_agree(raw: Array, sizes: Array | int) -> bool:
-    """Whether length and token at the beginning of raw headers are those of such payloads."""
+    """True if length and token at the beginning of raw headers are those of such payloads."""
     heads = _fields(raw, 0, _HEAD_TYPE)
     if isinstance(sizes, int):
         head = _HEAD.pack(sizes + LENGTH_BEFORE_PAYLOAD, TOKEN_MESSAGE)

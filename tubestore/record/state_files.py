@@ -108,7 +108,7 @@ def parse_identity(data: bytes) -> str:
 
 
 def has_topics(data: bytes) -> bool:
-    """Whether `store.json` records that settings of topics were saved; False if it is bad."""
+    """True if `store.json` records that settings of topics were saved; False if it is bad."""
     try:
         return parse_state(data).get("topics") is True
     except BadState:

@@ -130,7 +130,7 @@ def check_root(root: str, vfs: Vfs) -> None:
 
 
 def is_shard(vfs: Vfs, path: str) -> bool:
-    """Whether a directory with a shard's name has an index, a data file or state of our own.
+    """True if a directory with a shard's name has an index, a data file or state of our own.
 
     An empty one has no messages and promises none: another program's directory can be named so.
     """
@@ -197,7 +197,7 @@ class _Job:
         return None
 
     def is_still_so(self) -> bool:
-        """Whether no job was recorded or finished meanwhile."""
+        """True if no job was recorded or finished meanwhile."""
         return self._look() == self._moment
 
 

@@ -500,7 +500,7 @@ class Reconciler:
     def _can_follow(
         self, data_offset: int, index_offset: int, by_entry: tuple[int, int] | None
     ) -> bool:
-        """Whether an intact record behind damage has an offset that can be right.
+        """True if an intact record behind damage has an offset that can be right.
 
         The bytes in between hold so many messages and no more. A record that is part of a
         damaged body (a dump of some store) has an offset of its own.
@@ -549,7 +549,7 @@ class Reconciler:
         self._set_aside.cut(self.files.data, data_offset, torn=self._is_unfinished(data_offset))
 
     def _is_unfinished(self, data_offset: int) -> bool:
-        """Whether the data end in a part of a record that no entry was written for.
+        """True if the data end in a part of a record that no entry was written for.
 
         Data are written before their entries. With an entry it was whole once, or its length is
         what is damaged.

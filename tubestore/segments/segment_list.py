@@ -204,7 +204,7 @@ class FileSegmentList:
 
     @property
     def is_full(self) -> bool:
-        """Whether the last segment has reached its size."""
+        """True if the last segment has reached its size."""
         last = self.now.last
         return last is not None and last.size >= self._segment_size_bytes
 

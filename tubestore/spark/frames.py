@@ -100,7 +100,7 @@ def as_text(value: Any) -> str:
 
 
 def on_the_driver(spark: SparkSession) -> bool:
-    """Whether this process runs where Spark plans: a Connect client may be anywhere."""
+    """True if this process runs where Spark plans: a Connect client may be anywhere."""
     return not type(spark).__module__.startswith("pyspark.sql.connect")
 
 

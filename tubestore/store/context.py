@@ -54,7 +54,7 @@ class MessageIds:
 
 
 class OpenState:
-    """Whether a store is open, and if not, why."""
+    """The state of a store: open, or the reason why it is not."""
 
     def __init__(self) -> None:
         #: Why the store refuses calls; None while it is open.

@@ -142,7 +142,7 @@ class _ShardsJob:
     context: Context
     opener: ShardOpener
     topics: Topics
-    #: Whether topics that are missing or too small are made.
+    #: True if topics that are missing or too small are made.
     create: bool
     threads: int | None
     shards: Shards = field(default_factory=dict)

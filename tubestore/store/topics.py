@@ -331,12 +331,12 @@ class Topics:
 
 
 def _is_another(known: TopicOptions, found: TopicOptions) -> bool:
-    """Whether the topic was deleted, and another one has its name."""
+    """True if the topic was deleted, and another one has its name."""
     return known.id != 0 and known.id != found.id
 
 
 def _agree(wanted: TopicOptions, known: TopicOptions) -> bool:
-    """Whether a topic has the settings that were asked for; bounds that were not given are any."""
+    """True if a topic has the settings that were asked for; bounds that were not given are any."""
     if wanted.max_age_ms is None:
         wanted = wanted.with_values(max_age_ms=known.max_age_ms)
     if wanted.max_bytes is None:

@@ -58,7 +58,7 @@ class Fault:
     struck: int = 0
 
     def strikes(self, call: str, path: str) -> bool:
-        """Whether this call fails; counts it down if it is of the kind."""
+        """True if this call fails; counts it down if it is of the kind."""
         if call != self.call or self.path not in path or (self.struck and not self.forever):
             return False
         if self.nth > 1:
@@ -133,7 +133,7 @@ class FaultyVfs:
         return self.inner.entries(directory)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is there; never fails."""
+        """True if a file or directory is there; never fails."""
         return self.inner.exists(path)
 
     def make_directories(self, path: str) -> None:
@@ -271,7 +271,7 @@ class FaultyFile:
         self._inner.close()
 
     def is_current(self) -> bool:
-        """Whether its name still leads to this file; never fails."""
+        """True if its name still leads to this file; never fails."""
         return self._inner.is_current()
 
     def moved_to(self, path: str) -> None:

@@ -220,7 +220,7 @@ class MemoryFile:
         self._inode = None
 
     def is_current(self) -> bool:
-        """Whether its name still leads to this file."""
+        """True if its name still leads to this file."""
         try:
             return self._vfs.inode_at(self.path).number == self._number
         except OSError:

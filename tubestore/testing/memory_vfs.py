@@ -39,7 +39,7 @@ class MemoryLock:
         self._held |= keys
 
     def is_current(self) -> bool:
-        """Whether the name still leads to the file that is locked."""
+        """True if the name still leads to the file that is locked."""
         inode = self._vfs._files.get(self._path)
         return inode is not None and any(inode.number == key[0] for key in self._keys)
 
@@ -195,7 +195,7 @@ class MemoryVfs:
         return (name, True, 0) if inode is None else (name, False, inode.size)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is there."""
+        """True if a file or directory is there."""
         if path in self._files:
             return True
         key = _key(path)

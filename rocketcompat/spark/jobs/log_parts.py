@@ -94,7 +94,7 @@ class PartSummary:
     #: Store time of the youngest record, ms.
     last_timestamp: int = 0
     regions: list[Gap] = field(default_factory=list)
-    #: Whether the log ends in it, whatever bytes follow.
+    #: True if the log ends in it, whatever bytes follow.
     ends: bool = False
 
 
@@ -212,13 +212,13 @@ def write_part(
 
 
 def _ends_a_file(directory: StoreDirectory, position: int) -> bool:
-    """Whether the chain goes on in the next file: a blank record, or no room for one."""
+    """True if the chain goes on in the next file: a blank record, or no room for one."""
     raw = directory.log.read(position, BLANK.size)
     return len(raw) < BLANK.size or BLANK.unpack_from(raw).magic_code == MAGIC_BLANK
 
 
 def is_whole(path: str, digest: str) -> bool:
-    """Whether a part is there as it was written, after whatever happened since."""
+    """True if a part is there as it was written, after whatever happened since."""
     found = xxhash.xxh3_64()
     try:
         for name in _FILES:

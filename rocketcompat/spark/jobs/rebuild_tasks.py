@@ -74,7 +74,7 @@ class ScanJob:
         return {"split": number, "path": path, "digest": digest, "bytes": size, **asdict(summary)}
 
     def holds(self, row: Row) -> bool:
-        """Whether the part of an earlier run is whole."""
+        """True if the part of an earlier run is whole."""
         return is_whole(row["path"], row.get("digest", ""))
 
 
@@ -142,7 +142,7 @@ class BuildJob:
         return {"split": number, "path": home, "made": made}
 
     def holds(self, row: Row) -> bool:
-        """Whether what an earlier run built is there; it was synced."""
+        """True if what an earlier run built is there; it was synced."""
         return all(os.path.exists(os.path.join(row["path"], name)) for name in row["made"])
 
 

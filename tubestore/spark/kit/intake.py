@@ -35,17 +35,17 @@ _T = pa.types
 
 
 def is_text(kind: Any) -> bool:
-    """Whether an Arrow type holds text."""
+    """True if an Arrow type holds text."""
     return bool(_T.is_string(kind) or _T.is_large_string(kind))
 
 
 def is_bytes(kind: Any) -> bool:
-    """Whether an Arrow type holds bytes, or text."""
+    """True if an Arrow type holds bytes, or text."""
     return bool(_T.is_binary(kind) or _T.is_large_binary(kind) or is_text(kind))
 
 
 def is_attributes(kind: Any) -> bool:
-    """Whether an Arrow type holds maps of texts."""
+    """True if an Arrow type holds maps of texts."""
     return bool(_T.is_map(kind) and is_text(kind.key_type) and is_text(kind.item_type))
 
 

@@ -76,7 +76,7 @@ class Load:
         return StagedFile.from_json(given)
 
     def is_published(self, job_id: str) -> bool:
-        """Whether a job of this name is in the store already."""
+        """True if a job of this name is in the store already."""
         return job_id in CommitRecords(OsVfs(), self.options.path).ids()
 
     def stage(

@@ -302,7 +302,7 @@ class SharedOptions:
     max_bytes_per_trigger: int | None = None
 
     def wants_topic(self, topic: str) -> bool:
-        """Whether a topic is read."""
+        """True if a topic is read."""
         if self.topics is not None:
             return topic in self.topics
         return self.topic_pattern is None or re.fullmatch(self.topic_pattern, topic) is not None
@@ -353,7 +353,7 @@ class ReadOptions(SharedOptions):
         )
 
     def wants_topic(self, topic: str) -> bool:
-        """Whether a topic is read."""
+        """True if a topic is read."""
         if self.assigned is not None:
             return topic in self.assigned
         return SharedOptions.wants_topic(self, topic)  # with slots, super() is of another class

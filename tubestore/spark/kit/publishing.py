@@ -43,7 +43,7 @@ class StagesFiles(Protocol):
         """The store's directory."""
 
     def is_published(self, job_id: str) -> bool:
-        """Whether a job of this name is in the store already."""
+        """True if a job of this name is in the store already."""
 
     def described(self, given: Mapping[str, Any]) -> Any:
         """Return what a task staged, from its JSON object; it has `files`: names and bytes."""
@@ -86,7 +86,7 @@ def stage_and_publish(
 
 
 def _is_there(load: StagesFiles, directory: str, row: Row) -> bool:
-    """Whether the files that a row describes are whole."""
+    """True if the files that a row describes are whole."""
     for staged in map(load.described, row["files"]):
         for name, size in staged.files:
             try:

@@ -45,7 +45,7 @@ class AnyLoad(Protocol):
         """The store's directory."""
 
     def is_published(self, job_id: str) -> bool:
-        """Whether a job of this name is in the store already."""
+        """True if a job of this name is in the store already."""
 
     def stage(
         self,

@@ -10,7 +10,7 @@ import os
 
 #: Set by Spark for workers that do one task after the other.
 _REUSED = "SPARK_REUSE_WORKER"
-#: Whether it was done here: to ask the collector what is frozen means to count it, 5 ms a task.
+#: True if it was done here: to ask the collector what is frozen means to count it, 5 ms a task.
 _settled = False
 
 
