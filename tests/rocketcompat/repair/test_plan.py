@@ -12,6 +12,7 @@ from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import QueueKey
 from rocketcompat.inspect.queues import AnyQueueView, QueueViews
 from rocketcompat.repair.plan import plan_repair
+from tubestore.errors import NotAStore
 
 
 @pytest.mark.parametrize("damaged", [1, 7])
@@ -41,3 +42,13 @@ def test_the_queues_are_looked_through_once_for_all_damaged_parts_of_the_log(
     ]
     # For the log, for extensions, and for the files of the queue.
     assert seen == [("T", 0)] * 3
+
+
+def test_a_topic_may_have_the_name_of_a_file_of_rocksdb(tmp_path: Path) -> None:
+    with rocketcompat.open(tmp_path, "w", layouts=["consume_queue"]) as store:
+        store.put_message(Message("CURRENT", b"x"))
+    assert plan_repair(StoreDirectory(tmp_path)).actions == []
+    (tmp_path / "consumequeue" / "CURRENT").rename(tmp_path / "away")
+    (tmp_path / "consumequeue" / "CURRENT").write_bytes(b"MANIFEST-000004\n")
+    with pytest.raises(NotAStore, match="RocksDB"):
+        plan_repair(StoreDirectory(tmp_path))
