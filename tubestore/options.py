@@ -130,8 +130,8 @@ class TopicOptions:
             raise InvalidMessage(f"routing {self.routing!r} is not known to this version")
         for name in ("max_age_ms", "max_bytes"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidMessage(f"{name} = {value}: at least 1, or None for no bound")
+            if value is not None and not 1 <= value < 1 << 63:
+                raise InvalidMessage(f"{name} = {value}: 1 to 2**63 - 1, or None for no bound")
 
     @property
     def partition_count(self) -> int:

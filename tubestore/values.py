@@ -106,7 +106,7 @@ def age_ms(value: Age | None, name: str = "max_age") -> int | None:
         return None
     if isinstance(value, str):
         try:
-            return parse_age(value)
+            value = parse_age(value)
         except InvalidMessage as error:
             raise InvalidMessage(f"{name}: {error}") from None
     if isinstance(value, timedelta):
@@ -114,8 +114,8 @@ def age_ms(value: Age | None, name: str = "max_age") -> int | None:
     found = whole_number(value)
     if found is None:
         raise TypeError(f"{name} {value!r}: ms, a timedelta, or a text like '7d'")
-    if found < 0:
-        raise InvalidMessage(f"{name} = {value}: not negative")
+    if not 0 <= found < 1 << 62:
+        raise InvalidMessage(f"{name} = {value}: not negative, and below 2**62 ms")
     return found
 
 

@@ -65,8 +65,8 @@ def segment_name(start: int, suffix: str) -> str:
 def parse_segment_name(name: str, suffix: str) -> int | None:
     """Return the start offset in a segment's name; None if it is not such a name.
 
-    Any digits that Java's `Long.parseLong` takes are taken: TubeMQ writes the digits
-    of its locale (spec/oracle-tubemq.md 4.3).
+    An offset that 8 bytes cannot hold is none. Any digits that Java's `Long.parseLong` takes
+    are taken: TubeMQ writes the digits of its locale (spec/oracle-tubemq.md 4.3).
 
     >>> parse_segment_name("00000000000000000028.index", INDEX_SUFFIX)
     28
@@ -74,7 +74,8 @@ def parse_segment_name(name: str, suffix: str) -> int | None:
     stem = name.removesuffix(suffix)
     if stem == name or not _DIGITS.fullmatch(stem):
         return None
-    return int(stem)
+    start = int(stem)
+    return start if start < 1 << 63 else None
 
 
 def store_key(topic: str, store_id: int) -> str:

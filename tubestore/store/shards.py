@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -35,16 +35,23 @@ class Shards:
 
     def flush(self) -> None:
         """Write all buffers to the files (page cache)."""
-        self._context.check_open()
-        for shard in list(self.written()):
-            shard.flush()
+        self._each(MessageStore.flush)
 
     def sync(self) -> None:
         """Bring everything that was taken to stable storage, by earlier processes too."""
+        self._each(MessageStore.sync)
+        self._context.directory.sync_earlier()
+
+    def _each(self, step: Callable[[MessageStore], object]) -> None:
+        """Take a step with every shard; one whose topic is deleted meanwhile has nothing to do."""
         self._context.check_open()
         for shard in list(self.written()):
-            shard.sync()
-        self._context.directory.sync_earlier()
+            try:
+                step(shard)
+            except StoreClosed:
+                self._context.check_open()
+                if shard in self.written():
+                    raise
 
     def relieve(self) -> None:
         """Write the oldest buffers and the largest: other shards wait for their memory (D8)."""

@@ -83,3 +83,8 @@ def test_names_that_a_directory_can_carry_are_taken(name: str) -> None:
 def test_other_names_are_refused(name: object) -> None:
     with pytest.raises(InvalidName):
         check_topic_name(name)  # type: ignore[arg-type]
+
+
+def test_a_name_of_an_offset_that_eight_bytes_cannot_hold_is_none() -> None:
+    assert parse_segment_name(f"{(1 << 63) - 1}.tube", DATA_SUFFIX) == (1 << 63) - 1
+    assert parse_segment_name(f"{1 << 63}.tube", DATA_SUFFIX) is None

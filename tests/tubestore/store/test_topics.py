@@ -26,6 +26,7 @@ from tubestore.errors import (
 )
 from tubestore.offline.check import check
 from tubestore.offline.repair import repair
+from tubestore.shard.message_store import MessageStore
 from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.store.topic import shards_of
 from tubestore.testing import CrashState, FaultyVfs, MemoryVfs
@@ -73,7 +74,16 @@ def test_the_delete_policy_of_tubemq_is_an_age(store: MessageStoreManager) -> No
 
 
 @pytest.mark.parametrize(
-    "settings", [{"max_age": 0}, {"max_bytes": 0}, {"max_bytes": -1}, {"max_age": "-7d"}]
+    "settings",
+    [
+        {"max_age": 0},
+        {"max_bytes": 0},
+        {"max_bytes": -1},
+        {"max_age": "-7d"},
+        {"max_bytes": 1 << 63},
+        {"max_age": 1 << 62},
+        {"max_age": "9" * 30 + "d"},
+    ],
 )
 def test_impossible_bounds_make_no_topic(
     store: MessageStoreManager, settings: dict[str, Any]
@@ -81,6 +91,39 @@ def test_impossible_bounds_make_no_topic(
     with pytest.raises(InvalidMessage):
         store.create_topic("t", **settings)
     assert store.topics() == []
+
+
+@pytest.mark.parametrize("setting", ["max_age", "max_bytes"])
+def test_the_largest_bounds_that_are_taken_can_be_read_again(
+    store: MessageStoreManager, memory_vfs: MemoryVfs, setting: str
+) -> None:
+    largest: dict[str, Any] = {"max_age": (1 << 62) - 1, "max_bytes": (1 << 63) - 1}
+    store.create_topic("t", **{setting: largest[setting]})
+    store.close()
+    with reopened(memory_vfs) as again:
+        assert getattr(again["t"].options, f"{setting}_ms", again["t"].options.max_bytes)
+
+
+@pytest.mark.parametrize("call", ["sync", "flush"])
+def test_a_topic_that_is_deleted_meanwhile_does_not_end_a_call_over_all_shards(
+    store: MessageStoreManager, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    names = ["a", "b", "c"]
+    for name in names:
+        store.create_topic(name).append(b"x", durability="memory")
+    shards = {name: shards_of(store[name]).writable(0) for name in names}
+    step, done = getattr(MessageStore, call), []
+
+    def deleting(shard: MessageStore) -> object:
+        if "b" in store:
+            store.delete_topic("b")
+        found = step(shard)
+        done.append(shard)
+        return found
+
+    monkeypatch.setattr(MessageStore, call, deleting)
+    getattr(store, call)()
+    assert done == [shards["a"], shards["c"]]
 
 
 def test_bounds_that_are_not_given_are_not_compared(store: MessageStoreManager) -> None:
