@@ -6,10 +6,14 @@ or TypeError whose sentence names the argument.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tubestore.errors import TubeStoreError
 
@@ -41,6 +45,15 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "offset": (None, "7", 1.5, True, float("nan"), b"7", [], {}, _THING, -1),
     "function": (7, True, "text", [], {}),
 }  # fmt: skip
+#: What no directory can have as its path.
+ROOTS = ("", None, 7, b"s", "a\0b", ["s"])
+
+
+def refuse_root(opens: Callable[[Any], Any], root: Any, here: Path) -> None:
+    """Open a root that is no path in an empty directory: an error names it, and nothing is made."""
+    with pytest.raises((TypeError, ValueError), match="root"), contextlib.chdir(here):
+        list(opens(root))
+    assert list(here.iterdir()) == []
 
 
 def refused(kind: str) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -26,6 +26,13 @@ class Files:
         """Return a disk with these files, and a clock at that moment."""
         clock = ManualClock(self._now_ms)
         return FaultyVfs(MemoryVfs(clock, self._disk)), clock
+
+    def opening(
+        self, open_store: Callable[[FaultyVfs, ManualClock], Any]
+    ) -> AbstractContextManager[Any]:
+        """Return what `refusals` begins with to refuse the calls of an opening and a close."""
+        faulty, clock = self.again()
+        return nullcontext((faulty, lambda: open_store(faulty, clock).close()))
 
 
 def refusals(

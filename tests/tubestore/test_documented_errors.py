@@ -6,7 +6,8 @@ import contextlib
 import errno
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -124,11 +125,7 @@ def test_a_reader_raises_errors_of_ours_too(name: str) -> None:
 
 @pytest.mark.parametrize("mode", ["w", "r"])
 def test_opening_and_closing_raise_errors_of_ours(mode: Any) -> None:
-    def begin() -> Any:
-        faulty, clock = files().again()
-        return nullcontext((faulty, lambda: open_store(mode, faulty, clock).close()))
-
-    assert refusals(begin, lambda use: use())
+    assert refusals(lambda: files().opening(partial(open_store, mode)), lambda use: use())
 
 
 def test_the_error_names_the_file_and_keeps_its_cause() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again, files_of
 from tests.support.rocket.inside import dispatcher_of, log_of, opened_of
+from tests.support.rocket.stores import opener
 from tubestore.clock import ManualClock
 from tubestore.errors import OffsetOutOfRange, StoreFailed
-from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.testing import FaultyVfs
 
 SIZE = 4096
 CONFIG = MessageStoreConfig(
@@ -28,22 +28,7 @@ CONFIG = MessageStoreConfig(
     transient_store_pool_enable=True,
     transient_store_pool_size=2,
 )
-
-
-@pytest.fixture
-def vfs(clock: ManualClock) -> FaultyVfs:
-    return FaultyVfs(MemoryVfs(clock))
-
-
-@pytest.fixture
-def store(vfs: FaultyVfs, clock: ManualClock) -> Iterator[DefaultMessageStore]:
-    with opened(vfs, clock) as store:
-        yield store
-
-
-def opened(vfs: Any, clock: ManualClock, **options: Any) -> DefaultMessageStore:
-    config = CONFIG.changed(**options)
-    return rocketcompat.open("/s", "w", config, vfs=vfs, clock=clock, background=False)
+opened = opener(CONFIG)
 
 
 def put(store: DefaultMessageStore, size: int = 100, **given: Any) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig, P
 from rocketcompat.record.batches import decode_items, encode_items
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.rocket.inside import log_of
+from tests.support.rocket.stores import opener
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidName, MessageTooLarge
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -26,19 +26,9 @@ CONFIG = MessageStoreConfig(
     mapped_file_size_consume_queue=200,
     layouts=frozenset({"consume_queue"}),
 )
+opened = opener(CONFIG)
 #: Bytes of a record with a topic of one byte, besides its body and properties.
 FIXED = 92
-
-
-@pytest.fixture
-def vfs(clock: ManualClock) -> FaultyVfs:
-    return FaultyVfs(MemoryVfs(clock))
-
-
-@pytest.fixture
-def store(vfs: FaultyVfs, clock: ManualClock) -> Iterator[DefaultMessageStore]:
-    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
-        yield store
 
 
 def batch(count: int, size: int = 100, **fields: Any) -> MessageBatch:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again, files_of, in_order_of_names
 from tests.support.rocket.golden import open_golden
 from tests.support.rocket.inside import dispatcher_of, log_of
+from tests.support.rocket.stores import opener
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage, InvalidName, MessageTooLarge
 from tubestore.testing import MemoryVfs
@@ -31,17 +31,13 @@ CONFIG = MessageStoreConfig(
     enable_multi_dispatch=True,
     enable_lmq=True,
 )
+opened = opener(CONFIG)
 
 
 @pytest.fixture
 def store(clock: ManualClock) -> Iterator[DefaultMessageStore]:
     with opened(MemoryVfs(clock), clock) as store:
         yield store
-
-
-def opened(vfs: Any, clock: ManualClock, **options: Any) -> DefaultMessageStore:
-    config = CONFIG.changed(**options)
-    return rocketcompat.open("/s", "w", config, vfs=vfs, clock=clock, background=False)
 
 
 def to(*names: str, topic: str = "parent", body: bytes = b"x", queue_id: int = 3) -> Message:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import rocketcompat
 from rocketcompat import Message, MessageStoreConfig, PutStatus
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.flush import FlushService
 from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, queues_of
+from tests.support.rocket.stores import opener
 from tubestore.clock import ManualClock
 from tubestore.errors import StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -23,24 +22,9 @@ CONFIG = MessageStoreConfig(
     mapped_file_size_consume_queue=20 * 1000,
     layouts=frozenset({"consume_queue"}),
 )
+opened = opener(CONFIG)
 #: A record with a topic of one byte takes this many bytes besides its body.
 FIXED = 92
-
-
-@pytest.fixture
-def vfs(clock: ManualClock) -> FaultyVfs:
-    return FaultyVfs(MemoryVfs(clock))
-
-
-@pytest.fixture
-def store(vfs: FaultyVfs, clock: ManualClock) -> Iterator[DefaultMessageStore]:
-    with opened(vfs, clock) as store:
-        yield store
-
-
-def opened(vfs: Any, clock: ManualClock, **options: Any) -> DefaultMessageStore:
-    config = CONFIG.changed(**options)
-    return rocketcompat.open("/s", "w", config, vfs=vfs, clock=clock, background=False)
 
 
 def flusher(store: DefaultMessageStore) -> FlushService:

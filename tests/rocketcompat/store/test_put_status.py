@@ -17,6 +17,7 @@ from rocketcompat.store.put_status import put_status_of
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
 from tests.support.golden_puts import Again
 from tests.support.rocket.inside import log_of
+from tests.support.rocket.stores import opener
 from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, InvalidMessage, StoreBusy, TubeStoreError
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -24,10 +25,7 @@ from tubestore.testing import FaultyVfs, MemoryVfs
 CONFIG = MessageStoreConfig(mapped_file_size_commit_log=4096, layouts=frozenset({"consume_queue"}))
 
 
-def opened(vfs: Any, clock: ManualClock, **options: Any) -> Any:
-    return rocketcompat.open(
-        "/s", "w", CONFIG.changed(**options), vfs=vfs, clock=clock, background=False
-    )
+opened = opener(CONFIG)
 
 
 def status_of(store: Any, message: Message) -> PutStatus:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,6 @@ CONFIG = MessageStoreConfig(
     layouts=frozenset({"consume_queue", "index"}),
 )
 NEWER = CONFIG.changed(compat="5.3.3")
-
-
-@pytest.fixture
-def vfs(clock: ManualClock) -> FaultyVfs:
-    return FaultyVfs(MemoryVfs(clock))
-
-
-@pytest.fixture
-def store(vfs: FaultyVfs, clock: ManualClock) -> Iterator[DefaultMessageStore]:
-    with opened(vfs, clock) as store:
-        yield store
 
 
 def opened(vfs: Any, clock: ManualClock, config: MessageStoreConfig = CONFIG) -> Any:
