@@ -300,8 +300,10 @@ def read_journal(vfs: Vfs, root: str, known: LeftJournal | None = None) -> LeftJ
             continue
         with contextlib.closing(file):
             found = _Reading(file, vfs.boot_id()).run(known)
-            if found is None and file.size() == 0 and _had_frames(vfs, root) and not file.size():
-                return _lost_journal(path, "is empty")
+            first = _HEADER + len(_boot_body(vfs.boot_id(), 0))
+            # Looked at once more, too: the first frame is written before the note.
+            if found is None and _had_frames(vfs, root) and file.size() < first:
+                return _lost_journal(path, "is cut off" if file.size() else "is empty")
             return found
     return None
 

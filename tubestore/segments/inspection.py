@@ -391,7 +391,7 @@ class _Walker:
         first_row, at = self.running, low
         while at < high and len(rows) < _GROUP_ROWS:
             header, reason = self.bytes.record_at(at, high)
-            place = self._place_of(header, before) if reason is None else None
+            place = self._place_of(header, before, at) if reason is None else None
             if place is None or (rows and place != self.running):
                 break
             if not rows:
@@ -405,15 +405,25 @@ class _Walker:
         entries = entries_in(b"".join(rows))
         return Stretch(Reason.UNINDEXED, OK, first_row, entries, low, at - low, text)
 
-    def _place_of(self, header: Any, before: int) -> int | None:
+    def _place_of(self, header: Any, before: int, at: int) -> int | None:
         """Return the place for an entry of this record; None if it has no place here."""
         own = header.queue_logic_offset
         if self.running >= before or (0 <= own < self.index_start):
             return None
-        if own % ENTRY_SIZE == 0 and self.running <= own < before:
+        if self.running <= own < before and self._is_possible(own):
             return int(own)
+        if self._is_earlier_one(header, at):
+            return None
         # At the end of a shard it has its place by its order alone (decisions.md D7).
         return self.running if before == _ENDLESS or not self._is_possible(own) else None
+
+    def _is_earlier_one(self, header: Any, at: int) -> bool:
+        """Return True if a record is an earlier one once more, whose entry points to that."""
+        own = header.queue_logic_offset
+        if not 0 <= own < self.running or own % ENTRY_SIZE:
+            return False
+        earlier = self.bytes.places().record_of(own)
+        return earlier == self.bytes.bytes_at(at, record_size(header))
 
     def _skip(self, at: int, high: int) -> int:
         found = self.bytes.find_record(at + 1, high, self.index_start)

@@ -213,7 +213,7 @@ class Places:
         if inspect(raw, 0, len(raw))[1] is not None:
             return ""
         if not rows:
-            copied = self._record_of(own) == bytes(raw)
+            copied = self.record_of(own) == bytes(raw)
             return f"{MISPLACED}: a copy of those from index offset {own} on" if copied else ""
         first = rows[0][0]
         if own == first:
@@ -226,7 +226,7 @@ class Places:
                 return ""
         return f"{MISPLACED}: they name index offsets from {own} on, and it has those from {first}"
 
-    def _record_of(self, offset: int) -> bytes:
+    def record_of(self, offset: int) -> bytes:
         """Return the record that an entry points to; empty if no file has it."""
         entry = self.entry_at(offset)
         place = bisect_right(self._data_starts, entry.data_offset) - 1 if entry is not None else -1

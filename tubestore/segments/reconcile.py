@@ -27,7 +27,7 @@ from which recovery starts again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from os.path import dirname
 from typing import Any
@@ -184,8 +184,13 @@ class Reconciler:
         index_from: int,
         data_from: int,
         misplaced: Set[int] = frozenset(),
+        record_of: Callable[[int], bytes] = lambda offset: b"",
     ) -> None:
-        """`misplaced`: starts of data files with records of another place, to be passed over."""
+        """`misplaced`: starts of data files with records of another place, to be passed over.
+
+        `record_of` returns the record of an entry, to know a copy of it.
+        """
+        self._record_of = record_of
         self.files, self.report, self._set_aside = files, report, set_aside
         self.index_offset = index_from  # of the next message's entry, which may be missing
         self.data_offset = data_from  # of its record
@@ -337,8 +342,28 @@ class Reconciler:
         header, reason = inspect(segment.view(segment.end), position, segment.size)
         if reason is not None:
             return False
+        if self._pass_copy(segment, header):
+            return True
         self._settle_entry(segment, header)
         self.data_offset += record_size(header)
+        return True
+
+    def _pass_copy(self, segment: FileSegment, header: Any) -> bool:
+        """Leave a record alone that is an earlier one once more: a file was copied over.
+
+        Where TubeMQ gives an offset a second time, it gives it to another message.
+        """
+        own, size = int(header.queue_logic_offset), record_size(header)
+        if own >= self.index_offset or not names_another(np.array(own), np.array(-1)):
+            return False
+        if self._record_of(own) != bytes(segment.read(self.data_offset, size)):
+            return False
+        text = f"a copy of the record of index offset {own}; {size} bytes are kept as they are"
+        note_damage(self.files, self.report, self.data_offset, self.data_offset + size, text)
+        row = self._row()
+        if row < len(self._entries) and self._entries[row]["data_offset"] == self.data_offset:
+            self.index_offset += ENTRY_SIZE  # of the message that was here
+        self.data_offset += size
         return True
 
     def _settle_entry(self, segment: FileSegment, header: Any) -> None:

@@ -7,6 +7,7 @@ done in `reconcile.py`.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
     boot = checkpoint.boot if checkpoint is not None else ""
     report.never_synced = boot not in ("", files.vfs.boot_id())
     passed = {damage.start for damage in misplaced}
-    Reconciler(files, report, set_aside, index_from, data_from, passed).run()
+    record_of = partial(_record_of, files)
+    Reconciler(files, report, set_aside, index_from, data_from, passed, record_of).run()
     lost = keep_lost_end(files, found) if found is not None else None
     if lost is not None:
         note_damage(files, report, *lost)
@@ -82,6 +84,11 @@ def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
         files.sync()
         write_checkpoint(files, files.index.end, files.data.end)
     return report
+
+
+def _record_of(files: MsgFileStore, offset: int) -> bytes:
+    """Return the record of the entry at an index offset, as the files are now."""
+    return Places(pieces_of(files.index), pieces_of(files.data)).record_of(offset)
 
 
 def _report_missing(files: MsgFileStore, report: RecoverReport, found: Checkpoint | None) -> None:

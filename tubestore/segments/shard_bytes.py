@@ -195,6 +195,11 @@ class ShardBytes:
             inspect(raw, 0, end - offset) if len(raw) == HEADER_SIZE else inspect(raw, 0, len(raw))
         )
 
+    def bytes_at(self, offset: int, size: int) -> bytes:
+        """Return bytes of the data from an offset on; fewer at the end of a file."""
+        file = self.data_file(offset)
+        return b"" if file is None else self._read(file, offset, size)
+
     def payload_of(self, offset: int, header: Any) -> bytes:
         """Return the payload of the whole record at a data offset."""
         file = self.data_file(offset)

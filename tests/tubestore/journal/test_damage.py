@@ -262,7 +262,7 @@ def reasons(vfs: MemoryVfs) -> list[tuple[str, str]]:
     return [(f.path, str(f.reason)) for f in check("/s", vfs=vfs, wait=lambda _: None)]
 
 
-@pytest.mark.parametrize("how", ["missing", "empty"])
+@pytest.mark.parametrize("how", ["missing", "empty", "cut off"])
 @pytest.mark.parametrize("rebooted", [False, True])
 def test_a_journal_that_is_gone_after_a_kill_is_reported(
     memory_vfs: MemoryVfs, how: str, rebooted: bool
@@ -271,7 +271,7 @@ def test_a_journal_that_is_gone_after_a_kill_is_reported(
     if how == "missing":
         memory_vfs.remove(JOURNAL)
     else:
-        memory_vfs.open(JOURNAL).truncate(0)
+        memory_vfs.open(JOURNAL).truncate(30 if how == "cut off" else 0)
     if rebooted:
         memory_vfs.reboot()
     assert (JOURNAL, "journal_damaged") in reasons(memory_vfs)

@@ -569,3 +569,26 @@ def test_repair_of_a_shortened_end_has_the_next_opening_keep_the_lost_offsets(
     there = 35 + left // 65
     assert sound(shard) == [row.payload for row in ALIKE[:there]]
     assert next_offset(shard) == ENTRY_SIZE * len(ALIKE)
+
+
+@pytest.mark.parametrize("caches", [True, False])
+def test_copies_of_earlier_records_behind_the_last_one_are_no_messages(
+    memory_vfs: MemoryVfs, caches: bool
+) -> None:
+    write_rows(memory_vfs, ALIKE, HOME)
+    if not caches:
+        remove_caches(memory_vfs)
+    (path,) = filled(memory_vfs, ".tube")
+    data = memory_vfs.read_file(path)
+    memory_vfs.open(path).pwrite(data[650:1300], len(data))
+    assert (path, "unreferenced") in [(f.path, f.reason) for f in findings(memory_vfs)]
+    shown = [r for batch in dump("/store", vfs=memory_vfs) for r in batch.to_pylist()]
+    assert [row["body"] for row in shown] == [row.payload for row in ALIKE]
+    shard = open_shard(memory_vfs, HOME)
+    assert path in {problem.path for problem in shard.recovered.problems}
+    assert bodies(shard.view()) == [row.payload for row in ALIKE]
+    assert next_offset(shard) == ENTRY_SIZE * len(ALIKE)
+    shard.close()
+    list(repair("/store", vfs=memory_vfs, apply=True))
+    again = open_shard(memory_vfs, HOME)
+    assert sound(again) == [*(row.payload for row in ALIKE), b"after"]
