@@ -41,11 +41,14 @@ def redo(files: MsgFileStore, parts: Sequence[JournalPart]) -> Redone:
       removed that file since.
     - A part behind a gap is left out, unless damage of the journal can hold what is missing. Only a
       power cut leaves such a gap, and then no level promised more than the files have.
+    - Of a part that reaches behind the end of its file, though another file follows, the records
+      that fit are written: the file was shortened, and repair has filled the gap.
     - A part without its content gets zeros and entries that point to them, so that the parts behind
       it keep their offsets.
 
     Sealed files are synced here, the last ones by the caller's next sync.
     """
+    problems: list[CorruptRecord] = []
     for part in _joined(parts, {segment.start for segment in files.data}):
         if len(files.data) and part.data_start < files.data.start:
             continue
@@ -55,15 +58,28 @@ def redo(files: MsgFileStore, parts: Sequence[JournalPart]) -> Redone:
             segment = _segment_for(files, part)
         if segment is None:
             log.warning("%s: %d messages behind a gap are left", part.shard, len(part.entries))
-            return Redone([], False)
+            return Redone(problems, False)
         if part.lost:
             _keep_place(files, part)
             continue
-        foreign = _redo_data(segment, part)
+        fitting = part
+        if segment is not files.data.last and part.data_start + len(part.data) > segment.end:
+            fitting = _within(part, segment.end)
+            text = "the journal has more messages of this place than fit before the next file"
+            problems.append(CorruptRecord(segment.path, segment.size, text))
+        foreign = _redo_data(segment, fitting)
         if foreign is not None:
-            return Redone([foreign], False)
+            return Redone([*problems, foreign], False)
         _redo_index(files, part)
-    return Redone([], True)
+    return Redone(problems, not problems)
+
+
+def _within(part: JournalPart, end: int) -> JournalPart:
+    """Return the messages of a part whose records end at a data offset or before it."""
+    ends = part.entries["data_offset"].astype(np.int64) + part.entries["data_size"]
+    count = int(np.count_nonzero(ends <= end))
+    size = int(ends[count - 1]) - part.data_start if count else 0
+    return part._replace(entries=part.entries[:count], data=part.data[:size])
 
 
 def _joined(parts: Sequence[JournalPart], borders: set[int]) -> list[JournalPart]:

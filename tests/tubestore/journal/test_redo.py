@@ -154,3 +154,24 @@ def test_entries_that_a_power_cut_emptied_do_not_move_what_the_journal_has(
         (3 * ENTRY_SIZE, BODIES[3]),
         (4 * ENTRY_SIZE, BODIES[4]),
     ]
+
+
+def test_a_part_of_a_shortened_file_is_not_written_over_the_next_one(memory_vfs: MemoryVfs) -> None:
+    """Repair has filled the gap with zeros, in a file of their own."""
+    write_rows(memory_vfs, ROWS)
+    data = memory_vfs.read_file(DATA)
+    end = STARTS[5] + 20
+    memory_vfs.open(DATA).truncate(end)
+    zeros = f"{HOME}/{end:020d}.tube"
+    memory_vfs.replace_file(zeros, bytes(STARTS[7] - end))
+    memory_vfs.replace_file(f"{HOME}/{STARTS[7]:020d}.tube", data[STARTS[7] :])
+    shard = reopened(memory_vfs, part(3, 7))
+    assert "before the next file" in str(shard.recovered.problems[-1])
+    assert not shard.has_all_journalled
+    assert len(memory_vfs.read_file(DATA)) == end
+    rows = scanned(shard.view(), verify=True)
+    sound = [row["body"] for row in rows if row["state"] == "ok"]
+    assert sound == [*BODIES[:5], *BODIES[7:]]
+    assert [row["offset"] for row in rows] == [ENTRY_SIZE * n for n in range(12)]
+    shard.close()
+    open_shard(memory_vfs, HOME).close()
