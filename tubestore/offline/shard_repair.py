@@ -125,7 +125,7 @@ class ShardRepair:
         """Move data files that are at another one's place; those without one are taken out."""
         shard = self._listed
         bytes_ = ShardBytes(self._vfs, shard)
-        places, misplaced = bytes_.places(), bytes_.misplaced
+        places, misplaced = bytes_.places, bytes_.misplaced
         taken = {file.start for file in shard.data if file not in misplaced}
         homes: dict[str, int] = {}
         for file, (own, text) in misplaced.items():

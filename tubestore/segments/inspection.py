@@ -422,7 +422,7 @@ class _Walker:
         own = header.queue_logic_offset
         if not 0 <= own < self.running or own % ENTRY_SIZE:
             return False
-        earlier = self.bytes.places().record_of(own)
+        earlier = self.bytes.places.record_of(own)
         return earlier == self.bytes.bytes_at(at, record_size(header))
 
     def _skip(self, at: int, high: int) -> int:

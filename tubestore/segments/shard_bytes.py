@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -70,8 +70,9 @@ class ShardBytes:
         self._starts = np.array(self._start_list, np.int64)
         self._ends = np.array([f.end for f in self.data], np.int64)
 
+    @cached_property
     def places(self) -> Places:
-        """Return what compares the places of all files with what their records name."""
+        """What compares the places of all files with what their records name."""
         return Places(map(self.piece, self.shard.index), map(self.piece, self.shard.data))
 
     def piece(self, file: StoredFile) -> Piece:
@@ -79,7 +80,7 @@ class ShardBytes:
         return Piece(file.start, file.end, partial(self._read, file))
 
     def _find_misplaced(self) -> dict[StoredFile, tuple[int, str]]:
-        found = self.places().misplaced
+        found = self.places.misplaced
         return {file: found[file.start] for file in self.shard.data if file.start in found}
 
     @property
