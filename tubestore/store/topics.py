@@ -47,10 +47,9 @@ from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.store.context import Context
-from tubestore.store.directory import StoreDirectory
+from tubestore.store.directory import StoreDirectory, TopicSettings
 from tubestore.store.opening import ShardOpener
 from tubestore.store.topic import Topic, shards_of
-from tubestore.store.topic_settings import TopicSettings
 from tubestore.store.topic_shards import TopicShards
 from tubestore.values import Age, age_ms, checked_texts
 

@@ -18,7 +18,7 @@ from tubestore.offline.check import check
 from tubestore.offline.repair import repair
 from tubestore.options import TopicOptions
 from tubestore.record.state_files import BadState, change_line, read_topics
-from tubestore.store import topic_settings
+from tubestore.store import directory
 from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
@@ -28,7 +28,7 @@ SETTINGS = f"{OWN}/topics.json"
 
 @pytest.fixture(autouse=True)
 def few_topics_have_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_settings, "LOG_FROM_TOPICS", 4)
+    monkeypatch.setattr(directory, "LOG_FROM_TOPICS", 4)
 
 
 def opened(vfs: Any, mode: Any = "w", **how: Any) -> MessageStoreManager:
