@@ -1,4 +1,7 @@
-"""Java's `String.hashCode`, which both formats store."""
+"""Java's `String.hashCode`, which both formats store.
+
+A file of its own because it needs no numpy: tables of the formats and `--help` import it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The demo's victim: appends and prints each acknowledgement until it is killed."""
+"""The demo's victim: appends and prints each acknowledgement until it is killed.
+
+A module of its own because it is the program of another process.
+"""
 
 from __future__ import annotations
 
