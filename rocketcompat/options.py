@@ -266,7 +266,7 @@ class MessageStoreConfig:
     def commit_log_directories(self, root: str) -> list[str]:
         """Return the directories in which a store at `root` makes files of the log.
 
-        In the order in which they are used: sorted, as the real store sorts them.
+        In the order in which they are used: sorted, as RocketMQ sorts them.
         """
         read_only = set(self.read_only_directories(root))
         names = self._paths(self.store_path_commit_log)

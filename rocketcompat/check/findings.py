@@ -1,7 +1,7 @@
 """What `check` reports: rows {"path", "position", "reason", "message", "severity"}.
 
 `position` is a byte of the file at `path`, `reason` one of `REASONS`. "error" is what a correct
-recovery cannot or will not mend without a loss, or what a real broker takes for good; "warning" is
+recovery cannot or will not mend without a loss, or what a broker takes for good; "warning" is
 what a recovery mends from the log (a crash leaves such things), or what only looks strange.
 """
 

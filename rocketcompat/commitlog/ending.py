@@ -30,7 +30,7 @@ from rocketcompat.record.columns import RecordColumns, decode_columns
 from rocketcompat.record.copies import places_of
 from rocketcompat.record.verify import UNFINISHED, WRONG_RECORD_CRC
 
-#: After a clean stop the last files of a log are verified, as a real broker does.
+#: After a clean stop the last files of a log are verified, as RocketMQ does.
 _CLEAN_FILES = 3
 
 
@@ -206,7 +206,7 @@ def last_time(log: LogView, end: int) -> int:
 def unmarked_start(log: LogView, *, clean_exit: bool, least_time: int) -> int:
     """Return where the verification of a log without marks begins (spec §8.2).
 
-    As a real broker's recovery: at the third-last file after a clean stop; after a crash at the
+    As RocketMQ's recovery: at the third-last file after a clean stop; after a crash at the
     newest file with a first record that was stored at `least_time` (ms) or before, up to which
     everything was synced by the checkpoint; else at the first file.
     """

@@ -83,7 +83,7 @@ class RocketLoad:
         """Make the pieces part of the log, in this order; StoreLocked after the timeout.
 
         `query`: the query of the batch; JobTaken if the store has another one under this id.
-        Queues and index have them, synced, when this returns: a real broker may open the store.
+        Queues and index have them, synced, when this returns: a broker may open the store.
         """
         open_store = partial(rocketcompat.open, self.path, "w", self.config, background=False)
         with waited_for(open_store, self.path, self.options.lock_timeout_ms) as store:

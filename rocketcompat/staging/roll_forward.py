@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | free: no file, zeros, some sectors of the part | renamed or copied there | lost: cannot go on |
 | holds the part | | in its place |
-| holds something else: a real broker was at work | kept, and the job cannot go on | |
+| holds something else: a broker was at work | kept, and the job cannot go on | |
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def _find_end(
 ) -> None:  # fmt: skip
     """Find where the log ends, changing nothing; from the trusted mark or `start` on.
 
-    Without both from where a real broker begins. `own`: only this package has written there, as
+    Without both from where a broker begins. `own`: only this package has written there, as
     recovery has it.
     """
     log, jobs = parts.commit_log, LogRecords(parts.vfs, parts.root)

@@ -248,7 +248,7 @@ class OsFile:
 
 
 class OsLock:
-    """A lock on a file; `lockf` on byte 0 excludes a real broker, `flock` does not (D9).
+    """A lock on a file; `lockf` on byte 0 excludes a broker, `flock` does not (D9).
 
     A name can be removed or replaced while its file is locked, and the next process would lock
     another file. So the directory is locked too, where the system can (NFS cannot), and the name

@@ -5,7 +5,7 @@
 | sound, expired, broken attributes | as it is |
 | the entry is wrong, the record that belongs here is found | the record's |
 | entry and record contradict each other | what proves itself (`evidence.py`) |
-| damaged, an intact message follows | as it is if a real broker passes over it, else as below |
+| damaged, an intact message follows | as it is if a broker passes over it, else as below |
 | no entry at all between two rows | one that points to the damage, so that offsets stay |
 | damaged, and nothing intact follows | none: the index ends before it, and so do the data |
 """
@@ -126,7 +126,7 @@ class _Rows:
         return entries
 
     def _is_passed_over(self, entries: Array) -> Array:
-        """Which entries a real broker neither cuts the index at nor stops before."""
+        """Return which entries a broker neither cuts the index at nor stops before."""
         starts = entries["data_offset"].astype(np.int64)
         sizes = entries["data_size"].astype(np.int64)
         good = (entries["partition_id"] >= 0) & (starts >= 0)
