@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,12 @@ def test_every_path_that_a_page_names_is_there(page: str) -> None:
 
 def test_the_engine_has_at_most_eight_files_beside_its_rooms() -> None:
     assert len(list((ROOT / "tubestore").glob("*.py"))) <= 8
+
+
+def test_no_folder_has_more_than_sixteen_python_files() -> None:
+    counts = Counter(
+        path.parent.relative_to(ROOT).as_posix()
+        for folder in ("tubestore", "rocketcompat", "bench", "tests")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    assert {folder: count for folder, count in counts.items() if count > 16} == {}
