@@ -89,7 +89,7 @@ def faulty(memory_vfs: MemoryVfs) -> FaultyVfs:
 @pytest.mark.gate
 @pytest.mark.parametrize(("trouble", "kind"), [(failed_shard, StoreFailed), (full_disk, DiskFull)])
 @pytest.mark.parametrize("level", ["memory", "page_cache", "fsync"])
-def test_refused_appends(
+def test_refused_appends_leave_nothing(
     faulty: FaultyVfs,
     trouble: Callable[[FaultyVfs], None],
     kind: type[TubeStoreError],
@@ -107,7 +107,7 @@ def test_refused_appends(
 
 
 @pytest.mark.gate
-def test_calls_to_a_closed_shard_and_topic(store: MessageStoreManager) -> None:
+def test_calls_to_a_closed_shard_and_topic_leave_nothing(store: MessageStoreManager) -> None:
     topic = store.create_topic("t")
     topic.append(b"x")
     store.delete_topic("t")
@@ -116,7 +116,7 @@ def test_calls_to_a_closed_shard_and_topic(store: MessageStoreManager) -> None:
 
 
 @pytest.mark.gate
-def test_calls_to_a_reader_that_was_closed(store: MessageStoreManager) -> None:
+def test_calls_to_a_reader_that_was_closed_leave_nothing(store: MessageStoreManager) -> None:
     store.create_topic("t").append(b"x", durability="page_cache")
     context = engine_of(store).context
     reader = tubestore.open(store.root, "r", vfs=context.vfs, clock=context.clock)
@@ -127,7 +127,7 @@ def test_calls_to_a_reader_that_was_closed(store: MessageStoreManager) -> None:
 
 
 @pytest.mark.gate
-def test_waiters_of_a_stream_whose_sync_failed() -> None:
+def test_waiters_of_a_stream_whose_sync_failed_leave_nothing() -> None:
     commits = GroupCommit(0)
 
     def failing() -> int:
@@ -145,7 +145,9 @@ def rocket(faulty: FaultyVfs, clock: ManualClock) -> DefaultMessageStore:
 
 
 @pytest.mark.gate
-def test_puts_into_a_log_that_failed(rocket: DefaultMessageStore, faulty: FaultyVfs) -> None:
+def test_puts_into_a_log_that_failed_leave_nothing(
+    rocket: DefaultMessageStore, faulty: FaultyVfs
+) -> None:
     rocket.put_message(Message("T", b"x"))
     faulty.fail("sync", forever=True)
     with pytest.raises(StoreFailed):
@@ -161,7 +163,7 @@ def test_puts_into_a_log_that_failed(rocket: DefaultMessageStore, faulty: Faulty
 
 
 @pytest.mark.gate
-def test_puts_onto_a_disk_that_is_too_full(rocket: DefaultMessageStore) -> None:
+def test_puts_onto_a_disk_that_is_too_full_leave_nothing(rocket: DefaultMessageStore) -> None:
     log_of(rocket).refusals.too_full = DiskFull("/s", "91 % used")
     refused_without_end(lambda: rocket.put_message(Message("T", b"x")), DiskFull)
     refused_without_end(lambda: rocket.put_columns({"topic": ["T"]}), DiskFull)
@@ -187,7 +189,7 @@ class Failing(ServiceThread):
         return 0.0
 
 
-def test_rounds_of_a_service() -> None:
+def test_rounds_of_a_service_that_fail_leave_nothing() -> None:
     service = Failing()
     service._run(0.0)
     assert service.rounds == 1000

@@ -79,7 +79,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         parse_size(text)
 
 
-def test_texts_for_people() -> None:
+def test_ages_sizes_and_moments_are_shown_in_the_largest_unit_that_fits() -> None:
     assert [age_text(ms) for ms in (1, 1500, 90_000, 36 * HOUR, 48 * HOUR)] == [
         "1ms", "1500ms", "90s", "36h", "2d",
     ]  # fmt: skip

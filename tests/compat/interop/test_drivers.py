@@ -98,7 +98,7 @@ class TestTube:
                 assert row["client"]["attribute"] == wanted["client"]["attribute"]
                 assert row["client"]["data"] == wanted["client"]["data"]
 
-    def test_rates(self, tube: TubeDriver, tmp_path: Path) -> None:
+    def test_rates_are_measured(self, tube: TubeDriver, tmp_path: Path) -> None:
         assert tube.bench_append(tmp_path, 1000, 10, 5)["flushedRate"] > 0
         row = tube.bench_read(tmp_path, "bench", 0, 5)
         assert (row["messages"], row["partitions"]) == (1000, 5)
@@ -183,7 +183,7 @@ class TestRocket:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("batch", [1, 100])
-    def test_rates(self, rocket: RocketDriver, tmp_path: Path, batch: int) -> None:
+    def test_rates_are_measured(self, rocket: RocketDriver, tmp_path: Path, batch: int) -> None:
         row = rocket.put_bench(tmp_path, 5000, 100, topics=2, queues=2, batch=batch)
         assert (row["messages"], row["refused"], row["dispatched"]) == (5000, 0, True)
         assert row["rate"] >= row["dispatchedRate"] > 0
@@ -219,21 +219,23 @@ class TestUnavailable:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
-    def test_no_java(self) -> None:
+    def test_a_missing_java_is_named(self) -> None:
         with pytest.raises(DriverUnavailable, match="no java"):
             TubeDriver()
 
-    def test_old_java(self, bare_machine: Path) -> None:
+    def test_a_java_that_is_too_old_is_named(self, bare_machine: Path) -> None:
         self.tool(bare_machine, "java", """echo 'openjdk version "1.8.0_392"' >&2""")
         with pytest.raises(DriverUnavailable, match="java is of version 8"):
             TubeDriver()
 
-    def test_no_maven(self, bare_machine: Path) -> None:
+    def test_a_missing_maven_is_named(self, bare_machine: Path) -> None:
         self.tool(bare_machine, "java", """echo 'openjdk version "17.0.1"' >&2""")
         with pytest.raises(DriverUnavailable, match="no mvn"):
             RocketDriver("4.9.8")
 
-    def test_offline(self, bare_machine: Path, tmp_path: Path) -> None:
+    def test_a_maven_that_downloads_nothing_is_named(
+        self, bare_machine: Path, tmp_path: Path
+    ) -> None:
         self.tool(bare_machine, "java", """echo 'openjdk version "17.0.1"' >&2""")
         self.tool(bare_machine, "mvn", "echo '[ERROR] Could not transfer artifact'; exit 1")
         for _ in range(2):  # the second time from memory: Maven may take long to find out
@@ -242,7 +244,7 @@ class TestUnavailable:
             (bare_machine / "mvn").unlink(missing_ok=True)
         assert os.listdir(tmp_path / "cache") == ["lock"]
 
-    def test_no_javac(self, bare_machine: Path) -> None:
+    def test_a_missing_javac_is_named(self, bare_machine: Path) -> None:
         self.tool(bare_machine, "java", """echo 'openjdk version "17.0.1"' >&2""")
         make_a_jar = """for a; do case $a in -DoutputD*) : > "${a#*=}/a.jar";; esac; done"""
         self.tool(bare_machine, "mvn", make_a_jar)

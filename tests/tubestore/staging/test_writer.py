@@ -274,7 +274,7 @@ def test_an_attempt_has_a_plain_name() -> None:
             StagedWriter("/store", "load", attempt)
 
 
-def test_real_files(tmp_path: Path) -> None:
+def test_a_job_is_staged_in_real_files_under_its_escaped_name(tmp_path: Path) -> None:
     with StagedWriter(tmp_path, "load 7/2", "1") as one:
         one.write({"topic": ["a"], "partition": [0], "body": [b"x"]})
         (file,) = one.finish()
