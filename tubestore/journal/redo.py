@@ -75,7 +75,7 @@ def redo(files: MsgFileStore, parts: Sequence[JournalPart]) -> Redone:
 
 
 def _within(part: JournalPart, end: int) -> JournalPart:
-    """Return the messages of a part whose records end at a data offset or before it."""
+    """Return the messages of a part with records that end at a data offset or before it."""
     ends = part.entries["data_offset"].astype(np.int64) + part.entries["data_size"]
     count = int(np.count_nonzero(ends <= end))
     size = int(ends[count - 1]) - part.data_start if count else 0

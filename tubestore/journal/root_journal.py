@@ -301,7 +301,7 @@ def read_journal(vfs: Vfs, root: str, known: LeftJournal | None = None) -> LeftJ
         with contextlib.closing(file):
             found = _Reading(file, vfs.boot_id()).run(known)
             first = _HEADER + len(_boot_body(vfs.boot_id(), 0))
-            # Looked at once more, too: the first frame is written before the note.
+            # The size is read again, too: the first frame is written before the note.
             if found is None and _had_frames(vfs, root) and file.size() < first:
                 return _lost_journal(path, "is cut off" if file.size() else "is empty")
             return found

@@ -418,7 +418,7 @@ class _Walker:
         return self.running if before == _ENDLESS or not self._is_possible(own) else None
 
     def _is_earlier_one(self, header: Any, at: int) -> bool:
-        """Return True if a record is an earlier one once more, whose entry points to that."""
+        """Return True if a record repeats an earlier one, and the entry points to that one."""
         own = header.queue_logic_offset
         if not 0 <= own < self.running or own % ENTRY_SIZE:
             return False

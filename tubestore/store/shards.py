@@ -43,7 +43,7 @@ class Shards:
         self._context.directory.sync_earlier()
 
     def _each(self, step: Callable[[MessageStore], object]) -> None:
-        """Take a step with every shard; one whose topic is deleted meanwhile has nothing to do."""
+        """Take a step with every shard; that of a topic deleted meanwhile has nothing to do."""
         self._context.check_open()
         for shard in list(self.written()):
             try:
