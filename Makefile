@@ -83,7 +83,7 @@ sample: $(DEV) ## Run the random proofs with a new seed, printed, for SAMPLE_SEC
 
 .PHONY: test-all
 test-all: export CRASH_STATES ?= 50001
-test-all: $(DEV) $(BENCH) ## Run every test
+test-all: $(DEV) $(BENCH) $(SPARK_LOCAL) ## Run every test (downloads 500 MB once)
 	$(TESTS) $(ARGS)
 
 .PHONY: test-spark
