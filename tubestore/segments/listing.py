@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os.path import basename
 from typing import Any, NamedTuple
 
@@ -148,14 +148,22 @@ def list_shard(
     return _list_shard(vfs, root, topic, store_id, _Job(vfs, root), with_pending=with_pending)
 
 
-def _list_shard(
-    vfs: Vfs, root: str, topic: str, store_id: int, job: _Job, *, with_pending: bool
-) -> ShardFiles:
-    directory = join(root, store_key(topic, store_id))
+def list_files(vfs: Vfs, directory: str) -> ShardFiles:
+    """List the segments in one directory as they lie, whatever jobs are unfinished."""
     # The index first: a writer writes an entry after its record, so what the entries of this
     # listing point to is in the listing of the data, also beside a writer.
     index, strays = _list(vfs, join(directory, INDEX_DIRECTORY), INDEX_SUFFIX)
     data, more = _list(vfs, directory, DATA_SUFFIX)
+    topic, store_id = parse_store_key(basename(directory)) or ("", 0)
+    return ShardFiles(topic, store_id, directory, index, data, strays + more)
+
+
+def _list_shard(
+    vfs: Vfs, root: str, topic: str, store_id: int, job: _Job, *, with_pending: bool
+) -> ShardFiles:
+    directory = join(root, store_key(topic, store_id))
+    shard = list_files(vfs, directory)
+    index, data = shard.index, shard.data
     key = (topic, store_id)
     if with_pending:
         staged_index, staged_data = job.added.get(key, ((), ()))
@@ -163,7 +171,7 @@ def _list_shard(
     elif key in job.limits:
         index_end, data_end = job.limits[key]
         index, data = files_before(index, index_end), files_before(data, data_end)
-    return ShardFiles(topic, store_id, directory, index, data, strays + more)
+    return replace(shard, topic=topic, store_id=store_id, index=index, data=data)
 
 
 class _Job:

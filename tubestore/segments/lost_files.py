@@ -64,12 +64,17 @@ from tubestore.segments.cache_formats import MISPLACED, Checkpoint
 from tubestore.segments.checkpoint import recorded
 from tubestore.segments.digests import digests_path, drop_digests
 from tubestore.segments.file_store import Damage, MsgFileStore
+from tubestore.segments.listing import list_files
 from tubestore.segments.reconcile import SetAside
 from tubestore.segments.segment import FileSegment
 
 log = logging.getLogger(__name__)
 #: How many records of a suspected file are compared with its entries.
 _SAMPLE = 32
+
+
+#: How often a reader looks for missing files beside a writer that removes and adds some.
+_READERS_LOOKS = 3
 
 
 class Piece(NamedTuple):
@@ -282,6 +287,37 @@ def missing_begin(
             text = f"the file is missing: the checkpoint has the bytes from {begin} to {end}"
             text += ", and retention has not removed them"
             problems.append(CorruptRecord(join(parent, segment_name(begin, suffix)), 0, text))
+    return problems
+
+
+def missing_files(vfs: Vfs, directory: str) -> list[CorruptRecord]:
+    """Return which files of a shard are missing or shortened, by its checkpoint; changes nothing.
+
+    For a reader. A writer may be at work: what every look finds is missing.
+    """
+    problems: list[CorruptRecord] = []
+    for _ in range(_READERS_LOOKS):
+        found = recorded(vfs, directory)
+        if found is None:
+            return []
+        shard = list_files(vfs, directory)
+        problems = missing_begin(
+            directory,
+            found,
+            index_start=shard.index[0].start if shard.index else found.index_end,
+            data_start=shard.data[0].start if shard.data else found.data_end,
+        )
+        for parent, files, end, of in (
+            (join(directory, INDEX_DIRECTORY), shard.index, found.index_end, "entries"),
+            (directory, shard.data, found.data_end, "records"),
+        ):
+            there = files[-1].end if files else 0
+            if found.digest and there < end:
+                path = files[-1].path if files else parent
+                text = f"the checkpoint has {of} up to {end}, the files end at {there}"
+                problems.append(CorruptRecord(path, files[-1].size if files else 0, text))
+        if not problems:
+            return []
     return problems
 
 

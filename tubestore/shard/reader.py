@@ -18,7 +18,7 @@ from tubestore.record.names import store_key
 from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
 from tubestore.segments.checkpoint import read_checkpoint
 from tubestore.segments.file_store import Damage, FileSnapshot, MsgFileStore
-from tubestore.segments.lost_files import damaged_places
+from tubestore.segments.lost_files import damaged_places, missing_files
 from tubestore.staging.commit_records import Horizon
 
 #: How many of the last entries `_whole_end` examines.
@@ -53,6 +53,8 @@ class ShardReader:
         with contextlib.suppress(OSError):  # retention is at work
             damages = [*damages, *damaged_places(self.files, checkpoint)]
         self.files.damages = tuple(Damage(*damage) for damage in damages)
+        #: Files that are missing, by the checkpoint: their messages are not shown.
+        self.problems = missing_files(vfs, directory)
 
     def refresh(self, horizon: Horizon | None = None) -> None:
         """Show what has been written since; views that were taken before stay valid.

@@ -74,9 +74,12 @@ class ShardOpener:
         directory = join(context.root, key)
         if context.mode == "r":
             horizon = self._horizons.get(topic, self._horizon)
-            return ShardReader(
+            reader = ShardReader(
                 context.vfs, directory, topic, store_id, context.options, horizon, self._overlay
             )
+            for problem in reader.problems:
+                context.note_problem(problem)
+            return reader
         shard = MessageStore.open(
             MsgFileStore(context.vfs, directory, store_id, context.options),
             topic=topic,

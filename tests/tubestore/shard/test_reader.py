@@ -233,3 +233,76 @@ def test_a_message_in_memory_is_seen_by_readers_of_this_process_only(tmp_path: P
             logs.flush()
             reader.refresh()
             assert len(reader["logs"].read(0)) == 1
+
+
+def remove_last_index(vfs: MemoryVfs, index: list[str], data: list[str]) -> str:
+    vfs.remove(index[-1])
+    return index[-2]
+
+
+def remove_first_index(vfs: MemoryVfs, index: list[str], data: list[str]) -> str:
+    vfs.remove(index[0])
+    return index[0]
+
+
+def empty_last_index(vfs: MemoryVfs, index: list[str], data: list[str]) -> str:
+    vfs.open(index[-1]).truncate(0)
+    return index[-1]
+
+
+def remove_first_data(vfs: MemoryVfs, index: list[str], data: list[str]) -> str:
+    vfs.remove(data[0])
+    return data[0]
+
+
+def remove_last_data(vfs: MemoryVfs, index: list[str], data: list[str]) -> str:
+    vfs.remove(data[-1])
+    return data[-2]
+
+
+def shorten_last_data(vfs: MemoryVfs, index: list[str], data: list[str]) -> str:
+    vfs.open(data[-1]).truncate(20)
+    return data[-1]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        remove_last_index,
+        remove_first_index,
+        empty_last_index,
+        remove_first_data,
+        remove_last_data,
+        shorten_last_data,
+    ],
+)
+def test_files_that_are_missing_are_problems_of_a_reader_too(
+    memory_vfs: MemoryVfs, damage: Any
+) -> None:
+    small = {"segment_size_bytes": 300, "index_segment_size_bytes": 140}
+    with tubestore.open("/store", vfs=memory_vfs, background=False, **small) as store:
+        topic = store.create_topic("t")
+        for number in range(32):
+            topic.append(b"%050d" % number)
+    with tubestore.open("/store", "r", vfs=memory_vfs) as whole:
+        assert whole["t"].count(0) == 32
+        assert whole.problems == []
+    paths = [path for path in sorted(memory_vfs.tree()) if path.startswith("/store/t-0/")]
+    index = [path for path in paths if path.endswith(".index")]
+    named = damage(memory_vfs, index, [path for path in paths if path.endswith(".tube")])
+    with tubestore.open("/store", "r", vfs=memory_vfs) as reader:
+        assert reader["t"].count(0) < 32
+        assert named in [problem.path for problem in reader.problems]
+
+
+def test_a_reader_beside_retention_and_appends_misses_no_file(memory_vfs: MemoryVfs) -> None:
+    small = {"segment_size_bytes": 300, "index_segment_size_bytes": 140}
+    with tubestore.open("/store", vfs=memory_vfs, background=False, **small) as store:
+        topic = store.create_topic("t", max_bytes=1000)
+        for number in range(60):
+            topic.append(b"%050d" % number, durability="fsync")
+            if number % 7 == 6:
+                topic.retain()
+            with tubestore.open("/store", "r", vfs=memory_vfs) as reader:
+                reader["t"].count(0)
+                assert reader.problems == []
