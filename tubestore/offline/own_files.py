@@ -223,8 +223,7 @@ def _checkpoint_trouble(vfs: Vfs, shard: ShardFiles, known: Recorded) -> str | N
     ):
         if files and files[0].start >= end:
             continue  # retention has removed them
-        removed = files and files[0].start >= end  # by retention, with what it was made of
-        if digest and not removed and _digest_before(vfs, files, end) != digest:
+        if digest and _digest_before(vfs, files, end) != digest:
             return f"its digest of the bytes before {end} is not that of the files"
     return None
 
