@@ -155,8 +155,9 @@ class MessageStoreConfig:
     clean_resource_interval: int = 10_000
     delete_file_batch_max: int = 10
     # Added.
-    #: Open a store for writing without its log, which is refused else: a new log begins, and
-    #: queues, index and shards of the old one go to `.tubestore/quarantine` below the root.
+    #: Open a store for writing without its log, or without the log's last files, which is refused
+    #: else: a new log begins, or the log goes on behind what is left. What queues, index and shards
+    #: had of the rest goes to `.tubestore/quarantine` below the root.
     accept_lost_log: bool = False
     compat: Literal["4.9.8", "5.3.3"] = "4.9.8"
     recovery: Literal["tubestore", "upstream"] = "tubestore"

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from rocketcompat.commitlog.walk import NOWHERE, Gap, Gaps
 from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.lock import StoreLock
@@ -31,12 +32,14 @@ from rocketcompat.store.flush import FlushService
 from rocketcompat.store.parts import (
     Parts,
     built_without_log,
+    lost_end,
     put_aside_built,
+    refuse_lost_end,
     refuse_other_logs,
     refuse_shards,
 )
 from rocketcompat.store.puts import PutPath
-from rocketcompat.store.recovery import RecoverResult, recover_followers, recover_log
+from rocketcompat.store.recovery import RecoverResult, keep_numbers, recover_followers, recover_log
 from rocketcompat.store.schedule import FIRST_SECONDS, ScheduleMessageService
 from rocketcompat.store.structures import structures
 from tubestore.core.trees import make_directory
@@ -145,6 +148,7 @@ def open_to_write(parts: Parts) -> Opened:
     """Create what is missing, take the lock, recover the store; returns it with its services."""
     refuse_shards(parts)
     refuse_other_logs(parts)
+    refuse_lost_end(parts)
     for directory in parts.read_only_directories:
         if not parts.vfs.exists(directory):
             raise NotAStore(parts.root, f"has no directory {directory}")
@@ -204,6 +208,7 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
     job = recover_job(vfs, parts.root)
     if job is not None:
         _log.info("%s: job %r is published now", parts.root, job.job_id)
+    lost = lost_end(parts, known)
     checkpoint = StoreCheckpoint(vfs, parts.path(CHECKPOINT_FILE))
     recovered = recover_log(
         log, known, quarantine, checkpoint, clean_exit=clean_exit and job is None
@@ -211,6 +216,15 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
     parts.problems += recovered.dropped
     parts.make_followers()
     parts.load(known[0].queues if known and recovered.clean else None)
+    if lost is not None and known is not None:
+        _log.warning("%s", lost)
+        parts.problems.append(lost)
+        log.raise_queue_offsets(known[0].queues.items())
+        keep_numbers(
+            log,
+            parts.queues,
+            Gaps([Gap(log.max_offset, NOWHERE - 1, "missing", lost.reason, lost.path, 0)]),
+        )
     if parts.find_missing_queues(known[0] if known else None):
         # Without their marks they are built again.
         for structure in structures():

@@ -13,7 +13,7 @@ from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.progress import Progress, ProgressFile
 from rocketcompat.formats import ABORT_FILE, CHECKPOINT_FILE
 from rocketcompat.staging.pieces import LogRecords
-from rocketcompat.store.parts import Parts, refuse_other_logs, refuse_shards
+from rocketcompat.store.parts import Parts, lost_end, refuse_other_logs, refuse_shards
 from tubestore.errors import NotAStore
 
 
@@ -33,6 +33,9 @@ def _open(parts: Parts) -> None:
             raise NotAStore(parts.root, f"has no directory {directory}")
     refuse_other_logs(parts)
     known = ProgressFile(parts.vfs, parts.root).read()
+    lost = lost_end(parts, known)
+    if lost is not None:
+        parts.problems.append(lost)
     clean_exit = not parts.vfs.exists(parts.path(ABORT_FILE))
     _find_end(parts, None, known, own=known is not None, clean_exit=clean_exit)
     parts.make_followers()

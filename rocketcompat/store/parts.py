@@ -190,6 +190,43 @@ def refuse_other_logs(parts: Parts) -> None:
         )
 
 
+def lost_end(parts: Parts, known: tuple[Progress, bool] | None) -> CorruptRecord | None:
+    """Return an error that names the first of the log's last files that are missing; else None.
+
+    `known` are the marks that count: what is below them was in the log's files, and a recovery
+    cuts nothing there. A log without any file is judged by `built_without_log`.
+    """
+    directories = [*parts.log_directories, *parts.read_only_directories]
+    end = max(
+        (
+            start + parts.config.mapped_file_size_commit_log
+            for directory in directories
+            for start, _, size in files_by_start(parts.vfs, directory, parse_offset_name)
+            if size
+        ),
+        default=None,
+    )
+    if known is None or end is None:
+        return None
+    mark = known[0].trusted(known[0].log, same_boot=known[1])
+    if end >= mark:
+        return None
+    path = parts.commit_log.queue.path_of(end)
+    return CorruptRecord(path, 0, f"the file is missing: the log reached {mark}")
+
+
+def refuse_lost_end(parts: Parts) -> None:
+    """Raise NotAStore for a log whose last files are missing, unless they are given up."""
+    found = lost_end(parts, ProgressFile(parts.vfs, parts.root).read())
+    if found is not None and not parts.config.accept_lost_log:
+        raise NotAStore(
+            parts.root,
+            f"the end of its log is not there: {found.path}: {found.reason}."
+            " Put the files back. To go on without them, open with accept_lost_log: what was built"
+            " from them goes to quarantine",
+        )
+
+
 def built_without_log(parts: Parts) -> list[str]:
     """Return the structures that were built from a log without any file; none if one is there."""
     if _has_files(parts.vfs, [*parts.log_directories, *parts.read_only_directories]):

@@ -268,7 +268,7 @@ def recover_followers(
     """
     marks = known[0].followers if known else {}
     if result.damages:
-        _keep_numbers(log, queues, result.damages)
+        keep_numbers(log, queues, result.damages)
     starts = []
     for follower in followers:
         trust = _trust_of(log, marks.get(follower.name), result, quarantine)
@@ -328,7 +328,7 @@ def _trust_of(log: CommitLog, mark: Mark | None, result: RecoverResult, keeper: 
     )  # fmt: skip
 
 
-def _keep_numbers(log: CommitLog, queues: ConsumeQueueTable | None, gaps: Gaps) -> None:
+def keep_numbers(log: CommitLog, queues: ConsumeQueueTable | None, gaps: Gaps) -> None:
     """Note the queue offsets of damaged records while their units contain them.
 
     Without it the number of a queue's last message would be given out again.

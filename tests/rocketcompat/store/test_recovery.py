@@ -245,12 +245,6 @@ def garble_progress(bench: Bench) -> None:
     bench.overwrite(PROGRESS, 0, b"]]]")
 
 
-def lower_log(bench: Bench) -> None:
-    content = json.loads(bench.vfs.read_file(PROGRESS))
-    content["log"] = [1 << 40, 1 << 40]
-    bench.vfs.replace_file(PROGRESS, json.dumps(content).encode())
-
-
 def impossible_marks(bench: Bench) -> None:
     content = json.loads(bench.vfs.read_file(PROGRESS))
     content["followers"]["index"] = [5, "x"]
@@ -263,7 +257,7 @@ def open_by_another(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [lose_progress, garble_progress, lower_log, impossible_marks, open_by_another]
+    "change", [lose_progress, garble_progress, impossible_marks, open_by_another]
 )
 @pytest.mark.parametrize("clean", [True, False])
 def test_marks_that_cannot_be_believed_count_as_none(
@@ -601,6 +595,57 @@ def test_a_new_log_begins_when_the_old_one_is_said_to_be_lost(bench: Bench) -> N
     after = bench.vfs.tree()
     assert all(after[f"{kept}{p.removeprefix(ROOT)}"] == data for p, data in before.items())
     assert reopened(bench, config) == [40, 41]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_log_that_lost_its_last_files_is_refused_and_left_as_it_is(
+    bench: Bench, killed: bool
+) -> None:
+    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"})
+    with bench.open(config):
+        bench.put(20)
+    if killed:
+        store = bench.open(config)
+        bench.put(10, first=20)
+        store.flush()
+        bench.kill()
+    last, before_last = sorted(name for name, _, _ in bench.vfs.entries(LOG))[:-3:-1]
+    kept = {name: bench.vfs.read_file(f"{LOG}/{name}") for name in (last, before_last)}
+    for name in kept:
+        bench.vfs.remove(f"{LOG}/{name}")
+    before = bench.vfs.tree()
+    with pytest.raises(NotAStore, match=rf"{before_last}.* is missing.*accept_lost_log"):
+        bench.open(config)
+    assert bench.vfs.tree() == before
+    with bench.open(config, mode="r") as reader:
+        paths = [getattr(problem, "path", None) for problem in reader.problems]
+        assert f"{LOG}/{before_last}" in paths
+    for name, data in kept.items():
+        bench.vfs.replace_file(f"{LOG}/{name}", data)
+    assert reopened(bench, config) == list(range(30 if killed else 20))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_log_goes_on_without_its_last_file_when_that_is_given_up(
+    bench: Bench, killed: bool
+) -> None:
+    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"}, accept_lost_log=True)
+    with bench.open(config) as store:
+        places = bench.put(20)
+        if killed:
+            store.flush()
+            bench.kill()
+    last = log_file(places[-1] // 1000)
+    bench.vfs.remove(last)
+    left = [n for n, place in enumerate(places) if place // 1000 < places[-1] // 1000]
+    with bench.open(config) as store:
+        assert last in [getattr(problem, "path", None) for problem in store.problems]
+        assert any("/tube/" in p for p in bench.vfs.tree() if "/quarantine/" in p)
+        assert bodies_of(store) == left
+        assert store.put_message(Message("T0", b"020")).queue_offset == 10
+    with bench.open(config) as store:
+        assert store.problems == []
+        assert [m.body for m in store.get_message("T0", 0, 10).messages] == [b"020"]
 
 
 def test_a_log_that_a_power_cut_took_before_its_first_sync_is_no_lost_one(
