@@ -7,7 +7,17 @@ and readers know. It is never cut or written to, so that it can be put back.
 
 from __future__ import annotations
 
-from rocketcompat.commitlog.walk import PIECE_BYTES, Gap, Gaps, LogView, find_in_file
+from itertools import pairwise
+
+from rocketcompat.commitlog.walk import (
+    FILE_MISSING,
+    PIECE_BYTES,
+    Gap,
+    Gaps,
+    LogView,
+    find_in_file,
+    gap_of,
+)
 from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.formats import MAGIC_BLANK, MESSAGE_PREFIX, TOPIC_LENGTH_SIZE
 from rocketcompat.record.verify import follow
@@ -28,6 +38,19 @@ def misplaced_files(log: LogView, start: int = 0) -> Gaps:
             first = file.file_from_offset
             found.append(Gap(first, file.end_of_file, "damaged", reason, file.path, 0, place))
     return Gaps(found)
+
+
+def lost_files(log: LogView, start: int = 0) -> Gaps:
+    """Return `misplaced_files` and the parts of the log between two files that have no file."""
+    files = log.files
+    return Gaps.merged((
+        *misplaced_files(log, start),
+        *(
+            gap_of(log, file.end_of_file, following.file_from_offset, FILE_MISSING)
+            for file, following in pairwise(files)
+            if start < following.file_from_offset > file.end_of_file
+        ),
+    ))  # fmt: skip
 
 
 def belongs_at(file: MappedFile) -> int | None:

@@ -65,6 +65,9 @@ def record_at(log: ReadableLog, physical_offset: int, *, check_crc: bool = True)
     file = log.queue.find(physical_offset)
     path = file.path if file else log.queue.directory
     position = physical_offset - (file.file_from_offset if file else 0)
+    gap = log.gaps.over(physical_offset) if check_crc else None
+    if gap is not None and file is None:
+        raise gap.error()
     head = log.read_at(physical_offset, MESSAGE_PREFIX.size)
     if len(head) < MESSAGE_PREFIX.size:
         raise CorruptRecord(path, position, "no room for a record")
@@ -73,7 +76,6 @@ def record_at(log: ReadableLog, physical_offset: int, *, check_crc: bool = True)
     if not MESSAGE_PREFIX.size <= size <= room:
         raise CorruptRecord(path, position, f"a length of {size} bytes")
     data = log.read_at(physical_offset, size)
-    gap = log.gaps.over(physical_offset) if check_crc else None
     if gap is not None:
         raise CorruptRecord(path, position, gap.reason)
     try:
@@ -133,17 +135,17 @@ def _read_sized(
     """Return the record of `size` bytes at a place, why it cannot be read, None if it is gone."""
     if size == CQ_PRE_FILL_SIZE or not log.min_offset <= physical_offset < log.max_offset:
         return None
-    if size > _TRUSTED_SIZE:
+    if size > _TRUSTED_SIZE and log.gaps.over(physical_offset) is None:
         head = log.read_at(physical_offset, MESSAGE_PREFIX.size)
         whole = len(head) == MESSAGE_PREFIX.size
         if not whole or MESSAGE_PREFIX.unpack_from(head).total_size != size:
             return CorruptRecord("commitlog", physical_offset, "not of the size in its unit")
     raw = log.read_at(physical_offset, size)
-    if len(raw) < size:
-        return None
     gap = log.gaps.over(physical_offset)
     if gap is not None:
         return CorruptRecord("commitlog", physical_offset, gap.reason)
+    if len(raw) < size:
+        return None
     try:
         record = decode_one(raw, physical_offset=physical_offset, record_crc=log.record_crc)
     except CorruptRecord as error:

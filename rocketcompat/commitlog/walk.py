@@ -8,6 +8,7 @@ record has its magic code, its length, its own physical offset and its checksum.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -16,7 +17,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from rocketcompat.files.mapped_file import MappedFile
-from rocketcompat.formats import MAGIC_PREFIX, MESSAGE_PREFIX
+from rocketcompat.formats import MAGIC_PREFIX, MESSAGE_PREFIX, offset_name
 from rocketcompat.record.codec import decode_one
 from rocketcompat.record.verify import sound_chain
 from tubestore.core.kernels import Int64s
@@ -29,6 +30,8 @@ _MAGIC_POSITION = MESSAGE_PREFIX.position("magic_code")
 
 #: States of a gap behind which the log does not go on.
 ENDS = ("torn", "stale")
+#: Why a gap holds no records if a file between others is gone.
+FILE_MISSING = "the file of this place is missing"
 #: A physical offset behind every log.
 NOWHERE = 1 << 63
 
@@ -106,7 +109,9 @@ def gap_of(log: LogView, start: int, end: int, reason: str, state: str | None = 
     """Return a gap with its file and position; by default "damaged", or "missing" without one."""
     file = log.find(start)
     if file is None:
-        return Gap(start, end, state or "missing", reason, log.directory, start)
+        position = start % log.file_size
+        path = os.path.join(log.directory, offset_name(start - position))
+        return Gap(start, end, state or "missing", reason, path, position)
     position = start - file.file_from_offset
     return Gap(start, end, state or "damaged", reason, file.path, position)
 
@@ -230,7 +235,7 @@ def scan(
     while position < end:
         file = log.find(position)
         if file is None:
-            yield Piece(b"", position, _NONE, position, "the file of this place is missing")
+            yield Piece(b"", position, _NONE, position, FILE_MISSING)
             return
         relative = position - file.file_from_offset
         data = file.read(relative, min(window, end - position))

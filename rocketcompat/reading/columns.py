@@ -151,6 +151,12 @@ class _Places:
             first = rows.stop
             file = self._log.queue.find(begin)
             if file is None:
+                gap = self._log.gaps.over(begin)
+                if gap is not None:  # else it was deleted since, by age
+                    places = offsets[rows.start : rows.stop].tolist()
+                    self.problems += [
+                        CorruptRecord(gap.path, place % size, gap.reason) for place in places
+                    ]
                 continue
             base = file.file_from_offset
             try:

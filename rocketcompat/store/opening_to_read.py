@@ -7,7 +7,7 @@ from rocketcompat.commitlog.ending import (
     known_gaps,
     unmarked_start,
 )
-from rocketcompat.commitlog.misplaced import misplaced_files
+from rocketcompat.commitlog.misplaced import lost_files
 from rocketcompat.commitlog.walk import NOWHERE, Gaps
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.progress import Progress, ProgressFile
@@ -84,7 +84,7 @@ def _find_end(
         if own:
             begin = mark
             log.gaps = known_gaps(log.queue, progress, record_crc=log.record_crc)
-    misplaced = misplaced_files(log.queue, start if refreshes else 0)
+    misplaced = lost_files(log.queue, start if refreshes else 0)
     end, _, gaps = find_log_end(
         log.queue, begin, checks=log.checks(begin if own else NOWHERE),
         keep_good=log.config.recovery == "tubestore", misplaced=misplaced,
@@ -92,6 +92,6 @@ def _find_end(
     log.start_at(end, 0)
     kept = (gap for gap in misplaced if gap.start < end)
     log.gaps = Gaps.merged((*log.gaps, *kept, *gaps))
-    strays = [gap.error() for gap in misplaced if gap.start >= end]
+    strays = [gap.error() for gap in misplaced if gap.start >= end and gap.state != "missing"]
     known_texts = set(map(str, parts.problems))
     parts.problems += [error for error in strays if str(error) not in known_texts]

@@ -47,7 +47,7 @@ from rocketcompat.commitlog.ending import (
     mended_regions,
     unmarked_start,
 )
-from rocketcompat.commitlog.misplaced import holds_foreign_record, misplaced_files
+from rocketcompat.commitlog.misplaced import holds_foreign_record, lost_files
 from rocketcompat.commitlog.walk import NO_GAPS, NOWHERE, Gap, Gaps, gap_of
 from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.dispatch.follower import Follower
@@ -128,7 +128,7 @@ class _Trusted:
     #: True if marks prove what is before `start`. Before a mark that does not count another program
     #: may have written; its records are judged as RocketMQ judges them.
     own: bool
-    #: Files that hold the records of another place.
+    #: Files that hold the records of another place, and those that are missing.
     misplaced: Gaps
     gaps: Gaps = NO_GAPS
     #: Parts that were gaps and begin with a sound record now.
@@ -143,7 +143,7 @@ def _trusted_of(
 ) -> _Trusted:  # fmt: skip
     """Return what the marks prove, or the checkpoint of a store without marks that count."""
     queue, record_crc = log.queue, log.record_crc
-    misplaced = misplaced_files(queue)
+    misplaced = lost_files(queue)
     if known is not None:
         progress, same_boot = known
         end = progress.log.written
@@ -202,7 +202,7 @@ def _cut(
 ) -> tuple[int, tuple[CorruptRecord, ...]]:  # fmt: skip
     """Cut the log at its end; returns the bytes, and what of them is not provably torn."""
     queue, end = log.queue, found.end
-    strays = [gap for gap in trusted.misplaced if gap.start >= end]
+    strays = [gap for gap in trusted.misplaced if gap.start >= end and gap.state != "missing"]
     # A store that this package closed cleanly has no torn end: what is there was changed since.
     torn = trusted.own and not clean_exit and not strays and not _ends_in_foreign_record(queue, end)
     if not torn:

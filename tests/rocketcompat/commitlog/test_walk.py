@@ -174,4 +174,4 @@ def test_a_gap_has_its_file_or_is_missing(memory_vfs: MemoryVfs, places: list[in
     there = gap_of(log, places[1], places[2], "why")
     assert (there.state, there.path, there.position) == ("damaged", FILE, places[1])
     gone = gap_of(log, SIZE * 3, SIZE * 4, "why")
-    assert (gone.state, gone.path, gone.size) == ("missing", "/s/commitlog", SIZE)
+    assert (gone.state, gone.path, gone.size) == ("missing", f"/s/commitlog/{SIZE * 3:020d}", SIZE)

@@ -539,6 +539,46 @@ def test_first_files_that_retention_deleted_are_not_missed(bench: Bench) -> None
             assert (store.problems, store.recovered.clean) == ([], True)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_file_that_is_gone_between_others_is_reported_until_it_is_back(
+    bench: Bench, clean: bool
+) -> None:
+    store = bench.open()
+    places = bench.put(30)
+    store.flush()
+    if clean:
+        store.close()
+    else:
+        bench.kill()
+    lost = [number for number, place in enumerate(places) if place // 1000 == 2]
+    left = [number for number in range(30) if number not in lost]
+    path = log_file(2)
+    data = bench.vfs.read_file(path)
+    bench.vfs.remove(path)
+    for mode in ("r", "w", "w", "r"):
+        with bench.open(mode=mode) as store:
+            assert [getattr(problem, "path", None) for problem in store.problems] == [path]
+            if mode == "w":
+                assert [(gap.path, gap.position) for gap in store.recovered.damages] == [(path, 0)]
+            bodies = [int(b[:3]) for batch in store.scan() for b in batch["body"].to_pylist()]
+            assert bodies == left
+            pages = [store.read_queue("T0", 0, 0), store.read_queue("T0", 0, 5)]
+            assert len({str(p) for page in pages for p in page.problems}) >= 1
+            assert {p.path for page in pages for p in page.problems} == {path}
+            units = [n // 2 for n in lost if n % 2 == 0]
+            pulled = [store.get_message("T0", 0, unit) for unit in units]
+            assert all(result.problems for result in pulled)
+            with pytest.raises(CorruptRecord, match="missing"):
+                store.look_message(places[lost[0]])
+    with bench.open() as store:
+        assert store.put_message(Message("T0", b"030")).queue_offset == 15
+    bench.vfs.replace_file(path, data)
+    with bench.open() as store:
+        assert store.problems == []
+        assert store.max_offset_in_queue("T0", 0) == 16
+        assert [r.num_rows for r in [store.read_queue("T0", 0, 5).batch]] == [5]
+
+
 # -- a log that is not there -------------------------------------------------------------------
 
 
