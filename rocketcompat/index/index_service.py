@@ -180,7 +180,9 @@ class IndexService:
         verifies are kept as the broker left them.
         """
         end = log.max_offset
-        if trust.as_left and self.is_whole:
+        # The first record of a log makes a file, so without one they were removed.
+        there = self._files or end == log.min_offset
+        if trust.as_left and self.is_whole and there:
             self.mark(end, end)
             return end
         self._keeper = trust.keeper if self.is_whole else trust.quarantine

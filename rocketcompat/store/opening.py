@@ -225,6 +225,7 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
             parts.queues,
             Gaps([Gap(log.max_offset, NOWHERE - 1, "missing", lost.reason, lost.path, 0)]),
         )
+    parts.find_missing_index(known)
     if parts.find_missing_queues(known[0] if known else None):
         # Without their marks they are built again.
         for structure in structures():

@@ -41,6 +41,7 @@ def _open(parts: Parts) -> None:
     parts.make_followers()
     as_closed = known is not None and known[0].clean and clean_exit
     parts.load(known[0].queues if known is not None and as_closed else None)
+    parts.find_missing_index(known)
     if known is not None and as_closed:
         parts.find_missing_queues(known[0])
 

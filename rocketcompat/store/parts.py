@@ -155,6 +155,24 @@ class Parts:
             self.problems.append(error)
         return True
 
+    def find_missing_index(self, known: tuple[Progress, bool] | None) -> None:
+        """Put it into `problems` if the index has no file, and by the marks it had one.
+
+        A writer builds it again from the log (`IndexService.recover`); a reader does without it.
+        """
+        index = self.index
+        mark = known[0].followers.get(INDEX.name) if known is not None else None
+        if known is None or mark is None or index is None or index.files or index.problems:
+            return
+        if known[0].trusted(mark, same_boot=known[1]) <= known[0].log_minimum:
+            return
+        done = "it is built again from the log" if self.writable else "left out"
+        error = CorruptRecord(self.path(INDEX.directory), 0, f"the index has no files; {done}")
+        _log.warning("%s", error)
+        self.problems.append(error)
+        if not self.writable:
+            del self._made[INDEX.name]
+
     def close(self) -> None:
         """Give all descriptors back; syncs nothing."""
         for follower in self.followers:

@@ -579,6 +579,28 @@ def test_a_log_file_that_is_gone_between_others_is_reported_until_it_is_back(
         assert [r.num_rows for r in [store.read_queue("T0", 0, 5).batch]] == [5]
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_an_index_that_is_gone_is_a_problem_and_built_again(bench: Bench, killed: bool) -> None:
+    store = bench.open()
+    bench.put(25)
+    store.flush()
+    if killed:
+        bench.kill()
+    else:
+        store.close()
+    bench.vfs.rename(f"{ROOT}/index", "/elsewhere")
+    path = f"{ROOT}/index"
+    with bench.open(mode="r") as reader:
+        assert [getattr(problem, "path", None) for problem in reader.problems] == [path]
+    with bench.open() as store:
+        assert [getattr(problem, "path", None) for problem in store.problems] == [path]
+        assert bodies_of(store) == list(range(25))
+    for mode in ("r", "w"):
+        with bench.open(mode=mode) as store:
+            assert store.problems == []
+            assert [m.body[:3] for m in store.query_message("T1", "k3")] == [b"003"]
+
+
 # -- a log that is not there -------------------------------------------------------------------
 
 
