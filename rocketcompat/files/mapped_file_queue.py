@@ -14,6 +14,7 @@ Guards: `_files_lock` guards the replacement of `_files`; `_flush_lock` the sync
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -89,6 +90,16 @@ class MappedFileQueue:
                 file.truncate(self.file_size)
             files[start] = self.loaded_file(file, start, self.file_size, self.file_size)
         self._files = files
+
+    def lacks_file(self, *, from_zero: bool) -> bool:
+        """Return whether a file between the first and the last is missing, or one is empty.
+
+        With `from_zero` the first has to start at 0. Opens none.
+        """
+        rows = sorted(row for directory in self.directories for row in self._rows_of(directory))
+        if any(size == 0 for _, _, size in rows) or (from_zero and rows and rows[0][0]):
+            return True
+        return any(b[0] - a[0] != self.file_size for a, b in itertools.pairwise(rows))
 
     def _opened(self, path: str, *, is_last: bool) -> VfsFile:
         """Open a file; one of a read-only directory may be on a disk that cannot be written to.

@@ -196,6 +196,13 @@ class ConsumeQueue:
         """Return the first queue offset of the file after the one of `offset`."""
         return self._files.next_file(offset)
 
+    def lacks_file(self, *, from_zero: bool = False) -> bool:
+        """Return whether a file is missing before the last one, or one is empty.
+
+        With `from_zero` the first file has to start at 0, too.
+        """
+        return self._files.lacks_file(from_zero=from_zero)
+
     def place_of_unit(self, offset: int) -> tuple[str, int]:
         """Return the file of a unit and the position of its first byte there."""
         return self._files.path_and_position(offset)

@@ -165,6 +165,13 @@ class QueueFiles:
         """How many units a file holds."""
         return self._files.file_size // self._size
 
+    def lacks_file(self, *, from_zero: bool = False) -> bool:
+        """Return whether a file is missing before the last one, or one is empty.
+
+        With `from_zero` the first file has to start at 0, too.
+        """
+        return self._files.lacks_file(from_zero=from_zero)
+
     def next_file(self, place: int) -> int:
         """Return the first place of the file after the one of `place`."""
         return place - place % self.per_file + self.per_file

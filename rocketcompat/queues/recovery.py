@@ -7,7 +7,8 @@ records are gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from rocketcompat.record.copies import copies_of_one, places_of
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
 _NO_OFFSET = (1 << 63) - 1
+_log = logging.getLogger(__name__)
 
 
 class Queues(Protocol):
@@ -38,11 +40,24 @@ class Queues(Protocol):
         """Return one of them, None if there is none."""
 
 
-def recover_queues(queues: Queues, log: ReadableLog, trust: Trust) -> int:
-    """Cut the queues at what is trusted; returns the offset from which the log is needed again."""
+def recover_queues(
+    queues: Queues, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None
+) -> int:
+    """Cut the queues at what is trusted; returns the offset from which the log is needed again.
+
+    Queues that lack a file are built from the log's beginning. The mark is lowered before: a crash
+    in between finds none that trusts units which were cut.
+    """
     if trust.as_left:
         return log.max_offset
-    if trust.mark is not None:
+    whole = not log.min_offset  # then no file was deleted by age
+    lacking = next((queue for queue in queues if queue.lacks_file(from_zero=whole)), None)
+    if lacking is not None:
+        _log.warning("%s/%d: lacks a file; built again", lacking.topic, lacking.queue_id)
+    if lacking is not None or trust.mark is None:
+        if trust.own and lower_mark is not None:
+            lower_mark(log.min_offset)
+    else:
         # Units below the log's minimum stay: they are all that is left of those offsets.
         _cut_queues(queues, log, trust.mark, None, trust.keeper)
         return trust.mark

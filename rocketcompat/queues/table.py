@@ -208,6 +208,7 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
     ) -> str | None:
         """Return a file or directory that is missing since a clean close; None if all is there.
 
+        A file without bytes is missing, too, and so is one of inner batches if their end moved.
         `ends` are the queues' max offsets, `starts` the starts of their first files (in bytes) if
         not at 0. Without `starts` only directories are compared.
         """
@@ -216,13 +217,19 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
             directory = os.path.join(self._directory, topic, str(queue_id))
             if end and self.find(topic, queue_id) is None:
                 return directory
+            of_batches = None if self.batches is None else self.batches.of_kind(topic, queue_id)
+            whole = starts is not None and (topic, queue_id) not in starts
+            if of_batches is not None and (
+                of_batches.lacks_file(from_zero=whole) or of_batches.max_offset != end
+            ):
+                return of_batches.place_of_unit(end)[0]
             if starts is None or (topic, queue_id) not in self._queues:
                 continue
             first = starts.get((topic, queue_id), 0)
+            sizes = {name: size for name, _, size in self._vfs.entries(directory)}
             for start in range(first, end * CQ_UNIT.size, self._file_size):
-                path = f"{directory}/{offset_name(start)}"
-                if not self._vfs.exists(path):
-                    return path
+                if not sizes.get(offset_name(start)):
+                    return f"{directory}/{offset_name(start)}"
         return None
 
     def first_files(self) -> dict[QueueKey, int]:
@@ -234,6 +241,10 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
                 start = self._first_files.get(key, 0)
             if start:
                 found[key] = start
+        for queue_of_batches in self.batches or ():
+            if queue_of_batches.first_file_offset:
+                key = (queue_of_batches.topic, queue_of_batches.queue_id)
+                found[key] = queue_of_batches.first_file_offset
         return found
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
@@ -256,7 +267,7 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
         self, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None
     ) -> int:
         """Cut every queue at what is trusted, durably; see `recovery.py`."""
-        start = recover_queues(self, log, trust)
+        start = recover_queues(self, log, trust, lower_mark)
         self.mark(start, start)
         return start
 
@@ -387,6 +398,10 @@ class BatchQueueTable(QueueTable[BatchConsumeQueue]):
             mark = trust.mark
             if mark is None and not trust.own:
                 mark = trust.verified_from
+            if any(queue.lacks_file(from_zero=not log.min_offset) for queue in self):
+                mark = None
+            if mark is None and trust.own and lower_mark is not None:
+                lower_mark(log.min_offset)  # a crash from here on must not trust what is cut
             start = max(log.min_offset, min(start, log.min_offset if mark is None else mark))
             for queue in list(self._queues.values()):
                 queue.recover(start, trust.keeper)

@@ -150,7 +150,7 @@ class Parts:
             return False
         if parse_offset_name(os.path.basename(path)) is not None:
             done = "the queues are built again from the log" if self.writable else "left out"
-            error = CorruptRecord(path, 0, f"the file is missing; {done}")
+            error = CorruptRecord(path, 0, f"the file is missing, empty or of another end; {done}")
             _log.warning("%s", error)
             self.problems.append(error)
         return True

@@ -21,7 +21,7 @@ from rocketcompat.files.progress import ProgressFile
 from rocketcompat.formats import MESSAGE_PREFIX
 from rocketcompat.inspect import directory
 from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.messages import has_queue_unit
+from rocketcompat.messages import BatchItem, MessageBatch, has_queue_unit
 from rocketcompat.queues.recovery import sound_pieces
 from rocketcompat.record.codec import decode_one
 from rocketcompat.store.default_message_store import DefaultMessageStore
@@ -30,6 +30,7 @@ from tests.support.rocket.inside import (
     dispatcher_of,
     index_of,
     log_of,
+    opened_of,
     parts_of,
     queues_of,
     shards_of,
@@ -955,6 +956,56 @@ def test_a_queue_that_lost_its_first_file_is_built_again_and_stops_no_other(
     assert bodies_of(store) == list(range(28))
     store.close()
     assert reopened(bench, config) == list(range(28))
+
+
+@pytest.mark.parametrize("kind", ["consumequeue/T/0", "batchconsumequeue/B/0"])
+@pytest.mark.parametrize(
+    ("place", "removed", "clean"),
+    [(p, r, c) for p in (0, 1, -1) for r in (True, False) for c in (True, False)
+     if (p, r, c) != (-1, True, False)],
+)  # fmt: skip
+def test_a_queue_that_lost_a_file_is_whole_after_opening(
+    place: int, removed: bool, clean: bool, kind: str, memory_vfs: MemoryVfs
+) -> None:
+    """Removed, or emptied, as a full disk or a file system's repair leaves it."""
+    config = MessageStoreConfig(
+        mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=100,
+        mapper_file_size_batch_consume_queue=230, max_hash_slot_num=7, max_index_num=40,
+        batch_topics=frozenset({"B"}), layouts=frozenset({"consume_queue"}), compat="5.3.3",
+    )  # fmt: skip
+
+    def opened() -> DefaultMessageStore:
+        return rocketcompat.open(ROOT, "w", config, vfs=memory_vfs, background=False)
+
+    store = opened()
+    for n in range(18):
+        store.put_message(Message("T", b"%d" % n))
+        store.put_inner_batch(MessageBatch("B", [BatchItem(b"%d" % n)] * 2))
+    dispatcher_of(store).dispatch_pending()
+    store.flush()
+    if clean:
+        store.close()
+    else:
+        opened_of(store).flusher.persist()
+        store._closed = True
+        memory_vfs.release_locks()
+    names = sorted(p for p in memory_vfs.tree() if p.startswith(f"{ROOT}/{kind}/"))
+    assert len(names) > 2
+    if removed:
+        memory_vfs.remove(names[place])
+    else:
+        memory_vfs.open(names[place]).truncate(0)
+    with opened() as again:
+        for key, count in ((("T", 0), 18), (("B", 0), 36)):
+            offset, rows = 0, 0
+            while offset < count:
+                page = again.read_queue(*key, offset)
+                assert (page.problems, page.next_offset > offset) == ([], True)
+                offset, rows = page.next_offset, rows + page.batch.num_rows
+            assert rows == 18
+        assert again.put_message(Message("T", b"x")).queue_offset == 18
+        put = again.put_inner_batch(MessageBatch("B", [BatchItem(b"x")]))
+        assert put.queue_offset == 36
 
 
 def test_a_recovery_leaves_no_empty_last_file_of_a_queue(bench: Bench) -> None:
