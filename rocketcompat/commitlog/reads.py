@@ -162,6 +162,15 @@ def lost_message(record: MessageRecord) -> CorruptRecord:
 
 def read_record(log: LogPart, physical_offset: int) -> MessageRecord | None:
     """Return the sound record that starts at a physical offset, None where there is none."""
+    found = read_found(log, physical_offset)
+    return found if isinstance(found, MessageRecord) else None
+
+
+def read_found(log: LogPart, physical_offset: int) -> MessageRecord | CorruptRecord | None:
+    """Return the record that starts at a physical offset, or why it cannot be read.
+
+    None where no record of this place starts.
+    """
     if not log.min_offset <= physical_offset < log.max_offset:
         return None
     head = log.read_at(physical_offset, MESSAGE_PREFIX.size)
@@ -170,8 +179,7 @@ def read_record(log: LogPart, physical_offset: int) -> MessageRecord | None:
     prefix = MESSAGE_PREFIX.unpack_from(head)
     if prefix.physical_offset != physical_offset or prefix.total_size < MESSAGE_PREFIX.size:
         return None
-    found = _read_sized(log, physical_offset, prefix.total_size)
-    return found if isinstance(found, MessageRecord) else None
+    return _read_sized(log, physical_offset, prefix.total_size)
 
 
 def store_timestamp_at(log: LogPart, physical_offset: int) -> int | None:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rocketcompat.commitlog.reads import LogPart, read_record
+from rocketcompat.commitlog.reads import LogPart, read_found, read_record
 from rocketcompat.index.items import key_hash
 from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.parts import Found, IndexPart, StoreParts
 from rocketcompat.record.properties import keys_of
+from tubestore.errors import CorruptRecord
 
 #: Rounds of `query_message`, each with a window that ends at the oldest message found so far.
 QUERY_ROUNDS = 3
@@ -40,7 +41,8 @@ def query_message(
 
     At most `max_msgs_num_batch` (64) are returned, as in RocketMQ. With `by_hash` the answer is
     RocketMQ's: other keys of the same hash, a message once for each of its keys that match, times
-    to the second (spec §3.2, §3.5).
+    to the second (spec §3.2, §3.5). Without it a damaged record to which the key's hash leads is in
+    the answer's `problems`: what its key was cannot be known.
     """
     end = _FOREVER if end is None else end
     count_max = min(max_count, store.config.max_msgs_num_batch)
@@ -50,10 +52,14 @@ def query_message(
     if by_hash:
         return _query_by_hash(store.commit_log, store.index, hash_of_key, count_max, begin, end)
     found: dict[int, MessageRecord] = {}
+    damaged: dict[int, CorruptRecord] = {}
     for offset in store.index.candidates(hash_of_key, begin, end):
         if offset in found:
             continue
-        record = look_message_by_offset(store, offset)
+        record = read_found(store.commit_log, offset)
+        if isinstance(record, CorruptRecord):
+            damaged[offset] = record
+            continue
         if record is None or not begin <= record.store_timestamp <= end:
             continue
         if record.topic == topic and key in keys_of(record.properties):
@@ -61,8 +67,9 @@ def query_message(
             if len(found) >= count_max:
                 break
     _, time, last = store.index.select_hash(hash_of_key, 1, 0, _FOREVER)
-    offsets = sorted(found)
-    return QueryMessageResult(tuple(found[offset] for offset in offsets), offsets, time, last)
+    entries: dict[int, MessageRecord | CorruptRecord] = {**found, **damaged}
+    offsets = sorted(entries)
+    return QueryMessageResult(tuple(entries[offset] for offset in offsets), offsets, time, last)
 
 
 def _query_by_hash(

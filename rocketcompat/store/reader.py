@@ -139,6 +139,7 @@ class StoreReader:
         """Find messages by key or unique key and store time, ms (queryMessage, spec §3.5).
 
         The newest `max_count` (None: `default_query_max_num`), `max_msgs_num_batch` at most.
+        Checksums are compared; damaged records of the key's hash are in `problems`.
         """
         self._check_open()
         from rocketcompat.reading.keys import query_message
@@ -180,7 +181,8 @@ class StoreReader:
 
         `page.batch`, and `page.next_offset` to go on from; a page ends where a file of the queue
         does. Messages that cannot be read are in `page.problems`. So are stand-ins of lost
-        messages: their rows have the state "lost" and no body. An unknown queue is empty.
+        messages: their rows have the state "lost" and no body. An unknown queue is empty. As in
+        RocketMQ no checksum of a body is compared: `get_message` and `scan(verify=True)` do that.
         """
         self._check_open()
         from rocketcompat.reading.columns import QueuePage, read_queue

@@ -602,6 +602,18 @@ def test_an_index_that_is_gone_is_a_problem_and_built_again(bench: Bench, killed
             assert [m.body[:3] for m in store.query_message("T1", "k3")] == [b"003"]
 
 
+def test_a_pull_and_a_query_report_a_damaged_body_instead_of_leaving_it_out(bench: Bench) -> None:
+    with bench.open():
+        places = bench.put(5)
+    at = bench.vfs.read_file(log_file(0)).index(b"002xxx")
+    bench.overwrite(log_file(0), at + 10, b"y")
+    with bench.open(mode="r") as reader:
+        for found in (reader.get_message("T0", 0, 1, 1), reader.query_message("T0", "k2")):
+            assert found.messages == []
+            (problem,) = found.problems
+            assert (problem.position, "checksum" in str(problem)) == (places[2], True)
+
+
 # -- a log that is not there -------------------------------------------------------------------
 
 
