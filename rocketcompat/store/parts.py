@@ -234,7 +234,7 @@ def lost_end(parts: Parts, known: tuple[Progress, bool] | None) -> CorruptRecord
 
 
 def refuse_lost_end(parts: Parts) -> None:
-    """Raise NotAStore for a log whose last files are missing, unless they are given up."""
+    """Raise NotAStore when the last files of the log are missing, unless they are given up."""
     found = lost_end(parts, ProgressFile(parts.vfs, parts.root).read())
     if found is not None and not parts.config.accept_lost_log:
         raise NotAStore(

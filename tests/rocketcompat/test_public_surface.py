@@ -32,7 +32,7 @@ QUERIED = FOUND + " index_last_update_physical_offset index_last_update_timestam
 RECORD = """
     body body_crc born_host born_host_bytes born_timestamp flag msg_id physical_offset
     prepared_transaction_offset properties properties_text queue_id queue_offset
-    reconsume_times size store_host store_host_bytes store_timestamp sys_flag topic version
+    reconsume_times size state store_host store_host_bytes store_timestamp sys_flag topic version
 """
 PUT = "count index msg_id physical_offset queue_offset size status store_host_bytes store_timestamp"
 PUT_BATCH = PUT.replace("physical_offset", "physical_offsets").replace("size ", "sizes ")
