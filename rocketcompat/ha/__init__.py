@@ -1,0 +1,4 @@
+"""RocketMQ's replication: the protocol of master and slave, without sockets and with them.
+
+Reading order: frames, states, slave, master, positions.
+"""
