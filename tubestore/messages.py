@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,7 +19,7 @@ MESSAGE_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
         pa.field("store_id", pa.int32(), nullable=False),
-        pa.field("partition_id", pa.int32(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("received_time", pa.timestamp("ms", "UTC")),
         pa.field("received_time_ms", pa.int64(), nullable=False),
@@ -34,6 +36,19 @@ MESSAGE_SCHEMA = pa.schema(
 
 ALL_COLUMNS: tuple[str, ...] = tuple(MESSAGE_SCHEMA.names)
 
+#: Former names of columns. A caller may ask for them until the release after 0.1.
+OLD_COLUMNS: Mapping[str, str] = {"partition_id": "partition"}
+
+
+def warn_of_old_columns(names: Iterable[str]) -> None:
+    """Warn a caller that asks for a column by its former name; the column keeps that name."""
+    for old in OLD_COLUMNS.keys() & names:
+        text = f"the column {old} is named {OLD_COLUMNS[old]}; the next release drops the old name"
+        level, frame = 2, sys._getframe(1)
+        while frame.f_back and frame.f_globals["__name__"].startswith("tubestore."):
+            level, frame = level + 1, frame.f_back
+        warnings.warn(text, DeprecationWarning, stacklevel=level)
+
 
 @lru_cache(maxsize=256)
 def schema_of(columns: tuple[str, ...], *, views: bool = False) -> pa.Schema:
@@ -42,6 +57,7 @@ def schema_of(columns: tuple[str, ...], *, views: bool = False) -> pa.Schema:
     `views`: bodies as `binary_view`.
     """
     fields = {field.name: field for field in MESSAGE_SCHEMA}
+    fields |= {old: fields[name].with_name(old) for old, name in OLD_COLUMNS.items()}
     if views:
         fields["body"] = fields["body"].with_type(pa.binary_view())
     return pa.schema([fields[name] for name in columns])
@@ -176,7 +192,7 @@ class PageSet(_Rows):
 
     `next_offset`, `end_offset`, `truncated`: dicts by partition, as of a `Page`; give `next_offset`
     to the next read. Reads as an Arrow stream as often as one likes; `pages[7]` is the page of one
-    partition (needs the column `partition_id`).
+    partition (needs the column `partition`).
     """
 
     def __init__(self, schema: pa.Schema, found: Iterable[FoundInShard] = ()) -> None:
@@ -192,7 +208,8 @@ class PageSet(_Rows):
 
     def __getitem__(self, partition: int) -> Page:
         next_offset = self.next_offset[partition]  # KeyError for one that was not asked for
-        wanted = pc.equal(self.table.column("partition_id"), pa.scalar(partition, pa.int32()))
+        name = "partition" if "partition" in self._schema.names else "partition_id"
+        wanted = pc.equal(self.table.column(name), pa.scalar(partition, pa.int32()))
         return Page(
             self.table.filter(wanted).to_batches(),
             self._schema,
@@ -214,7 +231,7 @@ def messages_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
         for row in batch.to_pylist():
             yield Message(
                 row["topic"],
-                row["partition_id"],
+                row["partition"],
                 row["offset"],
                 row["body"],
                 row["received_time_ms"],

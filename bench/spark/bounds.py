@@ -26,11 +26,9 @@ from tubestore.spark.kit.shapes import TUBESTORE
 from tubestore.spark.kit.worker_process import settle
 
 #: The columns that are read of a store, by this package and by the bounds.
-COLUMNS = ["partition_id", "offset", "received_time_ms", "key_code", "body"]
+COLUMNS = ["partition", "offset", "received_time_ms", "key_code", "body"]
 
-_FIVE_COLUMNS = (
-    "partition_id int, offset bigint, received_time_ms bigint, key_code int, body binary"
-)
+_FIVE_COLUMNS = "partition int, offset bigint, received_time_ms bigint, key_code int, body binary"
 #: Rows of a batch: 1 MiB, as large as a read window of this package.
 _ROWS = 1024
 #: Bodies of a task, as a split has them.
@@ -43,7 +41,7 @@ def from_memory(spark: Any, count: int) -> Any:
     each, rest = divmod(count, tasks)
     batch = pa.RecordBatch.from_pydict(
         {
-            "partition_id": pa.array([0] * _ROWS, pa.int32()),
+            "partition": pa.array([0] * _ROWS, pa.int32()),
             "offset": pa.array(range(_ROWS), pa.int64()),
             "received_time_ms": pa.array(range(_ROWS), pa.int64()),
             "key_code": pa.array([1] * _ROWS, pa.int32()),

@@ -47,7 +47,7 @@ def load(
         path = os.path.abspath(options.path)
         check_topics(options.directory(), options)
     register(spark)
-    return loaded(reader.format("rocketmq"), path, SHAPES[options.shape].schema, columns, texts)
+    return loaded(reader.format("rocketmq"), path, SHAPES[options.shape], columns, texts)
 
 
 def write_frame(

@@ -293,7 +293,7 @@ def build_structures(target: str, config: MessageStoreConfig, vfs: Vfs, clock: C
 def _message_of(topic: str, row: Mapping[str, Any]) -> Message:
     """Return a shard's message as one for the log."""
     record = from_tube(
-        topic, row["partition_id"], row["received_time_ms"], row["msg_id"],
+        topic, row["partition"], row["received_time_ms"], row["msg_id"],
         _attribute_text(row["attributes"]), row["body"],
     ) if row.get("attributes") else None  # fmt: skip
     if record is not None:
@@ -309,7 +309,7 @@ def _message_of(topic: str, row: Mapping[str, Any]) -> Message:
     properties = {k: v for k, v in attributes.items() if v and not k.startswith("$msg")}
     return Message(
         topic, row["body"] or b"", tags=tags, properties=properties or None,
-        queue_id=row["partition_id"], born_timestamp=row["received_time_ms"],
+        queue_id=row["partition"], born_timestamp=row["received_time_ms"],
         delay_level=NOT_DELAYED,
     )  # fmt: skip
 

@@ -186,7 +186,7 @@ def _reader(home: Path) -> ShardReader:
 
 def _same_message(row: dict[str, Any], expected: dict[str, Any]) -> None:
     """Compare one row of ours with one of the real classes."""
-    assert row["partition_id"] == expected["partitionId"]
+    assert row["partition"] == expected["partitionId"]
     assert row["key_code"] == expected["keyCode"]
     assert row["received_time_ms"] == expected["timeRecv"]
     record = expected.get("record", {})
@@ -270,7 +270,7 @@ def test_recovery_keeps_every_message_that_the_real_classes_return(
             row = rows[expected["indexOffset"]]
             damaged = any(expected["record"].get(n, expected[n]) != expected[n] for n in SAID_TWICE)
             if damaged and expected["record"]["queueLogicOffset"] != expected["indexOffset"]:
-                assert (row["state"], row["partition_id"], row["key_code"]) == (
+                assert (row["state"], row["partition"], row["key_code"]) == (
                     STATE_ENTRY_DIFFERS, expected["partitionId"], expected["keyCode"],
                 )  # fmt: skip
                 _same_payload(row, expected["record"])

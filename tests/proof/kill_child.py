@@ -81,7 +81,7 @@ def write_engine(root: str, first: int, random: Random) -> None:
         rows = [(next(numbers), random.randrange(PARTITIONS)) for _ in range(random.randint(1, 50))]
         table = pa.table({
             "body": pa.array([body_of(n) for n, _ in rows], pa.large_binary()),
-            "partition_id": pa.array([p for _, p in rows], pa.int32()),
+            "partition": pa.array([p for _, p in rows], pa.int32()),
         })  # fmt: skip
         acks = store[topic].append_batch(table, durability=level)
         say([(n, topic, p, a.offset) for (n, p), a in zip(rows, acks, strict=True)])

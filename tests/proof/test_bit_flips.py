@@ -49,7 +49,7 @@ SETTINGS: dict[str, Any] = {
     "index_segment_size_bytes": 6 * INDEX_ENTRY.size,
     "journal_shards_min": 2,
 }
-COLUMNS = ["store_id", "partition_id", "offset", "received_time_ms", "filter_item", "body", "state"]
+COLUMNS = ["store_id", "partition", "offset", "received_time_ms", "filter_item", "body", "state"]
 #: Bytes of a record's header of which only a digest knows: these, and the flag's upper three.
 ONLY_DIGESTS = {
     *range(DATA_HEADER.slice("report_address").start, DATA_HEADER.slice("report_address").stop),

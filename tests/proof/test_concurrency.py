@@ -49,7 +49,7 @@ def write(topic: tubestore.Topic, writer: int, seed: int) -> int:
         else:
             table = pa.table({"body": pa.array(bodies, pa.large_binary())})
             partitions = pa.array([partition] * count, pa.int32())
-            topic.append_batch(table.append_column("partition_id", partitions), durability=level)
+            topic.append_batch(table.append_column("partition", partitions), durability=level)
         number += count
     return number
 
@@ -198,11 +198,11 @@ def test_a_reader_of_another_process_sees_a_prefix_and_no_damage(tmp_path: Path)
                 store.refresh()
                 rows = []
                 for topic in store.topics():
-                    columns = ["partition_id", "body", "state"]
+                    columns = ["partition", "body", "state"]
                     with store[topic].scan(columns=columns, verify=True) as reader:
                         for row in reader.read_all().to_pylist():
                             assert row["state"] == "ok", f"a live tail is called damaged: {row}"
-                            rows.append((topic, row["partition_id"], row["body"]))
+                            rows.append((topic, row["partition"], row["body"]))
                 now = assert_in_order(rows)
                 assert now >= max(seen, least), "what was acknowledged is not seen"
                 looks, seen = looks + 1, now

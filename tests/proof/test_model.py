@@ -193,14 +193,14 @@ class StoreAgainstLists(RuleBasedStateMachine):
 
     @rule()
     def scan(self) -> None:
-        table = self.topic.scan(columns=["partition_id", "offset", "body"], verify=True).read_all()
+        table = self.topic.scan(columns=["partition", "offset", "body"], verify=True).read_all()
         expected = sorted(
             (partition // 10_000, message.offset, partition, message.body)
             for partition, sent in self.sent.items()
             for message in sent
         )
         found = [
-            (row["partition_id"] // 10_000, row["offset"], row["partition_id"], row["body"])
+            (row["partition"] // 10_000, row["offset"], row["partition"], row["body"])
             for row in table.to_pylist()
         ]
         assert found == expected

@@ -53,7 +53,7 @@ REPAIR_COLUMNS = (
 _DUMP_TEXT = (
     "topic",
     "store_id",
-    "partition_id",
+    "partition",
     "index_offset",
     "data_offset",
     "data_size",

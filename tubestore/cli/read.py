@@ -27,7 +27,7 @@ PAGE_ROWS = 1000
 COLUMNS: tuple[Column, ...] = (
     Column("topic"),
     Column("store_id", "int32"),
-    Column("partition_id", "int32"),
+    Column("partition", "int32"),
     Column("offset", "int64"),
     Column("received_time", "int64"),
     Column("filter_item"),
@@ -39,7 +39,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("report_address"),
     Column("state"),
 )
-_TEXT = ("partition_id", "offset", "received_time", "filter_item", "state", "body")
+_TEXT = ("partition", "offset", "received_time", "filter_item", "state", "body")
 
 
 class Chosen(NamedTuple):

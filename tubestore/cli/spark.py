@@ -15,14 +15,14 @@ from tubestore.cli.kit.text import Column
 app = spark_app("Jobs over whole stores in Spark.")
 
 _FINDING = (
-    Column("topic"), Column("store_id", "int32"), Column("partition_id", "int32"),
+    Column("topic"), Column("store_id", "int32"), Column("partition", "int32"),
     Column("offset", "int64"), Column("reason"), Column("message", "line"),
 )  # fmt: skip
 _EXECUTOR = (
     Column("host"), Column("process", "int64"), Column("python"), Column("tubestore"),
     Column("pyspark"), Column("pyarrow"), Column("numpy"), Column("uuid"),
 )  # fmt: skip
-_HOUR, _TOPIC = stats_columns("partition_id", "partitions")
+_HOUR, _TOPIC = stats_columns("partition", "partitions")
 
 
 @app.command()

@@ -139,7 +139,7 @@ def _rows_of(source: Tail, wanted: Wanted) -> Iterator[Row]:
 
 
 def _line(row: Row) -> str:
-    words = [time_text(row["received_time"]), f"{row['partition_id']}@{row['offset']}"]
+    words = [time_text(row["received_time"]), f"{row['partition']}@{row['offset']}"]
     words += [f"[{row['filter_item']}]"] if row["filter_item"] else []
     words += [row["state"]] if row["state"] != "ok" else []
     return message_line(words, row["body"] or b"")

@@ -40,7 +40,7 @@ DUMP_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
         ("store_id", pa.int32()),
-        ("partition_id", pa.int32()),
+        ("partition", pa.int32()),
         ("index_offset", pa.int64()),
         ("data_offset", pa.int64()),
         ("data_size", pa.int32()),
@@ -135,7 +135,7 @@ def _decoded(
     shard: ShardFiles, offsets: Array, entries: Array, window: Window, state: str, raw: bool
 ) -> dict[str, pa.Array]:
     """Build all columns of some rows."""
-    names = ["topic", "store_id", "partition_id", "offset", "key_code", "received_time_ms"]
+    names = ["topic", "store_id", "partition", "offset", "key_code", "received_time_ms"]
     names += ["msg_id", "flag", "report_address", "state", "attributes", "body"]
     if raw:
         names = names[:-2]

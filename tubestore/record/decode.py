@@ -73,8 +73,10 @@ def _from_index(
             values[name] = constant(name, topic, len(entries))
         elif name == "store_id":
             values[name] = constant(name, store_id, len(entries))
-        elif name == "partition_id" or name == "key_code":
-            values[name] = integers(_INT32, entries[name].astype(np.int32))
+        elif name == "partition" or name == "partition_id":
+            values[name] = integers(_INT32, entries["partition_id"].astype(np.int32))
+        elif name == "key_code":
+            values[name] = integers(_INT32, entries["key_code"].astype(np.int32))
         elif name == "received_time_ms" or name == "received_time":
             if times is None:
                 times = entries["received_time"].astype(np.int64)

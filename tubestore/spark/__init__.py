@@ -3,7 +3,7 @@
     from tubestore.spark import read, session
 
     spark = session()
-    df = read(spark, "data", subscribe="logs", columns=["partition_id", "offset", "body"])
+    df = read(spark, "data", subscribe="logs", columns=["partition", "offset", "body"])
 
 **A `where` is not pushed down.** Everything that the options do not exclude is read, and filtered
 afterwards: prune with `subscribe`, `partitions`, `startingOffsets`, `startingTimestamp`,

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tubestore.core.vfs import OsVfs
-from tubestore.errors import InvalidOption
 from tubestore.spark.kit.loads import Load
 from tubestore.spark.kit.options import ReadOptions
-from tubestore.spark.kit.shapes import SHAPES
+from tubestore.spark.kit.shapes import SHAPES, Shape
 from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.spark.planning import choose_shards
 
@@ -51,32 +50,20 @@ def _loaded(
         path = os.path.abspath(options.path)  # Spark was started in another directory, maybe
         choose_shards(OsVfs(), replace(options, path=path))
     register(spark)
-    return loaded(reader.format("tubestore"), path, SHAPES[options.shape].schema, columns, texts)
+    return loaded(reader.format("tubestore"), path, SHAPES[options.shape], columns, texts)
 
 
 def loaded(
-    reader: Any, path: str, known: Any, columns: Sequence[str] | None, texts: Mapping[str, str]
+    reader: Any, path: str, shape: Shape, columns: Sequence[str] | None, texts: Mapping[str, str]
 ) -> DataFrame:
-    """Load from a reader with a chosen format; `known` is the Arrow schema of that format."""
+    """Load from a reader with a chosen format; `shape` has the columns of that format."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     reader = reader.options(**texts)
     if columns is not None:
-        reader = reader.schema(from_arrow_schema(columns_of(known, columns)))
+        reader = reader.schema(from_arrow_schema(shape.part(columns)))
     frame: DataFrame = reader.load(str(path))
     return frame
-
-
-def columns_of(known: Any, columns: Sequence[str]) -> Any:
-    """Return the part of an Arrow schema that has some columns; InvalidOption for an unknown."""
-    import pyarrow as pa
-
-    if isinstance(columns, str) or not columns:
-        raise InvalidOption("columns", "a list of names")
-    for name in columns:
-        if name not in known.names:
-            raise InvalidOption("columns", f"no {name}; there are {', '.join(known.names)}")
-    return pa.schema([known.field(name) for name in columns])
 
 
 def as_text(value: Any) -> str:

@@ -114,7 +114,7 @@ class Reading:
         """Return those columns that are made from columns of `batch`, or from nothing."""
         found = {}
         for field in self.schema:
-            source = self.shape.sources[field.name]
+            source = self.shape.source_of(field.name)
             if source is None:
                 found[field.name] = pa.nulls(batch.num_rows, field.type)
             elif source in batch.schema.names:
@@ -132,7 +132,7 @@ class Reading:
             if known is not None:
                 arrays.append(known.slice(first, count))
             else:
-                arrays.append(as_type(found.column(self.shape.sources[field.name]), field.type))
+                arrays.append(as_type(found.column(self.shape.source_of(field.name)), field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tubestore.clock import Time, time_ms
 from tubestore.errors import OffsetOutOfRange
-from tubestore.messages import ALL_COLUMNS, Message, Page
+from tubestore.messages import ALL_COLUMNS, OLD_COLUMNS, Message, Page, warn_of_old_columns
 from tubestore.options import PARTITIONS_PER_STORE, TopicOptions
 from tubestore.reading import positions
 from tubestore.reading.sources import EVERYTHING, Filter, item_filter
@@ -43,15 +43,19 @@ def chosen_columns(
     names: Sequence[str] | None, *, strict: bool, verify: bool = False, zero_copy: bool = False
 ) -> Columns:
     """Return the columns that a caller asks for; ValueError names those that there are not."""
+    chosen = ALL_COLUMNS
+    if names is not None:
+        chosen = tuple(checked_texts("columns", names))
+        warn_of_old_columns(chosen)
     try:
         return columns_for(
-            ALL_COLUMNS if names is None else tuple(checked_texts("columns", names)),
+            chosen,
             verify=verify,
             strict=strict,
             views=zero_copy,
         )
     except KeyError:
-        unknown = sorted(set(names or ()) - set(ALL_COLUMNS))
+        unknown = sorted(set(chosen) - set(ALL_COLUMNS) - OLD_COLUMNS.keys())
         known = ", ".join(ALL_COLUMNS)
         raise ValueError(f"columns {', '.join(unknown)}: known are {known}") from None
 

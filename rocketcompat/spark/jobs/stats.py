@@ -69,7 +69,7 @@ def stats(
     done = run(spark, job, made.splits, job_id=job_id, told=told)
     hours = merged(done.rows)
     topics = [_renamed(row, "partitions", "queues") for row in by_topic(hours)]
-    return StatsResult([_renamed(row, "partition_id", "queue_id") for row in hours], topics, done)
+    return StatsResult([_renamed(row, "partition", "queue_id") for row in hours], topics, done)
 
 
 def _renamed(row: Row, old: str, new: str) -> Row:

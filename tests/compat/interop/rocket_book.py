@@ -320,11 +320,11 @@ def check_shards(root: Path, book: Book) -> None:
     found: dict[Place, list[tuple[int, int, str]]] = defaultdict(list)
     with tubestore.open(root / "tube", mode="r") as store:
         for topic in store.topics():
-            names = ["partition_id", "msg_id", "body"]
+            names = ["partition", "msg_id", "body"]
             for row in store.topic(topic).scan(columns=names, verify=True).read_all().to_pylist():
-                shard = (topic, row["partition_id"] // 10_000)
+                shard = (topic, row["partition"] // 10_000)
                 body = _of_body(row["body"])["body"]
-                found[shard].append((row["partition_id"], row["msg_id"], body))
+                found[shard].append((row["partition"], row["msg_id"], body))
         assert store.problems == []
     wanted: dict[Place, list[tuple[int, int, str]]] = defaultdict(list)
     for row in book.rows:

@@ -25,7 +25,7 @@ from tubestore.staging.writer import StagedWriter
 pytestmark = [pytest.mark.gate, pytest.mark.interop]
 
 ROOT = REPOSITORY
-COLUMNS = ["store_id", "offset", "partition_id", "key_code", "received_time_ms", "msg_id", "flag"]
+COLUMNS = ["store_id", "offset", "partition", "key_code", "received_time_ms", "msg_id", "flag"]
 COLUMNS += ["report_address", "filter_item", "attributes", "body", "state"]
 
 
@@ -55,7 +55,7 @@ def compare(root: Path, tube: TubeDriver, first: int = 0) -> int:
         real = other[place]
         assert real["crcOk"]
         assert real["queueLogicOffset"] == mine["offset"]
-        assert real["partitionId"] == mine["partition_id"]
+        assert real["partitionId"] == mine["partition"]
         assert real["keyCode"] == mine["key_code"]
         assert real["timeRecv"] == real["receivedTime"] == mine["received_time_ms"]
         assert real["msgId"] == mine["msg_id"]

@@ -260,7 +260,7 @@ def _table(rows: list[Sent]) -> pa.Table:
     return pa.table(
         {
             "body": pa.array([m.body for m in rows], pa.large_binary()),
-            "partition_id": pa.array([m.partition for m in rows], pa.int32()),
+            "partition": pa.array([m.partition for m in rows], pa.int32()),
             "filter_item": pa.array([m.tag for m in rows], pa.string()),
         }
     )
@@ -275,7 +275,7 @@ def read_all(
     """Return everything that the store shows, in the order of each shard."""
     found = []
     for topic in store.topics():
-        columns = ["partition_id", "offset", "body", "state"]
+        columns = ["partition", "offset", "body", "state"]
         with store[topic].scan(columns=columns, verify=verify) as reader:
             table = reader.read_all()
         for partition, offset, body, state in zip(

@@ -126,12 +126,12 @@ class Ledger:
 
 def engine_rows(store: Any) -> Iterable[Row]:
     """Go through everything that a store of shards shows; damage is an AssertionError."""
-    columns = ["partition_id", "offset", "body", "state"]
+    columns = ["partition", "offset", "body", "state"]
     for name in store.topics():
         with store[name].scan(columns=columns, verify=True) as reader:
             for row in reader.read_all().to_pylist():
                 assert row["state"] == "ok", f"damage in {name}: {row}"
-                yield Row(name, row["partition_id"], row["offset"], row["body"])
+                yield Row(name, row["partition"], row["offset"], row["body"])
 
 
 def rocket_rows(store: Any, queues: Iterable[tuple[str, int]]) -> Iterable[Row]:

@@ -61,11 +61,11 @@ def test_messages_that_never_were_in_a_log_keep_their_order_in_each_partition(
     done = convert_tube(spark, str(tmp_path / "tube"), str(tmp_path / "log"), **SMALL)
     assert done.rows == 400
     rows, out = scanned_rows(tmp_path / "tube"), dumped(tmp_path / "log")
-    for key in {(row["topic"], row["partition_id"]) for row in rows}:
+    for key in {(row["topic"], row["partition"]) for row in rows}:
         wanted = [
             (row["body"], row["received_time_ms"], row["filter_item"])
             for row in rows
-            if (row["topic"], row["partition_id"]) == key
+            if (row["topic"], row["partition"]) == key
         ]
         found = [row for row in out if (row["topic"], row["queue_id"]) == key]
         assert [

@@ -83,7 +83,7 @@ def verify_shards(root: Path) -> None:
     assert len({row["msg_id"] for row in rows}) == COUNT
     last: dict[tuple[str, int], int] = {}
     for row in rows:
-        key = (row["topic"], row["partition_id"])
+        key = (row["topic"], row["partition"])
         assert int(row["body"]) > last.get(key, -1)
         last[key] = int(row["body"])
     assert list(check(root)) == []

@@ -36,7 +36,7 @@ register(spark)
 frame = read(spark, root, subscribe="logs")
 print(frame.count(), frame.selectExpr("min(offset)").first()[0])
 for _ in range(2):
-    write(frame.select("topic", "body", "partition_id", "received_time"), f"{out}/sink", job_id="j",
+    write(frame.select("topic", "body", "partition", "received_time"), f"{out}/sink", job_id="j",
           numPartitions=7)
 print(audit(spark, root).bad)
 print(compact(spark, root, f"{out}/copy", job_id="c").rows)

@@ -46,9 +46,19 @@ def test_sql_reads_a_view_with_options(spark: Any, root: Path) -> None:
         f"CREATE OR REPLACE TEMPORARY VIEW logs USING tubestore "
         f"OPTIONS (path '{root}', subscribe 'logs', partitions '1,2')"
     )
-    found = spark.sql("SELECT partition_id, count(*) FROM logs GROUP BY 1 ORDER BY 1").collect()
-    ids = [r["partition_id"] for r in scanned_rows(root) if r["topic"] == "logs"]
+    found = spark.sql("SELECT partition, count(*) FROM logs GROUP BY 1 ORDER BY 1").collect()
+    ids = [r["partition"] for r in scanned_rows(root) if r["topic"] == "logs"]
     assert [tuple(row) for row in found] == [(1, ids.count(1)), (2, ids.count(2))]
+
+
+def test_a_table_that_was_made_with_partition_id_is_read(spark: Any, root: Path) -> None:
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW old (partition_id INT, offset BIGINT) USING tubestore "
+        f"OPTIONS (path '{root}', subscribe 'logs')"
+    )
+    found = spark.sql("SELECT partition_id FROM old ORDER BY offset").collect()
+    rows = [r["partition"] for r in scanned_rows(root) if r["topic"] == "logs"]
+    assert [row[0] for row in found] == rows
 
 
 def test_options_choose_rows(spark: Any, root: Path) -> None:
@@ -67,7 +77,7 @@ def test_options_choose_rows(spark: Any, root: Path) -> None:
 
 
 def test_offsets_are_given_as_a_mapping_or_as_json(spark: Any, root: Path) -> None:
-    ones = [r for r in scanned_rows(root) if (r["topic"], r["partition_id"]) == ("orders", 1)]
+    ones = [r for r in scanned_rows(root) if (r["topic"], r["partition"]) == ("orders", 1)]
     start = ones[5]["offset"]
     frame = read(spark, root, assign={"orders": [1]}, startingOffsets={"orders": {1: start}})
     assert rows_of(frame) == ones[5:]
@@ -82,7 +92,7 @@ def test_kafkas_columns_are_an_option(spark: Any, root: Path) -> None:
 
 def test_a_frame_that_is_used_twice_gives_the_right_rows_each_time(spark: Any, root: Path) -> None:
     """Filters that are pushed down in Spark 4.3.0 stay for the next query: ours never are."""
-    frame = read(spark, root, subscribe="orders", columns=["offset", "partition_id"])
+    frame = read(spark, root, subscribe="orders", columns=["offset", "partition"])
     late = frame.filter("offset >= 5600")
     assert late.count() == 100
     assert frame.count() == 300

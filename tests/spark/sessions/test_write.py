@@ -34,7 +34,7 @@ def verify(root: Path, expected: list[int]) -> None:
     assert numbers(root) == expected
     last: dict[tuple[str, int], int] = {}
     for row in scanned_rows(root):
-        key = (row["topic"], row["partition_id"])
+        key = (row["topic"], row["partition"])
         assert int(row["body"]) >= last.get(key, -1)
         last[key] = int(row["body"])
     assert list(check(root)) == []
@@ -66,7 +66,7 @@ def test_a_store_is_copied_with_its_partitions_and_ids(spark: Any, tmp_path: Pat
     write(read(spark, str(tmp_path / "one")), str(tmp_path / "two"))
     write(read(spark, str(tmp_path / "one"), schema="kafka"), str(tmp_path / "three"))
     assert scanned_rows(tmp_path / "two") == scanned_rows(tmp_path / "one")
-    columns = ["partition_id", "body", "filter_item", "received_time"]
+    columns = ["partition", "body", "filter_item", "received_time"]
     assert scanned_rows(tmp_path / "three", columns=columns) == scanned_rows(
         tmp_path / "one", columns=columns
     )

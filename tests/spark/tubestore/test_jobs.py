@@ -341,7 +341,7 @@ def test_statistics_are_those_of_the_rows(root: Path, monkeypatch: pytest.Monkey
         own = [
             r["received_time_ms"]
             for r in rows
-            if (r["topic"], r["partition_id"]) == (found["topic"], found["partition_id"])
+            if (r["topic"], r["partition"]) == (found["topic"], found["partition"])
             and r["received_time_ms"] // 3_600_000 * 3_600_000 == found["hour"]
         ]
         assert (found["messages"], found["first"], found["last"]) == (

@@ -171,7 +171,7 @@ def test_topics_for_keys_are_made_as_large_as_was_asked_for(tmp_path: Path) -> N
         options = store.topic("logs").options
         assert (options.partitions, options.stores) == (8, 2)
     run(tmp_path, [batch(2, 2, key=["a", "b"])], "next", numPartitions="3")
-    by_body = {row["body"]: row["partition_id"] for row in scanned_rows(tmp_path)}
+    by_body = {row["body"]: row["partition"] for row in scanned_rows(tmp_path)}
     assert by_body[b"0"] == by_body[b"2"]  # the same key, the same partition
     assert by_body[b"1"] == by_body[b"3"]
 

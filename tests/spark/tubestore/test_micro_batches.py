@@ -128,7 +128,7 @@ def test_rows_of_a_limit_are_those_of_the_wanted_partitions(root: Path) -> None:
     batches = stream(root, subscribe="logs", partitions="3")
     _, found = drain(batches, batches.initial(), rows=20)
     assert [row for batch in found for row in batch] == [
-        r for r in scanned_rows(root) if (r["topic"], r["partition_id"]) == ("logs", 3)
+        r for r in scanned_rows(root) if (r["topic"], r["partition"]) == ("logs", 3)
     ]
     assert {len(batch) for batch in found[:-1]} == {20}
 
@@ -147,13 +147,13 @@ def test_a_stream_may_start_at_the_end(root: Path) -> None:
 
 def test_partitions_may_start_at_their_own_offsets_also_after_a_restart(root: Path) -> None:
     rows = [r for r in scanned_rows(root) if r["topic"] == "logs"]
-    ones = [r["offset"] for r in rows if r["partition_id"] == 1]
+    ones = [r["offset"] for r in rows if r["partition"] == 1]
     given = {"subscribe": "logs", "startingOffsets": f'{{"logs":{{"1":{ones[50]}}}}}'}
     batches = stream(root, **given)
     at, first = drain(batches, through_json(batches.initial(), root), rows=100, most=2)
     _, rest = drain(stream(root, subscribe="logs"), at)  # the checkpoint knows, not the options
     assert [r for batch in first + rest for r in batch] == [
-        r for r in rows if r["partition_id"] != 1 or r["offset"] >= ones[50]
+        r for r in rows if r["partition"] != 1 or r["offset"] >= ones[50]
     ]
 
 
@@ -338,7 +338,7 @@ def test_the_lag_counts_what_was_not_read_by_partition(root: Path) -> None:
     batches = stream(root)
     end = batches.latest(batches.initial(), 700)
     unread = [
-        (r["topic"], r["partition_id"])
+        (r["topic"], r["partition"])
         for r in scanned_rows(root)
         if r["offset"] >= end.shards[f"{r['topic']}-0"]
     ]

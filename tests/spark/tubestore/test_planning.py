@@ -96,16 +96,16 @@ def test_topics_are_chosen_by_name_and_by_pattern(root: Path) -> None:
 def test_partitions_are_chosen_for_all_topics_or_for_one(root: Path) -> None:
     rows = scanned_rows(root)
     assert read_plan(planned(root, partitions="2,5-6")) == [
-        row for row in rows if row["partition_id"] in (2, 5, 6)
+        row for row in rows if row["partition"] in (2, 5, 6)
     ]
     assert read_plan(planned(root, assign='{"logs":[1]}')) == [
-        row for row in rows if row["topic"] == "logs" and row["partition_id"] == 1
+        row for row in rows if row["topic"] == "logs" and row["partition"] == 1
     ]
 
 
 def test_offsets_bound_their_partitions_and_no_others(root: Path) -> None:
     rows = [row for row in scanned_rows(root) if row["topic"] == "logs"]
-    ones = [row["offset"] for row in rows if row["partition_id"] == 1]
+    ones = [row["offset"] for row in rows if row["partition"] == 1]
     start, end = ones[10], ones[40]
     made = planned(
         root,
@@ -114,12 +114,12 @@ def test_offsets_bound_their_partitions_and_no_others(root: Path) -> None:
         endingOffsets=f'{{"logs":{{"1":{end},"3":-1}}}}',
     )
     assert read_plan(made) == [
-        row for row in rows if row["partition_id"] != 1 or start <= row["offset"] < end
+        row for row in rows if row["partition"] != 1 or start <= row["offset"] < end
     ]
 
 
 def test_a_range_of_one_partition_plans_only_its_part(root: Path) -> None:
-    rows = [r for r in scanned_rows(root) if (r["topic"], r["partition_id"]) == ("logs", 1)]
+    rows = [r for r in scanned_rows(root) if (r["topic"], r["partition"]) == ("logs", 1)]
     start, end = rows[100]["offset"], rows[110]["offset"]
     made = planned(
         root,
@@ -316,5 +316,5 @@ def test_shards_of_a_topic_are_planned_with_their_own_offsets(tmp_path: Path) ->
             topic.append(b"body", partition=partition)
     assert read_plan(planned(tmp_path)) == scanned_rows(tmp_path)
     chosen = read_plan(planned(tmp_path, partitions="10001,20000"))
-    assert sorted({row["partition_id"] for row in chosen}) == [10001, 20000]
+    assert sorted({row["partition"] for row in chosen}) == [10001, 20000]
     assert len(chosen) == 10

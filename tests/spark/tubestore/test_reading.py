@@ -29,13 +29,25 @@ def root(tmp_path: Path) -> Path:
 
 def test_the_columns_are_the_documented_ones() -> None:
     assert TUBESTORE.schema.names == [
-        "topic", "store_id", "partition_id", "offset", "received_time", "received_time_ms",
+        "topic", "store_id", "partition", "offset", "received_time", "received_time_ms",
         "filter_item", "key_code", "attributes", "body", "msg_id", "state",
     ]  # fmt: skip
     assert KAFKA.schema.names == [
         "key", "value", "topic", "partition", "offset", "timestamp", "headers",
     ]  # fmt: skip
     assert set(TUBESTORE.schema.names) < set(MESSAGE_SCHEMA.names)
+
+
+def test_a_fixed_schema_with_the_former_name_partition_id_is_read(root: Path) -> None:
+    """Spark's catalog keeps the schema of a table for ever."""
+    expected = scanned_rows(root)
+    columns = ["offset", "partition_id"]
+    with pytest.warns(DeprecationWarning, match="partition_id is named partition"):
+        schema = TUBESTORE.part(columns)
+    assert schema.names == TUBESTORE.chosen(schema).names == columns
+    batches = [b for s in planned(root).splits for b in Reading(TUBESTORE, schema).batches(s)]
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert rows == [{"offset": r["offset"], "partition_id": r["partition"]} for r in expected]
 
 
 def test_any_store_is_read_as_the_engine_reads_it_whatever_its_sizes(tmp_path: Path) -> None:
@@ -65,7 +77,7 @@ def test_columns_come_in_the_order_that_was_asked_for(root: Path) -> None:
 
 
 def test_without_a_column_of_the_data_no_data_file_is_opened(root: Path) -> None:
-    columns = ["topic", "store_id", "partition_id", "offset", "received_time", "key_code"]
+    columns = ["topic", "store_id", "partition", "offset", "received_time", "key_code"]
     expected = scanned_rows(root, columns=columns)
     made = planned(root)
     for file in (root / "logs-0").glob("*.tube"):
@@ -90,7 +102,7 @@ def test_kafkas_columns_hold_the_same_messages(root: Path) -> None:
     for ours, kafkas in zip(scanned_rows(root), rows, strict=True):
         assert kafkas["key"] is None
         assert kafkas["value"] == ours["body"]
-        assert (kafkas["topic"], kafkas["partition"]) == (ours["topic"], ours["partition_id"])
+        assert (kafkas["topic"], kafkas["partition"]) == (ours["topic"], ours["partition"])
         assert (kafkas["offset"], kafkas["timestamp"]) == (ours["offset"], ours["received_time"])
         headers = kafkas["headers"] and [(h["key"], h["value"].decode()) for h in kafkas["headers"]]
         assert headers == ours["attributes"]
@@ -119,7 +131,7 @@ def test_a_flipped_bit_is_found_when_checksums_are_compared(root: Path) -> None:
     flip(root, "logs", 57)
     made = planned(root)
     assert len(read_plan(made)) == 1000  # nobody looked
-    where = f"logs partition {expected[57]['partition_id']} offset {57 * 28}"
+    where = f"logs partition {expected[57]['partition']} offset {57 * 28}"
     with pytest.raises(CorruptRecord, match=where):
         read_plan(made, verify=True)
     rows = read_plan(made, verify=True, fail_on_corrupt=False)

@@ -64,7 +64,7 @@ def test_our_arrow_types_are_those_that_spark_makes_of_the_schema(shape: Any) ->
 
 def test_the_schema_is_the_documented_one() -> None:
     assert from_arrow_schema(TUBESTORE.schema).simpleString() == (
-        "struct<topic:string,store_id:int,partition_id:int,offset:bigint,received_time:timestamp,"
+        "struct<topic:string,store_id:int,partition:int,offset:bigint,received_time:timestamp,"
         "received_time_ms:bigint,filter_item:string,key_code:int,attributes:map<string,string>,"
         "body:binary,msg_id:bigint,state:string>"
     )

@@ -26,7 +26,7 @@ def test_lines_go_in_and_come_out_once_each_in_order(cli: Cli, root: Path) -> No
     seen = []
     for partition in range(4):
         rows = cli.json("read", root, "t", "-p", partition)
-        assert {row["partition_id"] for row in rows} == {partition}
+        assert {row["partition"] for row in rows} == {partition}
         seen.append([int(base64.b64decode(r["body"]).split()[1]) for r in rows])
         assert seen[-1] == sorted(seen[-1])
     assert sorted(n for numbers in seen for n in numbers) == list(range(1000))
@@ -49,7 +49,7 @@ def test_append_takes_files_a_key_a_filter_item_and_a_durability(
     assert cli("append", root, "t", file, file, *options).code == 0
     rows = cli.json("read", root, "t", "--filter-item", "f")
     assert [base64.b64decode(r["body"]) for r in rows] == [b"\xff\xfe", b"b\r"] * 2
-    assert len({r["partition_id"] for r in rows}) == 1
+    assert len({r["partition"] for r in rows}) == 1
     assert {r["filter_item"] for r in rows} == {"f"}
 
 
@@ -67,7 +67,7 @@ def test_json_lines_carry_every_field_and_what_read_and_dump_print_goes_in_again
     for command in (("read", first, "t"), ("dump", first)):
         again = cli(*command, "-f", "jsonl").out
         assert cli("append", second, "t", "-i", "jsonl", "--partitions", 4, stdin=again).code == 0
-    names = ("partition_id", "received_time", "body", "key_code", "flag")
+    names = ("partition", "received_time", "body", "key_code", "flag")
     once = [[r[n] for n in names] for r in cli.json("read", first, "t")]
     assert [[r[n] for n in names] for r in cli.json("read", second, "t")] == once * 2
     assert [row[2] for row in once] == ["w7w=", "AP8=", "eA=="]
@@ -162,7 +162,7 @@ def test_a_dump_of_the_real_classes_store_has_the_contracts_fields(
     assert list(rows[0].items()) == [
         ("topic", "syslog"),
         ("store_id", 0),
-        ("partition_id", 7),
+        ("partition", 7),
         ("index_offset", 0),
         ("data_offset", 0),
         ("data_size", 140),
@@ -217,7 +217,7 @@ def test_big_integers_are_exact_or_strings(cli: Cli, root: Path) -> None:
     text = cli.json("read", root, "t", "-n", 1, "--int64", "string")[0]
     assert text["msg_id"] == str(row["msg_id"])
     assert text["received_time"] == str(row["received_time"])
-    assert text["partition_id"] == row["partition_id"]
+    assert text["partition"] == row["partition"]
 
 
 def test_times_bound_a_read(cli: Cli, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_what_read_writes_can_be_published_elsewhere(cli: Cli, store: Path, tmp_
     assert cli("read", store, "t", "-f", "parquet", "-o", path).code == 0
     other.mkdir()
     assert cli.json("publish", other, "copy", path, "--create")[0]["messages"] == 2
-    fields = ("partition_id", "filter_item", "attributes", "body", "msg_id", "received_time")
+    fields = ("partition", "filter_item", "attributes", "body", "msg_id", "received_time")
     rows = [[r[f] for f in fields] for root in (store, other) for r in cli.json("read", root, "t")]
     assert rows[:2] == rows[2:]
 

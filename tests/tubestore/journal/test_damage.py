@@ -45,10 +45,10 @@ def found(store: MessageStoreManager) -> dict[Place, bytes | None]:
     """Return what is at each place that has a message; None where it is damaged."""
     rows: dict[Place, bytes | None] = {}
     for name in TOPICS:
-        with store[name].scan(columns=["partition_id", "offset", "body", "state"]) as reader:
+        with store[name].scan(columns=["partition", "offset", "body", "state"]) as reader:
             for row in reader.read_all().to_pylist():
                 body = row["body"] if row["state"] == "ok" else None
-                rows[name, row["partition_id"], row["offset"]] = body
+                rows[name, row["partition"], row["offset"]] = body
     return rows
 
 

@@ -78,7 +78,7 @@ def by_place(rows: list[dict[str, Any]]) -> Rows:
 def assert_same(row: dict[str, Any], raw: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Compare a row with what the real classes found at its place."""
     names = ("dataOffset", "size", "partitionId", "keyCode", "timeRecv")
-    ours = ("data_offset", "data_size", "partition_id", "key_code", "received_time")
+    ours = ("data_offset", "data_size", "partition", "key_code", "received_time")
     assert [row[n] for n in ours] == [wanted[n] for n in names]
     assert (row["state"] == "ok") == (wanted["state"] == "ok")
     if row["state"] != "ok":
@@ -173,7 +173,7 @@ def test_one_partition_and_an_offset_to_go_on_from(golden: GoldenFactory) -> Non
     store = golden("tubemq", "1.2.0", "basic").store
     whole = dumped(store)
     some = dumped(store, partition=3, start_at=5600)
-    assert some == [r for r in whole if r["partition_id"] == 3 and r["index_offset"] >= 5600]
+    assert some == [r for r in whole if r["partition"] == 3 and r["index_offset"] >= 5600]
     assert some == dumped(store, partition=3, start_at=5600, trust_index=True)
 
 
@@ -191,7 +191,7 @@ def test_what_our_engine_wrote_is_dumped_beside_its_writer(tmp_path: Path) -> No
         rows = dumped(tmp_path / "s")
     bodies = defaultdict(list)
     for row in rows:
-        bodies[row["partition_id"]].append(int(row["body"]))
+        bodies[row["partition"]].append(int(row["body"]))
         assert row["state"] == "ok"
         assert row["attributes"]["$msgType$"] == "f"
         assert row["attributes"]["n"] == "v"
@@ -235,4 +235,4 @@ def test_a_sound_record_is_shown_though_its_entry_and_header_contradict_each_oth
         path.write_bytes(raw)
     row = dumped(root, raw=True)[2]
     assert (row["state"], row["payload"]) == ("entry_differs", b"message 2")
-    assert (row["partition_id"], row["data_size"]) == (2, 61)
+    assert (row["partition"], row["data_size"]) == (2, 61)

@@ -64,7 +64,7 @@ def test_a_half_published_job_is_an_error_until_it_is_finished(renames: int) -> 
 @pytest.mark.parametrize("renames", [0, 1, 3, 5, 9])
 def test_a_dump_shows_a_half_published_job_as_it_will_be(renames: int) -> None:
     vfs = half_published(renames)
-    columns = ["topic", "store_id", "partition_id", "index_offset", "data_offset", "body", "state"]
+    columns = ["topic", "store_id", "partition", "index_offset", "data_offset", "body", "state"]
     shown = [r for batch in dump(ROOT, vfs=vfs) for r in batch.select(columns).to_pylist()]
     with open_store(vfs):
         pass

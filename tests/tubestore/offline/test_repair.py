@@ -29,7 +29,7 @@ from tubestore.store.topic import shards_of
 from tubestore.testing import MemoryVfs
 
 Rows = list[dict[str, Any]]
-COLUMNS = ["topic", "store_id", "partition_id", "index_offset", "body", "msg_id", "state"]
+COLUMNS = ["topic", "store_id", "partition", "index_offset", "body", "msg_id", "state"]
 SMALL: dict[str, Any] = {"segment_size_bytes": 300, "index_segment_size_bytes": 5 * ENTRY_SIZE}
 #: Warnings of `check` that are no damage: what a real broker wrote like that.
 AS_WRITTEN = {Reason.OWN_OFFSET, Reason.BAD_ATTRIBUTES}

@@ -64,7 +64,7 @@ def test_what_was_written_is_what_is_read(rows: list[Row]) -> None:
     for row, found in zip(rows, decode_rows(rows, verify=True), strict=True):
         assert found["topic"] == "t"
         assert found["store_id"] == 3
-        assert found["partition_id"] == row.partition_id
+        assert found["partition"] == row.partition_id
         assert found["key_code"] == row.key_code
         assert found["received_time_ms"] == row.received_time
         assert found["msg_id"] == row.msg_id
@@ -125,7 +125,7 @@ def test_without_data_every_row_is_missing() -> None:
     found = decoded(batch.entries, None)
     assert {row["state"] for row in found} == {"missing"}
     assert {row["body"] for row in found} == {None}
-    assert [row["partition_id"] for row in found] == [0, 1, 2, 0]
+    assert [row["partition"] for row in found] == [0, 1, 2, 0]
 
 
 def test_a_bad_checksum_is_a_state_only_when_one_asks() -> None:

@@ -121,7 +121,7 @@ def test_posting_lists_follow_the_files_when_a_writer_took_back_what_was_shown(
     reader.refresh()
     view = reader.view()
     for partition in range(6):
-        found = [row["partition_id"] for row in partition_rows(view, partition)]
+        found = [row["partition"] for row in partition_rows(view, partition)]
         assert found == [partition] * {0: 2, 1: 1, 2: 1, 5: 10}.get(partition, 0)
     reader.close()
 

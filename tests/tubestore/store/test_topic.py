@@ -187,7 +187,7 @@ def test_a_batch_and_single_appends_store_the_same(store: MessageStoreManager) -
         one.append(received_time=T0, **row)
     acks = list(many.append_batch([{**row, "received_time_ms": T0} for row in given]))
     assert [ack.offset for ack in acks] == [0, ENTRY_SIZE, 2 * ENTRY_SIZE]
-    columns = ["partition_id", "offset", "received_time", "filter_item", "key_code", "attributes"]
+    columns = ["partition", "offset", "received_time", "filter_item", "key_code", "attributes"]
     columns += ["body", "flag", "state", "report_address"]
     assert one.scan(columns=columns).read_all() == many.scan(columns=columns).read_all()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -142,6 +143,25 @@ def test_filtered_pages_give_everything_once(filled: Topic) -> None:
             break
     assert found == [b"%03d" % n for n in range(1, 100, 4) if n % 3 == 1]
     assert pages <= 1 + len(found) // 2
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda topic, columns: topic.scan(columns=columns).read_all(),
+        lambda topic, columns: topic.read(1, columns=columns).table,
+        lambda topic, columns: topic.read_many({1: "earliest"}, columns=columns).table,
+        lambda topic, columns: topic.read_many({1: "earliest"}, columns=columns)[1].table,
+    ],
+)
+def test_the_former_name_of_the_column_partition_is_warned_of_and_kept(
+    filled: Topic, read: Callable[[Topic, list[str]], pa.Table]
+) -> None:
+    with pytest.warns(DeprecationWarning, match="partition_id is named partition") as warned:
+        old = read(filled, ["partition_id", "offset"])
+    assert [each.filename for each in warned] == [__file__]
+    assert old.rename_columns(["partition", "offset"]) == read(filled, ["partition", "offset"])
+    assert old.num_rows > 0
 
 
 def test_columns_choose_what_is_read(filled: Topic) -> None:

@@ -98,7 +98,7 @@ def _write_and_read(root: Path, table: pa.Table, partitions: int, steps: Steps) 
         steps.done("time range", "the second half of the time", clock(), late.num_rows)
 
         clock = timed()
-        everything = topic.scan(columns=["partition_id", "offset", "body"], verify=True).read_all()
+        everything = topic.scan(columns=["partition", "offset", "body"], verify=True).read_all()
         steps.done("everything", "checksums compared, as Arrow", clock(), everything.num_rows)
     same = (
         everything["body"]
@@ -117,7 +117,7 @@ def _kill_and_recover(root: Path, steps: Steps) -> bool:
     clock = timed()
     with tubestore.open(root) as store:
         topic = store.topic(TOPIC)
-        found = topic.scan(columns=["partition_id", "offset", "body"]).read_all()
+        found = topic.scan(columns=["partition", "offset", "body"]).read_all()
         places = list(zip(found[0].to_pylist(), found[1].to_pylist(), strict=True))
         bodies = dict(zip(places, found[2].to_pylist(), strict=True))
         lost = sum(

@@ -128,7 +128,7 @@ class _Findings:
                 {
                     "topic": portion.shard.topic,
                     "store_id": portion.shard.store_id,
-                    "partition_id": int(entry["partition_id"]),
+                    "partition": int(entry["partition_id"]),
                     "offset": offset,
                     "reason": reason,
                     "message": text,
@@ -195,7 +195,7 @@ def _border(key: tuple[str, int], offset: int, reason: str, text: str) -> Row:
     return {
         "topic": topic,
         "store_id": store_id,
-        "partition_id": -1,
+        "partition": -1,
         "offset": offset,
         "reason": reason,
         "message": text,

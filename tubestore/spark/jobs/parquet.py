@@ -123,12 +123,9 @@ def plan_export(
     options = ReadOptions.parse({"path": root, **given})
     shape = SHAPES[options.shape]
     names = [n for n in (columns or shape.schema.names) if n != "topic"]
-    unknown = [n for n in names if n not in shape.schema.names]
-    if unknown or not names:
-        known = ", ".join(shape.schema.names)
-        raise InvalidOption("columns", f"no {', '.join(unknown) or 'column'}; there are {known}")
-    schema = pa.schema([shape.schema.field(n) for n in names])
-    reading = Reading(shape, schema, options.filter, options.verify_crc, options.fail_on_corrupt)
+    reading = Reading(
+        shape, shape.part(names), options.filter, options.verify_crc, options.fail_on_corrupt
+    )
     return ExportJob(os.path.abspath(out), reading, compression, root), plan(options)
 
 

@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 HOUR_MS = 3_600_000
 #: A row of the result: key, then what was added up.
-COLUMNS = ("topic", "partition_id", "hour", "messages", "bytes", "least", "most", "first", "last")
+COLUMNS = ("topic", "partition", "hour", "messages", "bytes", "least", "most", "first", "last")
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,8 @@ def by_topic(hours: list[Row]) -> list[Row]:
     for topic, rows in found.items():
         partitions: dict[int, int] = {}
         for row in rows:
-            partitions[row["partition_id"]] = (
-                partitions.get(row["partition_id"], 0) + row["messages"]
-            )
+            before = partitions.get(row["partition"], 0)
+            partitions[row["partition"]] = before + row["messages"]
         messages, size = sum(r["messages"] for r in rows), sum(r["bytes"] for r in rows)
         first, last = min(r["first"] for r in rows), max(r["last"] for r in rows)
         topics.append(

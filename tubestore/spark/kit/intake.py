@@ -4,7 +4,7 @@
 | --- | --- | --- | --- |
 | `body` | `value` | binary, string | needed, not null, not empty |
 | `topic` | | string | or the option `topic` |
-| `partition_id` | `partition` | int | else by `key`, else in turns |
+| `partition` | `partition_id` | int | else by `key`, else in turns |
 | `key` | | binary, string | chooses the partition |
 | `filter_item` | | string | else the attribute `$msgType$` |
 | `attributes` | `headers` | map<string,string>, Kafka's array | |
@@ -61,8 +61,8 @@ _TAKEN = {
     "topic": Taken("topic", is_text, "string"),
     "body": Taken("body", is_bytes, "binary or string"),
     "value": Taken("body", is_bytes, "binary or string"),
-    "partition_id": Taken("partition", _T.is_integer, "int"),
     "partition": Taken("partition", _T.is_integer, "int"),
+    "partition_id": Taken("partition", _T.is_integer, "int"),  # as in tables that 0.1 wrote
     "key": Taken("key", is_bytes, "binary or string"),
     "filter_item": Taken("filter_item", is_text, "string"),
     "attributes": Taken("attributes", is_attributes, "map<string,string>"),

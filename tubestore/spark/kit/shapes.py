@@ -9,14 +9,14 @@ Nothing here imports Spark.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from tubestore.core import kernels
 from tubestore.errors import InvalidOption
-from tubestore.messages import MESSAGE_SCHEMA
+from tubestore.messages import MESSAGE_SCHEMA, OLD_COLUMNS, warn_of_old_columns
 
 TEXT, BYTES, TIME = pa.string(), pa.binary(), pa.timestamp("us", "UTC")
 _LARGE_BINARY = pa.large_binary()
@@ -31,32 +31,51 @@ class Shape:
     schema: pa.Schema
     #: None: the format has nothing for it, the column is null.
     sources: Mapping[str, str | None]
+    #: Former names of columns, still taken: a table that Spark's catalog keeps has a fixed schema.
+    old: Mapping[str, str] = field(default_factory=dict)
 
     def sources_of(self, columns: Sequence[str]) -> list[str]:
         """Return the store's columns that some columns are made from."""
-        found = (self.sources[name] for name in columns)
+        found = map(self.source_of, columns)
         return [name for name in dict.fromkeys(found) if name is not None]
+
+    def source_of(self, column: str) -> str | None:
+        """Return the store's column that a column is made from, None if there is none."""
+        return self.sources[self.old.get(column, column)]
+
+    def part(self, columns: Sequence[str]) -> pa.Schema:
+        """Return the schema of some columns; InvalidOption for an unknown one."""
+        if isinstance(columns, str) or not columns:
+            raise InvalidOption("columns", "a list of names")
+        unknown = [n for n in columns if self.old.get(n, n) not in self.schema.names]
+        if unknown:
+            known = ", ".join(self.schema.names)
+            raise InvalidOption("columns", f"no {', '.join(unknown)}; there are {known}")
+        if self.old:
+            warn_of_old_columns(columns)
+        return pa.schema([self.schema.field(self.old.get(n, n)).with_name(n) for n in columns])
 
     def chosen(self, wanted: pa.Schema) -> pa.Schema:
         """Check the schema that a user asked for: names and types of this shape, in any order."""
-        for field in wanted:
-            if field.name not in self.schema.names:
+        for column in wanted:
+            name = self.old.get(column.name, column.name)
+            if name not in self.schema.names:
                 known = ", ".join(self.schema.names)
-                raise InvalidOption("schema", f"no column {field.name}; there are {known}")
-            ours = self.schema.field(field.name).type
-            if field.type != ours:
-                raise InvalidOption("schema", f"column {field.name} is {ours}, not {field.type}")
+                raise InvalidOption("schema", f"no column {name}; there are {known}")
+            ours = self.schema.field(name).type
+            if column.type != ours:
+                raise InvalidOption("schema", f"column {name} is {ours}, not {column.type}")
         return wanted
 
     def arrange(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         """Make the columns of `schema`, a part of this shape's, from columns of the store."""
         arrays = []
-        for field in schema:
-            source = self.sources[field.name]
+        for column in schema:
+            source = self.source_of(column.name)
             if source is None:
-                arrays.append(pa.nulls(batch.num_rows, field.type))
+                arrays.append(pa.nulls(batch.num_rows, column.type))
             else:
-                arrays.append(as_type(batch.column(source), field.type))
+                arrays.append(as_type(batch.column(source), column.type))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -85,6 +104,7 @@ TUBESTORE = Shape(
     "tubestore",
     pa.schema([(name, spark_type(MESSAGE_SCHEMA.field(name).type)) for name in _OWN]),
     {name: name for name in _OWN},
+    OLD_COLUMNS,
 )
 
 #: What a Kafka source gives, so that code for one reads a store too.
@@ -106,7 +126,7 @@ KAFKA = Shape(
         "key": None,  # TubeMQ's format keeps none
         "value": "body",
         "topic": "topic",
-        "partition": "partition_id",
+        "partition": "partition",
         "offset": "offset",
         "timestamp": "received_time",
         "headers": "attributes",
