@@ -1,5 +1,5 @@
 """The one log that all messages are put into.
 
 Reading order: walk, batch, misplaced, ending, reads, queue_offsets, refusals, appended,
-commit_log, copy.
+commit_log, raw, copy.
 """

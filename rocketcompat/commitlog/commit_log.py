@@ -43,6 +43,7 @@ from rocketcompat.record.prepare import Prepared, add_base
 from tubestore.clock import Clock
 from tubestore.core.group_commit import GroupCommit
 from tubestore.core.kernels import Int64s
+from tubestore.core.layout import Buffer
 from tubestore.core.vfs import Vfs
 from tubestore.errors import StoreBusy, TubeStoreError, again
 
@@ -341,6 +342,46 @@ class CommitLog:
         self._syncs.run(partial(self._note_synced, end, timestamp))
         self._appended.add_ready(ready)
         self._end = self._visible = end
+
+    # -- records of another log, at its offsets (`raw.py`)
+
+    def append_raw(self, offset: int, data: Buffer, starts: Int64s, timestamp: int) -> None:
+        """Append whole records of another log, which begin at `starts` of the data.
+
+        The caller has verified them and their places. `offset` is where the log goes on, and the
+        data lie in one file. In the page cache on return; DiskFull and StoreFailed as of a put.
+        `timestamp` is the last record's store time, ms.
+        """
+        self._write_raw(offset, data, len(starts))
+        with self._put_lock:
+            self._end = self._visible = offset + len(data)
+            self._store_timestamp = timestamp
+            self.put_count += len(starts)
+            self._appended.add_many(starts + offset)
+
+    def append_raw_blank(self, offset: int, data: Buffer) -> None:
+        """Append bytes of a blank that reaches to the file's end; the log's end stays before it."""
+        self._write_raw(offset, data, 0)
+
+    def cut_raw(self) -> None:
+        """Zero what is behind the log's end in its file: a blank that did not come whole."""
+        if self._last is not None:
+            self._last.cut(self._end - self._last.file_from_offset)
+
+    def _write_raw(self, offset: int, data: Buffer, count: int) -> None:
+        """Write bytes behind the last file's, or at the begin of the next file."""
+        refusals = self.refusals
+        if refusals.stopped is not None:
+            refusals.refuse(count)
+        try:
+            if self._last is None or self._last.is_full:
+                self._last = self.queue.last_or_create(offset)
+            assert self._last.end_offset == offset
+            self._last.append(data)
+        except (OSError, LeftOver) as error:
+            raise refusals.of_write(error, count) from error
+        if refusals.no_room is not None:
+            refusals.has_room()
 
     def _close_last(self) -> None:
         """Close the last file with a blank, unless it is full."""
