@@ -1,6 +1,7 @@
-"""The prose of the code is plain English: data do not speak, and each sentence has a subject.
+"""The prose of the project is plain English: data do not speak, and each sentence has a subject.
 
-Prose is docstrings, comments, and strings of more than one word: help texts and errors.
+Prose is the pages, and of the code docstrings, comments, and strings of more than one word: help
+texts and errors.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ ROOMS = sorted(
         for path in (ROOT / package).rglob("*.py")
     }
 )
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in (".", "tubestore", "rocketcompat", "bench", "tests")
+    for path in (ROOT / folder).glob("*.md" if folder == "." else "**/*.md")
+)
+CODE_IN_PAGE = re.compile(r"`[^`\n]+`")
 
 
 def prose(text: str) -> Iterator[tuple[int, str]]:
@@ -73,3 +80,30 @@ def test_a_room_has_no_banned_word(room: str) -> None:
         for line, word in found(path.read_text())
     ]
     assert not words, "\n".join([f"{len(words)} words:", *words])
+
+
+def words_of_page(text: str) -> list[tuple[int, str]]:
+    """Return (line, word) of each banned word of a page; names in backticks are code."""
+    return [
+        (number, word)
+        for number, line in enumerate(text.splitlines(), 1)
+        for word in BANNED.findall(CODE_IN_PAGE.sub("", line))
+    ]
+
+
+def test_banned_words_are_found_in_a_page_and_not_in_its_names() -> None:
+    page = "# Who\n\nThe log `knows` it.\n```\nrecover  # says nothing\n```\n"
+    assert words_of_page(page) == [(1, "Who"), (5, "says")]
+
+
+def test_all_pages_of_the_project_are_looked_through() -> None:
+    assert {"README.md", "CHANGELOG.md", "tubestore/docs/decisions.md", "bench/README.md"} <= {
+        *PAGES
+    }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_no_banned_word(page: str) -> None:
+    words = words_of_page((ROOT / page).read_text())
+    found_in = [f"{page}:{line}: {word}" for line, word in words]
+    assert not found_in, "\n".join([f"{len(found_in)} words:", *found_in])
