@@ -114,9 +114,6 @@ def main(arguments: list[str] | None = None) -> int:
                 print(profile(workload, scale, payload, _disk(workload, places, scale)))
             return 0
         workloads = [w.with_layouts(layouts) for w in choose(asked.only)]
-        left_out = [w.name for w in workloads if layouts and not w.takes_layouts]
-        if left_out:
-            print(f"bench: without --layout: {', '.join(left_out)}", file=sys.stderr)
         output = asked.output or RESULTS / time.strftime("%Y%m%dT%H%M%S.jsonl", time.gmtime())
         measure(workloads, scale, payload, places, output, asked.rounds)
         return 0

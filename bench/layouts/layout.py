@@ -15,14 +15,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import pyarrow as pa
 
 import tubestore
+from bench.layouts.capabilities import Unavailable as Unavailable
+from bench.layouts.capabilities import checked
 
 Durability = Literal["memory", "page_cache", "fsync"]
 #: Where a reader goes on; None: from the first message. Each layout has its own kind.
 Position = object
-
-
-class Unavailable(Exception):
-    """It cannot be measured here; the text contains the reason and what to do."""
 
 
 @runtime_checkable
@@ -30,11 +28,12 @@ class Layout(Protocol):
     """Messages of `topics` × `partitions`, numbered from 0, in one directory.
 
     Made by `Class(root, topics=…, partitions=…, durability=…)`, which creates what is missing and
-    opens what is there. Only `append` has to be thread-safe, and only if `threads_ok`.
+    opens what is there. A layout has the methods of the capabilities that it declares
+    (`capabilities.py`), and `close`; these are the usual ones.
     """
 
     name: str
-    threads_ok: bool
+    capabilities: frozenset[str]
 
     def append(self, topic: int, partition: int, body: bytes) -> None:
         """Take one message; it has reached the durability when this returns."""
@@ -63,11 +62,16 @@ class Layout(Protocol):
         """Give everything back."""
 
 
+_EVERYTHING = frozenset(
+    ("append", "batch", "read", "scan", "threads", "fsync", "sizes", "reopen", "recover")
+)
+
+
 class TopicSharded:
     """This store: a shard a topic, its partitions interleaved in one data and one index stream."""
 
     name = "tubestore"
-    threads_ok = True
+    capabilities = _EVERYTHING
 
     def __init__(self, root: Path, *, topics: int, partitions: int, durability: Durability) -> None:
         self._store = tubestore.open(root, durability=durability)
@@ -126,7 +130,7 @@ class SingleLog:
     """
 
     name = "rocketcompat"
-    threads_ok = True
+    capabilities = _EVERYTHING
     structures = frozenset({"consume_queue", "index"})
     #: False: the log's files are written through maps, as RocketMQ does.
     write_without_mmap = True
@@ -210,11 +214,15 @@ class SingleLogAndShards(SingleLog):
 
 
 def load_layout(name: str) -> type[Layout]:
-    """Import `package.module:Class`."""
+    """Import `package.module:Class`, and check what it declares."""
     module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute or "Layout")  # type: ignore[no-any-return]
+        found = getattr(importlib.import_module(module), attribute or "Layout")
     except (ImportError, AttributeError) as error:
+        raise Unavailable(f"--layout {name}: {error}") from error
+    try:
+        return checked(found)  # type: ignore[no-any-return]
+    except Unavailable as error:
         raise Unavailable(f"--layout {name}: {error}") from error
 
 

@@ -23,6 +23,7 @@ from bench.layouts.layout import Durability, Position, Unavailable, columns_of
 _KEY = struct.Struct(">HHQ")
 _LAST = (1 << 64) - 1
 _SCAN_ROWS = 10_000
+_STORE = frozenset(("append", "batch", "read", "scan", "fsync", "sizes", "reopen", "recover"))
 
 
 class _Numbered:
@@ -54,7 +55,7 @@ class Lmdb(_Numbered):
     """
 
     name = "lmdb"
-    threads_ok = True
+    capabilities = _STORE | {"threads"}
     settings = "writemap, no meminit, no readahead, buffers, sorted putmulti, one read transaction"
 
     def __init__(self, root: Path, *, topics: int, partitions: int, durability: Durability) -> None:
@@ -138,7 +139,7 @@ class Sqlite(_Numbered):
     """
 
     name = "sqlite"
-    threads_ok = False
+    capabilities = _STORE
     settings = "WAL, pages of 8 KiB, mmap_size 16 GiB, 64 MiB cache, checkpoints of 64 MiB"
 
     def __init__(self, root: Path, *, topics: int, partitions: int, durability: Durability) -> None:
@@ -203,7 +204,7 @@ class Rocksdict(_Numbered):
     """
 
     name = "rocksdict"
-    threads_ok = True
+    capabilities = _STORE
     settings = "raw mode, no compression, 64 MiB write buffers × 4, 2 jobs, bounded iterators"
 
     def __init__(self, root: Path, *, topics: int, partitions: int, durability: Durability) -> None:

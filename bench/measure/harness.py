@@ -108,6 +108,8 @@ def compete(
         stack.callback(shutil.rmtree, case.place, ignore_errors=True)
         stack.enter_context(case.stack)
         ready: list[tuple[Contestant, Runner, int]] = []
+        for name, why_not in workload.left_out:
+            note(Skipped(workload.name, name, why_not))
         for contestant in workload.contestants:
             try:
                 if not _takes_part(contestant, plan):

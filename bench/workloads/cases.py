@@ -55,7 +55,7 @@ class Measure:
 
 Runner = Callable[[int], Measure]
 Make = Callable[..., Layout]
-Role = Literal["ours", "limit", "peer", "real"]
+Role = Literal["ours", "limit", "peer", "real", "user"]
 
 
 @dataclass(frozen=True)
@@ -325,11 +325,15 @@ def scanning(make: Any, *, verify: bool = False) -> Callable[[Case], Any]:
     @contextmanager
     def start(case: Case) -> Iterator[Runner]:
         layout = case.opened(make)
+        case.answers().compare(layout)
+        stored = -(-case.messages // case.batch) * case.batch
 
         def run(messages: int) -> Measure:
             with clock() as times:
                 sizes = [len(rows) for rows in layout.scan(verify=verify)]
-            return Measure.of(sum(sizes), len(sizes), times)
+            if sum(sizes) != stored:
+                raise Unavailable(f"a scan gives back {sum(sizes)} messages of {stored}")
+            return Measure.of(stored, len(sizes), times)
 
         yield run
 

@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bench.layouts.layout import SingleLog, SingleLogAndShards, TopicSharded
+from bench.layouts.peers import PEERS
 from bench.measure import limits
-from bench.workloads.cases import Contestant, appending, reading, scanning, syncing
+from bench.workloads.cases import Case, Contestant, Role, appending, reading, scanning, syncing
 
 
-def _role(make: Any) -> Any:
-    return "ours" if make in (TopicSharded, SingleLog, SingleLogAndShards) else "peer"
+def _role(make: Any) -> Role:
+    if make in (TopicSharded, SingleLog, SingleLogAndShards):
+        return "ours"
+    return "peer" if make in PEERS else "user"
 
 
-def one_by_one(make: Any) -> Contestant:
-    """A call a message."""
-    return Contestant(make.name, _role(make), appending(make))
+@dataclass(frozen=True)
+class Way:
+    """How a layout does a kind of work, and the capabilities that it needs for that."""
+
+    needs: frozenset[str]
+    start: Callable[[Any], Callable[[Case], Any]]
+
+    def __call__(self, make: Any) -> Contestant:
+        """Return the layout as a contestant."""
+        return Contestant(make.name, _role(make), self.start(make))
 
 
-def in_batches(make: Any) -> Contestant:
-    """A call a batch."""
-    return Contestant(make.name, _role(make), appending(make, batches=True))
-
-
-def synced(make: Any) -> Contestant:
-    """Each call on stable storage."""
-    return Contestant(make.name, _role(make), syncing(make))
-
-
-def read_by(make: Any) -> Contestant:
-    """A partition after the other."""
-    return Contestant(make.name, _role(make), reading(make))
-
-
-def first_read_by(make: Any) -> Contestant:
-    """The same, by a layout that was opened just before."""
-    return Contestant(make.name, _role(make), reading(make, first=True))
-
-
-def scanned(make: Any) -> Contestant:
-    """Everything."""
-    return Contestant(make.name, _role(make), scanning(make))
-
+#: A call a message.
+one_by_one = Way(frozenset({"append", "read"}), appending)
+#: A call a batch.
+in_batches = Way(frozenset({"batch", "read"}), partial(appending, batches=True))
+#: A call a message, each on stable storage.
+synced = Way(frozenset({"append", "read", "fsync"}), syncing)
+#: Partition after partition.
+read_by = Way(frozenset({"batch", "read"}), reading)
+#: The same, by a layout that was opened just before.
+first_read_by = Way(frozenset({"batch", "read", "reopen"}), partial(reading, first=True))
+#: Everything.
+scanned = Way(frozenset({"batch", "read", "scan"}), scanning)
 
 ENCODE = Contestant("limit: encode, CRC, write", "limit", limits.encode_and_write)
 WRITE_EACH = Contestant("limit: a write each", "limit", limits.write_each)

@@ -8,7 +8,15 @@ from bench.layouts.layout import SingleLog, SingleLogAndShards
 from bench.real import layouts as real
 from bench.workloads import rocket
 from bench.workloads.cases import Contestant
-from bench.workloads.contestants import ENCODE, WRITE_EACH, in_batches, one_by_one, synced
+from bench.workloads.contestants import (
+    ENCODE,
+    WRITE_EACH,
+    in_batches,
+    one_by_one,
+    read_by,
+    scanned,
+    synced,
+)
 from bench.workloads.workload import Bar, Sizes, Workload
 
 QUEUES = (
@@ -34,6 +42,7 @@ ROCKET: tuple[Workload, ...] = (
             *real.both_rocketmq(),
         ),
         (Bar("RocketMQ 4.9.8", 0.35),),
+        way=one_by_one,
     ),
     Workload(
         "put-columns",
@@ -44,6 +53,7 @@ ROCKET: tuple[Workload, ...] = (
             *real.both_rocketmq(batch=1000),
         ),
         (Bar("RocketMQ 4.9.8", 1.2), Bar("RocketMQ 5.3.3", 1.2)),
+        way=in_batches,
     ),
     Workload(
         "put-columns-tube",
@@ -51,6 +61,7 @@ ROCKET: tuple[Workload, ...] = (
         Sizes(300_000, 50_000),
         (in_batches(SingleLogAndShards), *real.both_rocketmq(batch=1000)),
         (Bar("RocketMQ 4.9.8", 0.55), Bar("RocketMQ 5.3.3", 0.55)),
+        way=in_batches,
     ),
     Workload(
         "put-mixed-1k",
@@ -60,6 +71,7 @@ ROCKET: tuple[Workload, ...] = (
         (Bar(ONE_TOPIC.name, 0.5),),
         topics=1000,
         whole=True,
+        way=in_batches,
     ),
     Workload(
         "put-10k-topics",
@@ -70,6 +82,7 @@ ROCKET: tuple[Workload, ...] = (
         topics=10_000,
         partitions=1,
         whole=True,
+        way=in_batches,
     ),
     Workload(
         "rocket-scan",
@@ -80,6 +93,7 @@ ROCKET: tuple[Workload, ...] = (
             *rocket.both(lambda v: rocket.real_reads(v, "scan")),
         ),
         (Bar("RocketMQ 4.9.8", 0.5), Bar("RocketMQ 5.3.3", 0.5)),
+        way=scanned,
     ),
     Workload(
         "rocket-scan-crc",
@@ -106,6 +120,7 @@ ROCKET: tuple[Workload, ...] = (
             ),
             (Bar("RocketMQ 4.9.8", 1), Bar("RocketMQ 5.3.3", 1)),
             partitions=queues,
+            way=read_by,
         )
         for queues in (1, 100, 10_000)
     ),
@@ -166,6 +181,7 @@ ROCKET: tuple[Workload, ...] = (
         threads=16,
         durability="fsync",
         needs_disk=True,
+        way=synced,
     ),
     Workload(
         "rocket-fsync-100",
@@ -179,5 +195,6 @@ ROCKET: tuple[Workload, ...] = (
         batch=100,
         durability="fsync",
         needs_disk=True,
+        way=in_batches,
     ),
 )

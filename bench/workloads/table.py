@@ -76,6 +76,7 @@ WORKLOADS: tuple[Workload, ...] = (
         ),
         (Bar(real.TUBEMQ, 0.7), Bar("lmdb", 1), Bar("rocksdict", 1)),
         durability="memory",
+        way=one_by_one,
     ),
     Workload(
         "append-one-page-cache",
@@ -89,6 +90,7 @@ WORKLOADS: tuple[Workload, ...] = (
             *real.both_rocketmq(),
         ),
         (Bar("RocketMQ 4.9.8", 0.35),),
+        way=one_by_one,
     ),
     Workload(
         "append-batch",
@@ -99,6 +101,7 @@ WORKLOADS: tuple[Workload, ...] = (
             *(in_batches(Rocksdict), *real.both_rocketmq(batch=1000)),
         ),
         (Bar(ENCODE.name, 0.65), Bar("lmdb", 1), Bar("rocksdict", 1)),
+        way=in_batches,
     ),
     Workload(
         "append-topics",
@@ -107,6 +110,7 @@ WORKLOADS: tuple[Workload, ...] = (
         (in_batches(TopicSharded), ENCODE, in_batches(Lmdb)),
         topics=1000,
         mixed=False,
+        way=in_batches,
     ),
     Workload(
         "append-mixed-1k",
@@ -114,6 +118,7 @@ WORKLOADS: tuple[Workload, ...] = (
         Sizes(600_000, 100_000),
         (in_batches(TopicSharded), ENCODE, in_batches(Lmdb)),
         topics=1000,
+        way=in_batches,
     ),
     Workload(
         "append-mixed-1k-memory",
@@ -122,6 +127,7 @@ WORKLOADS: tuple[Workload, ...] = (
         (in_batches(TopicSharded), ENCODE, in_batches(Lmdb)),
         topics=1000,
         durability="memory",
+        way=in_batches,
     ),
     Workload(
         "append-mixed-100k",
@@ -131,6 +137,7 @@ WORKLOADS: tuple[Workload, ...] = (
         (Bar(ENCODE.name, 0.26),),
         topics=1000,
         batch=100_000,
+        way=in_batches,
     ),
     *ROCKET,
     Workload(
@@ -140,6 +147,7 @@ WORKLOADS: tuple[Workload, ...] = (
         (*_READERS, read_by(Sqlite), read_by(Rocksdict), TUBEMQ_READ),
         (Bar(GATHER.name, 0.5), Bar("lmdb", 1)),
         partitions=1,
+        way=read_by,
     ),
     Workload(
         "read-p100",
@@ -148,6 +156,7 @@ WORKLOADS: tuple[Workload, ...] = (
         (*_READERS, read_by(Sqlite), read_by(Rocksdict), TUBEMQ_READ, read_by(SingleLog)),
         (Bar(GATHER.name, 0.5), Bar("lmdb", 1)),
         partitions=100,
+        way=read_by,
     ),
     Workload(
         "read-p10000",
@@ -156,6 +165,7 @@ WORKLOADS: tuple[Workload, ...] = (
         (*_READERS, read_by(Sqlite), read_by(Rocksdict), TUBEMQ_READ),
         (Bar(GATHER.name, 0.4), Bar("lmdb", 1)),
         partitions=10_000,
+        way=read_by,
     ),
     Workload(
         "read-p10000-first",
@@ -164,6 +174,7 @@ WORKLOADS: tuple[Workload, ...] = (
         tuple(first_read_by(make) for make in (TopicSharded, Lmdb, Sqlite, Rocksdict)),
         (Bar("lmdb", 1),),
         partitions=10_000,
+        way=first_read_by,
     ),
     Workload(
         "read-many-p10000",
@@ -199,6 +210,7 @@ WORKLOADS: tuple[Workload, ...] = (
         Sizes(400_000, 200_000),
         (scanned(TopicSharded), SCAN, SCAN_ANY, scanned(Lmdb), scanned(Sqlite)),
         (Bar(SCAN.name, 0.6), Bar("lmdb", 1)),
+        way=scanned,
     ),
     Workload(
         "scan-crc",
@@ -215,6 +227,7 @@ WORKLOADS: tuple[Workload, ...] = (
         (Bar(WRITE_SYNC.name, 0.9),),
         durability="fsync",
         needs_disk=True,
+        way=synced,
     ),
     Workload(
         "fsync-16",
@@ -225,6 +238,7 @@ WORKLOADS: tuple[Workload, ...] = (
         threads=16,
         durability="fsync",
         needs_disk=True,
+        way=synced,
     ),
     Workload(
         "fsync-batch",
@@ -238,6 +252,7 @@ WORKLOADS: tuple[Workload, ...] = (
         batch=100,
         durability="fsync",
         needs_disk=True,
+        way=in_batches,
     ),
     Workload(
         "open-after-kill",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from bench.layouts.capabilities import lacks
 from bench.layouts.layout import Durability
 from bench.workloads.cases import Case, Contestant
-from bench.workloads.contestants import in_batches, one_by_one, read_by, scanned, synced
+from bench.workloads.contestants import Way
 from bench.workloads.payload import Payload
 
 Scale = Literal["full", "quick", "tiny"]
@@ -68,6 +68,10 @@ class Workload:
     #: Each contestant gets all messages, however long that takes: what happens once is in them.
     whole: bool = False
     shows_memory: bool = False
+    #: How a layout of the caller's does it; None if it is done by calls that only one store has.
+    way: Way | None = None
+    #: Layouts of the caller's that cannot take part: (name, reason).
+    left_out: tuple[tuple[str, str], ...] = ()
 
     def case(self, scale: Scale, payload: Payload, place: Path) -> Case:
         """Return the workload at one size; the smaller ones have fewer topics and partitions."""
@@ -85,18 +89,22 @@ class Workload:
         )
 
     def with_layouts(self, layouts: list[Any]) -> Workload:
-        """Add the caller's own layouts; a workload that is not done by layouts stays as it is."""
-        how = self._way_of_a_layout()
-        added = tuple(how(layout) for layout in layouts) if how else ()
-        return replace(self, contestants=self.contestants + added)
+        """Add the caller's own layouts, or the reason why one cannot take part."""
+        added: list[Contestant] = []
+        left_out: list[tuple[str, str]] = []
+        for layout in layouts:
+            if reason := self._reason_against(layout):
+                left_out.append((layout.name, reason))
+            elif self.way is not None:
+                added.append(self.way(layout))
+        return replace(
+            self,
+            contestants=self.contestants + tuple(added),
+            left_out=self.left_out + tuple(left_out),
+        )
 
-    @property
-    def takes_layouts(self) -> bool:
-        """True if a layout of the caller's can take part."""
-        return self._way_of_a_layout() is not None
-
-    def _way_of_a_layout(self) -> Callable[[Any], Contestant] | None:
-        kinds = {"append": one_by_one, "fsync": synced, "read": read_by, "scan": scanned}
-        if "batch" in self.name or "mixed" in self.name:
-            return in_batches
-        return kinds.get(self.name.partition("-")[0])
+    def _reason_against(self, layout: Any) -> str | None:
+        if self.way is None:
+            return "it is done by calls that only one store has"
+        synced = {"fsync"} & {self.durability}
+        return lacks(layout, self.way.needs | synced)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from bench.layouts.capabilities import METHODS
 from bench.layouts.layout import Layout, MappedSingleLog, SingleLog, TopicSharded
 from bench.layouts.peers import PEERS, Unavailable
 from bench.measure import harness
 from bench.measure.harness import Run, Skipped, compete
 from bench.report.table import from_file, lines, ratios, verdict
 from bench.run import main
+from bench.workloads.contestants import in_batches
 from bench.workloads.payload import Payload, standard_library
 from bench.workloads.table import WORKLOADS
 from bench.workloads.workload import Workload
@@ -103,14 +105,39 @@ def test_both_ways_of_writing_the_log_are_measured_side_by_side(
     assert rates.keys() >= {"rocketcompat", "rocketcompat, mapped"}
 
 
-@pytest.mark.gate
-def test_a_workload_that_no_layout_can_do_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_layout_that_cannot_take_part_is_named_with_its_reason(
+    payload: Payload, tmp_path: Path
 ) -> None:
-    arguments = ["--tiny", "--layout", "bench.layouts:MappedSingleLog", "--only", "rocket-scan",
-                 "--dir", str(tmp_path / "place"), "--output", str(tmp_path / "out")]  # fmt: skip
-    assert main(arguments) == 0
-    assert "without --layout: rocket-scan" in capsys.readouterr().err
+    class Lookup(Empty):
+        name = "lookup"
+        capabilities = frozenset({"append"})
+
+    for name, reason in (
+        ("filter", "it is done by calls that only one store has"),
+        ("append-batch", "it does not declare batch, read"),
+        ("fsync-1", "it does not declare fsync, read"),
+    ):
+        (found,) = [w for w in WORKLOADS if w.name == name]
+        noted: list[Run | Skipped] = []
+        alone = replace(found, contestants=()).with_layouts([Lookup])
+        compete(alone, "tiny", payload, tmp_path, noted.append)
+        assert noted == [Skipped(name, "lookup", reason)]
+
+
+def test_every_workload_of_layouts_has_a_way_for_those_of_the_caller(payload: Payload) -> None:
+    """The way is declared: it does not depend on a workload's name."""
+    mixed = {w.name for w in WORKLOADS if w.way is in_batches}
+    assert mixed >= {"append-batch", "append-mixed-1k", "put-columns", "put-mixed-1k"}
+    for workload in WORKLOADS:
+        (added,) = workload.with_layouts([Empty]).contestants[len(workload.contestants) :] or [None]
+        assert (added is None) == (workload.way is None), workload.name
+        assert added is None or added.role == "user"
+
+
+def test_a_layout_of_the_caller_takes_part_at_every_scale() -> None:
+    (found,) = [w for w in WORKLOADS if w.name == "append-batch"]
+    own = found.with_layouts([Empty]).contestants[-1]
+    assert all(harness._takes_part(own, plan) for plan in harness.PLANS.values())
 
 
 @pytest.mark.gate
@@ -174,7 +201,7 @@ class Empty:
     """A layout that takes everything and keeps nothing."""
 
     name = "empty"
-    threads_ok = True
+    capabilities = frozenset(METHODS) - {"by_key", "by_time", "filter", "transfer", "retain"}
 
     def __init__(self, root: Path, **_: object) -> None:
         pass
@@ -203,7 +230,9 @@ class Empty:
         pass
 
 
-@pytest.mark.parametrize("name", ["append-one-page-cache", "append-batch", "fsync-1", "read-p100"])
+@pytest.mark.parametrize(
+    "name", ["append-one-page-cache", "append-batch", "fsync-1", "read-p100", "scan"]
+)
 def test_a_layout_that_gives_back_other_messages_than_it_took_is_not_measured(
     name: str, payload: Payload, tmp_path: Path
 ) -> None:
