@@ -8,16 +8,7 @@ import typer
 
 from rocketcompat.cli.naming import check_queue
 from rocketcompat.cli.options import Given, Queue, Topic, TrustQueues, store_command
-from rocketcompat.cli.selecting import (
-    Begin,
-    Decompress,
-    Grep,
-    Key,
-    Tags,
-    Until,
-    emit_log,
-    selection_of,
-)
+from rocketcompat.cli.selecting import emit_log
 from tubestore.cli.kit.output import Summary, emit_rows
 from tubestore.cli.kit.text import Column
 
@@ -39,7 +30,7 @@ UNIT_COLUMNS = (
 )
 
 
-@store_command()
+@store_command(conditions="begin end topic queue tags key grep decompress")
 def dump(
     given: Given,
     start: Annotated[
@@ -48,21 +39,9 @@ def dump(
     end: Annotated[
         int | None, typer.Option("--to", min=0, help="End before this physical offset.")
     ] = None,
-    begin: Begin = None,
-    until: Until = None,
-    topic: Topic = None,
-    queue: Queue = None,
-    tags: Tags = None,
-    key: Key = None,
-    grep: Grep = None,
-    decompress: Decompress = False,
 ) -> None:
     """List the CommitLog's records in order. What cannot be read is a row with a state."""
-    wanted = selection_of(
-        start=start, end=end, begin=begin, until=until, topic=topic, queue_id=queue, tags=tags,
-        key=key, pattern=grep, unpack=decompress,
-    )  # fmt: skip
-    emit_log(given, wanted)
+    emit_log(given, given.selection(start=start, end=end))
 
 
 @store_command()

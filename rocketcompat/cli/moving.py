@@ -12,11 +12,8 @@ import typer
 from rocketcompat.cli.options import (
     MESSAGE_COLUMNS,
     Given,
-    Queue,
-    Topic,
     store_command,
 )
-from rocketcompat.cli.selecting import Begin, Grep, Key, Tags, Until, selection_of
 from tubestore.cli.kit.arguments import printing, watching
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.kit.output import Format, emit_object, emit_rows, emit_tables
@@ -64,29 +61,19 @@ def _format_of(path: str) -> Any:
 _LOG_PATHS = ("storePathCommitLog", "readOnlyCommitLogStorePaths", "multiPathSplitter")
 
 
-@store_command(limit=False)
+@store_command(limit=False, conditions="begin end topic queue tags key grep")
 def export(
     given: Given,
     out: Annotated[
         str, typer.Option("--out", metavar="FILE", help=".jsonl, .csv, .parquet or .arrow.")
     ],
-    topic: Topic = None,
-    queue: Queue = None,
-    begin: Begin = None,
-    until: Until = None,
-    tags: Tags = None,
-    key: Key = None,
-    grep: Grep = None,
 ) -> None:
     """Write messages to a file. It can be edited and imported again."""
     kind = Format(_format_of(out))
-    wanted = selection_of(
-        begin=begin, until=until, topic=topic, queue_id=queue, tags=tags, key=key, pattern=grep
-    )
     directory = given.directory()
     from rocketcompat.transfer.exchange import export_tables
 
-    tables = export_tables(directory, wanted)
+    tables = export_tables(directory, given.selection())
     with printing(out, kind, given.output.int64, None, given.output.summary) as output:
         if kind in (Format.ARROW, Format.PARQUET):
             emit_tables(tables, EXPORT_COLUMNS, output)

@@ -9,14 +9,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rocketcompat import formats
+from tubestore.cli.kit.arguments import EndOption, parse_bound
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.options import REQUIRED, Shared, with_shared
 from tubestore.cli.kit.output import (
@@ -32,6 +33,7 @@ from tubestore.cli.kit.text import Column
 
 if TYPE_CHECKING:
     from rocketcompat.inspect.directory import StoreDirectory
+    from rocketcompat.inspect.selection import Selection
 
 Root = Annotated[
     str, typer.Argument(metavar="ROOT", help="The store's root, which contains commitlog/.")
@@ -53,6 +55,38 @@ Topic = Annotated[str | None, typer.Option("--topic", "-t", help="Only this topi
 Queue = Annotated[int | None, typer.Option("--queue", "-q", min=0, help="Only this queue.")]
 TheTopic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
 TheQueue = Annotated[int, typer.Option("--queue", "-q", min=0, help="The queue.")]
+BeginOption = Annotated[
+    str | None,
+    typer.Option("--begin", metavar="TIME", help="Stored at or after: ms, ISO-8601, -2h."),
+]
+Tags = Annotated[
+    str | None, typer.Option("--tags", help='Only messages with one of these tags: "A || B".')
+]
+Key = Annotated[
+    str | None, typer.Option("--key", "-k", help="Only messages with this key or unique key.")
+]
+Grep = Annotated[
+    str | None,
+    typer.Option("--grep", metavar="REGEX", help="Only messages with a match in the body."),
+]
+Decompress = Annotated[
+    bool, typer.Option("--decompress", help="Unpack bodies that the producer compressed.")
+]
+
+#: The options by which commands choose records of the log.
+CONDITIONS: dict[str, Shared] = {
+    option: (name, kind, default)
+    for option, name, kind, default in (
+        ("begin", "begin", BeginOption, None),
+        ("end", "before", EndOption, None),
+        ("topic", "topic", Topic, None),
+        ("queue", "queue_id", Queue, None),
+        ("tags", "tags", Tags, None),
+        ("key", "key", Key, None),
+        ("grep", "pattern", Grep, None),
+        ("decompress", "unpack", Decompress, False),
+    )
+}
 
 #: The options behind a command's own: name, annotation, default.
 _SHARED: tuple[Shared, ...] = (
@@ -76,6 +110,8 @@ class Given:
     output: Output
     options: list[str] | None = None
     conf: str | None = None
+    #: The values of `CONDITIONS`, as far as the command has them.
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
     def directory(self, *, lost_log: bool = False) -> StoreDirectory:
         """Open the directory, with the options of the command line over those of the file."""
@@ -83,31 +119,39 @@ class Given:
 
         return StoreDirectory(self.root, self.store_options(), lost_log=lost_log)
 
+    def selection(self, **more: Any) -> Selection:
+        """Return which records of the log the command is to choose."""
+        from rocketcompat.inspect.selection import Selection
+
+        bounds = {n: parse_bound(self.conditions.get(n)) for n in ("begin", "before")}
+        return Selection(**{**self.conditions, **bounds, **more})
+
     def store_options(self) -> dict[str, Any]:
         """Return the store's options, with RocketMQ's names."""
         return {**_from_file(self.conf), **_from_pairs(self.options)}
 
 
-LongFormat = Annotated[Format, typer.Option("--format", help="Output format.")]
-
-
 def store_command(
-    *, limit: bool = True, format_option: Any = FormatOption
+    *, limit: bool = True, format_option: Any = FormatOption, conditions: str = ""
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function with `Given` as its first parameter.
 
-    Without `limit` there is no --limit; `format_option` may leave `-f` to the command.
+    Without `limit` there is no --limit; `format_option` may leave `-f` to the command;
+    `conditions` names those of `CONDITIONS` that `Given.selection` has.
     """
 
+    chosen = [CONDITIONS[name] for name in conditions.split()]
     shared = [row for row in _SHARED if limit or row[0] != "limit"]
     shared[0] = ("format", format_option, Format.TEXT)
 
     def given(taken: dict[str, Any]) -> Given:
         limit = taken.get("limit")
         output = Output(taken["format"], taken["int64"], limit, taken["summary"])
-        return Given(taken["root"], output, taken["option"], taken["conf"])
+        found = {name: taken[name] for name, _, _ in chosen}
+        return Given(taken["root"], output, taken["option"], taken["conf"], found)
 
-    return lambda function: with_shared(function, shared, given, [("root", Root, REQUIRED)])
+    first = [("root", Root, REQUIRED)]
+    return lambda function: with_shared(function, [*chosen, *shared], given, first)
 
 
 def _from_pairs(options: list[str] | None) -> dict[str, Any]:

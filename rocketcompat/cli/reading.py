@@ -10,12 +10,14 @@ import typer
 
 from rocketcompat.cli.options import (
     MESSAGE_COLUMNS,
+    BeginOption,
     Given,
     TheQueue,
     TheTopic,
     TrustQueues,
     store_command,
 )
+from tubestore.cli.kit.arguments import EndOption, parse_bound
 from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave
 from tubestore.cli.kit.output import emit_object
 from tubestore.cli.kit.text import Column
@@ -87,21 +89,17 @@ def query(
     max: Annotated[
         int, typer.Option("--max", min=1, help="Number of messages at most, the newest.")
     ] = 32,
-    begin: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stored at or after: ms, ISO-8601, -2h.")
-    ] = None,
-    end: Annotated[str | None, typer.Option(metavar="TIME", help="Stored at or before.")] = None,
+    begin: BeginOption = None,
+    end: EndOption = None,
     trust_index: Annotated[
         bool,
         typer.Option("--trust-index", help="Search the index files only; do not scan the log."),
     ] = False,
 ) -> None:
     """Find messages by key, oldest first."""
-    now = SystemClock().now_ms()
-    window = (
-        0 if begin is None else parse_time(begin, now),
-        (1 << 63) - 1 if end is None else parse_time(end, now),
-    )
+    before = parse_bound(end)
+    # RocketMQ's queryMessage, and the search below, include the end.
+    window = parse_bound(begin) or 0, ((1 << 63) if before is None else before) - 1
     directory = given.directory()
     from rocketcompat.inspect.key_scan import search_index, search_log
 

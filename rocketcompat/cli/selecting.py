@@ -1,44 +1,15 @@
-"""The options by which commands choose records of the log, and how chosen ones are printed."""
+"""How records of the log that a command chose are printed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from rocketcompat.cli.options import MESSAGE_COLUMNS, Given
-from tubestore.cli.kit.arguments import parse_bound
 from tubestore.cli.kit.output import Format, Summary, emit_rows, emit_tables
 from tubestore.cli.kit.text import Row
 
 if TYPE_CHECKING:
     from rocketcompat.inspect.selection import Selection
-
-Begin = Annotated[
-    str | None,
-    typer.Option("--begin", metavar="TIME", help="Stored at or after: ms, ISO-8601, -2h."),
-]
-Until = Annotated[str | None, typer.Option("--end", metavar="TIME", help="Stored at or before.")]
-Tags = Annotated[
-    str | None, typer.Option("--tags", help='Only messages with one of these tags: "A || B".')
-]
-Key = Annotated[
-    str | None, typer.Option("--key", "-k", help="Only messages with this key or unique key.")
-]
-Grep = Annotated[
-    str | None,
-    typer.Option("--grep", metavar="REGEX", help="Only messages with a match in the body."),
-]
-Decompress = Annotated[
-    bool, typer.Option("--decompress", help="Unpack bodies that the producer compressed.")
-]
-
-
-def selection_of(*, begin: str | None, until: str | None, **conditions: Any) -> Selection:
-    """Return the values of the options, with the times as they were given."""
-    from rocketcompat.inspect.selection import Selection
-
-    return Selection(begin=parse_bound(begin), until=parse_bound(until), **conditions)
 
 
 def emit_log(given: Given, wanted: Selection) -> None:

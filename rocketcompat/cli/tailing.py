@@ -5,70 +5,32 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from rocketcompat.cli.options import (
-    MESSAGE_COLUMNS,
-    Given,
-    LongFormat,
-    Queue,
-    Topic,
-    store_command,
-)
-from rocketcompat.cli.selecting import (
-    Begin,
-    Decompress,
-    Grep,
-    Key,
-    Tags,
-    place_in_log,
-    selection_of,
-)
+from rocketcompat.cli.options import MESSAGE_COLUMNS, Given, store_command
+from rocketcompat.cli.selecting import place_in_log
+from tubestore.cli.kit.arguments import FollowOption, IdleTimeoutOption, LinesOption
 from tubestore.cli.kit.errors import UsageMistake
-from tubestore.cli.kit.output import Format, emit_rows
+from tubestore.cli.kit.output import Format, LongFormat, emit_rows
 from tubestore.cli.kit.text import Row, message_line, time_text
 from tubestore.clock import SystemClock
 
 _LINES = (Format.TEXT, Format.JSONL, Format.CSV)
 
 
-@store_command(limit=False, format_option=LongFormat)
+@store_command(
+    limit=False, format_option=LongFormat, conditions="begin topic queue tags key grep decompress"
+)
 def tail(
     given: Given,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, help="Number of messages to begin with.")
-    ] = 10,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", "-f", help="Print new records as the log grows, until interrupted."
-        ),
-    ] = False,
-    idle_timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--idle-timeout",
-            metavar="SECONDS",
-            help="With -f: stop when no message has come for so long.",
-        ),
-    ] = None,
-    begin: Begin = None,
-    topic: Topic = None,
-    queue: Queue = None,
-    tags: Tags = None,
-    key: Key = None,
-    grep: Grep = None,
-    decompress: Decompress = False,
+    lines: LinesOption = 10,
+    follow: FollowOption = False,
+    idle_timeout: IdleTimeoutOption = None,
 ) -> None:
     """Show the last records of the log. With -f also those that a broker appends."""
     if follow and given.output.format not in _LINES:
         raise UsageMistake("--follow prints text, jsonl or csv")
-    wanted = selection_of(
-        begin=begin, until=None, topic=topic, queue_id=queue, tags=tags, key=key, pattern=grep,
-        unpack=decompress,
-    )  # fmt: skip
+    wanted = given.selection()
     directory = given.directory()
     from rocketcompat.inspect.dump import Tail, message_rows
 
@@ -76,14 +38,14 @@ def tail(
 
     def rows() -> Iterator[Row]:
         for piece in source.last(lines):
-            yield from message_rows(piece, unpack=decompress)
+            yield from message_rows(piece, unpack=wanted.unpack)
         if not follow:
             return
         for found in source.follow(SystemClock(), time.sleep, idle_timeout):
             if found is None:
                 sys.stdout.flush()
             else:
-                yield from message_rows(found, unpack=decompress)
+                yield from message_rows(found, unpack=wanted.unpack)
 
     if given.output.format is Format.TEXT:
         for row in rows():

@@ -23,15 +23,15 @@ from tubestore.errors import InvalidMessage
 class Selection:
     """Conditions that a record has to meet all of; None means any.
 
-    `start` and `end` are physical offsets, [start, end); `begin` and `until` store times in ms,
-    both included; `tags` is "A || B"; `key` is one of KEYS, or the UNIQ_KEY; `pattern` a regular
+    `start` and `end` are physical offsets, [start, end); `begin` and `before` store times in ms,
+    [begin, before); `tags` is "A || B"; `key` is one of KEYS, or the UNIQ_KEY; `pattern` a regular
     expression (RE2) to be found in the body, as stored or, with `unpack`, as the producer had it.
     """
 
     start: int | None = None
     end: int | None = None
     begin: int | None = None
-    until: int | None = None
+    before: int | None = None
     topic: str | None = None
     queue_id: int | None = None
     tags: str | None = None
@@ -65,8 +65,8 @@ class Selection:
             mask &= offsets < self.end
         if self.begin is not None:
             mask &= records.column("store_timestamp") >= self.begin
-        if self.until is not None:
-            mask &= records.column("store_timestamp") <= self.until
+        if self.before is not None:
+            mask &= records.column("store_timestamp") < self.before
         if self.queue_id is not None:
             mask &= records.column("queue_id") == self.queue_id
         if self.topic is not None:

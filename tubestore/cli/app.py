@@ -11,9 +11,14 @@ from tubestore.cli.kit.arguments import (
     AcceptOption,
     AllOption,
     DurabilityName,
+    EndOption,
+    FollowOption,
+    IdleTimeoutOption,
     InputFormat,
+    LinesOption,
     OutOption,
     PartitionOption,
+    ProgressOption,
     RootArgument,
     StoreIdOption,
     TopicArgument,
@@ -27,6 +32,7 @@ from tubestore.cli.kit.output import (
     Int64,
     Int64Option,
     LimitOption,
+    LongFormat,
     SummaryOption,
 )
 from tubestore.cli.spark import app as spark_jobs
@@ -46,8 +52,6 @@ FilterItems = Annotated[
     list[str] | None,
     typer.Option("--filter-item", help="Only messages with this filter item; may be repeated."),
 ]
-#: Without -f, which follows.
-LongFormat = Annotated[Format, typer.Option("--format", help="Output format.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Compare checksums.")]
 
 
@@ -132,9 +136,7 @@ def append(
             "--durability", "-d", help="The level that each batch reaches before the next."
         ),
     ] = DurabilityName.PAGE_CACHE,
-    progress: Annotated[
-        bool, typer.Option("--progress/--no-progress", help="Show progress; on a terminal only.")
-    ] = True,
+    progress: ProgressOption = True,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Append lines or JSON Lines to a topic. What arrives is appended at once.
@@ -171,9 +173,7 @@ def read(
     start: Annotated[
         str | None, typer.Option("--start", metavar="TIME", help="Received at or after.")
     ] = None,
-    end: Annotated[
-        str | None, typer.Option("--end", metavar="TIME", help="Received before.")
-    ] = None,
+    end: EndOption = None,
     verify: Verify = False,
     limit: LimitOption = None,
     format: FormatOption = Format.TEXT,
@@ -198,21 +198,9 @@ def tail(
     root: RootArgument,
     topic: TopicArgument,
     partition: PartitionOption = None,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, help="Number of messages to begin with.")
-    ] = 10,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", "-f", help="Print new messages as they come, until interrupted."),
-    ] = False,
-    idle_timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--idle-timeout",
-            metavar="SECONDS",
-            help="With -f: stop when no message has come for so long.",
-        ),
-    ] = None,
+    lines: LinesOption = 10,
+    follow: FollowOption = False,
+    idle_timeout: IdleTimeoutOption = None,
     filter_item: FilterItems = None,
     format: LongFormat = Format.TEXT,
     int64: Int64Option = Int64.NUMBER,
@@ -285,11 +273,6 @@ def dump(
     inspect.dump(root, chosen, out=out, format=format, int64=int64, limit=limit, summary=summary)
 
 
-Progress = Annotated[
-    bool, typer.Option("--progress/--no-progress", help="Show progress; on a terminal only.")
-]
-
-
 @app.command()
 def check(
     root: RootArgument,
@@ -298,7 +281,7 @@ def check(
     accept: AcceptOption = False,
     everything: AllOption = False,
     limit: LimitOption = None,
-    progress: Progress = True,
+    progress: ProgressOption = True,
     format: FormatOption = Format.TEXT,
     out: OutOption = None,
     summary: SummaryOption = None,
@@ -332,7 +315,7 @@ def repair(
     ] = False,
     topic: TopicOption = None,
     store_id: StoreIdOption = None,
-    progress: Progress = True,
+    progress: ProgressOption = True,
     format: FormatOption = Format.TEXT,
     out: OutOption = None,
     summary: SummaryOption = None,

@@ -210,6 +210,27 @@ def test_query_finds_the_messages_that_have_the_key(
     assert compared
 
 
+@pytest.mark.parametrize(
+    "words", [["dump"], ["query", "-t", "KeyTopic", "-k", "U7"],
+              ["query", "-t", "KeyTopic", "-k", "U7", "--trust-index"]],
+)  # fmt: skip
+def test_the_time_of_end_is_not_included(
+    golden: GoldenFactory, command: Command, words: list[str]
+) -> None:
+    """RocketMQ's queryMessage includes it; both command lines do not."""
+    real = golden("rocketmq", "4.9.8", "keys-tags")
+    (name, *options) = words
+    time = min(
+        m["storeTimestamp"]
+        for m in real.expected(type="message", topic="KeyTopic")
+        if m["properties"].get("UNIQ_KEY") == "U7"
+    )
+    for end, found in ((time, False), (time + 1, True)):
+        done = command(name, real.store, *options, "--end", end, "-f", "jsonl")
+        messages = [m for row in done.rows for m in row.get("messages", [row])]
+        assert ("U7" in {m["properties"].get("UNIQ_KEY") for m in messages}) is found
+
+
 @pytest.mark.parametrize("scenario", ["crash", "stale-units", "torn-half"])
 def test_no_command_changes_a_byte(golden: GoldenFactory, command: Command, scenario: str) -> None:
     store = golden("rocketmq", "4.9.8", scenario).store

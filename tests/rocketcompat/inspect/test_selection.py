@@ -70,7 +70,7 @@ def rows(real: Golden, **conditions: Any) -> list[dict[str, Any]]:
         ({"start": 5000}, lambda m: m["physicalOffset"] >= 5000),
         ({"end": 5000}, lambda m: m["physicalOffset"] < 5000),
         ({"begin": 1795253043600}, lambda m: m["storeTimestamp"] >= 1795253043600),
-        ({"until": 1795253043600}, lambda m: m["storeTimestamp"] <= 1795253043600),
+        ({"before": 1795253043600}, lambda m: m["storeTimestamp"] < 1795253043600),
         ({"tags": "TagA"}, lambda m: m["properties"].get("TAGS") == "TagA"),
         ({"tags": "TagA || BB"}, lambda m: m["properties"].get("TAGS") in ("TagA", "BB")),
         ({"tags": "*"}, lambda _: True),

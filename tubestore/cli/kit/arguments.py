@@ -73,6 +73,29 @@ OutOption = Annotated[
     ),
 ]
 
+#: Both programs' intervals of time are [--start or --begin, --end): see `kit.options`.
+EndOption = Annotated[
+    str | None, typer.Option("--end", metavar="TIME", help="Only messages before this time.")
+]
+LinesOption = Annotated[
+    int, typer.Option("--lines", "-n", min=0, help="Number of messages to begin with.")
+]
+FollowOption = Annotated[
+    bool,
+    typer.Option("--follow", "-f", help="Print new messages as they come, until interrupted."),
+]
+IdleTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--idle-timeout",
+        metavar="SECONDS",
+        help="With -f: stop when no message has come for so long.",
+    ),
+]
+ProgressOption = Annotated[
+    bool, typer.Option("--progress/--no-progress", help="Show progress; on a terminal only.")
+]
+
 
 def add_version(app: typer.Typer, name: str) -> None:
     """Give a program the option --version."""

@@ -88,6 +88,7 @@ class Summary:
 
 # The options, used as annotations: `def dump(root: Root, format: FormatOption = Format.TEXT)`.
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
+LongFormat = Annotated[Format, typer.Option("--format", help="Output format.")]  # -f follows
 Int64Option = Annotated[
     Int64, typer.Option("--int64", help="64-bit integers as numbers or, for JavaScript, strings.")
 ]
