@@ -68,6 +68,8 @@ class CommitLog:
         )
         #: What recovery found damaged; these places are passed over.
         self.gaps = NO_GAPS
+        #: Next offsets of queues that neither a record nor a unit shows: their messages are lost.
+        self.lost_numbers: dict[QueueKey, int] = {}
         #: True if records end in a checksum of the whole record, which is compared.
         self.record_crc = config.force_verify_prop_crc
         self.config = config
@@ -149,6 +151,13 @@ class CommitLog:
         """Take in next queue offsets; the greater counts (recovery does, from the queues)."""
         with self._put_lock:
             self._next_queue_offsets.raise_to(offsets)
+
+    def keep_queue_offsets(self, offsets: Iterable[tuple[QueueKey, int]]) -> None:
+        """As `raise_queue_offsets`, for messages that are lost: the marks keep these offsets."""
+        found = list(offsets)
+        self.raise_queue_offsets(found)
+        for key, offset in found:
+            self.lost_numbers[key] = max(offset, self.lost_numbers.get(key, 0))
 
     def put_one(self, prepared: Prepared) -> tuple[int, int, int]:
         """Append a message; returns (physical offset, queue offset, store timestamp).

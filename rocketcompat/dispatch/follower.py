@@ -48,6 +48,11 @@ class Follower(Receiver, Protocol):
         """
         return
 
+    @property
+    def places(self) -> int | None:
+        """How many places of messages there are below the synced end; None if not counted."""
+        return None
+
     @abstractmethod
     def recover(
         self, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None

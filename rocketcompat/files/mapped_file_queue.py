@@ -14,7 +14,6 @@ Guards: `_files_lock` guards the replacement of `_files`; `_flush_lock` the sync
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -91,15 +90,18 @@ class MappedFileQueue:
             files[start] = self.loaded_file(file, start, self.file_size, self.file_size)
         self._files = files
 
-    def lacks_file(self, *, from_zero: bool) -> bool:
-        """Return whether a file between the first and the last is missing, or one is empty.
+    def lacking(self, *, from_zero: bool) -> str | None:
+        """Return the path of a file that is missing before the last, or is empty; None if none is.
 
         With `from_zero` the first has to start at 0. Opens none.
         """
-        rows = sorted(row for directory in self.directories for row in self._rows_of(directory))
-        if any(size == 0 for _, _, size in rows) or (from_zero and rows and rows[0][0]):
-            return True
-        return any(b[0] - a[0] != self.file_size for a, b in itertools.pairwise(rows))
+        rows = (row for directory in self.directories for row in self._rows_of(directory))
+        sizes = {start: size for start, _, size in rows}
+        if not sizes:
+            return None
+        first = 0 if from_zero else min(sizes)
+        starts = range(first, max(sizes) + 1, self.file_size)
+        return next((self.path_of(start) for start in starts if not sizes.get(start)), None)
 
     def _opened(self, path: str, *, is_last: bool) -> VfsFile:
         """Open a file; one of a read-only directory may be on a disk that cannot be written to.

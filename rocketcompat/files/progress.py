@@ -56,6 +56,10 @@ class Progress:
     #: With `queues`: where each queue's first file starts, in bytes, if not at 0. None if the
     #: marks do not contain it.
     queue_starts: dict[QueueKey, int] | None = None
+    #: How many places the queues of a structure have together below its synced mark.
+    places: dict[str, int] = field(default_factory=dict)
+    #: Next offsets of queues that neither a record nor a unit shows: their messages are lost.
+    next_offsets: dict[QueueKey, int] = field(default_factory=dict)
 
     def trusted(self, mark: Mark, *, same_boot: bool) -> int:
         """Return the mark that counts."""
@@ -78,6 +82,8 @@ class Trust:
     verified_from: int = 0
     #: The same for the index, which a broker syncs more rarely.
     index_verified_from: int = 0
+    #: How many places the queues have together below `mark`; None if that is not recorded.
+    places: int | None = None
     #: Where files and tails go that were dropped without a proof that they are torn.
     quarantine: Keeper | None = None
 
@@ -166,6 +172,10 @@ def _to_json(progress: Progress) -> dict[str, Any]:
     }
     if progress.queue_starts is not None:
         content["queue_starts"] = _by_topic(progress.queue_starts)
+    if progress.places:
+        content["places"] = dict(sorted(progress.places.items()))
+    if progress.next_offsets:
+        content["next_offsets"] = _by_topic(progress.next_offsets)
     return content
 
 
@@ -189,6 +199,8 @@ def _from_json(content: dict[str, Any]) -> Progress:
         queue_starts=_by_queue(content["queue_starts"]) if "queue_starts" in content else None,
         log_minimum=int(content["log_minimum"]),
         damages=[(int(a), int(b), str(reason)) for a, b, reason in content["damages"]],
+        places={str(name): int(count) for name, count in content.get("places", {}).items()},
+        next_offsets=_by_queue(content.get("next_offsets", {})),
     )
 
 

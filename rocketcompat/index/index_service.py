@@ -73,6 +73,8 @@ class IndexService:
     """
 
     name = "index"
+    #: Not counted: an index without a file is found by its mark.
+    places: int | None = None
 
     def __init__(
         self,

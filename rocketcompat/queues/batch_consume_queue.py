@@ -83,17 +83,23 @@ class BatchConsumeQueue:
         return -1 if last is None else int(last.physical_offset)
 
     @property
+    def places(self) -> int:
+        """How many places of units there are, from 0 on."""
+        self._files.open()
+        return self._files.end
+
+    @property
     def first_file_offset(self) -> int:
         """The start of the first file, in bytes."""
         self._files.open()
         return self._files.first * _SIZE
 
-    def lacks_file(self, *, from_zero: bool = False) -> bool:
-        """Return whether a file is missing before the last one, or one is empty.
+    def lacking(self, *, from_zero: bool = False) -> str | None:
+        """Return the path of a file that is missing before the last, or is empty; None if none is.
 
         With `from_zero` the first file has to start at 0, too.
         """
-        return self._files.lacks_file(from_zero=from_zero)
+        return self._files.lacking(from_zero=from_zero)
 
     def place_of_unit(self, offset: int) -> tuple[str, int]:
         """Return the file of the unit that holds an offset, and its position there."""

@@ -106,6 +106,11 @@ class ConsumeQueue:
         return self._min
 
     @property
+    def places(self) -> int:
+        """How many places of units there are, from 0 on."""
+        return self.max_offset
+
+    @property
     def first_file_offset(self) -> int | None:
         """Start of the first file in bytes; None while the files were not read."""
         return self._files.first * _SIZE if self._files.is_open else None
@@ -196,12 +201,12 @@ class ConsumeQueue:
         """Return the first queue offset of the file after the one of `offset`."""
         return self._files.next_file(offset)
 
-    def lacks_file(self, *, from_zero: bool = False) -> bool:
-        """Return whether a file is missing before the last one, or one is empty.
+    def lacking(self, *, from_zero: bool = False) -> str | None:
+        """Return the path of a file that is missing before the last, or is empty; None if none is.
 
         With `from_zero` the first file has to start at 0, too.
         """
-        return self._files.lacks_file(from_zero=from_zero)
+        return self._files.lacking(from_zero=from_zero)
 
     def place_of_unit(self, offset: int) -> tuple[str, int]:
         """Return the file of a unit and the position of its first byte there."""

@@ -165,12 +165,12 @@ class QueueFiles:
         """How many units a file holds."""
         return self._files.file_size // self._size
 
-    def lacks_file(self, *, from_zero: bool = False) -> bool:
-        """Return whether a file is missing before the last one, or one is empty.
+    def lacking(self, *, from_zero: bool = False) -> str | None:
+        """Return the path of a file that is missing before the last, or is empty; None if none is.
 
         With `from_zero` the first file has to start at 0, too.
         """
-        return self._files.lacks_file(from_zero=from_zero)
+        return self._files.lacking(from_zero=from_zero)
 
     def next_file(self, place: int) -> int:
         """Return the first place of the file after the one of `place`."""

@@ -7,7 +7,6 @@ records are gone.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -25,7 +24,6 @@ from rocketcompat.record.copies import copies_of_one, places_of
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
 _NO_OFFSET = (1 << 63) - 1
-_log = logging.getLogger(__name__)
 
 
 class Queues(Protocol):
@@ -39,28 +37,32 @@ class Queues(Protocol):
     def of_kind(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return one of them, None if there is none."""
 
+    def lacks_file(self, trust: Trust, *, from_zero: bool) -> bool:
+        """Return whether a queue lacks a file before its last; then it is reported."""
+
+    def lacks_places(self, trust: Trust) -> bool:
+        """Return whether queues that were cut at the trusted mark lack units; it is reported."""
+
 
 def recover_queues(
     queues: Queues, log: ReadableLog, trust: Trust, lower_mark: Callable[[int], None] | None
 ) -> int:
     """Cut the queues at what is trusted; returns the offset from which the log is needed again.
 
-    Queues that lack a file are built from the log's beginning. The mark is lowered before: a crash
-    in between finds none that trusts units which were cut.
+    Queues that lack a file, or units below the mark, are built from the log's beginning. The mark
+    is lowered before: a crash in between finds none that trusts units which were cut.
     """
     if trust.as_left:
         return log.max_offset
     whole = not log.min_offset  # then no file was deleted by age
-    lacking = next((queue for queue in queues if queue.lacks_file(from_zero=whole)), None)
-    if lacking is not None:
-        _log.warning("%s/%d: lacks a file; built again", lacking.topic, lacking.queue_id)
-    if lacking is not None or trust.mark is None:
-        if trust.own and lower_mark is not None:
-            lower_mark(log.min_offset)
-    else:
+    lacks_file = queues.lacks_file(trust, from_zero=whole)
+    if trust.mark is not None and not lacks_file:
         # Units below the log's minimum stay: they are all that is left of those offsets.
         _cut_queues(queues, log, trust.mark, None, trust.keeper)
-        return trust.mark
+        if not queues.lacks_places(trust):
+            return trust.mark
+    if trust.own and lower_mark is not None:
+        lower_mark(log.min_offset)
     start = log.min_offset if trust.own else trust.verified_from
     joined = _cut_queues(queues, log, start, _first_offsets(queues, log, start), trust.keeper)
     if not joined:

@@ -4,6 +4,9 @@ RocketMQ's `consumeQueueTable` (spec §0, §2.1), one table for each kind of que
 and those of the topics of batches (`record/batches.py`). Loading reads directory names only: a
 queue opens its files when it is first touched, so ten thousand idle queues cost their names.
 
+The number of all places below a mark is kept with it: a recovery finds by it that units are missing
+which no unit behind them shows.
+
 Guards: none for the queues of a table, which the one thread that puts adds; `_lock` guards the set
 of those that were written since the last sync.
 """
@@ -14,13 +17,14 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from rocketcompat.commitlog.reads import ReadableLog
 from rocketcompat.files.progress import QueueKey, Trust
+from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT, offset_name
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
@@ -30,7 +34,7 @@ from rocketcompat.queues.files import holds_rocksdb, queue_names
 from rocketcompat.queues.recovery import recover_queues
 from rocketcompat.queues.units import LogMinimum, Units, units_of
 from tubestore.core.vfs import Vfs
-from tubestore.errors import NotAStore, TubeStoreError
+from tubestore.errors import CorruptRecord, NotAStore, TubeStoreError
 
 Q = TypeVar("Q", ConsumeQueue, BatchConsumeQueue)
 _log = logging.getLogger(__name__)
@@ -51,7 +55,12 @@ class QueueTable(ABC, Generic[Q]):
         self._open_lock = threading.RLock()
         self._lock = threading.Lock()
         self._dirty: set[Q] = set()
-        self._written = self._synced = 0
+        #: How many places each queue has that were counted, and all together.
+        self._counted: dict[Q, int] = {}
+        self._count = 0
+        #: A physical offset and the places of the units below it: written, and synced.
+        self._written = self._synced = (0, 0)
+        self._problems: list[TubeStoreError] = []
 
     @abstractmethod
     def _make(self, topic: str, queue_id: int, trusted_end: int | None) -> Q:
@@ -123,17 +132,52 @@ class QueueTable(ABC, Generic[Q]):
 
     @property
     def problems(self) -> Sequence[TubeStoreError]:
-        """Empty: damaged queues are cut, or built again."""
-        return ()
+        """What a recovery built again because it was missing."""
+        return tuple(self._problems)
 
-    def mark(self, written: int, synced: int) -> None:
-        """Set the physical offsets up to which the files are known to hold everything."""
-        self._written, self._synced = written, synced
+    def mark(self, end: int) -> None:
+        """Set the physical offset up to which the files are known to hold everything."""
+        self._counted, self._count = {}, 0
+        self._count_places(self._queues.values())
+        self._written = self._synced = end, self._count
 
     @property
     def ends(self) -> tuple[int, int]:
         """(written, synced): everything below is in the files, and on stable storage."""
-        return self._written, self._synced
+        return self._written[0], self._synced[0]
+
+    @property
+    def places(self) -> int:
+        """How many places of units there are below the synced end."""
+        return self._synced[1]
+
+    def lacks_file(self, trust: Trust, *, from_zero: bool) -> bool:
+        """Return whether a queue lacks a file before its last; then it is reported.
+
+        With `from_zero` the first file has to start at 0, too. Without a trusted mark no queue is
+        known to have had more.
+        """
+        for queue in self:
+            path = queue.lacking(from_zero=from_zero)
+            if path is not None:
+                if trust.mark is not None:
+                    self.report(path, "the file is missing or empty")
+                return True
+        return False
+
+    def lacks_places(self, trust: Trust) -> bool:
+        """Return whether queues that were cut at the trusted mark lack units; it is reported."""
+        places = sum(queue.places for queue in list(self._queues.values()))
+        if trust.places is None or places >= trust.places:
+            return False
+        self.report(self._directory, f"the queues have {places} units of {trust.places}")
+        return True
+
+    def report(self, path: str, reason: str) -> None:
+        """Note, and log, what is missing and is built again."""
+        error = CorruptRecord(path, 0, f"{reason}; the queues are built again from the log")
+        _log.warning("%s", error)
+        self._problems.append(error)
 
     def replayed(self) -> None:
         """Do nothing: queues keep nothing for recovery."""
@@ -158,6 +202,19 @@ class QueueTable(ABC, Generic[Q]):
             self._dirty.difference_update(due)
         self._flush(due)
         return len(due)
+
+    def _count_places(self, touched: Iterable[Q]) -> None:
+        """Add the places that queues got since they were last counted."""
+        counted = self._counted
+        for queue in touched:
+            places = queue.places
+            self._count += places - counted.get(queue, 0)
+            counted[queue] = places
+
+    def _has_put(self, end: int) -> None:
+        """Everything below a physical offset is in the files."""
+        if end > self._written[0]:
+            self._written = end, self._count
 
     def _note(self, touched: Collection[Q]) -> None:
         """Note queues after they were written: a sync in between may not cover it."""
@@ -219,10 +276,12 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
                 return directory
             of_batches = None if self.batches is None else self.batches.of_kind(topic, queue_id)
             whole = starts is not None and (topic, queue_id) not in starts
-            if of_batches is not None and (
-                of_batches.lacks_file(from_zero=whole) or of_batches.max_offset != end
-            ):
-                return of_batches.place_of_unit(end)[0]
+            if of_batches is not None:
+                lacking = of_batches.lacking(from_zero=whole)
+                if lacking is None and of_batches.max_offset != end:
+                    lacking = of_batches.place_of_unit(end)[0]
+                if lacking is not None:
+                    return lacking
             if starts is None or (topic, queue_id) not in self._queues:
                 continue
             first = starts.get((topic, queue_id), 0)
@@ -268,7 +327,7 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
     ) -> int:
         """Cut every queue at what is trusted, durably; see `recovery.py`."""
         start = recover_queues(self, log, trust, lower_mark)
-        self.mark(start, start)
+        self.mark(start)
         return start
 
     def put(self, batch: DispatchBatch) -> None:
@@ -279,7 +338,7 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
         found = units_of(batch, self.batch_topics)
         codes, offsets, units = found.codes, found.offsets, found.plain()
         if not len(units):  # prepared and rolled back records only
-            self._written = max(self._written, batch.end)
+            self._has_put(batch.end)
             return
         times = found.store_timestamps if self._ext_file_size is not None else None
         raw = memoryview(units.tobytes())
@@ -312,7 +371,8 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
                     queue.put_rows(offsets[start:end], units[start:end], batch.damaged)
         finally:
             self._note(touched)
-        self._written = max(self._written, batch.end)
+            self._count_places(touched)
+        self._has_put(batch.end)
 
     def put_run(
         self, topic: str, queue_id: int, offsets: Any, units: Units, times: Any,
@@ -335,6 +395,7 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
                 queue.put_rows(offsets, units, damaged)
         finally:
             self._note([queue])
+            self._count_places([queue])
 
     def _queue_of(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue of a record; None for a topic that cannot be a directory's name."""
@@ -398,15 +459,24 @@ class BatchQueueTable(QueueTable[BatchConsumeQueue]):
             mark = trust.mark
             if mark is None and not trust.own:
                 mark = trust.verified_from
-            if any(queue.lacks_file(from_zero=not log.min_offset) for queue in self):
+            if self.lacks_file(trust, from_zero=not log.min_offset):
                 mark = None
-            if mark is None and trust.own and lower_mark is not None:
-                lower_mark(log.min_offset)  # a crash from here on must not trust what is cut
-            start = max(log.min_offset, min(start, log.min_offset if mark is None else mark))
-            for queue in list(self._queues.values()):
-                queue.recover(start, trust.keeper)
-        self.mark(start, start)
+            if mark is not None:
+                start = max(log.min_offset, min(start, mark))
+                self._cut(start, trust.keeper)
+                if self.lacks_places(trust):
+                    mark = None
+            if mark is None:
+                if trust.own and lower_mark is not None:
+                    lower_mark(log.min_offset)  # a crash from here on must not trust what is cut
+                start = log.min_offset
+                self._cut(start, trust.keeper)
+        self.mark(start)
         return start
+
+    def _cut(self, keep_below: int, keeper: Keeper | None) -> None:
+        for queue in list(self._queues.values()):
+            queue.recover(keep_below, keeper)
 
     def put(self, batch: DispatchBatch) -> None:
         """Append the units of a batch's records; those that are there are passed by."""
@@ -414,7 +484,7 @@ class BatchQueueTable(QueueTable[BatchConsumeQueue]):
         units = found.of_batches()
         for key, start, end in found.runs():
             self.put_run(*key, units[start:end])
-        self._written = max(self._written, batch.end)
+        self._has_put(batch.end)
 
     def put_run(self, topic: str, queue_id: int, units: Units) -> None:
         """Append units of one queue, in the order of the log; as `put`."""
@@ -423,6 +493,7 @@ class BatchQueueTable(QueueTable[BatchConsumeQueue]):
             queue.put_rows(units)
         finally:
             self._note([queue])
+            self._count_places([queue])
 
     def _make(self, topic: str, queue_id: int, trusted_end: int | None) -> BatchConsumeQueue:
         return BatchConsumeQueue(

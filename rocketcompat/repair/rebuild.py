@@ -217,7 +217,10 @@ def write_marks(
     table = known.followers if known else {}
     table |= dict.fromkeys(followers, mark)
     damages = [(r.start, r.end, r.reason) for r in built.regions if r.state not in ENDS]
-    progress = Progress(log, table, log_minimum=directory.log.min_offset, damages=damages)
+    progress = Progress(
+        log, table, log_minimum=directory.log.min_offset, damages=damages,
+        next_offsets=known.next_offsets if known else {},
+    )  # fmt: skip
     marks.write(progress, sync=True)
 
 

@@ -74,10 +74,15 @@ class FlushService(ServiceThread):
         self, *, clean: bool = False, queues: dict[QueueKey, int] | None = None
     ) -> Progress:
         """Return the marks as of now."""
-        followers = {f.name: Mark(*f.ends) for f in self._followers}
+        counted = [(f.name, f.ends, f.places) for f in self._followers]
+        followers = {name: Mark(*ends) for name, ends, _ in counted}
+        places = {name: count for name, _, count in counted if count is not None}
         log = Mark(self._log.max_offset, self._log.synced_offset)
         damages = [(gap.start, gap.end, gap.reason) for gap in self._log.gaps]
-        return Progress(log, followers, clean, queues or {}, self._log.min_offset, damages)
+        return Progress(
+            log, followers, clean, queues or {}, self._log.min_offset, damages,
+            places=places, next_offsets=self._log.lost_numbers,
+        )  # fmt: skip
 
     def start_with(self, on_round: Callable[[], None]) -> None:
         """Start the thread; `on_round` is called in every round."""

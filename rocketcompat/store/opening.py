@@ -219,7 +219,6 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
     if lost is not None and known is not None:
         _log.warning("%s", lost)
         parts.problems.append(lost)
-        log.raise_queue_offsets(known[0].queues.items())
         keep_numbers(
             log,
             parts.queues,

@@ -223,6 +223,7 @@ def _cut(
 
 def _lower_marks(progress: Progress, offset: int) -> None:
     """Let the structures get everything from `offset` on again: they may lack some of it."""
+    progress.places.clear()
     for name, mark in progress.followers.items():
         lower = Mark(min(mark.written, offset), min(mark.synced, offset))
         progress.followers[name] = lower
@@ -267,11 +268,17 @@ def recover_followers(
     offsets.
     """
     marks = known[0].followers if known else {}
+    places = known[0].places if known else {}
+    if known is not None:
+        numbers = known[0].next_offsets
+        # Those of a clean close hold even if what they were given to is gone.
+        log.keep_queue_offsets((numbers if result.clean else known[0].queues | numbers).items())
     if result.damages:
         keep_numbers(log, queues, result.damages)
     starts = []
     for follower in followers:
-        trust = _trust_of(log, marks.get(follower.name), result, quarantine)
+        mark = marks.get(follower.name)
+        trust = _trust_of(log, mark, result, quarantine, places.get(follower.name))
         lower_mark = partial(_write_lower_mark, log, known, progress_file, follower.name)
         starts.append(follower.recover(log, trust, lower_mark))
     offsets = QueueOffsets(log.config.batch_topics)
@@ -289,7 +296,9 @@ def recover_followers(
         raise failed_write(log.queue.directory, service.full)
     log.raise_queue_offsets(offsets.table.items())
     if queues is not None:
-        log.raise_queue_offsets(queues.max_offsets().items())
+        ends = queues.max_offsets()
+        log.raise_queue_offsets(ends.items())
+        log.lost_numbers = {k: n for k, n in log.lost_numbers.items() if n > ends.get(k, 0)}
     service.drop(offsets)
     for follower in followers:
         follower.replayed()
@@ -312,19 +321,25 @@ def _write_lower_mark(
     followers[name] = Mark(offset, offset)
     synced = Mark(log.synced_offset, log.synced_offset)
     damages = [(gap.start, gap.end, gap.reason) for gap in log.gaps]
-    progress = Progress(synced, followers, log_minimum=log.min_offset, damages=damages)
+    progress = Progress(
+        synced, followers, log_minimum=log.min_offset, damages=damages,
+        next_offsets=log.lost_numbers,
+    )  # fmt: skip
     progress_file.write(progress, sync=True)
 
 
-def _trust_of(log: CommitLog, mark: Mark | None, result: RecoverResult, keeper: Keeper) -> Trust:
-    """Return what may be trusted of a structure with this mark."""
+def _trust_of(
+    log: CommitLog, mark: Mark | None, result: RecoverResult, keeper: Keeper, places: int | None
+) -> Trust:
+    """Return what may be trusted of a structure with this mark, and so many places below it."""
     end = log.max_offset
     trusted = min(mark.synced, end) if mark is not None else None
     if trusted is not None and trusted < log.min_offset:
         trusted = None
     return Trust(
         trusted, result.clean and mark is not None and mark.synced == end, result.own,
-        result.verified_from, result.index_verified_from, keeper,
+        result.verified_from, result.index_verified_from,
+        places if mark is not None and trusted == mark.synced else None, keeper,
     )  # fmt: skip
 
 
@@ -340,7 +355,7 @@ def keep_numbers(log: CommitLog, queues: ConsumeQueueTable | None, gaps: Gaps) -
             inside = np.flatnonzero((places >= gap.start) & (places < gap.end))
             if len(inside):
                 following = first + int(inside[-1]) + 1
-                log.raise_queue_offsets([((queue.topic, queue.queue_id), following)])
+                log.keep_queue_offsets([((queue.topic, queue.queue_id), following)])
     for of_batches in () if queues is None else queues.batches or ():
         stored = of_batches.units()
         places = stored["physical_offset"].astype(np.int64)
@@ -349,4 +364,4 @@ def keep_numbers(log: CommitLog, queues: ConsumeQueueTable | None, gaps: Gaps) -
             if len(inside):
                 unit = stored[inside[-1]]
                 following = int(unit["base_offset"]) + int(unit["batch_size"])
-                log.raise_queue_offsets([((of_batches.topic, of_batches.queue_id), following)])
+                log.keep_queue_offsets([((of_batches.topic, of_batches.queue_id), following)])

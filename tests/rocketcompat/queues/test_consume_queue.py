@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketcompat.formats import CQ_UNIT
+from rocketcompat.messages import DispatchBatch
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.queues.table import ConsumeQueueTable
 from rocketcompat.queues.units import plain_units
@@ -203,7 +204,10 @@ def test_a_sync_covers_every_queue_that_was_written_once() -> None:
     table = table_of(vfs)
     for queue_id in range(3):
         table.find_or_create("T", queue_id)
-    table.mark(500, 0)
+    table.mark(0)
+    none = np.empty(0, np.int64)
+    columns = (none, none, [], *[none] * 7, None, *[none] * 3)
+    table.put(DispatchBatch(0, 500, *columns))  # type: ignore[arg-type]
     table.flush(sync=False)
     assert table.ends == (500, 0)
     table.flush(sync=True)

@@ -18,12 +18,14 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.whole import check_store
 from rocketcompat.commitlog import ending
 from rocketcompat.files.progress import ProgressFile
+from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import MESSAGE_PREFIX
 from rocketcompat.inspect import directory
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import BatchItem, MessageBatch, has_queue_unit
 from rocketcompat.queues.recovery import sound_pieces
 from rocketcompat.record.codec import decode_one
+from rocketcompat.repair.rebuild import rebuild
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.crashes import some_states
 from tests.support.rocket.inside import (
@@ -718,9 +720,43 @@ def test_a_log_goes_on_without_its_last_file_when_that_is_given_up(
         assert any("/tube/" in p for p in bench.vfs.tree() if "/quarantine/" in p)
         assert bodies_of(store) == left
         assert store.put_message(Message("T0", b"020")).queue_offset == 10
+    for number in range(3):
+        with bench.open(config) as store:
+            assert store.problems == []
+            assert [m.body for m in store.get_message("T0", 0, 10).messages] == [b"020"]
+            if number < 2:
+                continue
+            assert store.put_message(Message("T1", b"021")).queue_offset == 10
     with bench.open(config) as store:
-        assert store.problems == []
-        assert [m.body for m in store.get_message("T0", 0, 10).messages] == [b"020"]
+        assert store.put_message(Message("T1", b"022")).queue_offset == 11
+        assert "next_offsets" not in json.loads(bench.vfs.read_file(PROGRESS))
+
+
+def test_a_killed_opening_keeps_the_queue_offsets_of_a_log_that_was_given_up(
+    bench: Bench,
+) -> None:
+    config = CONFIG.changed(accept_lost_log=True)
+    with bench.open(config):
+        places = bench.put(20)
+    bench.vfs.remove(log_file(places[-1] // 1000))
+    bench.open(config)
+    bench.kill()
+    directory_of_log = StoreDirectory(ROOT, vfs=bench.vfs)
+    quarantine = Quarantine(bench.vfs, ROOT)
+    list(rebuild(directory_of_log, ["consumequeue"], clock=bench.clock, quarantine=quarantine))
+    with bench.open() as store:
+        assert store.put_message(Message("T0", b"020")).queue_offset == 10
+
+
+def test_a_record_that_was_cut_after_a_clean_close_keeps_its_queue_offset(bench: Bench) -> None:
+    with bench.open():
+        places = bench.put(20)
+    bench.overwrite(log_file(places[-1] // 1000), places[-1] % 1000, b"\xff" * 8)
+    for _ in range(2):
+        with bench.open():
+            pass
+    with bench.open() as store:
+        assert store.put_message(Message("T1", b"020")).queue_offset == 10
 
 
 def test_a_log_that_a_power_cut_took_before_its_first_sync_is_no_lost_one(
@@ -970,16 +1006,29 @@ def test_a_queue_that_lost_its_first_file_is_built_again_and_stops_no_other(
     assert reopened(bench, config) == list(range(28))
 
 
+def zero(file: Any, start: int) -> None:
+    file.pwrite(bytes(file.size() - start), start)
+
+
+#: What a full disk or a file system's repair leaves of a file, by name.
+LOSSES: dict[str, Callable[[Any], None] | None] = {
+    "removed": None,
+    "emptied": lambda file: file.truncate(0),
+    "zeroed": lambda file: zero(file, 0),
+    "half zeroed": lambda file: zero(file, file.size() // 2),
+}
+
+
+@pytest.mark.parametrize("idle", [True, False])
 @pytest.mark.parametrize("kind", ["consumequeue/T/0", "batchconsumequeue/B/0"])
 @pytest.mark.parametrize(
-    ("place", "removed", "clean"),
-    [(p, r, c) for p in (0, 1, -1) for r in (True, False) for c in (True, False)
-     if (p, r, c) != (-1, True, False)],
+    ("place", "loss", "clean"),
+    [(p, r, c) for p in (0, 1, -1) for r in LOSSES for c in (True, False)
+     if "zeroed" not in r or (p, c) == (-1, False)],
 )  # fmt: skip
 def test_a_queue_that_lost_a_file_is_whole_after_opening(
-    place: int, removed: bool, clean: bool, kind: str, memory_vfs: MemoryVfs
+    place: int, loss: str, clean: bool, kind: str, idle: bool, memory_vfs: MemoryVfs
 ) -> None:
-    """Removed, or emptied, as a full disk or a file system's repair leaves it."""
     config = MessageStoreConfig(
         mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=100,
         mapper_file_size_batch_consume_queue=230, max_hash_slot_num=7, max_index_num=40,
@@ -989,35 +1038,44 @@ def test_a_queue_that_lost_a_file_is_whole_after_opening(
     def opened() -> DefaultMessageStore:
         return rocketcompat.open(ROOT, "w", config, vfs=memory_vfs, background=False)
 
+    def put(store: DefaultMessageStore, numbers: range) -> None:
+        for n in numbers:
+            store.put_message(Message("T", b"%d" % n))
+            store.put_inner_batch(MessageBatch("B", [BatchItem(b"%d" % n)] * 2))
+        dispatcher_of(store).dispatch_pending()
+
     store = opened()
-    for n in range(18):
-        store.put_message(Message("T", b"%d" % n))
-        store.put_inner_batch(MessageBatch("B", [BatchItem(b"%d" % n)] * 2))
-    dispatcher_of(store).dispatch_pending()
-    store.flush()
+    put(store, range(18))
     if clean:
         store.close()
     else:
         opened_of(store).flusher.persist()
+        if not idle:
+            put(store, range(18, 20))
         store._closed = True
         memory_vfs.release_locks()
     names = sorted(p for p in memory_vfs.tree() if p.startswith(f"{ROOT}/{kind}/"))
     assert len(names) > 2
-    if removed:
+    lose = LOSSES[loss]
+    if lose is None:
         memory_vfs.remove(names[place])
     else:
-        memory_vfs.open(names[place]).truncate(0)
+        lose(memory_vfs.open(names[place]))
+    total = 18 if clean or idle else 20
     with opened() as again:
-        for key, count in ((("T", 0), 18), (("B", 0), 36)):
+        assert any(f"{ROOT}/{kind.split('/')[0]}" in str(p) for p in again.problems)
+        for key, count in ((("T", 0), total), (("B", 0), 2 * total)):
             offset, rows = 0, 0
             while offset < count:
                 page = again.read_queue(*key, offset)
                 assert (page.problems, page.next_offset > offset) == ([], True)
                 offset, rows = page.next_offset, rows + page.batch.num_rows
-            assert rows == 18
-        assert again.put_message(Message("T", b"x")).queue_offset == 18
-        put = again.put_inner_batch(MessageBatch("B", [BatchItem(b"x")]))
-        assert put.queue_offset == 36
+            assert rows == total
+        assert again.put_message(Message("T", b"x")).queue_offset == total
+        put_back = again.put_inner_batch(MessageBatch("B", [BatchItem(b"x")]))
+        assert put_back.queue_offset == 2 * total
+    with opened() as again:
+        assert again.problems == []
 
 
 def test_a_recovery_leaves_no_empty_last_file_of_a_queue(bench: Bench) -> None:
