@@ -37,7 +37,15 @@ from rocketcompat.store.recovery import RecoverResult
 from tubestore.clock import Clock, SystemClock
 from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
-from tubestore.errors import InvalidMessage, NotAStore, TubeStoreError, documented, refused_call
+from tubestore.errors import (
+    InvalidMessage,
+    NotAStore,
+    StoreBusy,
+    TubeStoreError,
+    documented,
+    failed_write,
+    refused_call,
+)
 from tubestore.staging.job_files import check_publish_arguments, check_query
 from tubestore.values import Age, checked_age_ms, checked_whole
 
@@ -211,15 +219,25 @@ class DefaultMessageStore(StoreReader):
     def flush(self) -> None:
         """Bring everything put so far, and what is built from it, to stable storage.
 
-        StoreFailed if queues, index or shards stopped before they got all of it. The log is synced
-        then: the next opening builds from it what they lack.
+        StoreFailed if queues, index or shards stopped before they got all of it, DiskFull if they
+        wait for room, StoreBusy if `wait_dispatched_timeout` was over before. The log is synced
+        then: what they lack they get later, or when the store is opened again.
         """
         self._check_open()
         self._log.commit()
         last = self._log.max_offset - 1
-        self._dispatcher.wait_dispatched(last, self._dispatch_timeout)
+        done = self._dispatcher.wait_dispatched(last, self._dispatch_timeout)
         self._opened.flusher.persist()
         self._dispatcher.refuse_stopped(self.root, last)
+        if done:
+            return
+        if self._dispatcher.full is not None:
+            raise failed_write(self.root, self._dispatcher.full)
+        raise StoreBusy(
+            f"{self.root}: all messages are synced, but queues, index or shards lack the last"
+            f" {self._dispatcher.behind} bytes of the log after"
+            f" {self.config.wait_dispatched_timeout} ms (wait_dispatched_timeout)"
+        )
 
     @documented
     def wait_dispatched(self, physical_offset: int, timeout: float | None = None) -> bool:

@@ -14,7 +14,7 @@ from rocketcompat.store.flush import FlushService
 from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, queues_of
 from tests.support.rocket.stores import opener
 from tubestore.clock import ManualClock
-from tubestore.errors import StoreFailed
+from tubestore.errors import DiskFull, StoreBusy, StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 CONFIG = MessageStoreConfig(
@@ -309,3 +309,27 @@ def test_a_structure_that_cannot_be_synced_for_a_while_is_logged_at_the_beginnin
     assert len(lines) == len(set(lines)) == 4, lines
     for about in ("consume_queue", "checkpoint"):
         assert f"FlushService: {about} works again" in lines
+
+
+def test_a_flush_that_ran_out_of_time_names_what_is_synced_and_what_is_not(
+    store: DefaultMessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, 500)
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatcher_of(store), "dispatch_pending", lambda: 0)
+        with pytest.raises(StoreBusy, match=r"all messages are synced.* last 500 bytes.* 5000 ms"):
+            store.flush()
+    assert log_of(store).synced_offset == 500
+    store.flush()
+
+
+def test_a_flush_whose_queues_find_no_room_is_refused_as_a_full_disk(
+    store: DefaultMessageStore, vfs: FaultyVfs
+) -> None:
+    put(store, 500)
+    vfs.fail("open", path="/s/consumequeue", error=errno.ENOSPC, forever=True)
+    with pytest.raises(DiskFull):
+        store.flush()
+    vfs.heal()
+    assert log_of(store).synced_offset == 500
+    store.flush()
