@@ -316,6 +316,21 @@ class OffsetOutOfRange(TubeStoreError):
         return f"offset {self.offset} is outside [{self.first}, {self.end}]"
 
 
+class MemberFenced(TubeStoreError):
+    """A member of a group commits or goes on after the group has given its partitions away.
+
+    Nothing was committed. The consumer that raised it has no partitions any more.
+    """
+
+    def __init__(self, group: str, member: str, reason: str) -> None:
+        super().__init__(group, member, reason)
+        self.group, self.member, self.reason = group, member, reason
+
+    def describe(self) -> str:
+        """Return the sentence."""
+        return f"group {self.group!r}, member {self.member!r}: {self.reason}; nothing was committed"
+
+
 class DataLoss(TubeStoreError):
     """Something that was acknowledged is gone; the text has what, from where to where."""
 

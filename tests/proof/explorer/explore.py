@@ -116,6 +116,13 @@ def seed_from_environment() -> int:
     return int(os.environ.get("CRASH_SEED") or "0") or Random().randrange(1, 1_000_000)
 
 
+def seed_of_run(run: int) -> int:
+    """Return the seed of the `run`-th run of a random test; prints what repeats it."""
+    first = seed_from_environment()
+    print(f"CRASH_SEED={first}, run {run}")
+    return first * 1_000_003 + run
+
+
 def share_of_states(share: float, *, long: bool = False) -> int:
     """Return how many distinct states are a share of all (CRASH_STATES, CRASH_STATES_LONG)."""
     name, default = ("CRASH_STATES_LONG", LONG_STATES) if long else ("CRASH_STATES", DEFAULT_STATES)

@@ -1,0 +1,4 @@
+"""Groups of consumers that share partitions: assignment, membership, positions.
+
+Reading order: assignment, membership, positions.
+"""
