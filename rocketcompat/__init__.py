@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from rocketcompat.messages import (
     BatchItem,
@@ -24,6 +23,7 @@ from rocketcompat.messages import (
 )
 from rocketcompat.old_paths import LAYER
 from rocketcompat.options import MessageStoreConfig
+from tubestore.core.doors import lazily
 from tubestore.core.old_paths import keep
 
 if TYPE_CHECKING:
@@ -52,17 +52,11 @@ __all__ = [
     "open",
 ]
 
-#: Loaded when they are first used: the command line shows its help without numpy and pyarrow.
-_LAZY = {
-    "DefaultMessageStore": "rocketcompat.store.default_message_store",
-    "StoreReader": "rocketcompat.store.reader",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'rocketcompat' has no attribute {name!r}")
+# The command line shows its help without numpy and pyarrow.
+__getattr__ = lazily(
+    __name__,
+    {"DefaultMessageStore": "store.default_message_store", "StoreReader": "store.reader"},
+)
 
 
 @overload
@@ -116,7 +110,6 @@ def open(
     what is pending. Raises NotAStore, StoreLocked, CorruptRecord, InvalidMessage (an argument or
     option); StorageError or DiskFull where the operating system refuses a call.
     """
-    # Here and not above, as the names in `_LAZY`.
     from rocketcompat.store.default_message_store import open_store
 
     return open_store(

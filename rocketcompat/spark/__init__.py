@@ -23,7 +23,6 @@ is one sequence, and reading one topic reads all of it, from `startingTimestamp`
 | `rebuild_tasks`, `rebuilding` | queues and index built anew, split by split |
 | `audit_tasks`, `auditing` | log, queues and index compared, split by split |
 | `stats` | a log added up |
-| `frames` | DataFrames, their options checked where the caller is |
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ __all__ = ["read", "read_stream", "register", "write", "write_stream"]
 def register(spark: SparkSession) -> None:
     """Make the format `rocketmq` known to a session."""
     need_spark()
-    from rocketcompat.spark.source import register as to
+    from rocketcompat.spark.source import RocketMqSource
 
-    to(spark)
+    RocketMqSource.register(spark)
 
 
 def read(
@@ -53,9 +52,10 @@ def read(
 ) -> DataFrame:
     """Return a store's messages as a DataFrame; `options` by their names in the documentation."""
     need_spark()
-    from rocketcompat.spark.frames import load
+    from rocketcompat.spark.source import RocketMqSource
+    from tubestore.spark.kit.frames import read_frame
 
-    return load(spark, spark.read, path, columns, options, stream=False)
+    return read_frame(RocketMqSource, spark, path, columns, options)
 
 
 def read_stream(
@@ -63,9 +63,10 @@ def read_stream(
 ) -> DataFrame:
     """Return a store's messages as a streaming DataFrame."""
     need_spark()
-    from rocketcompat.spark.frames import load
+    from rocketcompat.spark.source import RocketMqSource
+    from tubestore.spark.kit.frames import read_frame
 
-    return load(spark, spark.readStream, path, columns, options, stream=True)
+    return read_frame(RocketMqSource, spark, path, columns, options, stream=True)
 
 
 def write(
@@ -84,9 +85,10 @@ def write(
     its lock is taken at the end, to publish: no broker may have it open then.
     """
     need_spark()
-    from rocketcompat.spark.frames import write_frame
+    from rocketcompat.spark.source import RocketMqSource
+    from tubestore.spark.kit.frames import write_frame
 
-    write_frame(df, path, job_id, order_by, options)
+    write_frame(RocketMqSource, df, path, job_id, order_by, options)
 
 
 def write_stream(
@@ -102,6 +104,7 @@ def write_stream(
     As `tubestore.spark.write_stream`.
     """
     need_spark()
-    from rocketcompat.spark.frames import write_stream_frame
+    from rocketcompat.spark.source import RocketMqSource
+    from tubestore.spark.kit.frames import write_stream_frame
 
-    return write_stream_frame(df, path, checkpoint, trigger, options)
+    return write_stream_frame(RocketMqSource, df, path, checkpoint, trigger, options)

@@ -22,7 +22,6 @@ planned bytes goes to stderr.
 | `source`, `stream`, `triggers`, `sink`, `tasks` | what Spark calls |
 | `java`, `settings`, `laptop` | a session for a laptop; checks of a session that exists |
 | `jobs/` | audit, statistics, Parquet, copies |
-| `frames` | DataFrames, their options checked where the caller is |
 
 The last three rows know Spark, and nothing is loaded before it is used. The package has to be
 installed on every node, in the same version.
@@ -59,9 +58,9 @@ def session(
 def register(spark: SparkSession) -> None:
     """Make the format `tubestore` known to a session: `spark.read.format("tubestore")`."""
     need_spark()
-    from tubestore.spark.source import register as to
+    from tubestore.spark.source import TubeStoreSource
 
-    to(spark)
+    TubeStoreSource.register(spark)
 
 
 def read(
@@ -75,9 +74,10 @@ def read(
     before Spark is asked anything, where the store is on this machine.
     """
     need_spark()
-    from tubestore.spark.frames import read_frame
+    from tubestore.spark.kit.frames import read_frame
+    from tubestore.spark.source import TubeStoreSource
 
-    return read_frame(spark, path, columns, options)
+    return read_frame(TubeStoreSource, spark, path, columns, options)
 
 
 def read_stream(
@@ -85,9 +85,10 @@ def read_stream(
 ) -> DataFrame:
     """Return a store's messages as a streaming DataFrame; otherwise as `read`."""
     need_spark()
-    from tubestore.spark.frames import read_stream_frame
+    from tubestore.spark.kit.frames import read_frame
+    from tubestore.spark.source import TubeStoreSource
 
-    return read_stream_frame(spark, path, columns, options)
+    return read_frame(TubeStoreSource, spark, path, columns, options, stream=True)
 
 
 def behind(query: Any, path: str) -> dict[str, dict[int, int]]:
@@ -118,9 +119,10 @@ def write(
     asked anything.
     """
     need_spark()
-    from tubestore.spark.frames import write_frame
+    from tubestore.spark.kit.frames import write_frame
+    from tubestore.spark.source import TubeStoreSource
 
-    write_frame(df, path, job_id, order_by, options)
+    write_frame(TubeStoreSource, df, path, job_id, order_by, options)
 
 
 def write_stream(
@@ -137,6 +139,7 @@ def write_stream(
     `trigger` as of `DataStreamWriter.trigger`: {"availableNow": True}, {"processingTime": "1s"}.
     """
     need_spark()
-    from tubestore.spark.frames import write_stream_frame
+    from tubestore.spark.kit.frames import write_stream_frame
+    from tubestore.spark.source import TubeStoreSource
 
-    return write_stream_frame(df, path, checkpoint, trigger, options)
+    return write_stream_frame(TubeStoreSource, df, path, checkpoint, trigger, options)

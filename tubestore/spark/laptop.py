@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tubestore.spark.kit import java
 from tubestore.spark.kit.settings import BATCH_BYTES, SOCKETS
-from tubestore.spark.source import register
+from tubestore.spark.source import TubeStoreSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ def session(
         spark: SparkSession = builder.getOrCreate()
     if quiet:
         spark.sparkContext.setLogLevel("OFF")
-    register(spark)
+    TubeStoreSource.register(spark)
     return spark
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from tubestore.core.vfs import OsVfs
 from tubestore.spark.kit.loads import Load
@@ -13,6 +15,19 @@ from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.spark.planning import choose_shards, plan
 from tubestore.spark.stream import reading_of, stream_reader
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def grouped(df: DataFrame, load: Load) -> tuple[DataFrame, list[str]]:
+    """Return the rows with their partitions, and the columns that name topic and partition."""
+    columns, added = load.intake.columns, None
+    if not load.intake.has_partitions:
+        added = StructField("partition", IntegerType())
+        df = df.mapInArrow(load.with_partitions, StructType([*df.schema.fields, added]))
+    groups = [columns[name] for name in ("topic", "partition") if name in columns]
+    return df, groups + ([added.name] if added else [])
+
 
 class TubeStoreSource(StoreSource):
     """`spark.read.format("tubestore").load("/path")`, after `tubestore.spark.register(spark)`."""
@@ -20,7 +35,5 @@ class TubeStoreSource(StoreSource):
     kind: ClassVar = StoreKind(
         "tubestore", ReadOptions, WriteOptions, Load, SHAPES,
         lambda options: choose_shards(OsVfs(), options), reading_of, plan, stream_reader,
+        grouped,
     )  # fmt: skip
-
-
-register = TubeStoreSource.register

@@ -38,7 +38,7 @@ from tubestore.spark.kit.sink import StoreStreamWriter, StoreWriter, appended_sc
 from tubestore.spark.kit.tasks import SplitReader, plain_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class StoreKind:
     #: Returns the splits of a batch.
     plan: Callable[[Any], Any]
     stream_reader: Callable[[Any, StructType], DataSourceStreamReader]
+    #: Returns a DataFrame to be sorted, and the columns that group rows in one task.
+    grouped: Callable[[DataFrame, Any], tuple[DataFrame, list[str]]]
 
 
 class StoreSource(DataSource):

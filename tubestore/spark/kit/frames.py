@@ -1,0 +1,122 @@
+"""DataFrames over a store of either kind: options checked here, where the caller sees the error."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from tubestore.spark.kit.source import StoreSource
+
+    Source = type[StoreSource]
+
+
+def read_frame(
+    source: Source,
+    spark: SparkSession,
+    path: str,
+    columns: Sequence[str] | None,
+    given: Mapping[str, Any],
+    *,
+    stream: bool = False,
+) -> DataFrame:
+    """Return the DataFrame of a store; see `read` and `read_stream` of both packages."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    kind, texts = source.kind, texts_of(given)
+    options = kind.read_options.parse({**texts, "path": str(path)}, stream=stream)
+    if _on_the_driver(spark):
+        path = os.path.abspath(options.path)  # Spark may run in another directory
+        kind.check(replace(options, path=path))
+    source.register(spark)
+    reader = (spark.readStream if stream else spark.read).format(kind.format).options(**texts)
+    if columns is not None:
+        reader = reader.schema(from_arrow_schema(kind.shapes[options.shape].part(columns)))
+    frame: DataFrame = reader.load(str(path))
+    return frame
+
+
+def write_frame(
+    source: Source,
+    df: DataFrame,
+    path: str,
+    job_id: str | None,
+    order_by: str | Sequence[str] | None,
+    given: Mapping[str, Any],
+) -> None:
+    """Append a DataFrame to a store; see `write` of both packages."""
+    texts = texts_of(given, job_id)
+    path, load = _load(source, df, path, texts, stream=False)
+    if order_by is not None:
+        df, groups = source.kind.grouped(df, load)
+        columns = [order_by] if isinstance(order_by, str) else list(order_by)
+        df = df.repartition(*groups).sortWithinPartitions(*groups, *columns)
+    df.write.format(source.kind.format).mode("append").options(**texts).save(path)
+
+
+def write_stream_frame(
+    source: Source,
+    df: DataFrame,
+    path: str,
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None,
+    given: Mapping[str, Any],
+) -> StreamingQuery:
+    """Start a query that appends to a store; see `write_stream` of both packages."""
+    texts = texts_of(given)
+    path, _ = _load(source, df, path, texts, stream=True)
+    writer = df.writeStream.format(source.kind.format).options(**texts)
+    writer = writer.option("checkpointLocation", checkpoint)
+    if trigger:
+        writer = writer.trigger(**trigger)
+    return writer.start(path)
+
+
+def _load(
+    source: Source, df: DataFrame, path: str, texts: Mapping[str, str], *, stream: bool
+) -> tuple[str, Any]:
+    """Check what can be checked here: (the path for Spark, the load)."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    options = source.kind.write_options.parse({**texts, "path": str(path)}, stream=stream)
+    if _on_the_driver(df.sparkSession):
+        options = replace(options, path=os.path.abspath(options.path))
+    source.register(df.sparkSession)
+    schema = to_arrow_schema(df.schema, timezone="UTC")  # as the sinks see it
+    return options.path, source.kind.load.prepare(options, schema)
+
+
+def _on_the_driver(spark: SparkSession) -> bool:
+    """True if this process runs where Spark plans: a Connect client may be anywhere."""
+    return not type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def texts_of(given: Mapping[str, Any], job_id: str | None = None) -> dict[str, str]:
+    """Return options as texts, with the job's id."""
+    named = {} if job_id is None else {"jobId": job_id}
+    return {name: as_text(value) for name, value in {**given, **named}.items()}
+
+
+def as_text(value: Any) -> str:
+    """Return the text of an option that was given as a Python value.
+
+    >>> as_text(True), as_text(["a", "b"]), as_text({"t": [0]})
+    ('true', 'a,b', '{"t": [0]}')
+    """
+
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return json.dumps({k: dict(v) if isinstance(v, Mapping) else v for k, v in value.items()})
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return ",".join(str(v) for v in value)
+    return str(value)
