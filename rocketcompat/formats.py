@@ -295,6 +295,8 @@ DLEDGER_PREFIX = "dledger-"
 DLEDGER_MAGIC = b"\0\0\0\1"
 DLEDGER_BODY_POSITION = 48
 PROGRESS_FILE = "progress.json"
+#: In `.tubestore` of a mirror: the master that its log comes from.
+MIRROR_FILE = "mirror.json"
 OFFSET_NAME_DIGITS = 20
 
 

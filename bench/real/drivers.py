@@ -21,7 +21,8 @@ import json
 import logging
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,35 @@ class TubeDriver(_Driver):
         return self._bench("bench-read", root, *operands, seconds=seconds, timeout=BENCH_SECONDS)
 
 
+class Replica:
+    """A running master or slave of `RocketDriver.replicating`."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
+        self.process, self._errors = process, errors
+
+    def ask(self, line: str) -> Row:
+        """Send a command ("put N SIZE", "state", "follow HOST:PORT") and return its row."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.row()
+
+    def row(self) -> Row:
+        """Return the next row."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise DriverFailed(last_lines(self._errors.read_text(errors="replace"), 25))
+        row: Row = json.loads(line)
+        return row
+
+    def close(self) -> None:
+        """End it cleanly."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(GRACE_SECONDS)
+
+
 class RocketDriver(_Driver):
     """RocketMQ. ``settings`` are MessageStoreConfig's: give the sizes that the files have."""
 
@@ -305,6 +335,30 @@ class RocketDriver(_Driver):
         return self._run(
             "visit", root, *operands, close=int(close), settings=settings, timeout=CALL_SECONDS
         )
+
+    @contextmanager
+    def replicating(
+        self, root: Path, *, settings: Settings, timeout: float = CALL_SECONDS
+    ) -> Iterator[Replica]:
+        """Run a master or, with brokerRole SLAVE, a slave, in place; it ends with the block."""
+        arguments = ["ha", str(root)]
+        for name, value in settings.items():
+            arguments += ["-c", f"{name}={_text(value)}"]
+        with scratch_folder() as scratch, (scratch / "stderr").open("wb") as errors:
+            jvm = [*QUICK_START, *self._limits(scratch, timeout), *self.flags]
+            command = [self._ready.java, *jvm, "-cp", self._ready.class_path, self.main_class]
+            process = subprocess.Popen(
+                [*command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=errors, text=True, env={**os.environ, "LC_ALL": "C.UTF-8"},
+            )  # fmt: skip
+            with process:
+                replica = Replica(process, scratch / "stderr")
+                try:
+                    replica.row()
+                    yield replica
+                    replica.close()
+                finally:
+                    process.kill()
 
     def put_bench(
         self,

@@ -1,9 +1,9 @@
 """`rocketcompat`: reads a RocketMQ store while its broker is down (contract: decisions.md D16).
 
 A command reads a directory as it lies, whether it was closed, has crashed or is being written, and
-changes no byte, except for those made for it: `recover`, `rebuild` and `import`, and
-`repair` and `clean` with `--apply`. numpy and pyarrow are loaded inside the commands, so that
-`--help` is quick.
+changes no byte, except for those made for it: `recover`, `rebuild`, `import`, `follow` and
+`promote`, and `repair` and `clean` with `--apply`. numpy and pyarrow are loaded inside the
+commands, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rocketcompat.cli.looking import checkpoint, index, info, lag
 from rocketcompat.cli.mending import rebuild, recover, repair
 from rocketcompat.cli.moving import convert, diff, export, import_
 from rocketcompat.cli.reading import get, offset_by_time, query
+from rocketcompat.cli.replicating import follow, promote
 from rocketcompat.cli.spark import app as _spark
 from rocketcompat.cli.tailing import tail
 from tubestore.cli.kit.arguments import add_version
@@ -37,6 +38,7 @@ add_version(app, "rocketcompat")
 _COMMANDS = (
     info, dump, tail, get, query, offset_by_time, queues, cq, index, checkpoint, lag, decode, check,
     recover, repair, rebuild, clean, export, import_, convert, diff,
+    follow, promote,
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command(_command.__name__.strip("_").replace("_", "-"))(_command)

@@ -112,6 +112,7 @@ class Given:
     conf: str | None = None
     #: The values of `CONDITIONS`, as far as the command has them.
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    address: str = ""
 
     def directory(self, *, lost_log: bool = False) -> StoreDirectory:
         """Open the directory, with the options of the command line over those of the file."""
@@ -132,12 +133,17 @@ class Given:
 
 
 def store_command(
-    *, limit: bool = True, format_option: Any = FormatOption, conditions: str = ""
+    *,
+    limit: bool = True,
+    format_option: Any = FormatOption,
+    conditions: str = "",
+    address: Any = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function with `Given` as its first parameter.
 
     Without `limit` there is no --limit; `format_option` may leave `-f` to the command;
-    `conditions` names those of `CONDITIONS` that `Given.selection` has.
+    `conditions` names those of `CONDITIONS` that `Given.selection` has; `address` is an argument
+    before ROOT.
     """
 
     chosen = [CONDITIONS[name] for name in conditions.split()]
@@ -148,9 +154,11 @@ def store_command(
         limit = taken.get("limit")
         output = Output(taken["format"], taken["int64"], limit, taken["summary"])
         found = {name: taken[name] for name, _, _ in chosen}
-        return Given(taken["root"], output, taken["option"], taken["conf"], found)
+        place = taken.get("address", "")
+        return Given(taken["root"], output, taken["option"], taken["conf"], found, place)
 
-    first = [("root", Root, REQUIRED)]
+    first: list[Shared] = [] if address is None else [("address", address, REQUIRED)]
+    first.append(("root", Root, REQUIRED))
     return lambda function: with_shared(function, [*chosen, *shared], given, first)
 
 

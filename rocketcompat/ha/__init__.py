@@ -1,4 +1,4 @@
 """RocketMQ's replication: the protocol of master and slave, without sockets and with them.
 
-Reading order: frames, states, slave, master, positions.
+Reading order: frames, states, slave, master, positions, slave_store, role, mirror.
 """

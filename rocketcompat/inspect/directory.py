@@ -35,6 +35,7 @@ from rocketcompat.commitlog.walk import (
     walk,
 )
 from rocketcompat.files.broker_config import with_batch_topics
+from rocketcompat.files.mirror_file import MirrorFile
 from rocketcompat.files.progress import ProgressFile
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -140,6 +141,8 @@ class StoreDirectory:
         answer and the one shown here have to be the same.
         """
         log = self.log
+        if MirrorFile(self.vfs, self.root).read() is not None:  # its master has written it
+            return NOWHERE, NO_GAPS
         try:
             known = ProgressFile(self.vfs, self.root).read()
         except NotAStore:  # of a newer version

@@ -307,6 +307,18 @@ class DefaultMessageStore(StoreReader):
         return {**super()._former_parts(), "dispatcher": self._dispatcher}
 
 
+def opening_of(root: str | os.PathLike[str], vfs: Vfs | None) -> tuple[str, Vfs]:
+    """Return the path of a root and its file system; NotAStore for a file."""
+    path, vfs = checked_root(root), vfs or OsVfs(descriptors_max=_DESCRIPTORS_MAX)
+    try:
+        vfs.entries(path)
+    except NotADirectoryError:
+        raise NotAStore(path, "not a directory") from None
+    except OSError as error:
+        raise refused_call(path, error) from error
+    return path, vfs
+
+
 def open_store(
     root: str | os.PathLike[str],
     mode: Literal["r", "w"] = "r",
@@ -323,12 +335,8 @@ def open_store(
     config = config or MessageStoreConfig()
     if layouts is not None:
         config = config.changed(layouts=frozenset(layouts))
-    path, vfs = checked_root(root), vfs or OsVfs(descriptors_max=_DESCRIPTORS_MAX)
+    path, vfs = opening_of(root, vfs)
     try:
-        try:
-            vfs.entries(path)
-        except NotADirectoryError:
-            raise NotAStore(path, "not a directory") from None
         parts = Parts(path, config, vfs, clock or SystemClock(), writable=mode == "w")
         if mode == "r":
             open_to_read(parts)

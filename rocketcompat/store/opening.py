@@ -18,6 +18,7 @@ from rocketcompat.commitlog.walk import NOWHERE, Gap, Gaps
 from rocketcompat.dispatch.dispatcher import ReputMessageService
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.lock import StoreLock
+from rocketcompat.files.mirror_file import MirrorFile
 from rocketcompat.files.progress import Progress, ProgressFile
 from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
@@ -31,10 +32,12 @@ from rocketcompat.store.clean_service import FIRST_RUN_SECONDS, CleanService
 from rocketcompat.store.flush import FlushService
 from rocketcompat.store.parts import (
     Parts,
+    begin_log,
     built_without_log,
     lost_end,
     put_aside_built,
     refuse_lost_end,
+    refuse_mirror,
     refuse_other_logs,
     refuse_shards,
 )
@@ -147,6 +150,7 @@ class Opened:
 def open_to_write(parts: Parts) -> Opened:
     """Create what is missing, take the lock, recover the store; returns it with its services."""
     refuse_shards(parts)
+    refuse_mirror(parts)
     refuse_other_logs(parts)
     refuse_lost_end(parts)
     for directory in parts.read_only_directories:
@@ -204,6 +208,10 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
     log, vfs, clock = parts.commit_log, parts.vfs, parts.clock
     _refuse_mixed_queues(parts)
     marks, quarantine = ProgressFile(vfs, parts.root), Quarantine(vfs, parts.root)
+    if parts.follows is not None:
+        if parts.follows.begin is not None:
+            begin_log(parts, parts.follows.begin)
+        MirrorFile(vfs, parts.root).write(parts.follows.master)
     known, clean_exit = _begin(parts, marks, quarantine)
     job = recover_job(vfs, parts.root)
     if job is not None:

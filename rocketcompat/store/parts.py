@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch.follower import Follower
 from rocketcompat.files.broker_config import BrokerConfig, with_batch_topics
+from rocketcompat.files.mirror_file import MirrorFile
 from rocketcompat.files.progress import Progress, ProgressFile
 from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
@@ -44,6 +46,18 @@ _STEP_BYTES = 1 << 20
 F = TypeVar("F", bound=Follower)
 
 
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """How a slave's store is opened: its master's address, and where an empty log begins.
+
+    With `take_over` a log may be there that another program has written.
+    """
+
+    master: str
+    begin: int | None = None
+    take_over: bool = False
+
+
 def appended_for(config: MessageStoreConfig) -> Appended:
     """Return what puts leave for the dispatcher of a store with these options.
 
@@ -61,8 +75,9 @@ class Parts:
     """
 
     def __init__(
-        self, root: str, config: MessageStoreConfig, vfs: Vfs, clock: Clock, *, writable: bool
-    ) -> None:
+        self, root: str, config: MessageStoreConfig, vfs: Vfs, clock: Clock, *, writable: bool,
+        follows: Follows | None = None,
+    ) -> None:  # fmt: skip
         config = with_batch_topics(config, vfs, root)
         self.root, self.config, self.vfs, self.clock = root, config, vfs, clock
         self.writable = writable
@@ -76,6 +91,11 @@ class Parts:
             vfs, first, config, clock, self.appended, writable=writable, more=more,
             read_only=self.read_only_directories,
         )  # fmt: skip
+        #: How a slave follows its master; None in every other store.
+        self.follows = follows
+        #: The master of a mirror, whether it is opened as one or not.
+        self.mirror_of = MirrorFile(vfs, root).read()
+        self.commit_log.is_copy = follows is not None or self.mirror_of is not None
         self.broker_config = BrokerConfig(vfs, root, compat=config.compat)
         #: The structures that are switched on, by name, in the order in which they are fed.
         self._made: dict[str, Follower] = {}
@@ -188,6 +208,50 @@ def refuse_shards(parts: Parts) -> None:
     ours = parts.vfs.exists(parts.path(OWN_DIRECTORY, STORE_FILE))
     if ours and not any(parts.vfs.exists(path) for path in parts.log_directories):
         raise NotAStore(parts.root, "it is a tubestore store: use tubestore")
+
+
+def refuse_mirror(parts: Parts) -> None:
+    """Raise NotAStore for a mirror that is opened by itself, and for a slave over another log."""
+    follows, there = parts.follows, parts.mirror_of
+    if follows is None and there is not None:
+        raise NotAStore(
+            parts.root,
+            f"it is a mirror of {there}: `rocketcompat follow` writes it, and `rocketcompat"
+            " promote` makes it a store of its own",
+        )
+    directories = [*parts.log_directories, *parts.read_only_directories]
+    if follows is None or there is not None or follows.take_over:
+        return
+    if _has_files(parts.vfs, directories) and follows.begin is None:
+        raise NotAStore(
+            parts.root,
+            "has a log that did not come from a master: following one would mix two logs. Give an"
+            " empty directory, or --take-over for the root of a slave of this master",
+        )
+
+
+def begin_log(parts: Parts, offset: int) -> None:
+    """Create the first file of an empty log, which begins at `offset`, durably.
+
+    Files without data are removed: of a beginning that got no message. NotAStore if there is data.
+    """
+    size, queue = parts.config.mapped_file_size_commit_log, parts.commit_log.queue
+    if offset % size:
+        raise NotAStore(
+            parts.root,
+            f"the master's log begins at {offset}, where no file of {size} bytes begins: give the"
+            " master's mappedFileSizeCommitLog",
+        )
+    for directory in parts.log_directories:
+        if _has_data(parts.vfs, directory):
+            raise NotAStore(parts.root, f"its log has data, and the master's begins at {offset}")
+        for start, name, _ in files_by_start(parts.vfs, directory, parse_offset_name):
+            if start != offset:
+                parts.vfs.remove(os.path.join(directory, name))
+        parts.vfs.sync_directory(directory)
+    if not parts.vfs.exists(queue.path_of(offset)):
+        queue.create(offset).close()
+        queue.flush()
 
 
 def refuse_other_logs(parts: Parts) -> None:

@@ -124,6 +124,11 @@ final class Call {
         out.print('\n');
     }
 
+    /** Delivers the answer so far to a caller that waits for it. */
+    void flush() {
+        out.flush();
+    }
+
     /** Ends the process as kill -9 would, except that the answer so far is delivered. */
     void crash() {
         out.flush();

@@ -25,6 +25,7 @@ import org.apache.rocketmq.store.StoreCheckpoint;
  * append ROOT TOPIC QUEUES N [--close=0]
  * visit ROOT TOPIC QUEUES N [--close=0] [KEYTOPIC KEY]...   dump, query and append in one go
  * load ROOT                          load only
+ * ha ROOT                            a master or slave (brokerRole) that answers lines of its input
  * put-bench ROOT N BODYSIZE TOPICS QUEUES BATCH [--threads=N]
  * open-bench ROOT                    load and start, as a broker does; ends as if killed
  * scan-bench ROOT, read-bench ROOT TOPIC QUEUES, query-bench ROOT TOPIC KEYS N
@@ -51,6 +52,7 @@ public final class RocketDriver {
                 case "visit" -> withStore(call, root, true, store -> visit(call, store));
                 case "append" -> withStore(call, root, true, store -> append(call, store));
                 case "load" -> withStore(call, root, false, store -> { });
+                case "ha" -> RocketHa.run(call, root);
                 case "put-bench" -> RocketBench.put(call, root);
                 case "open-bench" -> RocketReads.open(call, root);
                 case "scan-bench" -> withStore(call, root, true, store -> RocketReads.scan(call, store));

@@ -61,6 +61,11 @@ final class RocketStore implements AutoCloseable {
     private final Path root;
 
     RocketStore(Path root, Map<String, String> settings) throws Exception {
+        this(root, settings, false);
+    }
+
+    /** Opens a store that replicates, on the loopback, or one that keeps to itself. */
+    RocketStore(Path root, Map<String, String> settings, boolean replicates) throws Exception {
         this.root = root;
         MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(root.toString());
@@ -73,7 +78,10 @@ final class RocketStore implements AutoCloseable {
         }
         Files.createDirectories(root);
         store = construct(config, settings.getOrDefault(BATCH_TOPICS, ""));
-        keepToItself();
+        if (replicates) {
+            RocketHa.listenOnLoopback(store, config.getHaListenPort());
+        }
+        keepToItself(replicates);
     }
 
     private static DefaultMessageStore construct(MessageStoreConfig config, String batchTopics)
@@ -100,13 +108,13 @@ final class RocketStore implements AutoCloseable {
     }
 
     /** No replication port on any outer interface, and no service that writes into a store that is only looked at. */
-    private void keepToItself() {
+    private void keepToItself(boolean replicates) {
         Class<?> type = Reflect.field(DefaultMessageStore.class, "haService").getType();
-        if (type.isInterface()) { // 5.x: one that does nothing
+        if (!replicates && type.isInterface()) { // 5.x: one that does nothing
             Class<?>[] types = {type};
             Reflect.set(store, "haService", Proxy.newProxyInstance(type.getClassLoader(), types,
                     (proxy, method, arguments) -> nothing(method.getReturnType())));
-        } else { // 4.9: start() needs the real one, so it gets a free port of the loopback
+        } else if (!replicates) { // 4.9: start() needs the real one, so it gets a free port of the loopback
             Object acceptor = Reflect.get(Reflect.get(store, "haService"), "acceptSocketService");
             Reflect.set(acceptor, "socketAddressListen", new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
         }

@@ -1,0 +1,169 @@
+"""`follow` and `promote`: a mirror by the command line."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import rocketcompat
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.cli.replicating import _address_of
+from rocketcompat.ha.role import broker_options
+from tests.rocketcompat.ha.fake_master import FakeMaster
+from tests.support.command import Command
+from tests.support.rocket.cli import command_fixture  # noqa: F401
+from tubestore.cli.kit.errors import UsageMistake
+
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=4096, max_hash_slot_num=16, max_index_num=100,
+    layouts=frozenset({"consume_queue", "index"}),
+)  # fmt: skip
+OPTIONS = ("-o", "mappedFileSizeCommitLog=4096", "-o", "maxHashSlotNum=16", "-o", "maxIndexNum=100")
+NO_WAIT = ("--idle-timeout", "0.6", "--slave-timeout", "0", "--format", "jsonl")
+
+
+@contextmanager
+def serving(path: Path, count: int, times: int = 1) -> Iterator[tuple[FakeMaster, int]]:
+    """A master that sends its whole log to so many slaves, one after the other."""
+    with (
+        FakeMaster() as master,
+        rocketcompat.open(path / "master", "w", CONFIG) as store,
+    ):
+        for number in range(count):
+            store.put_message(Message("orders", b"%d" % number, keys=f"k{number}"))
+
+        def serve() -> None:
+            for _ in range(times):
+                master.send_log(store, master.accept())
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield master, store.max_physical_offset
+        thread.join()
+
+
+def test_follow_copies_a_master_and_goes_on_and_promote_makes_it_a_store(
+    tmp_path: Path, command: Command
+) -> None:
+    root = tmp_path / "mirror"
+    with serving(tmp_path, 30, times=2) as (master, end):
+        address = f"127.0.0.1:{master.port}"
+        done = command("follow", address, root, *OPTIONS, *NO_WAIT)
+        assert (done.code, done.rows[0]["end"], done.rows[0]["master"]) == (0, end, address)
+        assert "the role of" in done.err
+        again = command("follow", address, root, *NO_WAIT, "--broker-port", "1")
+        assert (again.code, again.rows[0]["received_bytes"]) == (0, 0)
+    assert len(command("query", root, "-t", "orders", "-k", "k7", "--format", "jsonl").rows) == 1
+    assert command("check", root).code == 0
+    refused = command("recover", root)
+    assert refused.code == 3
+    assert f"is a mirror of {address}" in refused.err
+    assert command("promote", root, "--format", "jsonl").rows == [{"log_end": end}]
+    assert command("promote", root).code == 3
+    assert command("recover", root).code == 0
+
+
+def test_a_sync_master_is_refused_without_the_option(tmp_path: Path, command: Command) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=a\nbrokerRole=SYNC_MASTER\n")
+    refused = command("follow", "127.0.0.1:1", tmp_path / "m", "--conf", conf)
+    assert refused.code == 2
+    assert "is a SYNC_MASTER" in refused.err
+    assert "--sync-master follows it" in refused.err
+    assert not (tmp_path / "m").exists()
+    with serving(tmp_path, 3) as (master, end):
+        arguments = ("--conf", conf, "--sync-master", *OPTIONS, *NO_WAIT)
+        done = command("follow", f"127.0.0.1:{master.port}", tmp_path / "m", *arguments)
+    assert (done.code, done.rows[0]["end"]) == (0, end)
+    assert "gets FLUSH_SLAVE_TIMEOUT" in done.err
+
+
+@contextmanager
+def broker(answer: bytes) -> Iterator[int]:
+    """A broker that gives one answer; yields its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                size = struct.unpack(">i", peer.recv(4))[0]
+                request = b""
+                while len(request) < size:
+                    request += peer.recv(size - len(request))
+                header = json.loads(request[4 : 4 + struct.unpack(">i", request[:4])[0]])
+                assert (header["code"], header["flag"]) == (26, 0)
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+def answer(body: bytes, code: int = 0) -> bytes:
+    header = json.dumps({"code": code, "flag": 1, "opaque": 1}).encode()
+    return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"brokerRole=SYNC_MASTER\nflushDiskType=ASYNC_FLUSH\n", "is a SYNC_MASTER"),
+        (b"brokerRole=ASYNC_MASTER\nenableControllerMode=true\n", "controller mode"),
+    ],
+)
+def test_the_role_is_asked_of_the_broker(
+    body: bytes, reason: str, tmp_path: Path, command: Command
+) -> None:
+    with broker(answer(body)) as port:
+        refused = command("follow", "127.0.0.1:1", tmp_path / "m", "--broker-port", port)
+    assert refused.code == 2
+    assert reason in refused.err
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"", b"HTTP/1.1 400\r\n\r\n", answer(b"x=1", code=16), struct.pack(">ii", 1 << 30, 4),
+        struct.pack(">ii", -5, 9), answer(b"a=1")[:-2], struct.pack(">ii", 9, 5) + b"{{{{{",
+        struct.pack(">ii", 6, 2) + b"[]",
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_not_a_brokers_gives_no_role(bad: bytes) -> None:
+    with broker(bad) as port:
+        assert broker_options("127.0.0.1", port) is None
+
+
+def test_a_brokers_answer_gives_its_options() -> None:
+    with broker(answer(b"brokerRole=ASYNC_MASTER\nbrokerName=a b\n")) as port:
+        found = broker_options("127.0.0.1", port)
+    assert found == {"brokerRole": "ASYNC_MASTER", "brokerName": "a b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("broker", ("broker", 10912)),
+        ("broker:1", ("broker", 1)),
+        ("10.0.0.1:65535", ("10.0.0.1", 65535)),
+        ("[::1]:7", ("::1", 7)),
+        ("::1", ("::1", 10912)),
+        ("[::1]", ("::1", 10912)),
+    ],
+)
+def test_an_address_is_host_and_port(text: str, found: tuple[str, int]) -> None:
+    assert _address_of(text) == found
+
+
+@pytest.mark.parametrize("text", ["", ":1", "a:", "a:0", "a:65536", "a:b"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageMistake, match="HOST:PORT"):
+        _address_of(text)

@@ -1,0 +1,162 @@
+"""A slave's store takes the master's bytes and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import rocketcompat
+from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig
+from rocketcompat.commitlog.raw import OutOfPlace
+from rocketcompat.ha.slave_store import SlaveRoot, SlaveStore
+from rocketcompat.messages import PutStatus
+from rocketcompat.store.put_status import put_status_of
+from tests.support.rocket.inside import log_of
+from tubestore.clock import ManualClock
+from tubestore.errors import NotAStore, ReadOnlyStore
+from tubestore.testing import MemoryVfs
+
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=1000, layouts=frozenset({"consume_queue", "index"})
+)
+
+
+@pytest.fixture
+def vfs(clock: ManualClock) -> MemoryVfs:
+    return MemoryVfs(clock)
+
+
+@pytest.fixture
+def root(vfs: MemoryVfs, clock: ManualClock) -> SlaveRoot:
+    return SlaveRoot.of("/s", CONFIG, vfs, clock)
+
+
+@pytest.fixture
+def store(root: SlaveRoot) -> Iterator[SlaveStore]:
+    with root.open("m:10912", background=False) as store:
+        yield store
+
+
+def data_of(vfs: MemoryVfs, clock: ManualClock, count: int, **fields: Any) -> bytes:
+    with rocketcompat.open("/m", "w", CONFIG, vfs=vfs, clock=clock, background=False) as master:
+        for number in range(count):
+            master.put_message(Message("T", b"%03d" % number, **fields))
+        log = log_of(master)
+        data = b""
+        while len(data) < log.max_offset:
+            data += log.read_at(len(data), 1000)
+        return data
+
+
+PUTS: list[Callable[[SlaveStore], Any]] = [
+    lambda store: store.put_message(Message("T")),
+    lambda store: store.put_columns({"topic": ["T"], "body": [b""]}),
+    lambda store: store.put_messages(MessageBatch("T", [BatchItem()])),
+    lambda store: store.put_inner_batch(MessageBatch("T", [BatchItem()])),
+    lambda store: store.send_back(store.look_message(0), "g"),
+    lambda store: store.publish("job", []),
+]
+
+
+@pytest.mark.parametrize("put", range(len(PUTS)))
+def test_every_put_is_refused_as_rocketmq_refuses_it(
+    put: int, store: SlaveStore, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    data = data_of(vfs, clock, 3)
+    store.append_raw(0, data)
+    with pytest.raises(ReadOnlyStore, match="is a slave") as caught:
+        PUTS[put](store)
+    assert put_status_of(caught.value) is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.max_physical_offset == len(data)
+
+
+def test_bytes_are_taken_where_the_log_goes_on(
+    store: SlaveStore, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    data = data_of(vfs, clock, 3)
+    assert store.append_raw(0, data[:150]) == store.raw_end == len(data) // 3
+    assert store.next_raw_offset == 150
+    with pytest.raises(OutOfPlace):
+        store.append_raw(151, data[151:])
+    assert store.discard_raw() == len(data) // 3
+    assert store.append_raw(len(data) // 3, data[len(data) // 3 :]) == len(data)
+    store.wait_dispatched(len(data) - 1)
+    assert [m.body for m in store.get_message("T", 0, 0)] == [b"000", b"001", b"002"]
+
+
+def test_delayed_messages_are_the_masters_to_deliver(
+    store: SlaveStore, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    data = data_of(vfs, clock, 2, delay_level=1)
+    store.append_raw(0, data)
+    clock.advance(10_000)
+    assert store.deliver_due() == 0
+    assert store.max_physical_offset == len(data)
+
+
+def test_a_message_with_zeros_in_its_properties_survives_a_kill_of_the_slave(
+    root: SlaveRoot, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    data = data_of(vfs, clock, 2, tags="abcdef")
+    data = data.replace(b"abcdef", b"ab\0\0ef")
+    store = root.open("m:10912", background=False)
+    store.append_raw(0, data)
+    store._closed = True  # as a kill leaves it
+    vfs.release_locks()
+    with root.open("m:10912", background=False) as store:
+        assert store.max_physical_offset == len(data)
+        assert not store.problems
+    assert root_gaps(vfs) == []
+
+
+def root_gaps(vfs: MemoryVfs) -> list[Any]:
+    from rocketcompat.inspect.directory import StoreDirectory
+
+    return list(StoreDirectory("/s", {"mappedFileSizeCommitLog": 1000}, vfs).log.gaps)
+
+
+def test_a_log_begins_where_the_master_begins_and_only_there(
+    root: SlaveRoot, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    with pytest.raises(NotAStore, match="mappedFileSizeCommitLog"):
+        root.open("m:1", begin=1500)
+    with root.open("m:1", begin=3000, background=False) as store:
+        assert (store.min_physical_offset, store.raw_end) == (3000, 3000)
+    with root.open("m:1", begin=5000, background=False) as store:
+        assert (store.min_physical_offset, store.raw_end) == (5000, 5000)
+    assert [name for name, _, _ in vfs.entries("/s/commitlog")] == [f"{5000:020}"]
+
+
+def test_a_log_with_data_does_not_begin_anew(
+    root: SlaveRoot, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    data = data_of(vfs, clock, 2)
+    with root.open("m:1", begin=0, background=False) as store:
+        store.append_raw(0, data)
+    with pytest.raises(NotAStore, match="its log has data"):
+        root.open("m:1", begin=1000)
+    with root.open("m:1", background=False) as store:
+        assert store.raw_end == len(data)
+
+
+def test_the_log_of_a_slave_is_taken_over_only_when_it_is_asked_for(
+    vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    data = data_of(vfs, clock, 2)
+    root = SlaveRoot.of("/m", CONFIG, vfs, clock)
+    with pytest.raises(NotAStore, match="--take-over"):
+        root.open("m:1")
+    with root.open("m:1", take_over=True, background=False) as store:
+        assert store.raw_end == len(data)
+
+
+def test_a_note_that_cannot_be_read_refuses_the_root(
+    root: SlaveRoot, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    root.open("m:1", begin=0, background=False).close()
+    vfs.replace_file("/s/.tubestore/mirror.json", b"{")
+    for mode in ("r", "w"):
+        with pytest.raises(NotAStore, match=r"mirror\.json is not valid"):
+            rocketcompat.open("/s", mode, CONFIG, vfs=vfs, clock=clock)  # type: ignore[call-overload]
