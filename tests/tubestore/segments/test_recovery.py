@@ -262,7 +262,7 @@ def test_a_shard_of_one_file_is_mended(
     for number, row in zip(kept, rows, strict=True):
         if number not in case.states:
             assert row["body"] == BODIES[number]
-            assert row["partition_id"] == ROWS[number].partition_id
+            assert row["partition"] == ROWS[number].partition_id
             assert row["key_code"] == ROWS[number].key_code
     if not with_checkpoint:
         assert (report.data_cut, report.index_cut) == (case.data_cut, case.index_cut)
@@ -295,7 +295,7 @@ def test_a_sound_entry_is_not_overwritten_by_a_header_that_names_another_offset(
     assert "names index offset 28" in problem.reason
     row = scanned(shard.view())[7]
     assert (row["state"], row["body"]) == (STATE_ENTRY_DIFFERS, BODIES[7])
-    assert (row["partition_id"], row["key_code"]) == (ROWS[7].partition_id, ROWS[7].key_code)
+    assert (row["partition"], row["key_code"]) == (ROWS[7].partition_id, ROWS[7].key_code)
     shard.close()
     again = open_shard(memory_vfs, HOME)
     assert [str(p) for p in again.recovered.problems] == [str(problem)]
