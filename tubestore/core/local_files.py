@@ -391,6 +391,28 @@ def _reports_errors(release: str) -> bool:
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (5, 8)
 
 
+#: Types of file systems that other machines have too.
+_NETWORK_KINDS = {
+    *("afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs"),
+    *("nfs", "nfs4", "ocfs2", "smb2", "smb3", "smbfs"),
+}
+_NETWORK_FUSE = ("sshfs", "gluster", "ceph", "s3", "gcs", "juicefs", "rclone", "davfs")
+
+
+def network_kind(mounts: str, device: str) -> str:
+    """Return the type of the mount of a device, "major:minor", if it is a network's; else "".
+
+    `mounts` is the text of `/proc/self/mountinfo`.
+    """
+    for line in mounts.splitlines():
+        words = line.split()
+        if len(words) > 2 and words[2] == device and "-" in words:
+            kind = words[words.index("-") + 1]
+            fuse = kind.startswith("fuse.") and any(name in kind for name in _NETWORK_FUSE)
+            return kind if kind in _NETWORK_KINDS or fuse else ""
+    return ""
+
+
 class OsFileSystem:
     """The file system that holds a directory; made by `OsVfs.file_system`.
 
@@ -413,6 +435,15 @@ class OsFileSystem:
 
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), self._directory)
+
+    def network_kind(self) -> str:
+        """Return the type of a file system that other machines have too; "" if none is known."""
+        device = os.fstat(self._fd).st_dev
+        try:
+            mounts = Path("/proc/self/mountinfo").read_text()
+        except OSError:  # not Linux
+            return ""
+        return network_kind(mounts, f"{os.major(device)}:{os.minor(device)}")
 
     def _sync_below(self, directory: str) -> None:
         for name, is_directory, _ in self._vfs.entries(directory):

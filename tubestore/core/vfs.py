@@ -123,6 +123,9 @@ class VfsFileSystem(Protocol):
         Also for what the system failed to write since this was made, as far as it reports that.
         """
 
+    def network_kind(self) -> str:
+        """Return the type of a file system that other machines have too; "" for a local one."""
+
     def close(self) -> None:
         """Give the descriptor back; harmless when repeated."""
 

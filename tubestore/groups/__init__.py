@@ -1,4 +1,4 @@
 """Groups of consumers that share partitions: assignment, membership, positions.
 
-Reading order: assignment, membership, positions.
+Reading order: assignment, membership, positions, positions_log, directory.
 """

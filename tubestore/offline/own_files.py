@@ -9,15 +9,19 @@ from os.path import basename, dirname
 
 import xxhash
 
+from tubestore.clock import SystemClock
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
-from tubestore.errors import NotAStore
+from tubestore.errors import CorruptRecord, NotAStore
+from tubestore.groups.directory import list_groups
+from tubestore.groups.positions_log import PositionsLog
 from tubestore.journal.root_journal import read_journal
 from tubestore.offline.findings import Finding
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.names import (
     CHECKPOINT_FILE,
+    GROUPS_DIRECTORY,
     INDEX_DIRECTORY,
     INDEX_SUFFIX,
     JOBS_FILE,
@@ -66,6 +70,20 @@ def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator
             yield Finding(path, 0, Reason.BAD_STATE, str(error))
     yield from _check_job(vfs, root, is_written)
     yield from _check_journal(vfs, root, is_written)
+    yield from _check_groups(vfs, root)
+
+
+def _check_groups(vfs: Vfs, root: str) -> Iterator[Finding]:
+    """Report damaged logs of positions."""
+    for group in list_groups(vfs, root):
+        directory = join(root, OWN_DIRECTORY, GROUPS_DIRECTORY, group)
+        log = PositionsLog(vfs, root, directory, SystemClock())
+        with contextlib.suppress(CorruptRecord):  # it is among the problems
+            log.refresh(locked=False)
+        log.close()
+        for problem in log.problems:
+            text = f"positions of group {group!r}: {problem.reason}"
+            yield Finding(problem.path, problem.position, Reason.BAD_STATE, text)
 
 
 def trouble_of(vfs: Vfs, path: str) -> BadState | None:

@@ -46,6 +46,7 @@ ACCEPTED_FILE = "accepted.json"
 FORMER_CACHE_SUFFIXES = (".postings", ".times")
 DIGESTS_SUFFIX = ".digests"
 LEASES_DIRECTORY = "leases"
+GROUPS_DIRECTORY = "groups"
 
 TOPIC_LENGTH_MAX = 127
 _DIGITS = re.compile(r"\d+")

@@ -310,6 +310,10 @@ class FaultyFileSystem:
         self._vfs.ask("sync_file_system", self._directory)
         self._inner.sync()
 
+    def network_kind(self) -> str:
+        """Return the type of a file system that other machines have too; never fails."""
+        return self._inner.network_kind()
+
     def close(self) -> None:
         """Give the descriptor back; never fails."""
         self._inner.close()

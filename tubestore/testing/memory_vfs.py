@@ -59,6 +59,10 @@ class MemoryFileSystem:
         """Note that everything was synced."""
         self._vfs.sync_all()
 
+    def network_kind(self) -> str:
+        """Return "": it is local."""
+        return ""
+
     def close(self) -> None:
         """Do nothing: it holds nothing."""
 

@@ -6,6 +6,7 @@ import json
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tubestore
@@ -13,6 +14,9 @@ from tests.proof.explorer.explore import seed_from_environment
 from tests.support.publishing import CLOCK, ROOT, bodies, numbered, open_store, some, stage
 from tests.support.tube import make_rows, open_shard
 from tubestore.errors import NotAStore, StoreFailed
+from tubestore.groups.directory import GroupDirectory
+from tubestore.groups.positions import Positions, Rows, encode_frame
+from tubestore.groups.positions_log import log_name
 from tubestore.offline.check import Finding, Reason, check
 from tubestore.offline.dump import dump
 from tubestore.record.records import ENTRY_SIZE
@@ -281,3 +285,22 @@ def test_check_finds_a_changed_settings_file_exactly_when_opening_refuses_it(nam
         assert_check_agrees(copy_of(vfs), path, mutated(random, content)) for _ in range(150)
     }
     assert answers == {True, False}
+
+
+def test_damaged_positions_of_a_group_are_a_finding() -> None:
+    vfs = MemoryVfs(CLOCK)
+    open_store(vfs).close()
+    group = GroupDirectory(vfs, ROOT, "g", CLOCK)
+    group.make()
+    rows = {"t": Rows(0, np.array([0]), np.array([28]))}
+    for _ in range(2):
+        with group.locked():
+            group.log.append(group.log.positions.change(1, rows), "fsync")
+    assert found(vfs) == []
+    path = f"{group.path}/{log_name(1)}"
+    file = vfs.open(path)
+    at = len(encode_frame(Positions().snapshot()))
+    file.pwrite(b"?", at + 41)
+    assert [(f.path, f.position, f.reason) for f in found(vfs)] == [(path, at, Reason.BAD_STATE)]
+    file.pwrite(b"?", 3)
+    assert (path, 0, Reason.BAD_STATE) in [(f.path, f.position, f.reason) for f in found(vfs)]
