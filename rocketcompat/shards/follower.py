@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from os.path import basename
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,14 @@ from rocketcompat.shards.record import fits, to_tube
 from tubestore.clock import Clock
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
-from tubestore.errors import BatchError, DiskFull, InvalidName, TubeStoreError, failed_write
+from tubestore.errors import (
+    BatchError,
+    CorruptRecord,
+    DiskFull,
+    InvalidName,
+    TubeStoreError,
+    failed_write,
+)
 from tubestore.messages import STATE_OK
 from tubestore.options import PARTITIONS_PER_STORE, StoreOptions, TopicOptions
 from tubestore.reading.sources import Rows, Source
@@ -42,11 +50,11 @@ from tubestore.record.layouts import DATA_HEADER, PAYLOAD_SIZE_MAX
 from tubestore.record.names import check_topic_name
 from tubestore.shard.message_store import MessageStore
 from tubestore.store.append import append_columns
-from tubestore.store.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.store.topic import shards_of
 from tubestore.store.topic_shards import TopicShards
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 #: Removed segments stay readable for so long, for readers that began before.
 TRASH_GRACE = "10m"
 Array = np.ndarray[Any, Any]
@@ -70,7 +78,7 @@ class _Claims:
 
     def cut(self, count: int, keeper: Keeper | None = None) -> None:
         """Keep the first rows only; a keeper gets a copy of the others."""
-        log.warning("%s: %d records that the log does not have", self.shard.name,
+        _log.warning("%s: %d records that the log does not have", self.shard.name,
                     len(self.ids) - count)  # fmt: skip
         if keeper is not None:
             for path, position in self.shard.files_from(int(self.offsets[count])):
@@ -152,11 +160,32 @@ class TubeLayout:
     ) -> int:
         """Cut what the log does not have; returns from where the log has to be handed over."""
         start = log.max_offset
-        if not trust.as_left:
+        missing = self._begin_missing_anew(log, lower_mark)
+        if missing or not trust.as_left:
             self._keeper = trust.keeper
-            start = min(max(self._cut(log.max_offset, trust.mark), log.min_offset), start)
+            mark = None if missing else trust.mark
+            start = min(max(self._cut(log.max_offset, mark), log.min_offset), start)
         self._written = self._synced = start
         return start
+
+    def _begin_missing_anew(
+        self, log: ReadableLog, lower_mark: Callable[[int], None] | None
+    ) -> bool:
+        """Let shards without their directory begin anew; returns whether there are any.
+
+        The log has their messages. Without the mark it is handed over from its begin.
+        """
+        engine = engine_of(self.store)
+        missing = engine.topics.missing_shards()
+        if missing:
+            if lower_mark is not None:
+                lower_mark(log.min_offset)
+            engine.context.register.forget(map(basename, missing))
+        for path in missing:
+            text = "the shard's directory is missing: it is built again from the log"
+            self.problems.append(CorruptRecord(path, 0, text))
+            _log.warning("%s", self.problems[-1])
+        return bool(missing)
 
     def _cut(self, log_end: int, trusted: int | None) -> int:
         """Cut the shards at their first records that the log cannot have; returns the mark."""
@@ -286,7 +315,7 @@ class TubeLayout:
         if error.name not in self._refused:
             self._refused.add(error.name)
             problem = InvalidName(error.name, f"no shard has its messages: {error.reason}")
-            log.warning("%s", problem)
+            _log.warning("%s", problem)
             self.problems.append(problem)
 
     def _not_there_yet(self, batch: DispatchBatch, records: LogColumns, rows: Array) -> Array:

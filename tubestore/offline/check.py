@@ -24,16 +24,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from os.path import basename
 
 from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.offline.digest_check import check_digests
 from tubestore.offline.findings import REASONS, Finding
-from tubestore.offline.own_files import check_checkpoint, check_files, check_state, known_holes
+from tubestore.offline.own_files import (
+    check_checkpoint,
+    check_directories,
+    check_files,
+    check_register,
+    check_state,
+    known_holes,
+    read_bounds,
+)
 from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX, segment_name
 from tubestore.record.records import ENTRY_SIZE
+from tubestore.record.state_files import Bounds
 from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES, NEVER_SYNCED
-from tubestore.segments.checkpoint import read_recorded
+from tubestore.segments.checkpoint import joined, read_recorded
 from tubestore.segments.inspection import Reason, walk
 from tubestore.segments.listing import ShardFiles, StoredFile, find_shards, list_shard
 from tubestore.segments.shard_bytes import misplaced_files
@@ -76,14 +86,17 @@ def check(
     NotAStore if there is no store at `root`.
     """
     root, vfs = checked_root(root), vfs or OsVfs()
+    bounds = read_bounds(vfs, root)  # before the files, which a writer writes first
     shards = find_shards(root, vfs, topic=topic, store_id=store_id, with_pending=True)
     yield from check_state(vfs, root, is_written or (lambda: False))
+    yield from check_register(vfs, root)
+    yield from check_directories(vfs, root, topic, store_id)
     unsettled: list[_Seen] = []
     settled = partial(_settled, is_written=is_written, wait=wait)
     for number, shard in enumerate(shards):
         if watch is not None:
             watch(number, len(shards))
-        seen = _Seen(vfs, root, shard)
+        seen = _Seen(vfs, root, shard, bounds.get(basename(shard.directory)))
         yield from seen.look()
         if seen.findings:
             unsettled.append(seen)
@@ -116,8 +129,8 @@ class _Seen:
     A limited number of them is held. More are counted by their reason.
     """
 
-    def __init__(self, vfs: Vfs, root: str, shard: ShardFiles) -> None:
-        self._vfs, self._root, self._shard = vfs, root, shard
+    def __init__(self, vfs: Vfs, root: str, shard: ShardFiles, outside: Bounds | None) -> None:
+        self._vfs, self._root, self._shard, self._outside = vfs, root, shard, outside
         self._times = _modified(vfs, shard)
         self.findings: list[Finding] = []
         #: How many are held, by whether they are at the end of a stream.
@@ -128,7 +141,7 @@ class _Seen:
 
     def look(self) -> Iterator[Finding]:
         """Look for the first time; yield what is certain: no file moved, and it is at no end."""
-        for finding in _look(self._vfs, self._shard):
+        for finding in _look(self._vfs, self._shard, self._outside):
             if self._held[False] >= HELD_FINDINGS_MAX and not self._stale:
                 yield from self._certain()
             self._hold(finding)
@@ -161,10 +174,14 @@ class _Seen:
 
     def look_again(self) -> None:
         """Keep the findings that are still there, and count no more of a reason than before."""
-        if self.findings and self.has_moved():
+        if not self.findings:
+            return
+        outside = read_bounds(self._vfs, self._root).get(basename(self._shard.directory))
+        if self.has_moved():
+            self._outside = outside
             known, before = {f.identity for f in self.findings}, self._more
             self.findings, self._more = [], Counter()
-            for finding in _look(self._vfs, self._shard):
+            for finding in _look(self._vfs, self._shard, self._outside):
                 if finding.identity in known:
                     self.findings.append(finding)
                 elif before:
@@ -186,7 +203,7 @@ def _modified(vfs: Vfs, shard: ShardFiles) -> list[int]:
         return []  # it went away since the listing
 
 
-def _look(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
+def _look(vfs: Vfs, shard: ShardFiles, outside: Bounds | None) -> Iterator[Finding]:
     """Go through what is wrong with a shard's files as they were listed."""
     for path, size in shard.strays:
         yield Finding(path, 0, Reason.FOREIGN_NAME, f"{size} bytes")
@@ -195,7 +212,7 @@ def _look(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
     yield from _check_lengths(shard.index)
     known = read_recorded(vfs, shard.directory)
     yield from check_checkpoint(vfs, shard, known)
-    yield from check_files(vfs, shard, known.checkpoint)
+    yield from check_files(vfs, shard, joined(known.checkpoint, outside))
     for file, (_, text) in misplaced_files(vfs, shard).items():
         yield Finding(file.path, 0, Reason.MISPLACED, text)
     damaged = _DamagedBlocks()

@@ -28,7 +28,7 @@ REASONS: dict[Reason, tuple[str, str]] = {
     Reason.ENTRY_DIFFERS: ("error", "entry and record contradict each other; one is damaged"),
     Reason.OWN_OFFSET: ("warning", "a record names another index offset than its entry has"),
     Reason.MISSING: ("error", "an index entry points to bytes that no data file has"),
-    Reason.MISSING_FILE: ("error", "files or their ends are gone that the shard's checkpoint has"),
+    Reason.MISSING_FILE: ("error", "files, their ends or a shard are gone that are recorded"),
     Reason.MISPLACED: ("error", "a data file holds the records of another one's place"),
     Reason.HIDDEN: (
         "warning",

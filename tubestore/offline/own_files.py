@@ -27,15 +27,20 @@ from tubestore.record.names import (
     JOBS_FILE,
     JOURNAL_FILE,
     PUBLISHED_FILE,
+    SHARDS_FILE,
     STORE_FILE,
     TOPICS_FILE,
     parse_segment_name,
+    parse_store_key,
 )
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.record.state_files import (
     MISSING_TOPICS,
     BadState,
+    Bounds,
+    bounds_of,
     has_topics,
+    parse_shards,
     read_topics,
     state_trouble,
 )
@@ -47,11 +52,15 @@ from tubestore.segments.cache_formats import (
 from tubestore.segments.checkpoint import Recorded
 from tubestore.segments.inspection import Reason
 from tubestore.segments.listing import ShardFiles, StoredFile
-from tubestore.segments.lost_files import hidden_entries, hidden_text, may_be_missing, missing_begin
+from tubestore.segments.lost_files import (
+    hidden_entries,
+    hidden_text,
+    may_be_missing,
+    missing_begin,
+    missing_directory,
+)
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.roll_forward import places_of
-
-#: How much of a file is digested at once.
 
 
 def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
@@ -171,6 +180,60 @@ def _index_end(vfs: Vfs, directory: str) -> int:
     return max(whole, default=0)
 
 
+def read_bounds(vfs: Vfs, root: str) -> dict[str, Bounds]:
+    """Return what is recorded of each shard outside of its directory, by the directory's name."""
+    try:
+        rows, _ = parse_shards(vfs.read_file(join(root, OWN_DIRECTORY, SHARDS_FILE)))
+    except OSError:
+        return {}
+    found = {key: bounds_of(row) for key, row in rows.items()}
+    return {key: bounds for key, bounds in found.items() if bounds is not None}
+
+
+def check_register(vfs: Vfs, root: str) -> Iterator[Finding]:
+    """Report damaged lines of `shards.log`; a torn last one is in flight, or was never written."""
+    path = join(root, OWN_DIRECTORY, SHARDS_FILE)
+    try:
+        data = vfs.read_file(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield Finding(path, 0, Reason.UNREADABLE, error.strerror or repr(error))
+        return
+    bad = parse_shards(data)[1]
+    if bad is not None and b"\n" in data[bad:]:
+        yield Finding(path, bad, Reason.STALE_CACHE, "a damaged line, which does not count")
+
+
+def missing_shards(
+    vfs: Vfs, root: str, topic: str | None = None, store_id: int | None = None
+) -> list[str]:
+    """Return the directories that shards with a record had, or those asked for, and that are gone.
+
+    A writer may be deleting their topics: it forgets a shard before it moves the directory.
+    """
+    found = []
+    for key in sorted(read_bounds(vfs, root)):
+        parsed = parse_store_key(key)
+        if parsed is None or topic not in (None, parsed[0]) or store_id not in (None, parsed[1]):
+            continue
+        if not vfs.entries(join(root, key)):
+            found.append(key)
+    if found:
+        known = read_bounds(vfs, root)
+        found = [key for key in found if key in known and not known[key].given_up]
+    return [join(root, key) for key in found]
+
+
+def check_directories(
+    vfs: Vfs, root: str, topic: str | None, store_id: int | None
+) -> Iterator[Finding]:
+    """Report the directories of shards that are missing."""
+    for directory in missing_shards(vfs, root, topic, store_id):
+        problem = missing_directory(directory)
+        yield Finding(problem.path, 0, Reason.MISSING_FILE, problem.reason)
+
+
 def check_checkpoint(vfs: Vfs, shard: ShardFiles, known: Recorded) -> Iterator[Finding]:
     """Report a checkpoint that does not describe the files of its shard (any more)."""
     trouble = _checkpoint_trouble(vfs, shard, known)
@@ -191,7 +254,7 @@ def check_files(vfs: Vfs, shard: ShardFiles, found: Checkpoint | None) -> Iterat
         )
         yield from (Finding(p.path, 0, Reason.MISSING_FILE, p.reason) for p in problems)
         if data and _names_more(found, shard):
-            text = f"the checkpoint has bytes up to {found.data_end}, the file ends before"
+            text = f"bytes up to {found.data_end} are recorded, the file ends before"
             end = data[-1]
             yield Finding(end.path, end.size, Reason.MISSING_FILE, text, at_end=True)
     with contextlib.suppress(FileNotFoundError):  # it was just removed
@@ -216,7 +279,7 @@ def hidden_of(vfs: Vfs, shard: ShardFiles, found: Checkpoint | None) -> tuple[li
 
 
 def _names_more(found: Checkpoint, shard: ShardFiles) -> bool:
-    """True if a checkpoint has ends that index and data do not reach."""
+    """True if ends are recorded that index and data do not reach."""
     index_end = shard.index[-1].end if shard.index else 0
     data_end = shard.data[-1].end if shard.data else 0
     if not found.digest:

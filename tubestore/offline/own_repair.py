@@ -5,6 +5,7 @@
 | `finish_job` | the rest of a half-published job's files go to their place |
 | `give_up_job` | they cannot: what is staged is taken out, the rest stays, the id counts |
 | `reset_state` | a file that cannot be read is taken out, and made anew as far as that goes |
+| `give_up_shard` | a shard's directory is missing: a new one begins behind its last offset |
 | `leave` | a file of a newer version: another version of this package reads it |
 """
 
@@ -12,19 +13,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from os.path import basename
 
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.quarantine import Action, Quarantine
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
-from tubestore.offline.own_files import trouble_of
-from tubestore.record.names import JOBS_FILE, PUBLISHED_FILE, STORE_FILE, TOPICS_FILE
+from tubestore.offline.own_files import check_register, missing_shards, read_bounds, trouble_of
+from tubestore.record.names import (
+    JOBS_FILE,
+    PUBLISHED_FILE,
+    SHARDS_FILE,
+    STORE_FILE,
+    TOPICS_FILE,
+)
 from tubestore.record.state_files import (
     STATE_VERSION,
     BadState,
     NewerState,
     parse_state,
     parse_topics,
+    shards_line,
     sound_changes,
 )
 from tubestore.staging.commit_records import CommitRecords
@@ -89,6 +98,33 @@ def _repair_log(vfs: Vfs, root: str, trouble: BadState, quarantine: Quarantine |
             quarantine.move(log)
     text = "its sound lines count; what else it changed of topics is learned from their files"
     return Action(log, "reset_state", trouble.position, len(data), f"{trouble}; {text}")
+
+
+def give_up_shards(
+    vfs: Vfs, root: str, quarantine: Quarantine | None, topic: str | None, store_id: int | None
+) -> Iterator[Action]:
+    """Let shards begin anew, behind their last offsets, where their directories are missing.
+
+    Damaged lines of `shards.log` go, too.
+    """
+    path = join(root, OWN_DIRECTORY, SHARDS_FILE)
+    missing = missing_shards(vfs, root, topic, store_id)
+    damaged = list(check_register(vfs, root))
+    if quarantine is not None and (missing or damaged):
+        keys = {basename(directory) for directory in missing}
+        bounds = {
+            key: known._replace(given_up=int(key in keys or known.given_up))
+            for key, known in read_bounds(vfs, root).items()
+        }
+        if damaged:
+            quarantine.copy(path)
+        vfs.replace_file(path, shards_line(bounds))
+    for finding in damaged:
+        size = len(vfs.read_file(path))
+        yield Action(path, "reset_state", finding.position, size, "its sound lines count")
+    for directory in missing:
+        text = "the directory is missing: a new one begins behind the shard's last offset"
+        yield Action(directory, "give_up_shard", 0, 0, text)
 
 
 def _forget_topics(vfs: Vfs, root: str) -> None:

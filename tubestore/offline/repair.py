@@ -22,13 +22,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from os.path import basename
 
 from tubestore.clock import Clock, SystemClock
 from tubestore.core.paths import OWN_DIRECTORY, checked_root, join
 from tubestore.core.quarantine import Action, Quarantine
 from tubestore.core.vfs import OsVfs, Vfs, take_lock
 from tubestore.errors import StoreLocked
-from tubestore.offline.own_repair import repair_state
+from tubestore.offline.own_files import read_bounds
+from tubestore.offline.own_repair import give_up_shards, repair_state
 from tubestore.offline.shard_repair import ShardRepair
 from tubestore.record.names import LOCK_FILE
 from tubestore.segments.listing import check_root, find_shards
@@ -82,8 +84,11 @@ def _run(
 ) -> Iterator[Action]:
     if topic is None and store_id is None:
         yield from repair_state(vfs, root, quarantine)
+    yield from give_up_shards(vfs, root, quarantine, topic, store_id)
+    bounds = read_bounds(vfs, root)
     shards = find_shards(root, vfs, topic=topic, store_id=store_id, with_pending=quarantine is None)
     for number, shard in enumerate(shards):
         if watch is not None:
             watch(number, len(shards))
-        yield from ShardRepair(vfs, shard, quarantine).run()
+        outside = bounds.get(basename(shard.directory))
+        yield from ShardRepair(vfs, shard, quarantine, outside).run()

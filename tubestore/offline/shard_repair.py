@@ -37,12 +37,14 @@ from tubestore.record.names import (
     INDEX_SUFFIX,
     MOVING_SUFFIX,
     REPAIR_SUFFIX,
+    SHARDS_FILE,
     parse_segment_name,
     segment_name,
 )
 from tubestore.record.records import ENTRY_SIZE
+from tubestore.record.state_files import Bounds
 from tubestore.segments.cache_formats import Checkpoint
-from tubestore.segments.checkpoint import read_recorded, recorded
+from tubestore.segments.checkpoint import Recorded, joined, read_recorded
 from tubestore.segments.digests import digests_path, drop_digests
 from tubestore.segments.inspection import Reason, Stretch
 from tubestore.segments.listing import ShardFiles, StoredFile, chained, list_shard
@@ -55,8 +57,12 @@ _COPY_BYTES = 8 << 20
 class ShardRepair:
     """Repairs a shard as it was listed; without `quarantine` it only yields the plan."""
 
-    def __init__(self, vfs: Vfs, shard: ShardFiles, quarantine: Quarantine | None) -> None:
+    def __init__(
+        self, vfs: Vfs, shard: ShardFiles, quarantine: Quarantine | None, outside: Bounds | None
+    ) -> None:
+        """`outside` is what the store records of the shard outside of its directory."""
         self._vfs, self._listed, self._quarantine = vfs, shard, quarantine
+        self._outside = outside
         self._index_directory = join(shard.directory, INDEX_DIRECTORY)
         #: Files that are moved, by their names before.
         self._homes: set[str] = set()
@@ -69,7 +75,8 @@ class ShardRepair:
         moved = list(self._put_in_place())
         yield from moved
         shard = self._listed
-        found = recorded(vfs, shard.directory)
+        known = read_recorded(vfs, shard.directory)
+        found = joined(known.checkpoint, self._outside)
         missing = [f for f in check_files(vfs, shard, found) if f.reason is Reason.MISSING_FILE]
         made = list(self._make_first_index(found))
         yield from made
@@ -107,10 +114,10 @@ class ShardRepair:
         replaced = {action.path for action in done}
         digests = [f for f in digests if f.path not in replaced]
         # A cache with an end behind the files keeps offsets from being given twice.
-        lost_end = self._lost_end(found, kept)
+        lost_end = self._lost_end(known.checkpoint, kept)
         ends_before = any(f.at_end for f in missing) or lost_end is not None
         changed = bool(done or self._homes) and not ends_before
-        yield from self._remove_caches(digests, changed=changed, kept=lost_end)
+        yield from self._remove_caches(known, digests, changed=changed, kept=lost_end)
         if lost_end is not None:
             yield lost_end
         for stretch in kept.damage:
@@ -294,19 +301,22 @@ class ShardRepair:
     def _lost_end(self, found: Checkpoint | None, kept: Kept) -> Action | None:
         """Return what is left to the next opening where messages at the end are lost; else None.
 
-        The checkpoint names them: opening keeps their offsets, which are given to no other message.
+        They are recorded: opening keeps their offsets, which are given to no other message.
         """
-        if found is None or not found.digest or found.index_end <= kept.index_end:
+        directory, outside = self._listed.directory, self._outside
+        end = found.index_end if found is not None and found.digest else 0
+        path = join(directory, OWN_DIRECTORY, CHECKPOINT_FILE)
+        if outside is not None and outside.index_end > end:
+            end, path = outside.index_end, join(dirname(directory), OWN_DIRECTORY, SHARDS_FILE)
+        if end <= kept.index_end:
             return None
-        path = join(self._listed.directory, OWN_DIRECTORY, CHECKPOINT_FILE)
-        text = f"it has messages up to index offset {found.index_end}, the files end before"
+        text = f"it has messages up to index offset {end}, the files end before"
         return Action(path, "leave", 0, 0, f"{text}; opening for writing keeps their places")
 
     def _remove_caches(
-        self, digests: list[Finding], *, changed: bool, kept: Action | None
+        self, known: Recorded, digests: list[Finding], *, changed: bool, kept: Action | None
     ) -> Iterator[Action]:
         own = join(self._listed.directory, OWN_DIRECTORY)
-        known = read_recorded(self._vfs, self._listed.directory)
         stale = {f.path: f.message for f in check_checkpoint(self._vfs, self._listed, known)}
         stale |= {f.path: f.message for f in digests if f.reason is Reason.STALE_CACHE}
         checkpoint = join(own, CHECKPOINT_FILE)

@@ -33,6 +33,8 @@ CLOSED_FILE = "closed"
 JOURNAL_FILE = "journal"
 #: There while the journal has frames: in which boot it was begun, and whether it was synced.
 JOURNALLED_FILE = "journalled"
+#: What each shard had, a line for some shards: recorded outside of the shards' directories.
+SHARDS_FILE = "shards.log"
 #: What a data file's new name is followed by while `repair` moves it.
 MOVING_SUFFIX = ".moving"
 REPAIR_SUFFIX = ".repair"

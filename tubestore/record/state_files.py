@@ -6,6 +6,9 @@ version refuses the store, and `check` reports it with the same words.
 `topics.json` has every topic's settings. A store of many topics has a log of changes beside it,
 which `topics.json` names: a line a change, settings by topic with a digest, so that a new topic
 costs one line. A torn last line was never acknowledged; any other bad line refuses the store.
+
+`shards.log` has what each shard had: bounds by the name of its directory, with a digest a line. It
+is evidence and no state: a line that is not valid does not count, and a missing file is none.
 """
 
 from __future__ import annotations
@@ -54,6 +57,17 @@ class BadState(ValueError):
 
 class NewerState(BadState):
     """A state file of another version of this package, which can read it."""
+
+
+class Bounds(NamedTuple):
+    """Where a shard's streams begin and end: what was removed by retention, and what was synced."""
+
+    index_start: int
+    data_start: int
+    index_end: int
+    data_end: int
+    #: 1 after `repair` gave up its missing directory: a new one begins behind the ends.
+    given_up: int = 0
 
 
 class SavedTopics(NamedTuple):
@@ -157,8 +171,43 @@ def is_topics_log(name: str) -> bool:
 
 def change_line(changed: Mapping[str, TopicOptions]) -> bytes:
     """Return the line of a log of changes that gives some topics their settings."""
-    text = json.dumps({n: t.as_json() for n, t in changed.items()}, sort_keys=True).encode()
+    return _line({n: t.as_json() for n, t in changed.items()})
+
+
+def _line(content: Mapping[str, Any]) -> bytes:
+    text = json.dumps(content, sort_keys=True).encode()
     return b"%s %s\n" % (xxhash.xxh3_64_hexdigest(text).encode(), text)
+
+
+def shards_line(changed: Mapping[str, Bounds | None]) -> bytes:
+    """Return the line of `shards.log` that gives some shards their bounds; None forgets one."""
+    return _line(changed)
+
+
+def parse_shards(data: bytes) -> tuple[dict[str, Any], int | None]:
+    """Return the rows in `shards.log`, and where its first line is that does not count.
+
+    `bounds_of` has the bounds of a row: a store of many shards is opened without all of them.
+    """
+    found: dict[str, Any] = {}
+    bad: int | None = None
+    for position, line in _lines(data):
+        changed = _content(line)
+        if changed is not None:
+            found.update(changed)
+        elif bad is None:
+            bad = position
+    for key in [key for key, row in found.items() if row is None]:
+        del found[key]
+    return found, bad
+
+
+def bounds_of(row: Any) -> Bounds | None:
+    """Return the bounds in a row of `shards.log`; None if it has none."""
+    if not isinstance(row, list | tuple) or len(row) != len(Bounds._fields):
+        return None
+    right = all(type(number) is int and -1 <= number < _NUMBER_MAX for number in row)
+    return Bounds(*row) if right else None
 
 
 def read_topics(read: Callable[[str], bytes]) -> SavedTopics:
@@ -199,23 +248,38 @@ def sound_changes(log: bytes) -> dict[str, TopicOptions]:
 
 def _changes(log: bytes) -> Iterator[tuple[int, dict[str, TopicOptions] | None]]:
     """Yield position and settings of each line, None for a damaged one; no torn last line."""
+    for position, line in _lines(log):
+        changed = _changed(line)
+        if changed is not None or position + len(line) < len(log):
+            yield position, changed
+
+
+def _lines(log: bytes) -> Iterator[tuple[int, bytes]]:
     position = 0
     while position < len(log):
         end = log.find(b"\n", position) + 1 or len(log)
-        changed = _changed(log[position:end])
-        if changed is not None or end < len(log):
-            yield position, changed
+        yield position, log[position:end]
         position = end
 
 
 def _changed(line: bytes) -> dict[str, TopicOptions] | None:
+    content = _content(line)
+    try:
+        return _settings_of(content) if content is not None else None
+    except (TubeStoreError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _content(line: bytes) -> dict[str, Any] | None:
+    """Return the object in a line, None if it is torn or damaged."""
     digest, text = line[:_DIGEST_DIGITS], line[_DIGEST_DIGITS + 1 : -1]
     if line[-1:] != b"\n" or digest != xxhash.xxh3_64_hexdigest(text).encode():
         return None
     try:
-        return _settings_of(parse_json(text))
-    except (TubeStoreError, TypeError, ValueError, AttributeError):
+        content = parse_json(text)
+    except ValueError:
         return None
+    return content if isinstance(content, dict) else None
 
 
 def _options_of(given: dict[str, Any]) -> TopicOptions:

@@ -8,11 +8,15 @@ that later openings and readers need not search for it.
 It also records where both streams begin. So a file that is missing at the beginning or at the end
 differs from one that was never there, and no offset is given out twice. Code that removes files or
 cuts them back first lowers the checkpoint, durably.
+
+The store records the same beginnings and ends outside of the shard's directory (`OutsideRecord`).
+So a directory that is missing, or came back from an older copy, is noticed.
 """
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import NamedTuple
 
 import xxhash
@@ -20,15 +24,20 @@ import xxhash
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs
 from tubestore.record.names import CHECKPOINT_FILE
+from tubestore.record.state_files import Bounds
 from tubestore.segments.cache_formats import CHECKPOINT_DIGEST_BYTES, Checkpoint
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.segment_list import FileSegmentList
+
+#: In the place of a digest where the bytes are not recorded: no file has it.
+OUTSIDE = "outside"
 
 
 def write_checkpoint(files: MsgFileStore, index_end: int, data_end: int) -> None:
     """Write the checkpoint of what was synced up to these ends; a failure is ignored."""
     with files.checkpoint_lock, contextlib.suppress(OSError):
-        _write(files, index_end, data_end, sync=False)
+        if not files.is_discarded:
+            _write(files, index_end, data_end, sync=False)
 
 
 def raise_begin(
@@ -41,6 +50,7 @@ def raise_begin(
     """
     with files.checkpoint_lock:
         files.begins = index_start, data_start
+        _note(files, Bounds(index_start, data_start, *ends), durable=True)
         try:
             _write(files, *ends, sync=True)
         except OSError:
@@ -54,6 +64,21 @@ def forget_checkpoint(files: MsgFileStore) -> None:
     if files.vfs.exists(path):
         files.vfs.remove(path)
         files.vfs.sync_directory(directory)
+
+
+def lower_ends(files: MsgFileStore, index_end: int, data_end: int) -> None:
+    """Record, durably, that the shard is about to be cut back to these ends."""
+    forget_checkpoint(files)
+    known = files.bounds()
+    if known is not None:
+        ends = min(known.index_end, index_end), min(known.data_end, data_end)
+        _note(files, known._replace(index_end=ends[0], data_end=ends[1]), durable=True)
+
+
+def _note(files: MsgFileStore, bounds: Bounds, *, durable: bool) -> None:
+    """Record bounds outside of the directory, of a shard that gave out offsets."""
+    if files.outside is not None and bounds.index_end > 0:
+        files.outside.note(bounds, durable=durable)
 
 
 def _write(files: MsgFileStore, index_end: int, data_end: int, *, sync: bool) -> None:
@@ -74,6 +99,8 @@ def _write(files: MsgFileStore, index_end: int, data_end: int, *, sync: bool) ->
     if not files.vfs.exists(directory):
         files.vfs.make_directories(directory)
     files.vfs.replace_file(join(directory, CHECKPOINT_FILE), checkpoint.encode(), sync=sync)
+    if not sync:  # else it is recorded already
+        _note(files, Bounds(index_start, data_start, index_end, data_end), durable=False)
 
 
 class Recorded(NamedTuple):
@@ -94,14 +121,39 @@ def read_recorded(vfs: Vfs, directory: str) -> Recorded:
         return Recorded(None, f"cannot be read: {error}")
 
 
-def recorded(vfs: Vfs, directory: str) -> Checkpoint | None:
-    """Return the checkpoint of a shard's directory, whatever files are there; None without one."""
-    return read_recorded(vfs, directory).checkpoint
+def joined(checkpoint: Checkpoint | None, outside: Bounds | None) -> Checkpoint | None:
+    """Return what is recorded of a shard inside and outside of its directory; None: nothing.
+
+    Ends that only the outside has describe no file that is there: they are as a checkpoint's that
+    does not fit.
+    """
+    if outside is None:
+        return checkpoint
+    index_end, data_end = outside.index_end, outside.data_end
+    if checkpoint is not None:
+        if index_end <= checkpoint.index_end and data_end <= checkpoint.data_end:
+            return checkpoint
+        return replace(
+            checkpoint,
+            index_end=max(index_end, checkpoint.index_end),
+            data_end=max(data_end, checkpoint.data_end),
+            digest=checkpoint.digest or OUTSIDE,
+        )
+    begins = outside[:2] if not outside.given_up else outside[2:4]
+    return Checkpoint(
+        index_end, data_end, OUTSIDE, OUTSIDE,
+        index_start=begins[0], data_start=begins[1], digest=OUTSIDE,
+    )  # fmt: skip
+
+
+def recorded(files: MsgFileStore) -> Checkpoint | None:
+    """Return what is recorded of a shard, whatever files are there; None: nothing is."""
+    return joined(read_recorded(files.vfs, files.directory).checkpoint, files.bounds())
 
 
 def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:
     """Return the checkpoint if it still describes the files, else None."""
-    found = recorded(files.vfs, files.directory)
+    found = read_recorded(files.vfs, files.directory).checkpoint
     return found if found is not None and describes(found, files) else None
 
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from itertools import takewhile
 from os.path import dirname
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from tubestore.errors import NotAStore, OffsetOutOfRange
 from tubestore.options import StoreOptions
 from tubestore.record.names import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, entries_in
+from tubestore.record.state_files import Bounds
 from tubestore.segments.cache_formats import MISPLACED
 from tubestore.segments.lookup import IndexLists, remove_former_caches
 from tubestore.segments.segment import FileSegment
@@ -39,6 +40,19 @@ Array = np.ndarray[Any, Any]
 Limits = Callable[[], tuple[int, int] | None]
 #: How often a reader lists files that change under it.
 _LOOKS_MAX = 5
+
+
+class OutsideRecord(Protocol):
+    """What the store records of one shard outside of the shard's directory."""
+
+    def bounds(self) -> Bounds | None:
+        """Return the shard's bounds; None if nothing is recorded of it."""
+
+    def note(self, bounds: Bounds, *, durable: bool = False) -> None:
+        """Record bounds that were synced; written soon, with `durable` when this returns."""
+
+    def look_again(self) -> None:
+        """Read what another process has recorded since; for a reader."""
 
 
 class Damage(NamedTuple):
@@ -69,8 +83,17 @@ class FileSnapshot(NamedTuple):
 class MsgFileStore:
     """The rolling data and index segments of one shard."""
 
-    def __init__(self, vfs: Vfs, directory: str, store_id: int, options: StoreOptions) -> None:
+    def __init__(
+        self,
+        vfs: Vfs,
+        directory: str,
+        store_id: int,
+        options: StoreOptions,
+        outside: OutsideRecord | None = None,
+    ) -> None:
         self.vfs, self.directory, self.store_id = vfs, directory, store_id
+        #: What the store records of the shard outside of its directory; None for a lone shard.
+        self.outside = outside
         self._options = options
         self.index, self.data = self._empty_lists()
         self.lists = IndexLists(store_id)
@@ -84,6 +107,8 @@ class MsgFileStore:
         self.begins: tuple[int, int] | None = None
         #: Held while the checkpoint is replaced, so that an older one is never the last.
         self.checkpoint_lock = threading.Lock()
+        #: True once the topic was deleted: nothing is recorded of the shard any more.
+        self.is_discarded = False
         #: Directories in which something appeared since they were synced.
         self._unsynced_directories: set[str] = set()
 
@@ -354,6 +379,15 @@ class MsgFileStore:
         self.data.sync()
         self.index.sync()
         self._sync_directories()
+
+    def bounds(self) -> Bounds | None:
+        """Return what is recorded of the shard outside of its directory; None: nothing."""
+        return self.outside.bounds() if self.outside is not None else None
+
+    def discard(self) -> None:
+        """Write no checkpoint from now on, and wait for one that is being written."""
+        with self.checkpoint_lock:
+            self.is_discarded = True
 
     def close(self) -> None:
         """Give the descriptors back; nothing is synced here."""

@@ -9,10 +9,14 @@ at the end its place is known from the checkpoint, which records where both stre
 | missing                          | what is done                                                  |
 | -------------------------------- | ------------------------------------------------------------- |
 | the oldest data files            | reported at each opening, until retention comes to that place |
-| the oldest index files           | made again from the records, if the checkpoint names them     |
-| ... which no checkpoint names    | reported: TubeMQ's retention removes them before their data   |
+| the oldest index files           | made again from the records, if they are recorded             |
+| ... which are not recorded       | reported: TubeMQ's retention removes them before their data   |
 | the newest files, or their ends  | zeros and entries that point to them keep the places          |
 | all data files                   | new ones begin behind the offsets that were given out         |
+| the directory, or all in it      | the shard is refused, until `repair` gives the directory up   |
+
+The store records the same bounds outside of the directory (`OutsideRecord`). Where they go beyond
+the files, the directory is an older copy, and what it lacks is missing at the end.
 
 TubeMQ's own retention records nothing: what it removed since the checkpoint is reported, too.
 
@@ -36,7 +40,7 @@ import numpy as np
 from tubestore.core.layout import Buffer
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs
-from tubestore.errors import CorruptRecord
+from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.record.layouts import (
     DATA_HEADER,
     INDEX_ENTRY,
@@ -275,7 +279,7 @@ def pieces_of(segments: Iterable[FileSegment]) -> Iterator[Piece]:
 def missing_begin(
     directory: str, found: Checkpoint, *, index_start: int, data_start: int
 ) -> list[CorruptRecord]:
-    """Return what is missing before the first files of a shard, by its checkpoint."""
+    """Return what is missing before the first files of a shard, by what is recorded of it."""
     problems = []
     index_directory = join(directory, INDEX_DIRECTORY)
     for begin, end, start, parent, suffix in (
@@ -284,22 +288,34 @@ def missing_begin(
     ):
         end = min(start, end)  # what was not synced, a power cut can have taken
         if 0 <= begin < end:
-            text = f"the file is missing: the checkpoint has the bytes from {begin} to {end}"
+            text = f"the file is missing: bytes from {begin} to {end} are recorded"
             text += ", and retention has not removed them"
             problems.append(CorruptRecord(join(parent, segment_name(begin, suffix)), 0, text))
     return problems
 
 
-def missing_files(vfs: Vfs, directory: str) -> list[CorruptRecord]:
-    """Return which files of a shard are missing or shortened, by its checkpoint; changes nothing.
+def missing_directory(directory: str) -> CorruptRecord:
+    """Return what is wrong with a shard that has a record and no files at all."""
+    text = "the shard's directory is missing or empty: put it back, or give it up with `repair`"
+    return CorruptRecord(directory, 0, text)
+
+
+def missing_files(files: MsgFileStore) -> list[CorruptRecord]:
+    """Return which files of a shard are missing or shortened, by its record; changes nothing.
 
     For a reader. A writer may be at work: what every look finds is missing.
     """
+    vfs, directory = files.vfs, files.directory
     problems: list[CorruptRecord] = []
-    for _ in range(_READERS_LOOKS):
-        found = recorded(vfs, directory)
+    for look in range(_READERS_LOOKS):
+        if look and files.outside is not None:
+            files.outside.look_again()
+        found = recorded(files)
         if found is None:
             return []
+        if not vfs.entries(directory):
+            problems = [missing_directory(directory)]
+            continue
         shard = list_files(vfs, directory)
         problems = missing_begin(
             directory,
@@ -307,15 +323,15 @@ def missing_files(vfs: Vfs, directory: str) -> list[CorruptRecord]:
             index_start=shard.index[0].start if shard.index else found.index_end,
             data_start=shard.data[0].start if shard.data else found.data_end,
         )
-        for parent, files, end, of in (
+        for parent, stream, end, of in (
             (join(directory, INDEX_DIRECTORY), shard.index, found.index_end, "entries"),
             (directory, shard.data, found.data_end, "records"),
         ):
-            there = files[-1].end if files else 0
+            there = stream[-1].end if stream else 0
             if found.digest and there < end:
-                path = files[-1].path if files else parent
-                text = f"the checkpoint has {of} up to {end}, the files end at {there}"
-                problems.append(CorruptRecord(path, files[-1].size if files else 0, text))
+                path = stream[-1].path if stream else parent
+                text = f"{of} up to {end} are recorded, the files end at {there}"
+                problems.append(CorruptRecord(path, stream[-1].size if stream else 0, text))
         if not problems:
             return []
     return problems
@@ -327,11 +343,14 @@ def go_on_behind_lost_files(
     """Have a shard without any data file begin behind the offsets that it gave out.
 
     `journalled`: where the parts begin that a journal has of it, (index, data): those are put back
-    there. Returns the problem, if data files are missing.
+    there. Returns the problem, if data files are missing. NotAStore if its directory is missing.
     """
-    if files.is_new or len(files.data):
+    outside = files.bounds()
+    if len(files.data) or (files.is_new and outside is None):
         return []
-    found = recorded(files.vfs, files.directory)
+    if files.is_new and outside is not None and not outside.given_up:
+        raise NotAStore(files.directory, missing_directory(files.directory).reason)
+    found = recorded(files)
     index_end, data_end = _ends_by_index(files)
     if found is not None and found.digest:
         index_end, data_end = max(index_end, found.index_end), max(data_end, found.data_end)
@@ -340,7 +359,9 @@ def go_on_behind_lost_files(
     if journalled:
         index_end, data_end = journalled[0]
     problems = []
-    if found is None or not 0 <= found.data_start < data_end:  # else it is reported later
+    given_up = files.is_new  # else it was refused
+    # A file that is recorded is reported later.
+    if not given_up and (found is None or not 0 <= found.data_start < data_end):
         path = files.index.last.path if len(files.index) else files.directory
         text = f"index entries without any data; messages below offset {index_end} are lost"
         problems.append(CorruptRecord(path, 0, text))
@@ -400,14 +421,14 @@ def _fill_index(files: MsgFileStore, end: int, data_offset: int, size: int) -> i
 
 
 def ends_missing(files: MsgFileStore, found: Checkpoint) -> int:
-    """Return how many messages at the end the checkpoint has and the index lacks."""
+    """Return how many messages at the end are recorded and not in the index."""
     if not found.digest or not len(files.data):
         return 0
     return max(0, found.index_end - files.index.end) // ENTRY_SIZE
 
 
 def keep_lost_end(files: MsgFileStore, found: Checkpoint) -> Damage | None:
-    """Keep the places of messages at the end that the checkpoint has and the files lack."""
+    """Keep the places of messages at the end that are recorded and that the files lack."""
     count = ends_missing(files, found)
     if not count:
         return None

@@ -15,7 +15,7 @@ import numpy as np
 from tubestore.record.layouts import DATA_HEADER, TOKEN_MESSAGE
 from tubestore.record.records import ENTRY_SIZE, entries_in, inspect
 from tubestore.segments.cache_formats import MISPLACED, Checkpoint
-from tubestore.segments.checkpoint import describes, recorded, write_checkpoint
+from tubestore.segments.checkpoint import describes, joined, read_recorded, write_checkpoint
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.lost_files import (
     Places,
@@ -53,9 +53,10 @@ def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
             set_aside.cut(files.index, files.index.start)
         return report
     _cut_partial_entry(files, report)
-    found = recorded(files.vfs, files.directory)
+    own = read_recorded(files.vfs, files.directory).checkpoint
+    found = joined(own, files.bounds())
     _report_missing(files, report, found)
-    checkpoint = found if found is not None and describes(found, files) else None
+    checkpoint = own if own is not None and describes(own, files) else None
     places = Places(pieces_of(files.index), pieces_of(files.data))
     shifted = not places.index_is_in_order() or (checkpoint is None and places.index_is_shifted())
     misplaced = keep_misplaced(files, places.misplaced)

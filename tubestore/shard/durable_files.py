@@ -40,7 +40,7 @@ from tubestore.errors import (
 from tubestore.options import StoreOptions
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, Placed
-from tubestore.segments.checkpoint import forget_checkpoint, raise_begin, write_checkpoint
+from tubestore.segments.checkpoint import lower_ends, raise_begin, write_checkpoint
 from tubestore.segments.file_store import FileSnapshot, MsgFileStore
 
 log = logging.getLogger(__name__)
@@ -345,7 +345,7 @@ class DurableFiles:
         """
         try:
             data_end = self._data_end_before(index_offset)
-            forget_checkpoint(self.files)
+            lower_ends(self.files, index_offset, data_end)
             self.files.cut_copying(index_offset, data_end)
             self.visible = self.files.snapshot()
         except OSError as error:

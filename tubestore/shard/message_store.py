@@ -658,6 +658,7 @@ class MessageStore:
             with self._append_lock:
                 self._durable.refuse(reason)
             self._durable.wait_for_sync()
+            self.files.discard()
             self._end()
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.names import store_key
 from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
 from tubestore.segments.checkpoint import read_checkpoint
-from tubestore.segments.file_store import Damage, FileSnapshot, MsgFileStore
+from tubestore.segments.file_store import Damage, FileSnapshot, MsgFileStore, OutsideRecord
 from tubestore.segments.lost_files import damaged_places, missing_files
 from tubestore.staging.commit_records import Horizon
 
@@ -37,9 +37,10 @@ class ShardReader:
         options: StoreOptions,
         horizon: Horizon | None = None,
         journal: JournalOverlay | None = None,
+        outside: OutsideRecord | None = None,
     ) -> None:
         self.topic, self.store_id, self.directory = topic, store_id, directory
-        self.files = MsgFileStore(vfs, directory, store_id, options)
+        self.files = MsgFileStore(vfs, directory, store_id, options, outside)
         self._refusal: StoreClosed | None = None
         self._journal = journal
         #: The ends of the files that the view shows.
@@ -53,8 +54,8 @@ class ShardReader:
         with contextlib.suppress(OSError):  # retention is at work
             damages = [*damages, *damaged_places(self.files, checkpoint)]
         self.files.damages = tuple(Damage(*damage) for damage in damages)
-        #: Files that are missing, by the checkpoint: their messages are not shown.
-        self.problems = missing_files(vfs, directory)
+        #: Files that are missing, by what is recorded: their messages are not shown.
+        self.problems = missing_files(self.files)
 
     def refresh(self, horizon: Horizon | None = None) -> None:
         """Show what has been written since; views that were taken before stay valid.

@@ -19,7 +19,7 @@ from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.vfs import Vfs
 from tubestore.errors import ReadOnlyStore, StoreClosed, TubeStoreError
 from tubestore.options import StoreOptions
-from tubestore.store.directory import StoreDirectory
+from tubestore.store.directory import ShardRegister, StoreDirectory
 
 Array = np.ndarray[Any, Any]
 #: More than there are threads.
@@ -73,6 +73,8 @@ class Context:
     ids: MessageIds
     #: The bound on the buffers of all shards together.
     pool: MemoryPool
+    #: What is recorded of each shard outside of its directory.
+    register: ShardRegister
     #: What opening found, and what failed in the background.
     problems: list[TubeStoreError] = field(default_factory=list)
     state: OpenState = field(default_factory=OpenState)

@@ -3,6 +3,7 @@
     <root>/.tubestore/store.json     uuid and format version of the store
     <root>/.tubestore/topics.json    settings of every topic
     <root>/.tubestore/topics-N.log   what was changed since, in a store of many topics
+    <root>/.tubestore/shards.log     where the streams of each shard begin and end
     <root>/.tubestore/lock           held by the one writer (flock)
     <root>/.tubestore/closed         there if the last writer closed the store, all of it synced
 
@@ -19,15 +20,22 @@ and writes `topics.json` anew when the log has grown as long. A clean close leav
 | after `topics.json` was replaced | the new one with an empty log; the old log is removed later |
 | within an append | a torn last line, which was not acknowledged |
 
-Not thread-safe: of topics' settings the caller holds the topics' lock.
+`shards.log` is evidence: it shows that a shard's directory is missing, or is an older copy. It has
+no more than was synced. A line is added, without a sync, some time after a shard's checkpoint; the
+last line of a shard counts. What lowers an end or raises a beginning is durable before the files
+change. A file that is missing or damaged costs evidence, no message.
+
+Not thread-safe, but for `ShardRegister`: of topics' settings the caller holds the topics' lock.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, KeysView, Mapping
 from os.path import dirname
 from typing import Any, Literal, TypeVar
 
@@ -41,6 +49,7 @@ from tubestore.record.names import (
     CLOSED_FILE,
     COMMIT_LOG_DIRECTORY,
     LOCK_FILE,
+    SHARDS_FILE,
     STORE_FILE,
     TOPICS_FILE,
 )
@@ -48,17 +57,26 @@ from tubestore.record.state_files import (
     STATE_VERSION,
     TOPICS_LOG_FEATURE,
     BadState,
+    Bounds,
     SavedTopics,
+    bounds_of,
     change_line,
     has_topics,
     is_topics_log,
     parse_identity,
+    parse_shards,
     read_topics,
+    shards_line,
     state_bytes,
     topics_log,
 )
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
+#: Bytes that `shards.log` may have beyond twice those that it needs.
+_REGISTER_SLACK = 1 << 16
+#: About the bytes of a shard in it.
+_REGISTERED_BYTES = 64
 #: A store of fewer topics has no log: to write them all costs as little as an append.
 LOG_FROM_TOPICS = 64
 
@@ -333,3 +351,121 @@ class TopicSettings:
             for name, _, _ in vfs.entries(path_of("")):
                 if is_topics_log(name) and name != topics_log(self._log):
                     vfs.remove(path_of(name))
+
+
+class ShardRegister:
+    """What `shards.log` records of each shard; one object for a store, from any thread."""
+
+    def __init__(self, directory: StoreDirectory) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        #: Bounds that are not in the file yet; None for a shard that was forgotten.
+        self._changed: dict[str, Bounds | None] = {}
+        #: Bytes in the file, and in it when it was written anew; -1: that is due.
+        self._size = self._whole_size = 0
+        self._known: dict[str, Any] = {}
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Read the file; what cannot be read does not count."""
+        with self._lock:
+            data = b""
+            with contextlib.suppress(OSError):
+                data = self._directory.vfs.read_file(self._path)
+            self._known, bad = parse_shards(data)
+            # A line behind a torn one would not count, and the first name has to be made durable.
+            self._size = -1 if bad is not None or not data else len(data)
+            self._whole_size = _REGISTER_SLACK + _REGISTERED_BYTES * len(self._known)
+
+    @property
+    def _path(self) -> str:
+        return self._directory.path_of(SHARDS_FILE)
+
+    def names(self) -> KeysView[str]:
+        """Return the names of the directories of which something is recorded."""
+        return self._known.keys()
+
+    def shard(self, key: str) -> RegisteredShard:
+        """Return the record of the shard with a directory's name."""
+        return RegisteredShard(self, key)
+
+    def bounds(self, key: str) -> Bounds | None:
+        """Return what is recorded of a shard; None if nothing is."""
+        return bounds_of(self._known.get(key))
+
+    def note(self, key: str, bounds: Bounds, *, durable: bool) -> None:
+        """Record the bounds of a shard; see `OutsideRecord`."""
+        with self._lock:
+            if self._known.get(key) == bounds:
+                return
+            self._known[key] = self._changed[key] = bounds
+        if durable:
+            self.write(durable=True)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Record nothing of these shards any more, durably."""
+        for key in list(keys):
+            with self._lock:
+                self._known.pop(key, None)
+                self._changed[key] = None
+        self.write(durable=True)
+
+    def write(self, *, durable: bool = False) -> None:
+        """Write what has changed. Where that fails, the next call writes the file anew.
+
+        With `durable` an older file does not count after that: where there is no room for a new
+        one, it is removed. OSError if that fails, too.
+        """
+        with self._lock:
+            if not self._changed or self._directory.mode == "r":
+                return
+            try:
+                self._write(durable=durable)
+            except OSError as error:
+                if self._size >= 0:  # not for each call that fails
+                    log.warning("%s: %s", self._path, error)
+                self._size = -1
+                if durable:
+                    self._remove()
+            else:
+                self._changed.clear()
+
+    def _write(self, *, durable: bool) -> None:
+        vfs, line = self._directory.vfs, shards_line(self._changed)
+        if self._size < 0 or self._size + len(line) > 2 * self._whole_size:
+            whole = shards_line(self._known)
+            vfs.replace_file(self._path, whole)
+            self._size, self._whole_size = len(whole), _REGISTER_SLACK + len(whole)
+            return
+        with contextlib.closing(vfs.open(self._path)) as file:
+            file.pwrite(line, self._size)
+            if durable:
+                file.sync()
+        self._size += len(line)
+
+    def _remove(self) -> None:
+        vfs = self._directory.vfs
+        if vfs.exists(self._path):
+            vfs.remove(self._path)
+            vfs.sync_directory(self._directory.path_of(""))
+
+
+class RegisteredShard:
+    """The record of one shard in the register."""
+
+    __slots__ = ("_key", "_register")
+
+    def __init__(self, register: ShardRegister, key: str) -> None:
+        self._register, self._key = register, key
+
+    def bounds(self) -> Bounds | None:
+        """Return the shard's bounds; None if nothing is recorded of it."""
+        return self._register.bounds(self._key)
+
+    def note(self, bounds: Bounds, *, durable: bool = False) -> None:
+        """Record bounds that were synced; written soon, with `durable` when this returns."""
+        self._register.note(self._key, bounds, durable=durable)
+
+    def look_again(self) -> None:
+        """Read what another process has recorded since; for a reader."""
+        self._register.look_again()

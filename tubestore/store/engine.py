@@ -34,7 +34,7 @@ from tubestore.shard.workers import Workers
 from tubestore.staging import roll_forward
 from tubestore.store.append import AddressBook
 from tubestore.store.context import Context, MessageIds
-from tubestore.store.directory import StoreDirectory
+from tubestore.store.directory import ShardRegister, StoreDirectory
 from tubestore.store.housekeeping import Housekeeping
 from tubestore.store.opening import ShardOpener
 from tubestore.store.publish import BulkLoads
@@ -69,7 +69,8 @@ class Engine:
         directory = StoreDirectory(vfs, root, mode, clock)
         pool = MemoryPool(options.memory_bound_bytes, lambda: self.shards.relieve())
         ids = MessageIds(clock)
-        self.context = context = Context(directory, mode, options, clock, vfs, ids, pool)
+        register = ShardRegister(directory)
+        self.context = context = Context(directory, mode, options, clock, vfs, ids, pool, register)
         try:
             if mode == "w":
                 roll_forward.recover(vfs, root)
@@ -78,6 +79,7 @@ class Engine:
             self.topics = Topics(context, self.opener, self._make_topic)
             if mode == "w":
                 self.topics.finish_deletions()
+            self.topics.report_missing_shards()
         except BaseException:
             directory.release()
             raise
@@ -112,12 +114,14 @@ class Engine:
         self.shards.maintain_journal()
         for shard in list(self.shards.written()):
             shard.maintain()
+        self.context.register.write()
         self.keep_house(lambda seconds: False)
 
     def due_shards(self) -> list[MessageStore] | None:
         """Maintain the journal; returns the shards to be maintained, None without the lock."""
         if not self.check_lock():
             return None
+        self.context.register.write()
         try:
             self.shards.maintain_journal()
         except Exception:  # the timer goes on; the next append meets the error, too

@@ -75,13 +75,22 @@ class ShardOpener:
         if context.mode == "r":
             horizon = self._horizons.get(topic, self._horizon)
             reader = ShardReader(
-                context.vfs, directory, topic, store_id, context.options, horizon, self._overlay
+                context.vfs,
+                directory,
+                topic,
+                store_id,
+                context.options,
+                horizon,
+                self._overlay,
+                context.register.shard(key),
             )
             for problem in reader.problems:
                 context.note_problem(problem)
             return reader
         shard = MessageStore.open(
-            MsgFileStore(context.vfs, directory, store_id, context.options),
+            MsgFileStore(
+                context.vfs, directory, store_id, context.options, context.register.shard(key)
+            ),
             topic=topic,
             options=context.options,
             clock=context.clock,
@@ -129,6 +138,7 @@ class ShardOpener:
         self._horizon = Horizon(self.context.vfs, self.root)
         self._horizons = {}
         self._overlay.refresh()
+        self.context.register.look_again()
         return self._horizon
 
     def look_again_at(self, topic: str) -> Horizon:

@@ -125,6 +125,7 @@ class Shards:
                 journal.close(keep=bool(errors) or lacking)
             except OSError as error:
                 errors.append(StoreFailed(self._context.root, f"journal: {error}"))
+        self._context.register.write()
         if self._context.mode == "w" and not errors and not lacking:
             directory.note_closed()
         return errors

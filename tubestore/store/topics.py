@@ -15,6 +15,7 @@ Guards: `lock`, the store's own, guards the topics and their settings file.
 from __future__ import annotations
 
 import enum
+import logging
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -43,6 +44,7 @@ from tubestore.record.names import (
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.record.state_files import MISSING_TOPICS, SavedTopics
 from tubestore.segments.listing import is_shard
+from tubestore.segments.lost_files import missing_directory
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
 from tubestore.staging.commit_records import CommitRecords
@@ -52,6 +54,8 @@ from tubestore.store.opening import ShardOpener
 from tubestore.store.topic import Topic, shards_of
 from tubestore.store.topic_shards import TopicShards
 from tubestore.values import Age, age_ms, checked_texts
+
+log = logging.getLogger(__name__)
 
 
 class KnownTopics(NamedTuple):
@@ -64,6 +68,8 @@ class KnownTopics(NamedTuple):
     deleted: set[str]
     #: The number of the log of changes beside `topics.json`, 0 for none.
     log: int
+    #: The names of the directories in the root.
+    there: frozenset[str]
 
 
 class Keep(enum.Enum):
@@ -114,6 +120,7 @@ class Topics:
         self._guessed = known.guessed
         #: Topics with shards that are not all moved away yet.
         self._deleted = known.deleted
+        self._there = known.there
         self._topics = {n: make_topic(n, settings) for n, settings in known.settings.items()}
 
     def __iter__(self) -> Iterator[Topic]:
@@ -251,6 +258,26 @@ class Topics:
                 self._topics[name] = self._make_topic(name, options)
         self.version += 1
 
+    def missing_shards(self) -> list[str]:
+        """Return the directories that shards with messages had, and that were not in the root."""
+        vfs, root, register = self._context.vfs, self._context.root, self._context.register
+        missing = sorted(register.names() - self._there)
+        if missing and self._context.mode == "r":
+            register.look_again()  # a writer may have deleted their topics meanwhile
+        found = []
+        for key in missing:
+            bounds, path = register.shard(key).bounds(), join(root, key)
+            if bounds is not None and not bounds.given_up and not vfs.exists(path):
+                found.append(path)
+        return found
+
+    def report_missing_shards(self) -> None:
+        """Report the shards that had messages and have no directory."""
+        for path in self.missing_shards():
+            problem = missing_directory(path)
+            log.error("%s", problem)
+            self._context.note_problem(problem)
+
     def _named(self, name: str, options: TopicOptions) -> TopicOptions:
         """Return the settings with the topic's id, given now to one that has none."""
         known = self._topics.get(name)
@@ -290,7 +317,9 @@ class Topics:
             if not self._deleted:
                 return
             vfs, root = self._directory.vfs, self._directory.root
-            there = shards_on_disk(vfs, root)
+            there = _shards_among(_directories(vfs, root), vfs, root)
+            register = self._context.register
+            register.forget(key for key in register.names() if _topic_of(key) in self._deleted)
             for name in sorted(self._deleted):
                 for store_id in there.get(name, ()):
                     path = join(root, store_key(name, store_id))
@@ -329,6 +358,12 @@ class Topics:
         self._saved.release()
 
 
+def _topic_of(key: str) -> str | None:
+    """Return the topic of a shard by its directory's name."""
+    parsed = parse_store_key(key)
+    return parsed[0] if parsed is not None else None
+
+
 def _is_another(known: TopicOptions, found: TopicOptions) -> bool:
     """True if the topic was deleted, and another one has its name."""
     return known.id != 0 and known.id != found.id
@@ -364,11 +399,12 @@ def load_topics(directory: StoreDirectory, options: StoreOptions) -> KnownTopics
     """Return the topics of a store; NotAStore if their file makes no sense."""
     settings, deleted, log = _saved(directory)
     guessed = set()
-    others = shards_on_disk(directory.vfs, directory.root, {*settings, *deleted})
+    names = _directories(directory.vfs, directory.root)
+    others = _shards_among(names, directory.vfs, directory.root, {*settings, *deleted})
     for name, stores in sorted(others.items()):
         settings[name] = _guess_options(directory, name, stores, options)
         guessed.add(name)
-    return KnownTopics(settings, guessed, deleted, log)
+    return KnownTopics(settings, guessed, deleted, log, frozenset(names))
 
 
 def saved_settings(directory: StoreDirectory) -> dict[str, TopicOptions]:
@@ -385,11 +421,17 @@ def _saved(directory: StoreDirectory) -> SavedTopics:
     return found or SavedTopics({}, set())
 
 
-def shards_on_disk(vfs: Vfs, root: str, known: Container[str] = ()) -> dict[str, list[int]]:
-    """Return the store ids of the shards that have a directory, by topic; without `known` ones."""
+def _directories(vfs: Vfs, root: str) -> list[str]:
+    return [name for name, is_directory, _ in vfs.entries(root) if is_directory]
+
+
+def _shards_among(
+    names: Iterable[str], vfs: Vfs, root: str, known: Container[str] = ()
+) -> dict[str, list[int]]:
+    """Return the store ids of the shards in some directories, by topic; without `known` ones."""
     found: dict[str, list[int]] = {}
-    for name, is_directory, _ in vfs.entries(root):
-        key = parse_store_key(name) if is_directory else None
+    for name in names:
+        key = parse_store_key(name)
         if key is None or key[0] in known or key[1] >= PARTITIONS_PER_STORE:
             continue
         if is_shard(vfs, join(root, name)):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 import rocketcompat
 import tubestore
 from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.check.whole import check
+from rocketcompat.shards.follower import TubeLayout
 from tests.support.rocket.inside import parts_of, shards_of
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidName
@@ -120,6 +124,37 @@ def test_shards_let_go_of_segments_that_lie_below_the_logs_begin(
     ) as store:
         assert not store.problems
         assert shards_of(store).store.topic("T").scan().read_all().num_rows == len(numbers)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_shard_without_its_directory_is_built_again_from_the_log(
+    tmp_path: Path, clean: bool
+) -> None:
+    fill(tmp_path, [f"message {n:02d}" for n in range(30)])
+    whole = shown(tmp_path)
+    shutil.rmtree(tmp_path / "tube" / "orders-0")
+    if not clean:
+        (tmp_path / "abort").touch()
+    with rocketcompat.open(tmp_path, mode="w", config=CONFIG) as store:
+        (problem,) = store.problems
+        assert problem.path == str(tmp_path / "tube" / "orders-0")
+        assert "built again from the log" in str(problem)
+    assert shown(tmp_path) == whole
+    with rocketcompat.open(tmp_path, mode="w", config=CONFIG) as store:
+        assert store.problems == []
+    assert list(check(tmp_path)) == []
+
+
+def test_building_a_missing_shard_again_can_be_interrupted(tmp_path: Path) -> None:
+    """The mark is lowered before the register forgets the shard."""
+    fill(tmp_path, [f"message {n:02d}" for n in range(30)])
+    whole = shown(tmp_path)
+    shutil.rmtree(tmp_path / "tube" / "orders-0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TubeLayout, "_cut", Mock(side_effect=OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            rocketcompat.open(tmp_path, mode="w", config=CONFIG)
+    assert shown(tmp_path) == whole
 
 
 def test_topics_that_no_shard_can_have_are_a_problem_of_every_opening(
