@@ -105,9 +105,23 @@ def open(
     """Open a store: mode "r" changes nothing, "w" creates what is missing and recovers.
 
     Returns a `StoreReader`, with mode "w" a `DefaultMessageStore`, which writes as well.
-    `layouts`: the structures that are kept ("consume_queue", "index", "tube"), instead of the
-    configuration's. Without `background` no threads run: `wait_dispatched`, `flush` and `close` do
-    what is pending. Raises NotAStore, StoreLocked, CorruptRecord, InvalidMessage (an argument or
+
+    - `config`: RocketMQ's options, a `MessageStoreConfig`.
+    - `layouts`: the structures that are kept ("consume_queue", "index", "tube"), instead of the
+      configuration's.
+    - Without `background` no threads run: `wait_dispatched`, `flush` and `close` do what is
+      pending.
+    - `vfs` and `clock`: stand-ins for the disk and the time, for tests (`tubestore.testing`).
+
+    >>> import tempfile, rocketcompat
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     with rocketcompat.open(root, mode="w") as store:
+    ...         put = store.put_message(rocketcompat.Message("orders", b"hello", tags="paid"))
+    ...     with rocketcompat.open(root) as reader:
+    ...         [m.body for m in reader.get_message("orders", 0, put.queue_offset)]
+    [b'hello']
+
+    Raises NotAStore, StoreLocked, CorruptRecord, InvalidMessage (an argument or
     option); StorageError or DiskFull where the operating system refuses a call.
     """
     from rocketcompat.store.default_message_store import open_store

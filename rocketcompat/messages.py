@@ -79,7 +79,7 @@ class BatchItem:
 
 @dataclass(slots=True)
 class MessageBatch:
-    """Messages of one topic and queue that are put together (`MessageExtBatch`, spec §1.11).
+    """Messages of one topic and queue that are put together (`MessageExtBatch`).
 
     Each becomes an ordinary record. What the items leave out is the batch's,
     and the batch's properties are put behind each item's.
@@ -169,7 +169,7 @@ class PutStatus(Enum):
 
 
 class GetMessageStatus(Enum):
-    """What a pull found (`GetMessageStatus`, spec §11)."""
+    """What a pull found (`GetMessageStatus`)."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"

@@ -70,9 +70,20 @@ def open(
 ) -> MessageStoreManager:
     """Open a store for writing (made if it is missing) or, with mode "r", for reading.
 
-    `settings` are the fields of `tubestore.StoreOptions`, for example `durability="fsync"` or
-    `on_damage="raise"`. One writer at a time (StoreLocked); readers come and go at any time and
-    never change a byte. `background=False` runs no threads: flushes happen in the caller.
+    One writer at a time (StoreLocked). Readers come and go at any time and never change a byte.
+    Close the store, or use it in a `with` block.
+
+    - `settings`: the fields of `tubestore.StoreOptions`, such as `durability="fsync"`.
+    - `background=False` runs no threads: flushes happen in the caller.
+    - `vfs` and `clock`: stand-ins for the disk and the time, for tests (`tubestore.testing`).
+
+    >>> import tempfile, tubestore
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     with tubestore.open(root, durability="fsync") as store:
+    ...         ack = store.create_topic("logs").append(b"hello")
+    ...     with tubestore.open(root, mode="r") as reader:
+    ...         [message.body for message in reader["logs"].read(ack.partition)]
+    [b'hello']
 
     Raises StoreLocked, NotAStore; StorageError or DiskFull where the operating system refuses a
     call; ValueError or TypeError, which name it, for an argument.

@@ -109,7 +109,10 @@ class DefaultMessageStore(StoreReader):
 
     @documented
     def put_columns(self, messages: Any, *, durability: Durability | None = None) -> pa.Table:
-        """Append many messages, given as Arrow or a dict of columns (see `encode.py`).
+        """Append many messages, given as Arrow or a dict of columns.
+
+        Columns: `topic` (needed), `body`, `queue_id`, `tags`, `keys` (text, or lists of texts),
+        `properties` (text as on disk, or a map), and the other fields of `Message`, by name.
 
         Returns a row a message: physical_offset, queue_offset, size (bytes), store_timestamp (ms),
         status (a `PutStatus` name: PUT_OK, or FLUSH_DISK_TIMEOUT where the message is stored and
@@ -139,7 +142,7 @@ class DefaultMessageStore(StoreReader):
     def put_inner_batch(
         self, batch: MessageBatch, *, durability: Durability | None = None
     ) -> PutResult:
-        """Append a batch as one record, in a topic of batches (`record/batches.py`, 5.x).
+        """Append a batch as one record, in a topic of batches (5.x).
 
         The result's queue offset is the first message's; the topic's next is so many further on.
         Raises as `put_message` does.
@@ -153,7 +156,11 @@ class DefaultMessageStore(StoreReader):
         self, record: MessageRecord, group: str, *, delay_level: int = 0,
         times_max: int = RETRY_TIMES_MAX,
     ) -> PutResult:  # fmt: skip
-        """Put a message that a group could not consume again, as `record/delays.py` describes."""
+        """Put a message that a group could not consume again: into its retry topic, delayed.
+
+        The message counts its rounds (`reconsume_times`). With a `delay_level` of 0 each round
+        waits longer; below 0, or after `times_max` rounds, it goes to the dead letters.
+        """
         self._check_open()
         if not isinstance(record, MessageRecord):
             raise InvalidMessage(f"record: a MessageRecord is needed, not {type(record).__name__}")
@@ -176,7 +183,7 @@ class DefaultMessageStore(StoreReader):
         threads: int | None = None,
         query: str | None = None,
     ) -> LogPublishResult:
-        """Put staged records behind the log, all or none, at most once for ever (`publish.py`).
+        """Put staged records behind the log, all or none, at most once for ever.
 
         `staged`: the descriptions by the `staging.writer.StagedLogWriter`s of its tasks, in the
         order in which records shall follow each other. `threads` place large jobs (by default one a
@@ -266,7 +273,7 @@ class DefaultMessageStore(StoreReader):
 
     @documented
     def clean(self, *, dry_run: bool = False, manual: bool = True) -> list[FileVerdict]:
-        """Delete expired files of the log, and their units and items (spec §9).
+        """Delete expired files of the log, and their units and items.
 
         One round, as the background service does every `clean_resource_interval` ms; with
         `manual` at any hour. Returns a verdict for each file of the log, with its reason; with

@@ -114,7 +114,7 @@ class StoreReader:
         self, topic: str, queue_id: int, offset: int, max_count: int = 32,
         tags: str | None = None, *, where: Where | None = None,
     ) -> GetMessageResult:  # fmt: skip
-        """Pull messages of a queue from a queue offset (getMessage, spec §11).
+        """Pull messages of a queue from a queue offset (`getMessage`).
 
         `tags` is "A || B". Only hashes are compared, as in RocketMQ: to exclude messages of another
         tag with the same hash, compare the `tags` of the result. `where` is a filter on whole
@@ -136,8 +136,9 @@ class StoreReader:
         self, topic: str, key: str, max_count: int | None = None, begin: int = 0,
         end: int | None = None,
     ) -> QueryMessageResult:  # fmt: skip
-        """Find messages by key or unique key and store time, ms (queryMessage, spec §3.5).
+        """Find messages by key or unique key, stored in [begin, end] (`queryMessage`).
 
+        Both times are ms and included, as in RocketMQ; None: no bound.
         The newest `max_count` (None: `default_query_max_num`), `max_msgs_num_batch` at most.
         Checksums are compared; damaged records of the key's hash are in `problems`.
         """
@@ -243,7 +244,7 @@ class StoreReader:
 
     @documented
     def look_message(self, physical_offset: int) -> MessageRecord:
-        """Return the record that starts at a physical offset (lookMessageByOffset).
+        """Return the record that starts at a physical offset (`lookMessageByOffset`).
 
         OffsetOutOfRange outside the log, CorruptRecord where no sound record starts, or a stand-in
         of a lost message.
@@ -272,7 +273,7 @@ class StoreReader:
 
     @documented
     def commit_log_data(self, physical_offset: int) -> bytes:
-        """Return the log's bytes from a physical offset to the end of that file (spec §12).
+        """Return the log's bytes from a physical offset to the end of that file.
 
         Empty outside the log. This is what a slave is sent.
         """
@@ -319,7 +320,7 @@ class StoreReader:
 
     @documented
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return the store time of a queue's message; None if there is none (spec §12)."""
+        """Return the store time of a queue's message; None if there is none."""
         self._check_open()
         _check_whole(offset=offset)
         queue = self._queue(topic, queue_id)
@@ -334,9 +335,10 @@ class StoreReader:
     def offset_in_queue_by_time(
         self, topic: str, queue_id: int, time: Time, boundary: Boundary | None = None
     ) -> int:
-        """Return the queue offset of a store time (getOffsetInQueueByTime, spec §2.5).
+        """Return the queue offset of a store time (`getOffsetInQueueByTime`).
 
-        `boundary` is "lower", "upper" or "nearest" (see `times.py`). None: the one of
+        `boundary`: "lower" (the first message stored at or after `time`), "upper" (the last one
+        at or before it) or "nearest" of both. None: the one of
         `config.compat` (4.9.8 nearest, 5.3.3 lower). 0 for an unknown queue.
         """
         self._check_open()

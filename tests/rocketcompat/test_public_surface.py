@@ -37,6 +37,7 @@ RECORD = """
 PUT = "count index msg_id physical_offset queue_offset size status store_host_bytes store_timestamp"
 PUT_BATCH = PUT.replace("physical_offset", "physical_offsets").replace("size ", "sizes ")
 VERDICT = "delete due_ms modified_ms path reason size start"
+PUBLISHED = "data_size end job_id number replayed rows start"
 RECOVERED = """
     clean cut_bytes damages dropped index_verified_from log_end own quarantine reason verified_from
 """
@@ -54,6 +55,7 @@ HELD: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "answer of clean": (lambda store: store.clean(dry_run=True)[0], VERDICT),
     "what opening found": (lambda store: store.recovered, RECOVERED),
+    "answer of publish": (lambda store: store.publish("j", []), PUBLISHED),
 }  # fmt: skip
 
 
@@ -92,8 +94,8 @@ def test_each_public_method_has_a_docstring(kind: type) -> None:
         assert name == "mode" or getattr(kind, name).__doc__, name
 
 
-@pytest.mark.parametrize("module", [reader, default_message_store])
-def test_the_example_of_each_store_does_what_it_says(module: Any) -> None:
+@pytest.mark.parametrize("module", [rocketcompat, reader, default_message_store])
+def test_the_examples_of_open_and_of_each_store_do_what_they_show(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted >= 2
     assert not found.failed

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import tubestore
+from tubestore.store import manager, topic
 from tubestore.testing import MemoryVfs
 
 Store = tubestore.MessageStoreManager
@@ -27,6 +29,7 @@ MESSAGE = """
     attributes body filter_item key_code msg_id offset partition received_time state topic
 """
 LEASE = "expires_ms holder offsets release renew root ttl_ms"
+PUBLISHED = "data_size files job_id number replayed rows"
 ANSWER = "code delta last_data_offset max_offset request_offset size success table text"
 
 HELD: dict[str, tuple[Callable[[Store], Any], str]] = {
@@ -37,6 +40,7 @@ HELD: dict[str, tuple[Callable[[Store], Any], str]] = {
     "answer of get_messages": (lambda store: store["t"].get_messages(0, 0), ANSWER),
     "message": (lambda store: next(store["t"].messages(0)), MESSAGE),
     "lease": (lambda store: store.lease(), LEASE),
+    "answer of publish": (lambda store: store.publish("j", []), PUBLISHED),
 }
 
 
@@ -55,6 +59,13 @@ def store(memory_vfs: MemoryVfs) -> Any:
 def test_an_object_that_users_hold_shows_only_documented_names(store: Store, held: str) -> None:
     make, names = HELD[held]
     assert public(make(store)) == sorted(names.split())
+
+
+@pytest.mark.parametrize("module", [tubestore, manager, topic])
+def test_the_examples_of_open_and_of_each_class_do_what_they_show(module: Any) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted >= 2
+    assert not found.failed
 
 
 @pytest.mark.parametrize("kind", [tubestore.MessageStoreManager, tubestore.Topic])

@@ -164,7 +164,11 @@ class Topic:
 
     @documented
     def append_batch(self, data: Any, *, durability: Durability | None = None) -> BatchAck:
-        """Append a table of messages; see `tubestore.record.ingest` for its columns.
+        """Append a table of messages: Arrow, Polars, pandas, a dict of columns, a list of dicts.
+
+        Columns: `body` (bytes or text, needed); `partition`, else chosen by `key`, else in turns;
+        `filter_item`, `attributes` (a map of texts), `received_time` (a timestamp) or
+        `received_time_ms`, `report_address` (the sender's IPv4 as an integer).
 
         A durable prefix per shard: when it fails in the middle, BatchError has per row what was
         taken. Everything that can be refused is refused before anything is written.
