@@ -14,6 +14,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "append": ("append", "flush"),
     "batch": ("append_batch", "flush"),
     "read": ("read", "bodies"),
+    "follow": ("follow",),
     "scan": ("scan",),
     "by_key": ("find_key",),
     "by_time": ("offset_at",),

@@ -71,10 +71,14 @@ class TopicSharded:
     """This store: a shard a topic, its partitions interleaved in one data and one index stream."""
 
     name = "tubestore"
-    capabilities = _EVERYTHING
+    capabilities = _EVERYTHING | {"follow", "by_time", "filter", "retain"}
+    settings = "the defaults; segments of 1 GiB"
+    segment_bytes = 1 << 30
 
     def __init__(self, root: Path, *, topics: int, partitions: int, durability: Durability) -> None:
-        self._store = tubestore.open(root, durability=durability)
+        self._store = tubestore.open(
+            root, durability=durability, segment_size_bytes=self.segment_bytes
+        )
         names = [f"topic{n:05d}" for n in range(topics)]
         options = tubestore.TopicOptions(partitions=partitions)
         self._topics = self._store.ensure_topics(dict.fromkeys(names, options))
@@ -90,6 +94,7 @@ class TopicSharded:
 
     def append_batch(self, batch: pa.Table) -> None:
         topics = batch.column("topic")
+        batch = _renamed(batch, {"time_ms": "received_time_ms", "item": "filter_item"})
         if len(self._topics) == 1:
             self._topics[0].append_batch(batch.drop_columns(["topic"]))
             return
@@ -112,6 +117,28 @@ class TopicSharded:
         )
         return page, page.next_offset if page.truncated else None
 
+    def follow(
+        self, topic: int, partition: int, position: Position | None, limit: int
+    ) -> tuple[Sized, Position]:
+        start: Any = "earliest" if position is None else position
+        columns = ["offset", "body"]
+        page = self._topics[topic].read(
+            partition, start, limit=limit, max_bytes=None, columns=columns
+        )
+        return page, page.next_offset
+
+    def offset_at(self, topic: int, partition: int, time_ms: int) -> Position:
+        return self._topics[topic].offset_at(partition, time_ms)
+
+    def filtered(self, topic: int, item: str) -> Iterator[Sized]:
+        columns = ["offset", "body"]
+        with self._topics[topic].scan(columns=columns, filter_items=[item]) as reader:
+            yield from reader
+
+    def retain(self, keep_bytes: int) -> None:
+        for topic in self._topics:
+            topic.retain(max_bytes=keep_bytes // len(self._topics))
+
     def bodies(self, rows: Any) -> list[bytes]:
         return rows.table.column("body").to_pylist()  # type: ignore[no-any-return]
 
@@ -130,10 +157,13 @@ class SingleLog:
     """
 
     name = "rocketcompat"
-    capabilities = _EVERYTHING
+    capabilities = _EVERYTHING | {"follow", "by_key"}
+    settings = "queues and index, pages of up to 1 GiB"
     structures = frozenset({"consume_queue", "index"})
     #: False: the log's files are written through maps, as RocketMQ does.
     write_without_mmap = True
+    #: True: puts are acknowledged from memory and written in few large pieces, as RocketMQ's pool.
+    transient_store_pool_enable = False
 
     def __init__(self, root: Path, *, topics: int, partitions: int, durability: Durability) -> None:
         try:
@@ -145,6 +175,7 @@ class SingleLog:
             config = MessageStoreConfig(
                 layouts=self.structures,
                 write_without_mmap=self.write_without_mmap,
+                transient_store_pool_enable=self.transient_store_pool_enable,
                 flush_disk_type="SYNC_FLUSH" if durability == "fsync" else "ASYNC_FLUSH",
                 max_transfer_count_on_message_in_memory=1 << 20,
                 max_transfer_bytes_on_message_in_memory=1 << 30,
@@ -172,6 +203,8 @@ class SingleLog:
             "queue_id": batch.column("partition"),
             "body": batch.column("body"),
         }
+        if "key" in batch.column_names:
+            columns["keys"] = batch.column("key")
         self._store.put_columns(pa.table(columns))
 
     def flush(self) -> None:
@@ -185,6 +218,16 @@ class SingleLog:
         page = self._store.read_queue(self._names[topic], partition, position or 0, limit)
         more = page.next_offset < self._store.max_offset_in_queue(self._names[topic], partition)
         return page.batch, page.next_offset if more else None
+
+    def follow(
+        self, topic: int, partition: int, position: Position | None, limit: int
+    ) -> tuple[Sized, Position]:
+        page = self._store.read_queue(self._names[topic], partition, position or 0, limit)
+        return page.batch, page.next_offset
+
+    def find_key(self, topic: int, key: str) -> list[bytes]:
+        found = self._store.query_message(self._names[topic], key)
+        return [record.body for record in found]
 
     def bodies(self, rows: Any) -> list[bytes]:
         return rows.column("body").to_pylist()  # type: ignore[no-any-return]
@@ -203,13 +246,27 @@ class MappedSingleLog(SingleLog):
     """
 
     name = "rocketcompat, mapped"
+    settings = "the log's files written through maps"
     write_without_mmap = False
+
+
+class PooledSingleLog(MappedSingleLog):
+    """The same through maps and RocketMQ's transient pool: acknowledged from memory."""
+
+    name = "rocketcompat, pool"
+    settings = "written through maps from the transient pool; acknowledged from memory"
+    transient_store_pool_enable = True
+
+    def flush(self) -> None:
+        self._store.flush()
+        super().flush()
 
 
 class SingleLogAndShards(SingleLog):
     """The same with everything on: queues, index, and the shards of `tubestore`."""
 
     name = "rocketcompat + tube"
+    settings = "queues, index and shards"
     structures = frozenset({"consume_queue", "index", "tube"})
 
 
@@ -231,6 +288,14 @@ def fresh(root: Path) -> Path:
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     return root
+
+
+def _renamed(batch: pa.Table, names: dict[str, str]) -> pa.Table:
+    """Return the columns that a store takes, under its own names; a key is left out."""
+    if batch.num_columns == 3:
+        return batch
+    kept = batch.select([name for name in batch.column_names if name != "key"])
+    return kept.rename_columns([names.get(name, name) for name in kept.column_names])
 
 
 def columns_of(batch: pa.Table) -> tuple[Sequence[int], Sequence[int], list[bytes]]:

@@ -23,13 +23,19 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+import pyarrow as pa
+
 from bench.layouts.layout import Durability, Layout, Unavailable, fresh
 from bench.workloads.answers import Answers
-from bench.workloads.payload import SEED, Payload
+from bench.workloads.payload import SEED, Payload, Skew, zipf
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 ROOT = Path(__file__).parents[2]
+#: Places that are drawn for a run; then they repeat.
+_DRAWN = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class Measure:
     memory_mb: int = 0
     #: Of that process when it was done.
     descriptors: int = 0
+    #: What single calls took, as an encoded HDR histogram.
+    hdr: str = ""
 
     @classmethod
     def of(cls, messages: int, calls: int, times: Times) -> Measure:
@@ -67,6 +75,28 @@ class Contestant:
     start: Callable[[Case], AbstractContextManager[Runner]]
 
 
+#: The time of the first tagged batch, ms; each further one is a second later.
+FIRST_TIME = 1_700_000_000_000
+#: Filter items, each with the share of the messages that have it.
+ITEMS = {"one": 100, "ten": 10}
+
+
+def tagged(table: Any, number: int) -> Any:
+    """Return the `number`-th batch with `key` ("k" and the message's number), `time_ms`, `item`."""
+    size = table.num_rows
+    keys = [f"k{n}" for n in range(number * size, (number + 1) * size)]
+    items = np.full(size, "rest")
+    for first, (item, share) in enumerate(ITEMS.items()):
+        items[first::share] = item
+    times = pa.array(np.full(size, FIRST_TIME + 1000 * number))
+    table = table.append_column("key", pa.array(keys)).append_column("time_ms", times)
+    return table.append_column("item", pa.array(items))
+
+
+def _itself(thing: Any) -> Any:
+    return thing
+
+
 @dataclass
 class Case:
     """The sizes, places and settings of one workload."""
@@ -80,12 +110,19 @@ class Case:
     mixed: bool = True
     threads: int = 1
     limit: int = 1000
+    skew: Skew = "even"
+    #: True if what is stored has keys, times and filter items.
+    tags: bool = False
     durability: Durability = "page_cache"
     stack: ExitStack = field(default_factory=ExitStack)
     _stored: dict[str, Path] = field(default_factory=dict)
     _opened: dict[str, Layout] = field(default_factory=dict)
     #: The topic of `our_reads.py`, made once.
     own: Any = None
+    #: Puts a watch on a call; what the work is made of goes through it.
+    watch: Callable[[Any], Any] = _itself
+    #: Called with the directory when the work is done and its store still open.
+    observe: Callable[[Path], object] = _itself
 
     def make(self, make: Make, root: Path, durability: Durability | None = None) -> Layout:
         """Open a layout with the topics and partitions of this case."""
@@ -99,8 +136,24 @@ class Case:
     def tables(self) -> list[Any]:
         """Return the batches of this case, to be used in turn."""
         return self.payload.batches(
-            self.batch, topics=self.topics, partitions=self.partitions, mixed=self.mixed
+            self.batch,
+            topics=self.topics,
+            partitions=self.partitions,
+            mixed=self.mixed,
+            skew=self.skew,
         )
+
+    def rows(self, messages: int, first: int = 0) -> Iterator[tuple[int, int, bytes]]:
+        """Return messages as (topic, partition, body); in turn, or drawn if `skew` is "zipf"."""
+        bodies = self.payload.messages(messages)
+        topics, partitions = self.topics, self.partitions
+        if self.skew == "zipf":
+            drawn = zipf(topics * partitions, _DRAWN, np.random.default_rng(SEED + first))
+            for place, body in zip(cycle(drawn.tolist()), bodies, strict=False):
+                yield place // partitions, place % partitions, body
+            return
+        for number, body in enumerate(bodies, first):
+            yield number % topics, number // topics % partitions, body
 
     def stored(self, make: Any) -> Path:
         """Return the directory of a layout that holds the messages of the case, closed."""
@@ -108,7 +161,7 @@ class Case:
             root = fresh(self.place / make.name)
             layout = self.make(make, root, "page_cache")
             try:
-                for table in islice(cycle(self.tables()), -(-self.messages // self.batch)):
+                for table in self.filling():
                     layout.append_batch(table)
             finally:
                 layout.close()
@@ -118,8 +171,14 @@ class Case:
     def answers(self) -> Answers:
         """Return what a layout of `stored` has to give back."""
         found = Answers(self.topics, self.partitions)
-        found.add(islice(cycle(self.tables()), -(-self.messages // self.batch)))
+        found.add(self.filling())
         return found
+
+    def filling(self) -> Iterator[Any]:
+        """Return the batches of a stored case, as many as it takes; see `tagged`."""
+        count = -(-self.messages // self.batch)
+        for number, table in enumerate(islice(cycle(self.tables()), count)):
+            yield tagged(table, number) if self.tags else table
 
     def opened(self, make: Any) -> Layout:
         """Return the same, open; all contestants that read it share it."""
@@ -174,7 +233,8 @@ def clock() -> Iterator[Times]:
 def appending(make: Any, *, batches: bool = False) -> Callable[[Case], Any]:
     """Append one by one or in batches to a new store, until everything is in the files.
 
-    What the first run has appended, the one that warms up, is read and compared.
+    Threads share the calls. What the first run has appended, the one that warms up, is read and
+    compared.
     """
 
     @contextmanager
@@ -182,27 +242,42 @@ def appending(make: Any, *, batches: bool = False) -> Callable[[Case], Any]:
         tables = case.tables() if batches else []
         compared = False
 
+        def append(layout: Layout, calls: int, number: int) -> None:
+            if batches:
+                put = case.watch(layout.append_batch)
+                for table in islice(cycle(tables), number, number + calls):
+                    put(table)
+            else:
+                _append_each(layout, case, calls, number)
+
         def run(messages: int) -> Measure:
             nonlocal compared
             root = fresh(case.place / make.name)
             layout = case.make(make, root)
-            calls = max(1, messages // case.batch) if batches else messages
+            each = max(1, (messages // case.batch if batches else messages) // case.threads)
             try:
-                with clock() as times:
-                    if batches:
-                        for table in islice(cycle(tables), calls):
-                            layout.append_batch(table)
-                    else:
-                        _append_each(layout, case, messages, 0)
-                    layout.flush()
+                with ExitStack() as stack:
+                    threads = None
+                    if case.threads > 1:
+                        threads = stack.enter_context(ThreadPoolExecutor(case.threads))
+                    with clock() as times:
+                        if threads is None:
+                            append(layout, each, 0)
+                        else:
+                            numbers = range(case.threads)
+                            list(threads.map(lambda n: append(layout, each, n), numbers))
+                        layout.flush()
+                case.observe(root)
                 if not compared:
-                    answers = Answers(case.topics, case.partitions)
-                    if batches:
-                        answers.add(islice(cycle(tables), calls))
-                    else:
-                        answers.add_each(_each(case, messages, 0))
+                    answers = Answers(case.topics, case.partitions, ordered=case.threads == 1)
+                    for number in range(case.threads):
+                        if batches:
+                            answers.add(islice(cycle(tables), number, number + each))
+                        else:
+                            answers.add_each(case.rows(each, number))
                     answers.compare(layout)
                     compared = True
+                calls = each * case.threads
                 return Measure.of(calls * case.batch if batches else calls, calls, times)
             finally:
                 layout.close()
@@ -214,15 +289,13 @@ def appending(make: Any, *, batches: bool = False) -> Callable[[Case], Any]:
 
 
 def _append_each(layout: Layout, case: Case, messages: int, first: int) -> None:
-    append, topics, partitions = layout.append, case.topics, case.partitions
+    append, topics, partitions = case.watch(layout.append), case.topics, case.partitions
+    if case.skew != "even":
+        for topic, partition, body in case.rows(messages, first):
+            append(topic, partition, body)
+        return
     for number, body in enumerate(case.payload.messages(messages), first):
         append(number % topics, number // topics % partitions, body)
-
-
-def _each(case: Case, messages: int, first: int) -> Iterator[tuple[int, int, bytes]]:
-    """Return the messages that `_append_each` appends."""
-    for number, body in enumerate(case.payload.messages(messages), first):
-        yield number % case.topics, number // case.topics % case.partitions, body
 
 
 def syncing(make: Any) -> Callable[[Case], Any]:
@@ -250,7 +323,7 @@ def syncing(make: Any) -> Callable[[Case], Any]:
                     answers = Answers(case.topics, case.partitions, ordered=False)
                     answers.add_each([(0, 0, case.payload.bodies[0])])
                     for n in range(case.threads):
-                        answers.add_each(_each(case, each, n))
+                        answers.add_each(case.rows(each, n))
                     layout.flush()
                     answers.compare(layout)
                     compared = True
@@ -300,18 +373,18 @@ def reading(make: Any, *, lean: bool = False, first: bool = False) -> Callable[[
             if first:
                 layout = case.reopened(make)
             count = calls = 0
+            read = case.watch(layout.read)
             with clock() as times:
                 while count < messages:
                     topic, partition = next(turn)
                     position: object | None = None
                     while True:
-                        rows, position = layout.read(
-                            topic, partition, position, case.limit, lean=lean
-                        )
+                        rows, position = read(topic, partition, position, case.limit, lean=lean)
                         count += len(rows)
                         calls += 1
                         if position is None or count >= messages:
                             break
+            case.observe(case.stored(make))
             return Measure.of(count, calls, times)
 
         yield run
@@ -333,6 +406,7 @@ def scanning(make: Any, *, verify: bool = False) -> Callable[[Case], Any]:
                 sizes = [len(rows) for rows in layout.scan(verify=verify)]
             if sum(sizes) != stored:
                 raise Unavailable(f"a scan gives back {sum(sizes)} messages of {stored}")
+            case.observe(case.stored(make))
             return Measure.of(stored, len(sizes), times)
 
         yield run

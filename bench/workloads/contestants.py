@@ -38,11 +38,11 @@ in_batches = Way(frozenset({"batch", "read"}), partial(appending, batches=True))
 #: A call a message, each on stable storage.
 synced = Way(frozenset({"append", "read", "fsync"}), syncing)
 #: Partition after partition.
-read_by = Way(frozenset({"batch", "read"}), reading)
+read_by = Way(frozenset({"batch", "read", "reopen"}), reading)
 #: The same, by a layout that was opened just before.
 first_read_by = Way(frozenset({"batch", "read", "reopen"}), partial(reading, first=True))
 #: Everything.
-scanned = Way(frozenset({"batch", "read", "scan"}), scanning)
+scanned = Way(frozenset({"batch", "read", "scan", "reopen"}), scanning)
 
 ENCODE = Contestant("limit: encode, CRC, write", "limit", limits.encode_and_write)
 WRITE_EACH = Contestant("limit: a write each", "limit", limits.write_each)

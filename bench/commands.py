@@ -1,0 +1,258 @@
+"""The commands of `python -m bench`; the bars are in `run.py`."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import run as bars
+from bench.comparison import blocks_of, compare, size_of, table
+from bench.layouts.capabilities import Unavailable
+from bench.layouts.registry import CONTENDERS, REAL, contender
+from bench.measure.harness import file_system, machine
+from bench.measure.laboratory import PLANS, Results, name_of, plan_with, run
+from bench.workloads.sizes import MIX, payload, text_of
+from bench.workloads.works import BY_NAME, DEFAULT, QUICK, WORKS, Amount, Block, cells
+
+_HEAD = (
+    f"  {'':24}{'k/s':>10}{'min..max':>19}{'p50 us':>9}{'p99':>9}{'p99.9':>9}{'max':>10}"
+    f"{'cpu us':>8}{'MB':>7}{'files':>8}"
+)
+
+
+_AXES = ("topics", "partitions", "body", "skew", "threads", "durability")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; without its name, or with an option first, the bars, as ever."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["bars"]:
+        return bars.main(given[1:])
+    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help")):
+        return bars.main(given)
+    asked = parser().parse_args(given)
+    try:
+        return int(asked.command(asked) or 0)
+    except Unavailable as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    found = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Compare storage layouts: throughput, latency, memory, files, recovery.",
+        epilog="Without a command: the bars, this store beside its limits (`bars --help`).",
+    )
+    commands = found.add_subparsers(required=True, metavar="COMMAND")
+    _add(commands, "bars", "the workloads with a bar each, as `make bench` runs them", _bars)
+    one = _add(commands, "run", "the laboratory's table, or some of its cells", _run)
+    _selection(one)
+    one.add_argument("--quick", action="store_true", help="some cells, in three minutes")
+    one.add_argument("--output", type=Path, metavar="FILE", help="default: bench/results/…jsonl")
+    one.add_argument("--resume", type=Path, metavar="FILE", help="go on with an interrupted run")
+    one.add_argument("--layout", action="append", default=[], metavar="MODULE:CLASS",
+                     help="add a layout of your own to every block (or FILE.py:CLASS)")  # fmt: skip
+    two = _add(commands, "compare", "some layouts at some workloads, with sizes", _compare)
+    two.add_argument("layouts", nargs="+", metavar="LAYOUT", help="names, or MODULE:CLASS")
+    _selection(two)
+    two.add_argument("--output", type=Path, metavar="FILE", help="an Arrow table as .csv too")
+    for name, kind, text in (
+        ("topics", int, "how many topics"),
+        ("partitions", int, "partitions of a topic"),
+        ("body", str, f"bytes of a body, or {MIX!r}"),
+        ("skew", str, "even or zipf"),
+        ("threads", int, "threads that append"),
+        ("durability", str, "memory, page_cache or fsync"),
+        ("messages", int, "messages of a run, at most"),
+    ):
+        two.add_argument(f"--{name}", type=kind, action="append", help=f"{text}; repeatable")
+    _add(commands, "list", "layouts, workloads and the cells of a run", _list)
+    return found
+
+
+def _add(
+    commands: Any, name: str, text: str, command: Callable[[Any], int | None]
+) -> argparse.ArgumentParser:
+    one: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    one.set_defaults(command=command)
+    return one
+
+
+def _selection(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--only", action="append", metavar="NAME",
+                     help="a workload; repeatable")  # fmt: skip
+    one.add_argument("--dir", type=Path, metavar="DIR", help="where to write; default /dev/shm")
+    one.add_argument("--rounds", type=int, metavar="N", help="measured runs of each cell")
+    one.add_argument("--payload", type=Path, metavar="FILE", help="cut bodies from this file")
+    one.add_argument("--tiny", action="store_true", help="only show that it works")
+
+
+def _bars(asked: argparse.Namespace) -> int:
+    return bars.main([])
+
+
+def _amount(asked: argparse.Namespace) -> Amount:
+    if asked.tiny:
+        return "tiny"
+    return "quick" if getattr(asked, "quick", False) else "full"
+
+
+def _chosen(asked: argparse.Namespace, blocks: tuple[Block, ...]) -> list[Block]:
+    for name in asked.only or ():
+        if name not in BY_NAME:
+            raise Unavailable(f"{name!r} is no workload; there are {', '.join(BY_NAME)}")
+    return [one for one in blocks if not asked.only or one.work.name in asked.only]
+
+
+def _run(asked: argparse.Namespace) -> None:
+    amount = _amount(asked)
+    blocks = _chosen(asked, QUICK if asked.quick or asked.tiny else DEFAULT)
+    for layout in asked.layout:
+        contender(layout)  # a mistake is noticed now
+        blocks = [Block(b.work, b.size, (*b.contenders, layout)) for b in blocks]
+    text = text_of(asked.payload)
+    head = machine(payload(text, 1024), "tiny" if amount == "tiny" else amount)
+    head["kind"] = "laboratory"
+    head["settings"] = settings(blocks)
+    path = asked.resume or asked.output
+    path = path or bars.RESULTS / time.strftime("laboratory-%Y%m%dT%H%M%S.jsonl", time.gmtime())
+    if asked.resume and not path.exists():
+        raise Unavailable(f"--resume {path}: there is no such file")
+    results = Results(path, head, resume=asked.resume is not None)
+    places: list[Path] = []
+    scale = "tiny" if amount == "tiny" else amount
+    began = time.monotonic()
+
+    def place(block: Block) -> Path:
+        if not places:
+            places.append(bars.place_for(asked.dir, scale))
+        if block.size.durability != "fsync" or file_system(places[0]) != "tmpfs":
+            return places[0]
+        if len(places) == 1:
+            places.append(bars.place_for(bars.SCRATCH, scale))
+        return places[1]
+
+    def progress(block: Block, rows: list[dict[str, Any]], number: int, total: int) -> None:
+        minutes = (time.monotonic() - began) / 60
+        print(f"[{number}/{total}, {minutes:.1f} min] {block.work.question}: {block.label}")
+        print("\n".join(lines(rows)) + "\n", flush=True)
+
+    print(f"{cells(blocks)} cells, {len(blocks)} blocks, {path}", flush=True)
+    try:
+        plan = plan_with(PLANS[amount], rounds=asked.rounds)
+        run(blocks, amount, text, place, results, progress, plan)
+    except KeyboardInterrupt:
+        print(f"bench: interrupted; go on with --resume {path}", file=sys.stderr)
+        raise
+    finally:
+        for one in places:
+            shutil.rmtree(one, ignore_errors=True)
+
+
+def settings(blocks: list[Block]) -> dict[str, str]:
+    """Return how each contender of some blocks is configured, by its name in the results."""
+    names = {which for block in blocks for which in block.contenders}
+    return {name_of(one): getattr(contender(one), "settings", "") for one in sorted(names)}
+
+
+def lines(rows: list[dict[str, Any]]) -> list[str]:
+    """Format the cells of one block."""
+    found = [_HEAD]
+    for cell in table(rows).to_pylist():
+        if cell["rate_median"] is None:
+            found.append(f"  {cell['layout']:24}{cell['reason']}")
+            continue
+        rates = [cell[f"rate_{name}"] / 1000 for name in ("min", "max")]
+        text = f"  {cell['layout']:24}{_number(cell['rate_median'] / 1000):>10}"
+        text += f"{f'{_number(rates[0])}..{_number(rates[1])}':>19}"
+        widths = (("p50_us", 9), ("p99_us", 9), ("p999_us", 9), ("max_us", 10), ("cpu_us", 8),
+                  ("peak_mb", 7), ("files", 8))  # fmt: skip
+        text += "".join(f"{_number(cell[name]):>{width}}" for name, width in widths)
+        found.append(text + (f"  {cell['reason']}" if cell["reason"] else ""))
+    found += [
+        f"  the machine was not quiet: {', '.join(row['disturbed'])} took longer"
+        for row in rows
+        if row["kind"] == "block" and row["disturbed"]
+    ]
+    return found
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.2f}"
+
+
+def _compare(asked: argparse.Namespace) -> None:
+    axes = {name: getattr(asked, name) for name in (*_AXES, "messages")}
+    given = {name: values for name, values in axes.items() if values}
+    if "body" in given:
+        given["body"] = [body if body == MIX else _whole(body) for body in given["body"]]
+    sizes = [
+        size_of(dict(zip(given, values, strict=True)))
+        for values in itertools.product(*given.values())
+    ]
+    works = asked.only or ["append", "batch", "read", "scan"]
+    blocks_of(asked.layouts, works, sizes)
+    amount = _amount(asked)
+    where = bars.place_for(asked.dir, "tiny")
+    try:
+        found = compare(
+            asked.layouts, works, sizes, directory=where, amount=amount, payload=asked.payload,
+            plan=plan_with(PLANS[amount], rounds=asked.rounds),
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
+    rows = found.to_pylist()
+    for work in dict.fromkeys(row["work"] for row in rows):
+        print(f"{work}: {BY_NAME[work].question if work in BY_NAME else ''}")
+        for row in (one for one in rows if one["work"] == work):
+            label = size_of({name: _typed(name, row[name]) for name in _AXES}).label
+            print(f"  {row['layout']:24}{label:40}{_summary(row)}")
+    if asked.output:
+        from pyarrow import csv
+
+        csv.write_csv(found, asked.output)
+
+
+def _typed(name: str, value: Any) -> Any:
+    return int(value) if name == "body" and value != MIX else value
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Unavailable(f"--body {text}: neither a number of bytes nor {MIX!r}") from None
+
+
+def _summary(row: dict[str, Any]) -> str:
+    if row["rate_median"] is None:
+        return str(row["reason"])
+    p99 = "" if row["p99_us"] is None else f", p99 {_number(row['p99_us'])} us"
+    return f"{_number(row['rate_median']):>12} messages/s{p99}, {_number(row['peak_mb'])} MB"
+
+
+def _list(asked: argparse.Namespace) -> None:
+    print("Layouts:")
+    for name in CONTENDERS:
+        made = contender(name)
+        able = "in a JVM" if name in REAL else ", ".join(sorted(made.capabilities))
+        print(f"  {name:22}{made.settings or made.name}\n{'':24}{able}")
+    print("\nWorkloads:")
+    for work in WORKS:
+        print(f"  {work.name:12}{work.question} (needs {', '.join(sorted(work.way.needs))})")
+    for name, blocks in (("run", DEFAULT), ("run --quick", QUICK)):
+        print(f"\n{name}: {len(blocks)} blocks, {cells(blocks)} cells")
+        for block in blocks:
+            print(f"  {block.label:44}{', '.join(map(str, block.contenders))}")

@@ -1,0 +1,174 @@
+"""The library: compare layouts at workloads and sizes, and get an Arrow table."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+
+from bench.layouts.capabilities import Unavailable
+from bench.layouts.registry import contender, named
+from bench.measure.laboratory import PLANS, Plan, run_block
+from bench.workloads.sizes import Size, text_of
+from bench.workloads.works import BY_NAME, Amount, Block, Work
+
+#: What identifies a cell.
+KEY = ("work", "layout", "topics", "partitions", "body", "skew", "threads", "durability", "batch")
+#: The median of a cell's rounds is taken of these.
+MEASURED = (
+    "p50_us", "p99_us", "p999_us", "max_us", "cpu_us", "peak_mb", "descriptors", "files",
+    "disk_bytes", "device_bytes", "amplification",
+)  # fmt: skip
+_WHOLE = frozenset({"topics", "partitions", "threads", "batch"})
+SCHEMA = pa.schema(
+    [
+        *((name, pa.int64() if name in _WHOLE else pa.string()) for name in KEY),
+        ("file_system", pa.string()),
+        ("messages", pa.int64()),
+        ("rounds", pa.int64()),
+        *((f"rate_{name}", pa.float64()) for name in ("min", "median", "max")),
+        ("seconds", pa.float64()),
+        *((name, pa.float64()) for name in MEASURED),
+        ("reason", pa.string()),
+    ]
+)
+
+
+def compare(
+    layouts: Iterable[Any],
+    workloads: Iterable[Any],
+    sizes: Iterable[Size | Mapping[str, Any]] = (Size(),),
+    *,
+    directory: Path | None = None,
+    amount: Amount = "quick",
+    payload: Path | None = None,
+    plan: Plan | None = None,
+) -> pa.Table:
+    """Measure layouts beside each other; a row a cell, with a reason where there is no measure.
+
+    `layouts`: names of `bench list`, `module:Class`, `file.py:Class`, or classes that another
+    process can import. `workloads`: names, `module:NAME` of a `Work`, or such objects. `sizes`:
+    `Size` objects or dicts of their fields. Answers are compared before anything is timed.
+    """
+    chosen = tuple(_importable(layout) for layout in layouts)
+    blocks = blocks_of(chosen, workloads, sizes)
+    text = text_of(payload)
+    rows: list[dict[str, Any]] = []
+    place = Path(tempfile.mkdtemp(prefix="tubestore-bench-", dir=directory))
+    try:
+        for number, block in enumerate(blocks):
+            inside = place / str(number)
+            inside.mkdir()
+            run_block(block, amount, text, inside, rows.append, plan or PLANS[amount])
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return table(rows)
+
+
+def blocks_of(
+    layouts: Sequence[Any], workloads: Iterable[Any], sizes: Iterable[Size | Mapping[str, Any]]
+) -> list[Block]:
+    """Return a block for each workload at each size."""
+    if not layouts:
+        raise Unavailable("name at least one layout")
+    for layout in layouts:
+        contender(layout)
+    works = [work_of(one) for one in workloads]
+    chosen = [size_of(one) for one in sizes]
+    return [Block(work, size, tuple(layouts)) for work in works for size in chosen]
+
+
+def work_of(which: Any) -> Work:
+    """Return a workload by its name, or as `module:NAME`, or itself."""
+    if isinstance(which, Work):
+        return which
+    if which in BY_NAME:
+        return BY_NAME[which]
+    if ":" not in str(which):
+        raise Unavailable(f"{which!r} is no workload; there are {', '.join(BY_NAME)}")
+    found = named(which)
+    if not isinstance(found, Work):
+        raise Unavailable(f"{which} is not a bench.workloads.works.Work")
+    return found
+
+
+def size_of(given: Size | Mapping[str, Any]) -> Size:
+    """Return a size; a mapping has some of its fields."""
+    if isinstance(given, Size):
+        return given
+    unknown = sorted(set(given) - set(Size.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(Size.__dataclass_fields__)
+        raise Unavailable(f"a size has no {unknown[0]!r}; its fields are {known}")
+    return Size(**given)
+
+
+def _importable(layout: Any) -> Any:
+    """Refuse a class that the process of a cell cannot import."""
+    if isinstance(layout, type) and "<locals>" in layout.__qualname__:
+        raise Unavailable(
+            f"{layout.__qualname__}: a layout is measured in a process of its own, which imports "
+            "it; define the class at the top of a module"
+        )
+    return layout
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Return a row a cell of the rows of a run: medians of rounds, and the range of rates."""
+    cells: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    reasons: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    for row in rows:
+        if row["kind"] not in ("run", "left_out"):
+            continue
+        key = tuple(str(row[name]) for name in KEY)
+        if row["kind"] == "run":
+            cells.setdefault(key, []).append(row)
+        else:
+            reasons[key] = row
+    found = [_cell(runs, reasons.get(key)) for key, runs in cells.items()] + [
+        _missing(row) for key, row in reasons.items() if key not in cells
+    ]
+    return pa.Table.from_pylist(found, SCHEMA)
+
+
+def _key(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in KEY} | {
+        "body": str(row["body"]), "file_system": row["file_system"]
+    }  # fmt: skip
+
+
+def _missing(row: Mapping[str, Any]) -> dict[str, Any]:
+    return _key(row) | {"rounds": 0, "reason": row["reason"]}
+
+
+def _cell(runs: list[Mapping[str, Any]], stopped: Mapping[str, Any] | None) -> dict[str, Any]:
+    derived = [run | _derived(run) for run in map(dict, runs)]
+    rates = [run["rate"] for run in derived]
+    found = _key(runs[0]) | {
+        "messages": derived[0]["messages"],
+        "rounds": len(runs),
+        "rate_min": min(rates),
+        "rate_median": median(rates),
+        "rate_max": max(rates),
+        "seconds": median(run["seconds"] for run in derived),
+        "reason": None if stopped is None else stopped["reason"],
+    }
+    for name in MEASURED:
+        values = [run[name] for run in derived if run.get(name) is not None]
+        found[name] = median(values) if values else None
+    return found
+
+
+def _derived(run: Mapping[str, Any]) -> dict[str, float]:
+    found = {}
+    if run.get("cpu_seconds"):
+        found["cpu_us"] = run["cpu_seconds"] / run["messages"] * 1e6
+    size = run["body"]
+    if run.get("device_bytes") and isinstance(size, int):
+        found["amplification"] = run["device_bytes"] / (run["messages"] * size)
+    return found

@@ -1,0 +1,168 @@
+"""A process of its own for each cell: it builds, compares, warms up, and runs when it is asked.
+
+So peak memory, descriptors and processor time are those of one contender, and a cell that goes
+beyond a limit is killed without the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from bench.layouts.capabilities import Unavailable, lacks
+from bench.measure import latency, system
+from bench.workloads.cases import Case, Measure, Runner
+from bench.workloads.sizes import Size
+from bench.workloads.works import Work
+
+FEWEST = 200
+#: Calls that are timed one by one, at most; throughput is measured without that.
+TIMED_CALLS = 20_000
+
+
+@dataclass
+class Task:
+    """What a worker does."""
+
+    contender: Any
+    work: Work
+    size: Size
+    place: Path
+    text: bytes
+    #: How long a run should take at most; None: every run does all of the work.
+    seconds: float | None
+
+
+def lacking(contender: Any, work: Work, size: Size) -> str | None:
+    """Return the reason why a contender cannot do some work at some size; None if it can."""
+    if hasattr(contender, "drivers"):
+        if work.name not in contender.drivers:
+            return f"its driver has no {work.name}"
+        reason = contender.beyond(work.name, size)
+        return None if reason is None else str(reason)
+    return lacks(contender, work.way.needs | size.needs())
+
+
+def serve(pipe: Connection, task: Task) -> None:
+    """Answer requests until there is none: the process of a worker."""
+    logging.disable(logging.WARNING)
+    try:
+        with ExitStack() as stack:
+            worker = Worker(task)
+            pipe.send({"ready": worker.start(stack)})
+            while pipe.recv() == "run":
+                pipe.send({"measure": worker.measure()})
+    except Unavailable as reason:
+        pipe.send({"left_out": str(reason)})
+    except (EOFError, BrokenPipeError):
+        pass
+    except BaseException as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last.filename).name}:{last.lineno}"
+        pipe.send({"left_out": f"{type(error).__name__}: {error} ({place})"})
+
+
+@dataclass
+class _Seen:
+    """What there was when the work was done and the store still open."""
+
+    place: Path
+    syncs: bool
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def look(self, root: Path) -> None:
+        """Count now."""
+        files, size = system.files_and_bytes(root)
+        self.values = {
+            "peak_mb": round(system.peak_mb(), 1),
+            "descriptors": system.descriptors(),
+            "files": files,
+            "disk_bytes": size,
+        }
+        if self.syncs:
+            os.sync()
+            self.values["device_bytes"] = system.device_bytes(self.place)
+
+
+class Worker:
+    """One contender at one kind of work."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._case: Case = task.size.case(task.place, task.text)
+        self._runner: Runner | None = None
+        self._count = task.size.messages
+        self._drives = hasattr(task.contender, "drivers")
+
+    def start(self, stack: ExitStack) -> int:
+        """Build what is needed, compare answers, warm up; return the messages of a run."""
+        task = self._task
+        if reason := lacking(task.contender, task.work, task.size):
+            raise Unavailable(reason)
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        task.place.mkdir(parents=True)
+        stack.enter_context(self._case.stack)
+        start = task.contender.drivers[task.work.name] if self._drives else None
+        started = start(self._case) if start else task.work.way.start(task.contender)(self._case)
+        self._runner = runner = stack.enter_context(started)
+        if self._drives or task.work.whole or task.seconds is None:
+            if not self._drives:
+                runner(self._count)
+            return self._count
+        warm = runner(max(FEWEST, self._count // 10))
+        possible = int(warm.messages / warm.seconds * task.seconds)
+        self._count = min(self._count, max(FEWEST, possible))
+        return self._count
+
+    def measure(self) -> dict[str, Any]:
+        """Do the work once without a watch, and for its latencies once with one."""
+        assert self._runner is not None
+        task, case = self._task, self._case
+        syncs = task.work.writes and system.device_bytes(task.place) is not None
+        before = system.device_bytes(task.place) if syncs else None
+        seen = _Seen(task.place, syncs)
+        case.observe = seen.look
+        system.reset_peak()
+        found = self._runner(self._count)
+        case.observe = lambda root: None
+        values = _as_dict(found) | seen.values
+        if before is not None and seen.values.get("device_bytes") is not None:
+            values["device_bytes"] -= before
+        if found.memory_mb:
+            values["peak_mb"] = found.memory_mb
+        if found.hdr:
+            return values | latency.percentiles(latency.merged([found.hdr]))
+        return values | self._latencies(found)
+
+    def _latencies(self, found: Measure) -> dict[str, Any]:
+        if self._drives or not found.calls:
+            return {}
+        calls = latency.Calls()
+        self._case.watch = calls.watch
+        share = min(1.0, TIMED_CALLS / found.calls)
+        assert self._runner is not None
+        self._runner(max(FEWEST, int(self._count * share)))
+        self._case.watch = lambda call: call
+        taken = latency.histogram(calls.nanoseconds)
+        if not taken.get_total_count():
+            return {}
+        return {"hdr": latency.encoded(taken), **latency.percentiles(taken)}
+
+
+def _as_dict(found: Measure) -> dict[str, Any]:
+    return {
+        "messages": found.messages,
+        "calls": found.calls,
+        "seconds": round(found.seconds, 9),
+        "cpu_seconds": round(found.cpu_seconds, 9),
+        "rate": round(found.messages / found.seconds, 3),
+        "hdr": found.hdr,
+    }

@@ -1,0 +1,188 @@
+"""The laboratory's table: which work, by which contenders, at which sizes.
+
+`DEFAULT` and `QUICK` are lists of blocks. A block is one kind of work at one size; each of its
+contenders is a cell. The contenders of a block take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from bench.workloads import lookups
+from bench.workloads.cases import reading
+from bench.workloads.contestants import Way, in_batches, one_by_one, read_by, scanned
+from bench.workloads.sizes import Size
+
+Amount = Literal["full", "quick", "tiny"]
+MAIN = ("tubestore", "rocketcompat", "kafka-format", "lmdb")
+RAW = ("raw-file", "raw-map", "random-writes")
+MQ = ("rocketmq-4.9.8", "rocketmq-5.3.3")
+JVM = MQ
+WAYS_OF_A_LOG = ("rocketcompat-mapped", "rocketcompat-pool", "rocketcompat-tube")
+#: The axis of the first figure: topics × partitions.
+PLACES = ((1, 1), (1, 10), (10, 10), (100, 10), (1000, 1), (1000, 10), (10_000, 1), (100, 1000))
+
+
+@dataclass(frozen=True)
+class Work:
+    """A kind of work: what it is, what a layout needs for it, how much of it is done."""
+
+    name: str
+    question: str
+    way: Way
+    full: int
+    quick: int
+    tiny: int = 200
+    #: True if the bytes that reach the device are of interest.
+    writes: bool = False
+    #: True if a run does all of it, whatever it takes.
+    whole: bool = False
+
+    def messages(self, amount: Amount, size: Size) -> int:
+        """Return how many messages are stored or appended."""
+        usual: int = getattr(self, amount)
+        if amount == "tiny":
+            return usual
+        if not isinstance(size.body, int):
+            return usual
+        # No more than 1.5 GB, and at least two messages a partition.
+        return max(min(usual, max(2000, (3 << 29) // size.body)), 2 * size.places)
+
+
+_FIND = frozenset({"batch", "read", "reopen"})
+WORKS: tuple[Work, ...] = (
+    Work("append", "append one by one", one_by_one, 1_000_000, 50_000, writes=True),
+    Work("batch", "append batches", in_batches, 2_000_000, 200_000, 2000, writes=True),
+    Work("read", "read partition after partition, 1,000 messages a call", read_by,
+         400_000, 50_000, 2000),
+    Work("read-cold", "the same after an opening, without its files in the page cache",
+         Way(_FIND, partial(reading, first=True)), 400_000, 50_000, 2000),
+    Work("scan", "read everything", scanned, 400_000, 50_000, 2000),
+    Work("tail", "read what another thread appends meanwhile",
+         Way(frozenset({"batch", "read", "follow"}), lookups.following), 200_000, 20_000, 2000),
+    Work("by-key", "find the message of a key",
+         Way(_FIND | {"by_key"}, lookups.by_key), 200_000, 20_000, 2000),
+    Work("by-time", "find the first message at a time",
+         Way(_FIND | {"by_time"}, lookups.by_time), 200_000, 20_000, 2000),
+    *(
+        Work(f"filter-{100 // share}", f"find the {100 // share} % with a filter item",
+             Way(_FIND | {"filter"}, lookups.FILTERS[item]), 400_000, 50_000, 2000, whole=True)
+        for item, share in lookups.ITEMS.items()
+    ),
+    Work("open", "open what was closed", Way(_FIND, lookups.opening),
+         400_000, 50_000, 2000, whole=True),
+    Work("recover", "open what a killed writer has left",
+         Way(_FIND | {"recover"}, lookups.recovering), 400_000, 50_000, 2000, whole=True),
+    Work("idle", "keep topics and partitions with a message each",
+         Way(frozenset({"batch", "read"}), lookups.idling), 1, 1, 1, whole=True),
+    Work("retain", "remove the older half of a store",
+         Way(frozenset({"batch", "read", "retain"}), lookups.retaining),
+         100_000, 50_000, 2000, whole=True),
+    Work("transfer", "send everything to a socket, a body's size a call",
+         Way(frozenset({"append", "transfer"}), lookups.transferring),
+         200_000, 20_000, 200, whole=True),
+)  # fmt: skip
+BY_NAME = {work.name: work for work in WORKS}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One kind of work at one size, by contenders that take turns."""
+
+    work: Work
+    size: Size
+    contenders: tuple[Any, ...]
+
+    @property
+    def label(self) -> str:
+        """A line for people."""
+        return f"{self.work.name} {self.size.label}"
+
+    def without(self, names: frozenset[str]) -> Block:
+        """Return the same without some contenders."""
+        return replace(self, contenders=tuple(c for c in self.contenders if c not in names))
+
+
+def _block(work: str, contenders: Iterable[str], **sizes: Any) -> Block:
+    return Block(BY_NAME[work], Size(**sizes), tuple(contenders))
+
+
+def _default() -> tuple[Block, ...]:
+    blocks: list[Block] = []
+    for topics, partitions in PLACES:
+        where = {"topics": topics, "partitions": partitions}
+        more: tuple[str, ...] = ()
+        if (topics, partitions) == (1, 1):
+            more = (*RAW, *JVM, "tubemq")
+        elif (topics, partitions) == (1, 10):
+            more = ("sqlite", "rocksdict", *WAYS_OF_A_LOG, *JVM, "tubemq")
+        elif topics >= 100 and partitions == 10:
+            more = JVM
+        elif topics == 10_000:
+            more = ("rocketmq-4.9.8", "tubemq")
+        blocks.append(_block("append", (*MAIN, *more), **where))
+        in_batches_too = {
+            (1, 1): ("raw-file",),
+            (1, 10): (*WAYS_OF_A_LOG, *JVM),
+            (1000, 10): ("rocketmq-4.9.8",),
+        }
+        if (topics, partitions) == (10, 10):
+            continue
+        blocks.append(
+            _block("batch", (*MAIN, *in_batches_too.get((topics, partitions), ())), **where)
+        )
+        if partitions > 1 or topics == 1:
+            read_too = {(1, 10): ("sqlite", "rocksdict", *JVM, "tubemq")}
+            blocks.append(_block("read", (*MAIN, *read_too.get((topics, partitions), ())), **where))
+    blocks += [
+        _block("scan", (*MAIN, *JVM), partitions=1),
+        _block("scan", MAIN, topics=1000),
+        _block("scan", MAIN, topics=100, partitions=1000),
+        *(_block("append", MAIN, body=body) for body in (100, 16_384, "mix")),
+        _block("append", MAIN, topics=1000, skew="zipf"),
+        _block("append", ("tubestore", "rocketcompat", "kafka-format"), threads=4),
+        _block("append", (*MAIN, "raw-file"), durability="fsync"),
+        _block("append", (*MAIN, "rocketmq-4.9.8"), durability="fsync", threads=16),
+        _block("append", ("tubestore",), durability="memory"),
+        *(_block("append", RAW, partitions=1, body=body) for body in (512, 65_536)),
+        *(_block("transfer", RAW[:2], partitions=1, body=body) for body in (1024, 65_536)),
+        _block("read-cold", MAIN[:3]),
+        _block("tail", MAIN[:3]),
+        _block("by-key", ("rocketcompat", "rocketmq-4.9.8")),
+        _block("by-time", ("tubestore", "kafka-format")),
+        _block("filter-1", ("tubestore",)),
+        _block("filter-10", ("tubestore",)),
+        _block("open", MAIN[:3], topics=1000),
+        _block("recover", MAIN[:3], topics=1000),
+        _block("idle", MAIN, topics=10_000, partitions=1),
+        _block("retain", ("tubestore", "kafka-format"), partitions=1),
+    ]
+    return tuple(blocks)
+
+
+def _quick() -> tuple[Block, ...]:
+    blocks: list[Block] = []
+    for topics, partitions in ((1, 1), (1, 10), (100, 10)):
+        where = {"topics": topics, "partitions": partitions}
+        blocks += [_block(work, MAIN, **where) for work in ("append", "batch", "read")]
+    return (
+        *blocks,
+        _block("append", RAW, partitions=1),
+        _block("scan", MAIN, partitions=1),
+        _block("append", ("tubestore", "kafka-format"), durability="fsync"),
+        _block("open", ("tubestore", "kafka-format"), topics=100),
+    )
+
+
+DEFAULT = _default()
+QUICK = _quick()
+#: A list of blocks has at most so many cells.
+MOST_CELLS = 200
+
+
+def cells(blocks: Iterable[Block]) -> int:
+    """Return how many cells there are."""
+    return sum(len(block.contenders) for block in blocks)

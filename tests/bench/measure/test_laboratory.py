@@ -1,0 +1,163 @@
+"""Cells run in processes of their own, within limits; results can go on where they ended."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.comparison import compare
+from bench.layouts.capabilities import Unavailable
+from bench.measure.calibration import Calibration, disturbed
+from bench.measure.laboratory import PLANS, Plan, Results, plan_with, read, run, run_block
+from bench.workloads.sizes import Size
+from bench.workloads.works import BY_NAME, Block
+from tests.bench.own_layouts import Lists
+
+pytest.importorskip("hdrh", reason="hdrhistogram is not installed")
+
+TEXT = bytes(range(256)) * 64
+OWN = "tests.bench.own_layouts"
+HEAD = {"kind": "laboratory", "commit": "c", "processor": "p", "cores": 2, "python": "3",
+        "scale": "tiny", "payload": {}}  # fmt: skip
+
+
+def rows_of(block: Block, place: Path, plan: Plan = PLANS["tiny"]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    run_block(block, "tiny", TEXT, place, rows.append, plan)
+    return rows
+
+
+@pytest.mark.gate
+def test_every_cell_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
+    block = Block(BY_NAME["append"], Size(partitions=2), (f"{OWN}:Lists", "raw-file"))
+    rows = rows_of(block, tmp_path, plan_with(PLANS["tiny"], rounds=3))
+    assert [(row["kind"], row["round"], row["layout"]) for row in rows] == [
+        ("run", 0, "lists"), ("run", 0, "raw-file"), ("run", 1, "raw-file"), ("run", 1, "lists"),
+        ("run", 2, "lists"), ("run", 2, "raw-file"),
+    ]  # fmt: skip
+    for row in rows:
+        assert row["messages"] == row["calls"] == 200
+        assert 0 < row["p50_us"] <= row["p99_us"] <= row["p999_us"] <= row["max_us"]
+        assert row["peak_mb"] > 10
+        assert row["files"] == 1
+        assert row["disk_bytes"] >= 4096
+        assert row["descriptors"] >= 3
+    assert list(tmp_path.iterdir()) == []
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("name", "limits", "reason"),
+    [
+        ("Forgetful", {}, "it gives back other messages than it took: 99 for 100"),
+        ("Stuck", {"limit_seconds": 1.0}, "it took longer than the limit of 1 s"),
+        ("Greedy", {"limit_mb": 200.0}, "it took more than the limit of 200 MB"),
+        ("Broken", {}, "KeyError: 'no such drawer' (own_layouts.py:"),
+    ],
+)
+def test_a_cell_that_fails_shows_its_reason_and_leaves_nothing(
+    name: str, limits: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    block = Block(BY_NAME["append"], Size(partitions=2), (f"{OWN}:{name}", "raw-file"))
+    rows = rows_of(block, tmp_path, plan_with(PLANS["tiny"], rounds=1, **limits))
+    left_out, run_ = sorted(rows, key=lambda row: str(row["kind"]))
+    assert left_out["kind"] == "left_out"
+    assert left_out["reason"].startswith(reason)
+    assert run_["layout"] == "raw-file"
+    assert list(tmp_path.iterdir()) == []
+    assert multiprocessing.active_children() == []
+
+
+def test_what_a_contender_lacks_is_found_before_a_process_starts(tmp_path: Path) -> None:
+    block = Block(
+        BY_NAME["scan"], Size(topics=2, threads=2), (f"{OWN}:Lists", "tubemq", "rocketmq-4.9.8")
+    )
+    assert [(row["layout"], row["reason"]) for row in rows_of(block, tmp_path)] == [
+        ("lists", "it does not declare reopen, scan, threads"),
+        ("tubemq", "its driver has no scan"),
+        ("rocketmq-4.9.8", "its driver reads one topic"),
+    ]
+
+
+@pytest.mark.gate
+def test_a_comparison_is_an_arrow_table_with_a_row_a_cell() -> None:
+    found = compare([Lists, "raw-file"], ["append", "scan"], [{"topics": 2}], amount="tiny")
+    cells = {(row["work"], row["layout"]): row for row in found.to_pylist()}
+    assert len(cells) == found.num_rows == 4
+    assert cells["append", "lists"]["rate_median"] > 0
+    assert cells["append", "raw-file"]["topics"] == 2
+    assert cells["scan", "lists"]["reason"] == "it does not declare reopen, scan"
+    assert cells["scan", "lists"]["rate_median"] is None
+
+
+def test_a_comparison_refuses_what_it_does_not_have() -> None:
+    class Local(Lists):
+        pass
+
+    for arguments, reason in (
+        (([], ["append"]), "name at least one layout"),
+        ((["nothing"], ["append"]), "'nothing': name one of tubestore"),
+        (([f"{OWN}:Nothing"], ["append"]), "has no attribute 'Nothing'"),
+        (([Local], ["append"]), "define the class at the top of a module"),
+        ((["lmdb"], ["appnd"]), "'appnd' is no workload"),
+        ((["lmdb"], ["append"], [{"topic": 1}]), "a size has no 'topic'"),
+        ((["lmdb"], ["append"], [{"topics": 0}]), "topics: 0 is not a positive whole number"),
+        ((["lmdb"], ["append"], [{"skew": "odd"}]), "skew: 'odd' is none of even, zipf"),
+    ):
+        with pytest.raises(Unavailable, match=reason):
+            compare(*arguments)
+
+
+def test_a_run_goes_on_with_the_first_block_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def one(block: Block, *rest: Any) -> None:
+        if len(ran) == 2 and interrupted:
+            raise KeyboardInterrupt
+        ran.append(block.label)
+        rest[3]({"kind": "run", "label": block.label})
+
+    monkeypatch.setattr("bench.measure.laboratory.run_block", one)
+    blocks = [Block(BY_NAME["append"], Size(topics=n), ("lmdb",)) for n in (1, 2, 3)]
+    path = tmp_path / "results.jsonl"
+
+    def go(resume: bool) -> None:
+        run(
+            blocks, "tiny", TEXT, lambda block: tmp_path, Results(path, HEAD, resume=resume),
+            lambda *_: None, PLANS["tiny"],
+        )  # fmt: skip
+
+    interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        go(resume=False)
+    with path.open("a") as file:
+        file.write('{"kind": "run", "torn')
+    interrupted = False
+    go(resume=True)
+    assert ran == [block.label for block in blocks]
+    assert [row["kind"] for row in read(path)] == ["laboratory", *["run", "block"] * 3]
+    with pytest.raises(Unavailable, match="their commit is 'c', and here it is 'd'"):
+        Results(path, HEAD | {"commit": "d"}, resume=True)
+
+
+def test_a_damaged_line_in_the_middle_of_results_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(HEAD) + "\n{\n" + json.dumps(HEAD) + "\n")
+    with pytest.raises(Unavailable, match=r"results\.jsonl, line 2: not JSON"):
+        read(path)
+    path.write_text("{}\n")
+    with pytest.raises(Unavailable, match="no results"):
+        read(path)
+
+
+def test_a_machine_that_was_busy_is_noticed() -> None:
+    usual = Calibration(1.0, 1.0, 1.0, 1.0)
+    assert disturbed(usual, [usual] * 3) == []
+    assert disturbed(Calibration(1.5, 1.1, 2.0, 9.0), [usual] * 3) == ["loop", "write"]

@@ -1,0 +1,80 @@
+"""Layouts as a caller could write them, right and wrong, for the tests of the laboratory."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+
+class Lists:
+    """Keeps messages in memory, and a file with their number, so that there is something to see."""
+
+    name = "lists"
+    capabilities = frozenset({"append", "batch", "read"})
+
+    def __init__(self, root: Path, *, topics: int, partitions: int, durability: str) -> None:
+        self._kept: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+        (root / "file").write_bytes(bytes(4096))
+
+    def append(self, topic: int, partition: int, body: bytes) -> None:
+        self._kept[topic, partition].append(body)
+
+    def append_batch(self, batch: Any) -> None:
+        for row in batch.to_pylist():
+            self.append(row["topic"], row["partition"], row["body"])
+
+    def flush(self) -> None:
+        pass
+
+    def read(
+        self, topic: int, partition: int, position: Any, limit: int, *, lean: bool
+    ) -> tuple[list[bytes], int | None]:
+        kept, first = self._kept[topic, partition], position or 0
+        end = first + limit
+        return kept[first:end], end if end < len(kept) else None
+
+    def bodies(self, rows: list[bytes]) -> list[bytes]:
+        return rows
+
+    def close(self) -> None:
+        pass
+
+
+class Forgetful(Lists):
+    """Gives back one message less than it took."""
+
+    name = "forgetful"
+
+    def read(self, *arguments: Any, **named: Any) -> tuple[list[bytes], int | None]:
+        rows, position = super().read(*arguments, **named)
+        return rows[:-1], position
+
+
+class Stuck(Lists):
+    """Never comes back from a flush."""
+
+    name = "stuck"
+
+    def flush(self) -> None:
+        time.sleep(600)
+
+
+class Greedy(Lists):
+    """Takes much memory, and then as much time as it is given."""
+
+    name = "greedy"
+
+    def flush(self) -> None:
+        self._much = bytes(b"x" * (300 << 20))
+        time.sleep(600)
+
+
+class Broken(Lists):
+    """Fails."""
+
+    name = "broken"
+
+    def append(self, topic: int, partition: int, body: bytes) -> None:
+        raise KeyError("no such drawer")
