@@ -67,6 +67,7 @@ from rocketcompat.record.prepare import prepare
 from rocketcompat.record.properties import PROPERTY_INNER_BASE
 from rocketcompat.record.rows import MESSAGE_SCHEMA
 from rocketcompat.transfer.convert import build_structures
+from tubestore.cli.kit.arguments import json_of_line
 from tubestore.clock import Clock
 from tubestore.core.kernels import offsets_of
 from tubestore.core.vfs import Vfs
@@ -231,10 +232,7 @@ def _json_rows(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[in
 
 
 def _json_of(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    return json_of_line(text, parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import select
 import stat
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 
-from tubestore.cli.kit.arguments import parse_bound
+from tubestore.cli.kit.arguments import json_of_line, parse_bound
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.clock import SystemClock
 from tubestore.messages import MESSAGE_SCHEMA
@@ -27,6 +26,8 @@ from tubestore.record.layouts import ATTRIBUTE_TIME, ATTRIBUTE_TYPE, PAYLOAD_SIZ
 _BLOCK_BYTES = 1 << 20
 _LOOK_SECONDS = 0.5
 _NUMBER_MAX = 1 << 63
+#: A text of more characters is no number of a partition.
+_DIGITS_MAX = 20
 #: How much of a value an error shows.
 _SHOWN = 60
 
@@ -138,7 +139,7 @@ def lined_rows_of(
     for number, line in enumerate(block.data.split(b"\n"), block.first_line):
         if line.strip():
             try:
-                given = json.loads(line.decode())
+                given = json_of_line(line.decode())
                 row = {**defaults, **_row(given)}
                 if with_topic and given.get("topic") is not None:
                     row["topic"] = _typed("topic", given["topic"], str)
@@ -146,8 +147,6 @@ def lined_rows_of(
             except UnicodeDecodeError as error:
                 text = "gzip; unpack it first" if line[:2] == b"\x1f\x8b" else f"no UTF-8: {error}"
                 raise UsageMistake(f"{block.name}, line {number}: {text}") from error
-            except RecursionError as error:
-                raise UsageMistake(f"{block.name}, line {number}: nested too deeply") from error
             except (ValueError, TypeError, AttributeError, UsageMistake) as error:
                 raise UsageMistake(f"{block.name}, line {number}: {error}") from error
     return rows
@@ -182,7 +181,7 @@ def _row(given: Any) -> dict[str, Any]:
     time = given.get("received_time", given.get("received_time_ms"))
     if isinstance(time, str):
         time = parse_bound(time)
-    if isinstance(partition, str):
+    if isinstance(partition, str) and len(partition) < _DIGITS_MAX:
         partition = int(partition)
     attributes = _typed("attributes", given.get("attributes") or {}, dict)
     for name, value in attributes.items():

@@ -41,6 +41,16 @@ def check_files(files: tuple[str, ...] | list[str]) -> None:
     check_readable(files)
 
 
+#: How much of an error of Arrow is shown.
+_ERROR_SHOWN = 400
+
+
+def _shortened(text: str) -> str:
+    """Return an error's text without the middle of a long value that is in it."""
+    half = _ERROR_SHOWN // 2
+    return text if len(text) <= _ERROR_SHOWN else f"{text[:half]}…{text[-half:]}"
+
+
 @contextlib.contextmanager
 def blaming(where: str) -> Iterator[None]:
     """Turn what is wrong with input into one sentence that begins with its place."""
@@ -52,7 +62,7 @@ def blaming(where: str) -> Iterator[None]:
     except (InvalidMessage, MessageTooLarge) as error:
         raise UsageMistake(f"{where}: {error}") from error
     except (pa.ArrowException, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise UsageMistake(f"{where}: {error}") from error
+        raise UsageMistake(f"{where}: {_shortened(str(error))}") from error
     except OSError as error:
         if error.errno is not None:
             raise

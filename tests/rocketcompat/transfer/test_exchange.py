@@ -126,6 +126,7 @@ def test_a_file_written_by_hand_needs_a_topic_only(command: Command, tmp_path: P
         ('{"topic":"T","body":"?"}', "line 1"),
         ('{"body":""}', "topic"),
         ("not json", "line 1"),
+        (f'{{"topic":"T","body":"","flag":1{"0" * 5000}}}', "line 1: column 31: a number of 5001"),
         ('{"topic":"T","colour":"red"}', "colour"),
     ],
 )

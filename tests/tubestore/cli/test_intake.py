@@ -69,7 +69,9 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "deep JSON": (line("[" * 100_000), "rows.jsonl, line 2: nested too deeply"),
     "NaN": (line('{"text": "x", "partition": NaN}'), "line 2: partition nan is not a whole number"),
     "a large number": (line('{"text": "x", "received_time": 1' + "0" * 40 + "}"), "fit into 64 bits"),  # noqa: E501
-    "a huge number": (line('{"text": "x", "partition": 1' + "0" * 5000 + "}"), "line 2: "),
+    "a huge number": (line('{"text": "x", "partition": 1' + "0" * 5000 + "}"), "line 2: column 28: a number of 5001 digits"),  # noqa: E501
+    "a huge number as text": (line('{"text": "x", "partition": "1' + "0" * 5000 + '"}'), "line 2: partition '1000"),  # noqa: E501
+    "a CSV file with a huge number": (raw("rows.csv", b"body,partition\nx," + b"9" * 5000 + b"\n"), "99…99"),  # noqa: E501
     "a fraction": (line('{"text": "x", "partition": 0.5}'), "partition 0.5 is not a whole number"),
     "a number as text": (line('{"text": 5, "partition": 0}'), "line 2: text 5 is not text"),
     "null as text": (line('{"text": null, "partition": 0}'), "line 2: one of body"),
@@ -110,6 +112,7 @@ def test_bad_input_is_one_sentence_with_its_place_and_nothing_is_written(
     result = cli("publish", root, "job", path, "--topic", "t")
     assert result.code == 2, result
     assert result.err.count("\n") == 1
+    assert len(result.err) < 1000
     assert str(path) in result.err
     assert words in result.err
     assert rows_in(root) == before

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -269,3 +271,19 @@ def watching(
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def json_of_line(text: str, **how: Any) -> Any:
+    """Parse a line of JSON; ValueError if it is none, or has a number that is too long."""
+    try:
+        return json.loads(text, **how)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        found = re.search(rf"\d{{{sys.get_int_max_str_digits() + 1},}}", text)
+        if found is None:
+            raise
+        text = f"column {found.start() + 1}: a number of {len(found[0])} digits"
+        raise ValueError(text) from None
