@@ -60,7 +60,7 @@ TESTS := .venv/bin/pytest -n $(JOBS) --dist worksteal
 .PHONY: test
 test: export CRASH_SEED ?= 1
 test: export CRASH_STATES ?= 300
-test: export FAULTS_SAMPLED ?= 997
+test: export FAULTS_SAMPLED ?= 1999
 test: $(DEV) ## Run the quick tests
 	$(TESTS) --ignore=tests/spark -m "not gate and not slow" $(ARGS)
 

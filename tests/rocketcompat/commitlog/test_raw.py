@@ -236,6 +236,7 @@ def test_the_dispatcher_gets_the_records_over_blanks(clock: ManualClock) -> None
         assert slave.stats()["log"]["damaged_regions"] == 0
 
 
+@pytest.mark.gate
 @pytest.mark.crash
 def test_a_kill_at_any_write_leaves_a_prefix_that_can_be_continued(clock: ManualClock) -> None:
     config = CONFIG.changed(layouts=frozenset({"consume_queue"}))

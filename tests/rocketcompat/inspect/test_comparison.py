@@ -205,10 +205,10 @@ def test_a_record_that_names_the_queue_offset_of_another_is_compared_in_the_orde
     log = tmp_path / "commitlog" / f"{0:020d}"
     content = bytearray(log.read_bytes())
     at = puts[3].physical_offset + 20
-    for number in (40, 3, 59, 60, 1 << 40):
+    for number in (40, 59, 60, 1 << 40):
         content[at : at + 8] = number.to_bytes(8, "big")
         log.write_bytes(content)
-        for held_max in (1, 9, 30, 1 << 20):
+        for held_max in (1, 30, 1 << 20):
             assert_same(tmp_path, held_max)
 
 

@@ -38,6 +38,7 @@ def test_check_ends_with_0_when_clean_and_1_with_findings(
     assert json.loads(note.err)["truncated"]
 
 
+@pytest.mark.gate
 def test_known_damage_is_accepted_and_new_damage_is_not(cli: Cli, golden: GoldenFactory) -> None:
     damaged = golden("tubemq", "1.2.0", "torn").store
     before = cli("check", damaged, "-f", "jsonl")
@@ -242,6 +243,7 @@ def test_help_loads_neither_numpy_nor_arrow_nor_the_engine() -> None:
     assert result.stderr.strip() == b"[]"
 
 
+@pytest.mark.gate
 def test_the_module_runs_as_the_command() -> None:
     assert finish("--version").stdout.startswith(b"tubestore ")
     rocket = [sys.executable, "-m", "rocketcompat", "--version"]

@@ -41,6 +41,7 @@ print("all")
 """
 
 
+@pytest.mark.gate
 def test_an_old_path_is_the_module_itself_with_a_warning() -> None:
     pairs = "\n".join(f"{old} {new}" for old, new in MOVED if ".spark" not in old)
     done = subprocess.run(

@@ -47,7 +47,7 @@ def test_partitions_say_what_counting_says_whatever_is_done_in_between(tmp_path:
     ):
         topic = store.create_topic("t", partitions=4, stores=2)
         reader.refresh()
-        for _ in range(40):
+        for _ in range(20):
             for _ in range(chance.randrange(12)):
                 partition = chance.choice(topic.partition_ids[:-1])
                 body = b"x" * chance.randrange(1, 60)
