@@ -197,7 +197,7 @@ class MessageStoreConfig:
         if self.mapper_file_size_batch_consume_queue % BATCH_CQ_UNIT.size:
             size = self.mapper_file_size_batch_consume_queue
             raise InvalidMessage(
-                f"mapper_file_size_batch_consume_queue: {size} is no multiple of a unit's"
+                f"mapper_file_size_batch_consume_queue: {size} is not a multiple of a unit's"
                 f" {BATCH_CQ_UNIT.size} bytes; no broker could fill the file"
             )
         try:
@@ -306,7 +306,7 @@ class MessageStoreConfig:
         parts = [part.strip() for part in self.delete_when.split(";") if part.strip()]
         if not all(part.isdecimal() and int(part) < 24 for part in parts):
             raise InvalidMessage(
-                f"delete_when: {self.delete_when!r} is no list of hours like 04;16"
+                f"delete_when: {self.delete_when!r} is not a list of hours like 04;16"
             )
         return frozenset(map(int, parts))
 
@@ -347,7 +347,9 @@ def _delays(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part[:-1]) * _UNITS_MS[part[-1]] for part in text.split())
     except (KeyError, ValueError):
-        raise InvalidMessage(f"message_delay_level: {text!r} is no list like '1s 5m 2h'") from None
+        raise InvalidMessage(
+            f"message_delay_level: {text!r} is not a list like '1s 5m 2h'"
+        ) from None
 
 
 def camel_to_snake(name: str) -> str:
@@ -370,16 +372,16 @@ def _check(name: str, value: Any, default: Any) -> None:
     elif isinstance(default, int):
         least = _LEAST.get(name, 0)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise InvalidMessage(f"{name}: {value!r} is no whole number")
+            raise InvalidMessage(f"{name}: {value!r} is not a whole number")
         if not least <= value <= INT32_MAX:
             raise InvalidMessage(f"{name}: {value} is outside {least} … {INT32_MAX}")
     elif isinstance(default, frozenset):
         if isinstance(value, str) or not isinstance(value, Iterable):
-            raise InvalidMessage(f"{name}: {value!r} is no set of texts")
+            raise InvalidMessage(f"{name}: {value!r} is not a set of texts")
         if not all(isinstance(each, str) for each in value):
-            raise InvalidMessage(f"{name}: {value!r} is no set of texts")
+            raise InvalidMessage(f"{name}: {value!r} is not a set of texts")
     elif isinstance(default, str) and not isinstance(value, str):
-        raise InvalidMessage(f"{name}: {value!r} is no text")
+        raise InvalidMessage(f"{name}: {value!r} is not a text")
 
 
 def _converted(camel: str, value: Any, default: Any) -> Any:
@@ -395,7 +397,7 @@ def _converted(camel: str, value: Any, default: Any) -> Any:
         try:
             return int(text)
         except ValueError:
-            raise InvalidMessage(f"{camel}: {value!r} is no whole number") from None
+            raise InvalidMessage(f"{camel}: {value!r} is not a whole number") from None
     if isinstance(default, frozenset):
         return frozenset(text.replace(",", " ").split())
     return text

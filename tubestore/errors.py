@@ -15,11 +15,19 @@ import copy
 import errno
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 #: Whether a message is in the store after its append failed; see `TubeStoreError.taken`.
 Taken = Literal["no", "yes", "unknown"]
+#: How many names a sentence lists.
+_NAMES_SHOWN = 8
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names of a list, and how many more there are."""
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 class TubeStoreError(Exception):
@@ -101,7 +109,7 @@ class StoreBusy(TubeStoreError, TimeoutError):
 
 
 class DiskFull(TubeStoreError, OSError):
-    """No room for a write; nothing that was taken is lost, and a later flush may succeed.
+    """No room for a write; acknowledged messages are kept, and a later flush may succeed.
 
     `taken`: whether the message of the append that raised it has a place in the store.
     """
@@ -115,7 +123,8 @@ class DiskFull(TubeStoreError, OSError):
 
     def describe(self) -> str:
         """Return the sentence."""
-        return f"{self.path}: disk full ({self.cause}); nothing that was taken is lost"
+        kept = "acknowledged messages are kept: make room and go on"
+        return f"{self.path}: disk full ({self.cause}); {kept}"
 
 
 class StorageError(TubeStoreError, OSError):
@@ -281,15 +290,17 @@ class InvalidName(TubeStoreError, ValueError):
 
 
 class UnknownTopic(TubeStoreError, KeyError):
-    """No such topic in this store."""
+    """No topic of this name; `topics` lists the names that exist, if they are known."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
+    def __init__(self, topic: str, topics: Iterable[str] = ()) -> None:
+        self.topics = sorted(topics)
+        super().__init__(topic, self.topics)
         self.topic = topic
 
     def describe(self) -> str:
         """Return the sentence."""
-        return f"no topic {self.topic!r} in this store"
+        text = f"no topic {self.topic!r} in this store"
+        return f"{text}; there are: {listed(self.topics)}" if self.topics else text
 
 
 class TopicExists(TubeStoreError):

@@ -143,6 +143,13 @@ class TopicOptions:
         store, place = divmod(number, self.partitions)
         return store * PARTITIONS_PER_STORE + place
 
+    def partition_names(self) -> str:
+        """Return the ids of all partitions as a text: "0 to 3", "0 to 3 of each store …"."""
+        first = f"partitions 0 to {self.partitions - 1}" if self.partitions > 1 else "partition 0"
+        if self.stores == 1:
+            return first
+        return f"{first} in each of {self.stores} stores: store * {PARTITIONS_PER_STORE} + number"
+
     def holds(self, partition_id: int) -> bool:
         """True if this id is one of the topic's partitions (TubeMQ checks one bound only)."""
         store, place = divmod(partition_id, PARTITIONS_PER_STORE)

@@ -83,7 +83,7 @@ def parse_age(text: str) -> int:
         return int(found[1]) * UNITS_MS[found[2]]
     if found := _POLICY.fullmatch(text.strip()):
         return int(found[1]) * UNITS_MS[found[2] or "h"]
-    raise InvalidMessage(f"{text!r} is no age: 90s, 36h, 7d, or TubeMQ's delete,168h")
+    raise InvalidMessage(f"{text!r} is not a valid age: 90s, 36h, 7d, or TubeMQ's delete,168h")
 
 
 def parse_size(text: str) -> int:
@@ -94,7 +94,7 @@ def parse_size(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if not found:
-        raise InvalidMessage(f"{text!r} is no size: 500000, 64MiB, 10GB")
+        raise InvalidMessage(f"{text!r} is not a valid size: 500000, 64MiB, 10GB")
     unit = found[2] or ""
     base = 1024 if unit.endswith("i") else 1000
     return int(found[1]) * int(base ** _POWERS[unit.removesuffix("i")])
@@ -128,7 +128,7 @@ def checked_age_ms(value: Age, name: str) -> int:
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Return ms since the epoch; UsageMistake if it is no time, or has no zone.
+    """Return ms since the epoch; UsageMistake if it is not a time, or has no zone.
 
     >>> parse_time("-2h", 10_000_000), parse_time("1970-01-01T01:00:00+01:00", 0)
     (2800000, 0)
@@ -141,7 +141,9 @@ def parse_time(text: str, now_ms: int) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageMistake(f"{text!r} is no time: ms, ISO-8601 with a zone, or -2h") from None
+        raise UsageMistake(
+            f"{text!r} is not a valid time: ms, ISO-8601 with a zone, or -2h"
+        ) from None
     if moment.tzinfo is None:
         raise UsageMistake(f"{text!r} has no zone: end it with Z or +01:00")
     return round(moment.timestamp() * 1000)

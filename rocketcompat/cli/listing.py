@@ -46,7 +46,7 @@ def dump(
 
 @store_command()
 def queues(given: Given, trust_queues: TrustQueues = False) -> None:
-    """List the queues with their first and next offsets. As a correct recovery would give them."""
+    """List the queues and their offsets, as after a recovery."""
     directory = given.directory()
     from rocketcompat.inspect.dump import dump_queues
     from rocketcompat.inspect.queues import QueueViews

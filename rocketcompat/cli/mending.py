@@ -57,7 +57,7 @@ def recover(
     give_up: Annotated[
         bool,
         typer.Option(
-            "--give-up", help="Give up a job that cannot be finished; it stays as far as it came."
+            "--give-up", help="Give up a job that cannot be finished; its published part stays."
         ),
     ] = False,
     quarantine: QuarantineOption = None,

@@ -150,6 +150,8 @@ def convert(
     options = given.store_options()
     paths = {name: options.pop(name) for name in _LOG_PATHS if name in options}
     is_log = bool(paths) or os.path.isdir(os.path.join(given.root, COMMIT_LOG_DIRECTORY))
+    if os.path.abspath(target).startswith(os.path.join(os.path.abspath(given.root), "")):
+        raise NotAStore(target, "lies in the store that it is made of; a new directory is needed")
     with watching("convert", in_bytes=True) as told:
         if to is TargetName.TUBESTORE:
             done = to_tubestore(given.directory(), target, clock=SystemClock(), told=told)
@@ -170,13 +172,19 @@ def diff(
     other: Annotated[str, typer.Argument(metavar="OTHER", help="The root of the other store.")],
     ignore: Annotated[
         list[str] | None,
-        typer.Option("--ignore", metavar="FIELD", help="Do not compare this field."),
+        typer.Option(
+            "--ignore", metavar="FIELD", help="Do not compare this field; may be repeated."
+        ),
     ] = None,
 ) -> None:
     """Compare the messages of two stores, queue by queue. Exit 1 if they differ."""
+    from rocketcompat.inspect.diff import COMPARED
     from rocketcompat.inspect.diff import diff as compare
     from rocketcompat.inspect.directory import StoreDirectory
 
+    for name in ignore or ():
+        if name not in COMPARED:
+            raise UsageMistake(f"--ignore {name}: not a compared field: {', '.join(COMPARED)}")
     rows = compare(given.directory(), StoreDirectory(other), ignore=ignore or ())
     found = emit_rows(
         rows, DIFF_COLUMNS, given.output,

@@ -32,6 +32,11 @@ def check_queue(
     raise NotThere(f"queue {queue} of topic {topic!r}", map(str, numbers))
 
 
+def check_name(directory: StoreDirectory, topic: str, queue: int | None = None) -> None:
+    """Raise NotThere if the store has no queue of a topic, or not the one with this number."""
+    check_queue(directory, _queues(directory), topic, queue)
+
+
 def check_group(rows: Collection[Row], group: str | None) -> None:
     """Raise NotThere if no row of `lag` is of the group that was asked for."""
     there = sorted({row["group"] for row in rows})

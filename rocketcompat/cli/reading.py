@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rocketcompat.cli.naming import check_name
 from rocketcompat.cli.options import (
     MESSAGE_COLUMNS,
     BeginOption,
@@ -50,7 +51,7 @@ def get(
     topic: TheTopic,
     queue: TheQueue,
     offset: Annotated[int, typer.Option("--offset", help="The first queue offset.")],
-    max: Annotated[int, typer.Option("--max", min=1, help="Number of messages at most.")] = 32,
+    max: Annotated[int, typer.Option("--max", min=1, help="At most N messages.")] = 32,
     tags: Annotated[str | None, typer.Option("--tags", help='Such as "A || B".')] = None,
     trust_queues: TrustQueues = False,
 ) -> None:
@@ -78,6 +79,7 @@ def get(
         answer["complete"] = False
     emit_object(answer, GET_COLUMNS, given.output)
     if not rows:
+        check_name(directory, topic, queue)
         raise Leave(EXIT_NOT_FOUND)
 
 
@@ -86,9 +88,7 @@ def query(
     given: Given,
     topic: TheTopic,
     key: Annotated[str, typer.Option("--key", "-k", help="A key, or a unique key.")],
-    max: Annotated[
-        int, typer.Option("--max", min=1, help="Number of messages at most, the newest.")
-    ] = 32,
+    max: Annotated[int, typer.Option("--max", min=1, help="At most N messages, the newest.")] = 32,
     begin: BeginOption = None,
     end: EndOption = None,
     trust_index: Annotated[
@@ -115,6 +115,7 @@ def query(
         answer["complete"] = False
     emit_object(answer, QUERY_COLUMNS, given.output)
     if not found:
+        check_name(directory, topic)
         raise Leave(EXIT_NOT_FOUND)
 
 
@@ -156,6 +157,7 @@ def offset_by_time(
     kind = BOUNDARY_OF_COMPAT[directory.config.compat] if boundary is None else boundary.value
     if view is None:
         emit_object({"queue_offset": 0, "boundary": kind}, OFFSET_COLUMNS, given.output)
+        check_name(directory, topic, queue)
         raise Leave(EXIT_NOT_FOUND)
 
     def store_time(offset: int) -> int | None:

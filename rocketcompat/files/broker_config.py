@@ -186,7 +186,7 @@ class BrokerConfig:
                 continue
             except (ValueError, RecursionError) as error:
                 reason = str(error)
-            fault = fault or CorruptRecord(path, 0, f"is no configuration of a broker: {reason}")
+            fault = fault or CorruptRecord(path, 0, f"is not a configuration of a broker: {reason}")
         if fault is not None:
             raise fault
         return {}

@@ -123,7 +123,7 @@ class MappedFileQueue:
                 continue
             start = parse_offset_name(name)
             if start is None:
-                raise NotAStore(directory, f"holds {name!r}, which is no file of a store")
+                raise NotAStore(directory, f"holds {name!r}, which is not a file of a store")
             if size not in (0, self.file_size):
                 raise NotAStore(
                     directory, f"{name} has {size} bytes, configured are {self.file_size}"

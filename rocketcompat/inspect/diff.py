@@ -30,6 +30,11 @@ STATES = {
     "left": "Only in the left store.",
     "right": "Only in the right store.",
 }
+#: What a user may leave out of the comparison.
+COMPARED = (
+    "flag", "sys_flag", "born_timestamp", "store_timestamp", "reconsume_times", "body_crc", "body",
+    "properties", "born_host", "store_host",
+)  # fmt: skip
 _HASHED = ("flag", "sys_flag", "born_timestamp", "store_timestamp", "reconsume_times", "body_crc")
 
 
@@ -42,9 +47,9 @@ def diff(
     names of fields that may.
     """
     ignored = frozenset(ignore)
-    ours, theirs = _Messages(left, ignored), _Messages(right, ignored)
-    for key in sorted({*ours.queues, *theirs.queues}):
-        yield from _diff_queue(ours, theirs, key)
+    first, second = _Messages(left, ignored), _Messages(right, ignored)
+    for key in sorted({*first.queues, *second.queues}):
+        yield from _diff_queue(first, second, key)
 
 
 class _Messages:
@@ -111,9 +116,9 @@ def _digests(records: RecordColumns, ignored: frozenset[str]) -> Int64s:
     return found.view(np.int64)
 
 
-def _diff_queue(ours: _Messages, theirs: _Messages, key: tuple[str, int, bool]) -> Iterator[Row]:
+def _diff_queue(first: _Messages, second: _Messages, key: tuple[str, int, bool]) -> Iterator[Row]:
     none = np.empty(0, np.int64)
-    left, right = ours.queues.get(key, (none,) * 3), theirs.queues.get(key, (none,) * 3)
+    left, right = first.queues.get(key, (none,) * 3), second.queues.get(key, (none,) * 3)
     every = np.union1d(left[0], right[0])
     at = [np.searchsorted(side[0], every) for side in (left, right)]
     there = [
@@ -132,7 +137,7 @@ def _diff_queue(ours: _Messages, theirs: _Messages, key: tuple[str, int, bool]) 
             if mask[row]:
                 found[name] = int(side[2][place[row]])
         if both[row]:
-            fields = _fields(ours.row(found["left"]), theirs.row(found["right"]), ours.ignored)
+            fields = _fields(first.row(found["left"]), second.row(found["right"]), first.ignored)
             yield found | {"state": "different", "fields": fields}
         else:
             yield found | {"state": "left" if there[0][row] else "right"}

@@ -96,7 +96,7 @@ class StoreDirectory:
         given_up = lost_log and self._gives_log_up()
         if not self.vfs.exists(paths[0]) and not given_up:
             hint = self._what_it_is_instead()
-            text = f"has no commitlog directory, so it is no RocketMQ store{hint}"
+            text = f"has no commitlog directory, so it is not a RocketMQ store{hint}"
             raise NotAStore(self.root, text)
         missing = [path for path in paths if not self.vfs.exists(path)]
         if missing and not given_up:

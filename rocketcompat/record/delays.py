@@ -46,7 +46,7 @@ def delay_level_of(message: Message, pairs: dict[str, str], config: MessageStore
         level = int(given)
     except ValueError:
         # RocketMQ would take the record for damaged (spec §1.8).
-        raise InvalidMessage(f"DELAY: {given!r} is no level") from None
+        raise InvalidMessage(f"DELAY: {given!r} is not a level") from None
     return min(max(level, 0), len(config.delay_levels_ms))
 
 

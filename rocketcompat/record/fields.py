@@ -55,24 +55,24 @@ def _fault(name: str, value: Any) -> str | None:
     if name in _TEXTS or name in _TEXTS_OR_NONE:
         if value is None and name in _TEXTS_OR_NONE:
             return None
-        return None if isinstance(value, str) else f"{shown} is no text"
+        return None if isinstance(value, str) else f"{shown} is not a text"
     if name in _NUMBERS:
-        return None if whole_number(value) is not None else f"{shown} is no whole number"
+        return None if whole_number(value) is not None else f"{shown} is not a whole number"
     if name == "born_timestamp":
         known = value is None or whole_number(value) is not None
-        return None if known else f"{shown} is no time in ms"
+        return None if known else f"{shown} is not a time in ms"
     if name == "keys":
         return None if value is None else _fault_of_keys(value, shown)
     if name == "properties":
         known = isinstance(value, str | Mapping | None)
-        return None if known else f"{shown} is no mapping and no text"
-    return None if isinstance(value, Sequence) else f"{shown} is no list of BatchItems"
+        return None if known else f"{shown} is neither a mapping nor a text"
+    return None if isinstance(value, Sequence) else f"{shown} is not a list of BatchItems"
 
 
 def _fault_of_keys(keys: Any, shown: str) -> str | None:
     if isinstance(keys, str):
         return None
     if not isinstance(keys, Sequence) or isinstance(keys, bytes):
-        return f"{shown} is no text and no list of texts"
+        return f"{shown} is neither a text nor a list of texts"
     wrong = next((key for key in keys if not isinstance(key, str)), None)
-    return None if wrong is None and None not in keys else f"{wrong!r} is no text"
+    return None if wrong is None and None not in keys else f"{wrong!r} is not a text"

@@ -108,7 +108,7 @@ def _texts(table: Given, name: str) -> Any:
             raise pa.ArrowInvalid  # Arrow would write the digits
         return column.cast(pa.large_string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InvalidMessage(f"{name}: {column.type} is no text") from None
+        raise InvalidMessage(f"{name}: {column.type} is not a text") from None
 
 
 def topics_of(table: Given, size_max: int) -> tuple[list[str], Int64s, Any, Int64s]:
@@ -347,7 +347,7 @@ def numbers_of(table: Given, name: str, least: int, most: int) -> Any:
             raise pa.ArrowInvalid  # Arrow would read digits
         values = column.cast(pa.int64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InvalidMessage(f"{name}: {column.type} is no whole number of 64 bits") from None
+        raise InvalidMessage(f"{name}: {column.type} is not a whole number of 64 bits") from None
     if values.null_count:
         raise InvalidMessage(f"{name}: a row has none")
     numbers = values.to_numpy(zero_copy_only=False)
@@ -380,7 +380,7 @@ def times_of(column: Any) -> Any:
     try:
         return column.cast(pa.int64()).to_numpy()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InvalidMessage(f"born_timestamp: {column.type} is no time") from None
+        raise InvalidMessage(f"born_timestamp: {column.type} is not a time") from None
 
 
 def hosts_of_rows(table: Given, name: str, default: str) -> tuple[list[bytes], Int64s]:

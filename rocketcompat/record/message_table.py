@@ -112,7 +112,7 @@ def _last_of_each_name(rows: Int64s, names: pa.LargeBinaryArray) -> Any:
 
 
 def _texts(raw: pa.LargeBinaryArray) -> Any:
-    """Return bytes as text; what is no UTF-8 gets replacement characters."""
+    """Return bytes as text; what is not UTF-8 gets replacement characters."""
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:

@@ -112,7 +112,7 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
     if "\0" in text:
         raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
     if whole_number(message.queue_id) is None:
-        raise InvalidMessage(f"queue_id: {message.queue_id!r} is no whole number")
+        raise InvalidMessage(f"queue_id: {message.queue_id!r} is not a whole number")
     if message.queue_id < 0:
         raise InvalidMessage(f"queue_id: {message.queue_id} is negative")
     prepared.has_crc = config.enabled_append_prop_crc
@@ -152,7 +152,7 @@ def _prepare_inner_batch(prepared: Prepared, text: str, config: MessageStoreConf
     pairs = parse_properties(text)
     if not prepared.sys_flag & SYS_FLAG_INNER_BATCH:
         if PROPERTY_INNER_COUNT in pairs:
-            raise InvalidMessage(f"{PROPERTY_INNER_COUNT}: the message is no inner batch")
+            raise InvalidMessage(f"{PROPERTY_INNER_COUNT}: the message is not an inner batch")
         return
     if prepared.message.topic not in config.batch_topics:
         raise InvalidMessage("an inner batch: its topic has no batch queues (`batch_topics`)")
@@ -162,7 +162,7 @@ def _prepare_inner_batch(prepared: Prepared, text: str, config: MessageStoreConf
         raise InvalidMessage(f"{PROPERTY_MULTI_DISPATCH}: an inner batch has one queue")
     count = pairs.get(PROPERTY_INNER_COUNT, "1")
     if not (count.isascii() and count.isdecimal() and 0 < int(count) <= INNER_COUNT_MAX):
-        raise InvalidMessage(f"{PROPERTY_INNER_COUNT}: {count!r} is no number of messages")
+        raise InvalidMessage(f"{PROPERTY_INNER_COUNT}: {count!r} is not a number of messages")
     pairs.pop(PROPERTY_INNER_BASE, None)  # the store gives it
     prepared.inner_count, prepared.pairs = int(count), pairs
 
@@ -238,7 +238,7 @@ def encode_topic(topic: str, size_max: int) -> tuple[int, bytes]:
     try:
         raw = topic.encode()
     except UnicodeEncodeError:
-        raise InvalidName(topic, "is no valid text") from None
+        raise InvalidName(topic, "is not a valid text") from None
     if len(raw) > size_max:
         raise InvalidName(topic, f"takes {len(raw)} bytes, more than {size_max}")
     if len(raw) > TOPIC_SIZE_MAX:
@@ -265,7 +265,7 @@ def property_text(message: Described, *, trailing_separator: bool) -> str:
     """Return the property string of a message: its own verbatim, or made of keys, tags, pairs."""
     given, tags = message.properties, message.tags
     if tags is not None and not isinstance(tags, str):
-        raise InvalidMessage(f"tags: {tags!r} is no text")
+        raise InvalidMessage(f"tags: {tags!r} is not a text")
     if given.__class__ is str:
         if message.tags is not None or message.keys is not None:
             raise InvalidMessage("tags and keys belong in the property string when one is given")
@@ -293,10 +293,10 @@ def property_text(message: Described, *, trailing_separator: bool) -> str:
 def checked_pairs(given: Any) -> Mapping[str, str]:
     """Return properties that are a mapping of texts; InvalidMessage if a name ends early."""
     if not isinstance(given, Mapping):
-        raise InvalidMessage(f"properties: {type(given).__name__} is no mapping and no text")
+        raise InvalidMessage(f"properties: {type(given).__name__} is neither a mapping nor a text")
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidMessage(f"properties: {name!r}: {value!r} is no pair of texts")
+            raise InvalidMessage(f"properties: {name!r}: {value!r} is not a pair of texts")
         if NAME_VALUE_SEPARATOR in name:
             raise InvalidMessage("properties: a name contains U+0001, which ends it")
     return given

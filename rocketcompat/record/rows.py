@@ -34,7 +34,7 @@ def lost_rows(marks: Any) -> pa.BooleanArray | None:
 
 
 def unreadable_row(physical_offset: int, size: int | None, state: str) -> dict[str, Any]:
-    """Return the row of bytes that are no record: null where nothing is known."""
+    """Return the row of bytes that are not a record: null where nothing is known."""
     row: dict[str, Any] = dict.fromkeys(MESSAGE_SCHEMA.names)
     return row | {"physical_offset": physical_offset, "store_size": size, "state": state}
 

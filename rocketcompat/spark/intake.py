@@ -117,4 +117,4 @@ def _as_text(keys: Any) -> Any:
     try:
         return keys.cast(pa.large_string())
     except pa.ArrowInvalid as error:
-        raise InvalidMessage(f"column key: a value is no UTF-8: {error}") from error
+        raise InvalidMessage(f"column key: a value is not UTF-8: {error}") from error

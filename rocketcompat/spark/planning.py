@@ -65,7 +65,7 @@ def check_topics(directory: StoreDirectory, options: RocketOptions) -> None:
     known = {topic for topic, _ in directory.queue_names()}
     for topic in options.topics or ():
         if known and topic not in known:
-            raise UnknownTopic(topic)
+            raise UnknownTopic(topic, known)
 
 
 def plan_range(directory: StoreDirectory, options: RocketOptions, start: int, end: int) -> LogPlan:

@@ -167,7 +167,7 @@ class DefaultMessageStore(StoreReader):
         checked_whole("delay_level", delay_level, least=None)
         checked_whole("times_max", times_max)
         if not isinstance(group, str):
-            raise InvalidMessage(f"group: {group!r} is no text")
+            raise InvalidMessage(f"group: {group!r} is not a text")
         encode_topic(group, self.config.topic_size_max)
         message = sent_back(
             record, group, self.config, delay_level=delay_level, times_max=times_max

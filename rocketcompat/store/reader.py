@@ -59,20 +59,20 @@ _QUEUES_SCHEMA = pa.schema(
 
 
 def _check_whole(least: int | None = None, **numbers: int | None) -> None:
-    """Refuse what is no whole number (`True` would be queue 1), or is below `least`."""
+    """Refuse what is not a whole number (`True` would be queue 1), or is below `least`."""
     for name, given in numbers.items():
         number = whole_number(given)
         if number is None:
-            raise InvalidMessage(f"{name}: {given!r} is no whole number")
+            raise InvalidMessage(f"{name}: {given!r} is not a whole number")
         if least is not None and number < least:
             raise InvalidMessage(f"{name}: {number} is below {least}")
 
 
 def _check_text(**texts: str | None) -> None:
-    """Refuse what is no text."""
+    """Refuse what is not a text."""
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise InvalidMessage(f"{name}: {text!r} is no text")
+            raise InvalidMessage(f"{name}: {text!r} is not a text")
 
 
 def check_wait(physical_offset: int, timeout: float | None) -> None:
@@ -124,7 +124,7 @@ class StoreReader:
         _check_text(topic=topic, tags="" if tags is None else tags)
         _check_whole(queue_id=queue_id, offset=offset, max_count=max_count)
         if where is not None and not callable(where):
-            raise InvalidMessage(f"where: {where!r} is no function of a record")
+            raise InvalidMessage(f"where: {where!r} is not a function of a record")
         from rocketcompat.reading.pull import get_message
 
         result = get_message(self._parts, topic, queue_id, offset, max_count, tags, where=where)
@@ -209,10 +209,10 @@ class StoreReader:
 
         _check_whole(least=0, limit=limit)
         if not isinstance(offsets, Mapping):
-            raise InvalidMessage(f"offsets: {offsets!r} is no mapping of queues to offsets")
+            raise InvalidMessage(f"offsets: {offsets!r} is not a mapping of queues to offsets")
         for key, offset in offsets.items():
             if not isinstance(key, tuple) or len(key) != 2:
-                raise InvalidMessage(f"offsets: {key!r} is no pair of topic and queue id")
+                raise InvalidMessage(f"offsets: {key!r} is not a pair of topic and queue id")
             _check_text(topic=key[0])
             _check_whole(queue_id=key[1], offset=offset)
         queues = self._parts.queues
@@ -267,7 +267,7 @@ class StoreReader:
                 raise binascii.Error
             raw = binascii.unhexlify(msg_id[-_OFFSET_DIGITS:])
         except (binascii.Error, TypeError, ValueError):
-            text = f"msg_id: {msg_id!r} is no message id of 32 or 56 hex digits"
+            text = f"msg_id: {msg_id!r} is not a message id of 32 or 56 hex digits"
             raise InvalidMessage(text) from None
         return self.look_message(int.from_bytes(raw, "big"))
 

@@ -201,7 +201,7 @@ def _stored_tables(path: str, kind: FileFormat) -> Iterator[pa.Table]:
 
 
 def _text_lines(path: str, file: BinaryIO) -> Iterator[tuple[int, str]]:
-    """Yield (number, text) of the lines of a file; InvalidMessage names one that is no UTF-8."""
+    """Yield (number, text) of the lines of a file; InvalidMessage names one that is not UTF-8."""
     for number, raw in enumerate(file, 1):
         if number == 1:
             packed = next((n for magic, n in _PACKED.items() if raw.startswith(magic)), None)
@@ -236,7 +236,7 @@ def _json_of(text: str) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _csv_rows(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -283,11 +283,11 @@ def _row_of(row: dict[str, Any]) -> dict[str, Any]:
 def _number_of(bits: int) -> Callable[[Any], int]:
     def convert(value: Any) -> int:
         if not isinstance(value, int | str) or isinstance(value, bool):
-            raise ValueError(f"{value!r} is no whole number")
+            raise ValueError(f"{value!r} is not a whole number")
         try:
             number = int(value)
         except ValueError:
-            raise ValueError(f"{str(value)[:40]!r} is no whole number") from None
+            raise ValueError(f"{str(value)[:40]!r} is not a whole number") from None
         if not -(1 << bits - 1) <= number < 1 << bits - 1:
             raise ValueError(f"the number does not fit into {bits} bits")
         return number

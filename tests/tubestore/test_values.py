@@ -35,7 +35,7 @@ def test_ages_are_texts_with_a_unit_or_tubemq_s_delete_policy(text: str, ms: int
     "text", ["", "7", "d", "-7d", "7 days", "7w", "compact,168h", "delete", "delete,7d", "delete,x"]
 )
 def test_what_is_no_age_is_refused_and_not_taken_for_a_week(text: str) -> None:
-    with pytest.raises(InvalidMessage, match="is no age"):
+    with pytest.raises(InvalidMessage, match="is not a valid age"):
         parse_age(text)
 
 
@@ -75,7 +75,7 @@ def test_sizes_have_decimal_and_binary_units(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5GiB", "10 Gibibytes", "10gib"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(InvalidMessage, match="is no size"):
+    with pytest.raises(InvalidMessage, match="is not a valid size"):
         parse_size(text)
 
 

@@ -90,7 +90,7 @@ def test_a_queue_is_a_number() -> None:
     vfs = MemoryVfs(ManualClock())
     opened = rocketcompat.open("/r", mode="w", vfs=vfs, clock=ManualClock(), background=False)
     with opened as store:
-        with pytest.raises(InvalidMessage, match="queue_id: True is no whole number"):
+        with pytest.raises(InvalidMessage, match="queue_id: True is not a whole number"):
             store.put_message(Message("t", b"x", queue_id=True))
         assert store.max_physical_offset == 0
         for ask in (
@@ -99,5 +99,5 @@ def test_a_queue_is_a_number() -> None:
             lambda: store.min_offset_in_queue("t", True),
             lambda: store.max_offset_in_queue("t", True),
         ):
-            with pytest.raises(InvalidMessage, match="True is no whole number"):
+            with pytest.raises(InvalidMessage, match="True is not a whole number"):
                 ask()

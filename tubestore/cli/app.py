@@ -114,7 +114,7 @@ def append(
             "--partitions",
             min=1,
             max=10_000,
-            help="Create a missing topic with so many partitions.",
+            help="Create a missing topic with N partitions.",
         ),
     ] = None,
     partition: Annotated[
@@ -343,7 +343,7 @@ def repair(
 def recover(root: RootArgument, format: FormatOption = Format.TEXT, out: OutOption = None) -> None:
     """Open all shards for writing, as after a crash.
 
-    Prints what that mended, a row a shard. Finishes a job that is half published. Afterwards a real
+    Prints a row for each shard. Finishes a job that is half published. Afterwards a real
     broker may open the directory.
     """
     from tubestore.cli import publish

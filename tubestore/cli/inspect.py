@@ -22,8 +22,9 @@ from tubestore.cli.kit.output import Format, Summary, emit_prometheus, emit_rows
 from tubestore.cli.kit.text import Column, Kind, Row
 from tubestore.cli.opening import note_journal
 from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import OsVfs
 from tubestore.record.names import LOCK_FILE
-from tubestore.segments.listing import find_shards
+from tubestore.segments.listing import check_root, find_shards
 
 STAT_COLUMNS = (
     Column("topic"),
@@ -68,7 +69,7 @@ def stat(
 ) -> None:  # fmt: skip
     """Print a row a shard from the names and lengths of its files."""
     shards = find_shards(root, topic=topic, store_id=store_id)
-    check_topic(root, topic)
+    check_topic(root, topic, store_id)
     note_journal(root, topic, store_id)
     with printing(out, **how) as output:
         if prometheus:
@@ -87,6 +88,7 @@ def dump(root: str, chosen: dict[str, Any], *, out: str | None, **how: Any) -> N
     """Print every row of the store."""
     from tubestore.offline import dump as dumping
 
+    check_topic(root, chosen["topic"], chosen["store_id"])
     note_journal(root, chosen["topic"], chosen["store_id"])
     schema = dumping.RAW_SCHEMA if chosen["raw"] else dumping.DUMP_SCHEMA
     columns = columns_of(schema)
@@ -124,7 +126,8 @@ def check(
     """Print a row for each finding; exit code 1 if any was not accepted."""
     from tubestore.offline import check as checking
 
-    check_topic(root, topic)
+    check_root(root, OsVfs())
+    check_topic(root, topic, store_id)
     with printing(out, **how) as output, watching("checked", progress) as watch:
         findings = checking.check(
             root,
@@ -155,7 +158,7 @@ def repair(
     """Print a row an action; exit code 1 if something is to be done and was not."""
     from tubestore.offline import repair as repairing
 
-    check_topic(root, topic)
+    check_topic(root, topic, store_id)
     with printing(out, **how) as output, watching("shards", progress) as watch:
         actions = repairing.repair(
             root,

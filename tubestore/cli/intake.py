@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import os
 import select
 import stat
@@ -146,6 +147,9 @@ def lined_rows_of(
                 rows.append((number, row))
             except UnicodeDecodeError as error:
                 text = "gzip; unpack it first" if line[:2] == b"\x1f\x8b" else f"no UTF-8: {error}"
+                raise UsageMistake(f"{block.name}, line {number}: {text}") from error
+            except json.JSONDecodeError as error:
+                text = f"not JSON: {error.msg} at character {error.pos + 1}"
                 raise UsageMistake(f"{block.name}, line {number}: {text}") from error
             except (ValueError, TypeError, AttributeError, UsageMistake) as error:
                 raise UsageMistake(f"{block.name}, line {number}: {error}") from error

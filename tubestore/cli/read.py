@@ -123,7 +123,12 @@ def _scan(
     stores = range(topic.options.stores)
     if chosen.store_id is not None:
         if chosen.store_id not in stores:
-            raise UsageMistake(f"--store-id {chosen.store_id}: {topic.name} has {len(stores)}")
+            text = (
+                f"--store-id {chosen.store_id}: topic {topic.name!r} has stores 0 to {stores[-1]}"
+            )
+            raise UsageMistake(
+                text if len(stores) > 1 else text.replace("stores 0 to 0", "store 0 only")
+            )
         stores = range(chosen.store_id, chosen.store_id + 1)
     for store_id in stores:
         view = shards_of(topic).shard(store_id).view()

@@ -81,7 +81,7 @@ def change(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
 ) -> None:
-    """Change those settings of a topic that are given.
+    """Change the given settings of a topic.
 
     `none` takes a bound away. Partitions and shards only rise, and more of them change where keys
     go.
@@ -110,7 +110,8 @@ def retention(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show every file: whether it would go, and why.")
+        bool,
+        typer.Option("--explain", help="Show for every file whether it would be removed, and why."),
     ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Remove the files.")] = False,
     grace: Annotated[
@@ -126,7 +127,7 @@ def retention(
     """Show which files retention would remove. --apply removes them.
 
     By the topics' settings, or by the bounds given; --max-bytes bounds the store, or the one
-    topic. What is removed waits in a trash for a while.
+    topic. Removed files wait in a trash for a while.
     """
     from tubestore.cli import retention as command
 

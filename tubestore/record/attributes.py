@@ -51,7 +51,7 @@ def encode_prefix(
     try:
         encoded = ",".join(items).encode()
     except UnicodeEncodeError as error:
-        raise InvalidMessage(f"a filter item or an attribute is no text: {error}") from error
+        raise InvalidMessage(f"a filter item or an attribute is not a text: {error}") from error
     return _LENGTH.pack(len(encoded)) + encoded
 
 

@@ -303,7 +303,7 @@ def _maps(given: Columns) -> pa.Array | None:
         return values
     if pa.types.is_struct(kind) and all(_is_text(f.type) for f in kind):
         return values
-    raise InvalidMessage(f"column attributes: {kind} is no map of texts")
+    raise InvalidMessage(f"column attributes: {kind} is not a map of texts")
 
 
 def _listed(values: pa.Array, name: str) -> list[Any]:

@@ -440,7 +440,7 @@ class _Walker:
         elif before == _ENDLESS:
             behind = self.bytes.find_record(high, self.bytes.data_end, self.index_start)
             verdict = Reason.TORN if behind is None else Reason.BAD_RECORD
-            text = f"{high - low} bytes behind the last entry are no record: {reason}"
+            text = f"{high - low} bytes behind the last entry are not a record: {reason}"
         whole = header is not None
         size = high - low
         yield Stretch(verdict, "", self.running, _NO_ENTRIES, low, size, text, is_record=whole)

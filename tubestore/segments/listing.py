@@ -118,7 +118,10 @@ def check_root(root: str, vfs: Vfs) -> None:
     """Raise NotAStore, with a hint where to go, if `root` cannot be a store's directory."""
     if not vfs.exists(root):
         raise NotAStore(root, "no such directory")
-    names = {name: is_directory for name, is_directory, _ in vfs.entries(root)}
+    try:
+        names = {name: is_directory for name, is_directory, _ in vfs.entries(root)}
+    except NotADirectoryError:
+        raise NotAStore(root, "this is a file; a store is a directory") from None
     if names.get(COMMIT_LOG_DIRECTORY):  # it has an `index`, too
         where = f"; its shards are in {join(root, 'tube')}" if names.get("tube") else ""
         raise NotAStore(root, f"this is a RocketMQ store: use rocketcompat{where}")

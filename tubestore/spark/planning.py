@@ -415,7 +415,7 @@ def choose_shards(
     there = {s.topic for s in found} | settings.keys()
     for topic in options.named_topics():
         if topic not in there:
-            raise UnknownTopic(topic)
+            raise UnknownTopic(topic, there)
         known = settings.get(topic)
         for partition in options.partitions_of(topic) or ():
             if known is not None and not known.holds(partition) and options.assigned is not None:

@@ -102,7 +102,9 @@ class TopicShards:
         """Return the id of a partition as users give it; InvalidMessage if there is none such."""
         number = whole_number(partition)
         if number is None or not self.options.holds(number):
-            raise InvalidMessage(f"partition {partition!r} is not one of topic {self.name!r}'s")
+            raise InvalidMessage(
+                f"partition {partition!r}: topic {self.name!r} has {self.options.partition_names()}"
+            )
         return number
 
     def view_of(self, partition: int) -> ShardView:

@@ -138,7 +138,7 @@ class Topics:
         try:
             return self._topics[name]
         except KeyError:
-            raise UnknownTopic(name) from None
+            raise UnknownTopic(name, self._topics) from None
         except TypeError:
             raise InvalidName(repr(name), "a topic's name is a text") from None
 
@@ -148,7 +148,7 @@ class Topics:
         try:
             return [shards_of(topics[name]) for name in names]
         except KeyError as error:
-            raise UnknownTopic(error.args[0]) from None
+            raise UnknownTopic(error.args[0], topics) from None
 
     def chosen(self, names: Iterable[str] | None) -> list[TopicShards]:
         """Return the shards of the topics that a caller names, those of all for None."""

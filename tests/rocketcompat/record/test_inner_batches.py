@@ -32,10 +32,10 @@ def test_an_inner_batch_is_refused_where_there_are_no_batch_queues() -> None:
 @pytest.mark.parametrize(
     ("properties", "sys_flag", "match"),
     [
-        ({"INNER_NUM": "3"}, 0, "no inner batch"),
-        ({"INNER_NUM": "0"}, 0x80, "no number of messages"),
-        ({"INNER_NUM": "40000"}, 0x80, "no number of messages"),
-        ({"INNER_NUM": "many"}, 0x80, "no number of messages"),
+        ({"INNER_NUM": "3"}, 0, "not an inner batch"),
+        ({"INNER_NUM": "0"}, 0x80, "not a number of messages"),
+        ({"INNER_NUM": "40000"}, 0x80, "not a number of messages"),
+        ({"INNER_NUM": "many"}, 0x80, "not a number of messages"),
         ({"INNER_NUM": "3"}, 0x84, "transaction"),
     ],
 )
@@ -107,6 +107,6 @@ def test_an_inner_batch_that_is_none_refuses_all_rows(tmp_path: Path, text: str)
 def test_an_empty_batch_and_a_file_that_no_broker_can_fill_are_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as store, pytest.raises(InvalidMessage, match="without messages"):
         store.put_inner_batch(batch(0))
-    with pytest.raises(InvalidMessage, match="no multiple"):
+    with pytest.raises(InvalidMessage, match="not a multiple"):
         CONFIG.changed(mapper_file_size_batch_consume_queue=1000)
     assert not any(size % 46 for size in itertools.islice(itertools.count(46, 46), 3))

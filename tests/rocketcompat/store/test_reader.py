@@ -43,9 +43,9 @@ def opened(memory_vfs: MemoryVfs, clock: ManualClock) -> Iterator[DefaultMessage
 def test_a_message_is_found_by_its_id(opened: DefaultMessageStore) -> None:
     message = opened.get_message("T", 1, 3).messages[0]
     assert opened.look_message_by_id(message.msg_id) == message
-    with pytest.raises(ValueError, match="no message id of 32 or 56 hex digits"):
+    with pytest.raises(ValueError, match="not a message id of 32 or 56 hex digits"):
         opened.look_message_by_id("C0A8")
-    with pytest.raises(ValueError, match="no message id"):
+    with pytest.raises(ValueError, match="not a message id"):
         opened.look_message_by_id("x" * 32)
     with pytest.raises(OffsetOutOfRange):
         opened.look_message_by_id("F" * 32)

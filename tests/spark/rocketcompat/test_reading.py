@@ -176,7 +176,7 @@ def test_a_reading_survives_the_way_to_another_process(root: Path) -> None:
 def test_what_is_not_there_is_refused(root: Path, tmp_path_factory: Any) -> None:
     with pytest.raises(UnknownTopic):
         planned(root, subscribe="nope")
-    with pytest.raises(NotAStore, match="no RocketMQ store"):
+    with pytest.raises(NotAStore, match="not a RocketMQ store"):
         planned(tmp_path_factory.mktemp("empty"))
     with pytest.raises(InvalidOption, match="option partitions: not known"):
         planned(root, partitions="0")

@@ -91,7 +91,7 @@ def test_system_attributes_are_taken_out_also_of_a_slice(start: int) -> None:
 
 
 def test_headers_that_are_no_text_are_refused() -> None:
-    with pytest.raises(InvalidMessage, match="a value is no UTF-8"):
+    with pytest.raises(InvalidMessage, match="a value is not UTF-8"):
         as_maps(pa.array([[{"key": "a", "value": b"\xff"}]], HEADERS))
     with pytest.raises(InvalidMessage, match="a key is null"):
         as_maps(pa.array([[{"key": None, "value": b"x"}]], HEADERS))

@@ -144,7 +144,6 @@ def test_an_empty_read_and_an_empty_dump_are_done(cli: Cli, root: Path, tmp_path
     for result in (
         cli("read", root, "t", "-p", 0, "--offset", "latest", "-f", "jsonl"),
         cli("read", root, "t", "--start", "2100-01-01T00:00:00Z", "-f", "jsonl"),
-        cli("dump", root, "--topic", "absent", "-f", "jsonl"),
     ):
         assert result == Result(0, b"", "")
     assert cli("create", tmp_path / "new", "t").code == 0

@@ -66,7 +66,7 @@ def test_known_damage_is_accepted_and_new_damage_is_not(cli: Cli, golden: Golden
         (("read", "{root}"), 2, "TOPIC"),
         (("read", "{root}", "t", "--offset", "x"), 2, "--offset"),
         (("read", "{root}", "t", "--offset", "28"), 2, "--partition"),
-        (("read", "{root}", "t", "-p", "4"), 2, "partition 4"),
+        (("read", "{root}", "t", "-p", "4"), 2, "partition 4: topic 't' has partitions 0 to 3"),
         (("read", "{root}", "t", "-p", "0", "--offset", "28000028"), 3, "outside"),
         (("read", "{root}", "absent"), 1, "no topic 'absent' in this store; there are: t"),
         (("tail", "{root}", "absent"), 1, "there are: t"),
@@ -82,8 +82,21 @@ def test_known_damage_is_accepted_and_new_damage_is_not(cli: Cli, golden: Golden
         (("check", "{root}/absent"), 3, "no such directory"),
         *(
             ((command, "{root}", "-t", "absent"), 1, "no topic 'absent'")
-            for command in ("stat", "check", "repair")
+            for command in ("stat", "check", "repair", "dump")
         ),
+        *(
+            ((command, "{root}", "--store-id", "9"), 1, "no shard 9; there are: t-0")
+            for command in ("stat", "check", "repair", "dump")
+        ),
+        *(
+            ((command, __file__), 3, "this is a file; a store is a directory")
+            for command in ("stat", "check", "dump", "topics", "recover")
+        ),
+        (("change", "{root}", "absent", "--partitions", "9"), 1, "there are: t"),
+        (("delete", "{root}", "absent", "--yes"), 1, "there are: t"),
+        (("retention", "{root}", "-t", "absent"), 1, "there are: t"),
+        (("read", "{root}", "t", "--store-id", "7"), 2, "topic 't' has store 0 only"),
+        (("append", "{root}", "t", "-i", "jsonl", __file__), 2, "line 1: not JSON: "),
         (("read", "{root}", "t", "-f", "xml"), 2, "'--format' / '-f': 'xml' is not one of"),
     ],
 )

@@ -62,7 +62,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a fraction as partition": (parquet(partition=pa.array([0.5, float("nan")])), "column partition"),  # noqa: E501
     "no such partition": (parquet(partition=pa.array([0, 77])), "row 1: partition 77"),
     "a partition beyond int64": (parquet(partition=pa.array([0, 2**64 - 1], pa.uint64())), "partition"),  # noqa: E501
-    "a key that is no UTF-8": (parquet(key=NOT_UTF8), "UTF8"),
+    "a key that is not UTF-8": (parquet(key=NOT_UTF8), "UTF8"),
     "a time without zone": (parquet(received_time=pa.array([0, 1], pa.timestamp("ms"))), "with a zone"),  # noqa: E501
     "no JSON": (line("{"), "rows.jsonl, line 2: "),
     "no object": (line("[1]"), "rows.jsonl, line 2: not a JSON object"),
@@ -85,7 +85,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a CSV file with a cell too many": (raw("rows.csv", b"body,partition\nx,0\ny,0,1\n"), "Expected 2 columns, got 3: y,0,1"),  # noqa: E501
     "a CSV file with text for a number": (raw("rows.csv", b"body,partition\nx,0\ny,z\n"), "value 'z'"),  # noqa: E501
     "a CSV file with another column": (raw("rows.csv", b"body,colour\nx,0\n"), "columns colour"),
-    "a CSV file that is no UTF-8": (raw("rows.csv", b"body,key\nx,\xff\n"), "UTF8"),
+    "a CSV file that is not UTF-8": (raw("rows.csv", b"body,key\nx,\xff\n"), "UTF8"),
     "an empty CSV file": (raw("rows.csv", b""), "rows.csv: "),
     "another kind of file": (raw("rows.txt", b"x"), "ends in one of .parquet"),
 }  # fmt: skip

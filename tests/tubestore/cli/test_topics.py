@@ -76,12 +76,12 @@ def test_change_changes_what_is_given(cli: Command, root: Path) -> None:
     [
         (("change", "t", "--partitions", 3), 2, "only rise"),
         (("change", "t"), 2, "nothing to change"),
-        (("change", "t", "--max-age", "7"), 2, "is no age"),
-        (("change", "t", "--max-bytes", "much"), 2, "is no size"),
+        (("change", "t", "--max-age", "7"), 2, "is not a valid age"),
+        (("change", "t", "--max-bytes", "much"), 2, "is not a valid size"),
         (("change", "other", "--partitions", 3), 1, "no topic 'other'"),
         (("delete", "other", "--yes"), 1, "no topic 'other'"),
         (("create", "t"), 3, "exists already"),
-        (("create", "u", "--max-age", "week"), 2, "is no age"),
+        (("create", "u", "--max-age", "week"), 2, "is not a valid age"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(

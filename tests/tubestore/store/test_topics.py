@@ -68,7 +68,7 @@ def test_settings_are_there_after_opening_again(
 
 def test_the_delete_policy_of_tubemq_is_an_age(store: MessageStoreManager) -> None:
     assert store.create_topic("t", max_age="delete,168h").options.max_age_ms == 7 * DAY
-    with pytest.raises(InvalidMessage, match="is no age"):
+    with pytest.raises(InvalidMessage, match="is not a valid age"):
         store.create_topic("u", max_age="delete")
     assert store.topics() == ["t"]
 

@@ -20,7 +20,7 @@ from tubestore.cli.kit.output import Format, Int64, Output, Summary, emit_rows, 
 from tubestore.cli.kit.text import Column, Row
 from tubestore.clock import SystemClock
 from tubestore.core.paths import OWN_DIRECTORY
-from tubestore.record.names import parse_store_key
+from tubestore.record.names import parse_store_key, store_key
 from tubestore.record.state_files import read_topics
 from tubestore.values import parse_time
 
@@ -35,17 +35,33 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def check_topic(root: str, topic: str | None) -> None:
-    """Raise NotThere for one that a directory has not: a slip would look like a sound one."""
+def check_topic(root: str, topic: str | None, store_id: int | None = None) -> None:
+    """Raise NotThere for a topic or a shard that a directory lacks.
+
+    A slip of the hand would otherwise look like a sound store.
+    """
     there = _topics_of(root)
     if topic is not None and there and topic not in there:
         raise NotThere(f"topic {topic!r} in this store", sorted(there))
+    if store_id is not None:
+        shards = [key for key in _shards_in(root) if topic in (None, key[0])]
+        if shards and store_id not in {number for _, number in shards}:
+            text = f"shard {store_id} of topic {topic!r}" if topic else f"shard {store_id}"
+            raise NotThere(text, sorted(store_key(*key) for key in shards))
+
+
+def _shards_in(root: str) -> list[tuple[str, int]]:
+    """Return (topic, store id) of the directories of shards in a root."""
+    try:
+        return [key for name in os.listdir(root) if (key := parse_store_key(name))]
+    except OSError:
+        return []
 
 
 def _topics_of(root: str) -> set[str] | None:
     """Return the topics that files and settings name; None if they cannot be read."""
     try:
-        names = {key[0] for name in os.listdir(root) if (key := parse_store_key(name))}
+        names = {topic for topic, _ in _shards_in(root)}
         with contextlib.suppress(FileNotFoundError):  # a broker's directory
             names |= set(read_topics(lambda f: Path(root, OWN_DIRECTORY, f).read_bytes()).settings)
         return names
@@ -91,7 +107,7 @@ IdleTimeoutOption = Annotated[
     typer.Option(
         "--idle-timeout",
         metavar="SECONDS",
-        help="With -f: stop when no message has come for so long.",
+        help="With -f: stop after so many SECONDS without a message.",
     ),
 ]
 ProgressOption = Annotated[

@@ -32,6 +32,7 @@ from tubestore.errors import (
     StoreLocked,
     TubeStoreError,
     UnknownTopic,
+    listed,
 )
 from tubestore.values import UsageMistake as UsageMistake
 
@@ -45,18 +46,13 @@ EXIT_INTERRUPTED = 130
 
 #: What the user gave cannot be used; everything else that we raise by design is a refusal.
 _USAGE = (InvalidMessage, InvalidName, InvalidOption, MessageTooLarge)
-#: How many names a sentence lists.
-_NAMES_SHOWN = 8
 
 
 class NotThere(Exception):
     """What an option names is not in the store; the text lists what there is."""
 
     def __init__(self, what: str, names: Iterable[str]) -> None:
-        there = list(names)
-        more = f" and {len(there) - _NAMES_SHOWN} more" if len(there) > _NAMES_SHOWN else ""
-        listed = ", ".join(there[:_NAMES_SHOWN]) + more if there else "none"
-        super().__init__(f"no {what}; there are: {listed}")
+        super().__init__(f"no {what}; there are: {listed(list(names)) or 'none'}")
 
 
 class Leave(Exception):

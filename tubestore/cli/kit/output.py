@@ -93,7 +93,7 @@ Int64Option = Annotated[
     Int64, typer.Option("--int64", help="64-bit integers as numbers or, for JavaScript, strings.")
 ]
 LimitOption = Annotated[
-    int | None, typer.Option("--limit", "-n", min=0, help="Stop after so many rows, and report it.")
+    int | None, typer.Option("--limit", "-n", min=0, help="Stop after N rows, and report that.")
 ]
 SummaryOption = Annotated[
     str | None, typer.Option("--summary", metavar="FILE", help="Write the summary to a file, too.")

@@ -153,7 +153,7 @@ def as_maps(column: Any) -> pa.MapArray:
     try:
         values = pc.struct_field(pairs, [1]).cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise InvalidMessage(f"column headers: a value is no UTF-8: {error}") from error
+        raise InvalidMessage(f"column headers: a value is not UTF-8: {error}") from error
     keys = pc.struct_field(pairs, [0])
     if keys.null_count:
         raise InvalidMessage("column headers: a key is null")

@@ -98,7 +98,7 @@ def integers(value: str) -> frozenset[int]:
         first = int(matched[1])
         last = int(matched[2]) if matched[2] else first
         if last < first or last - first >= 1_000_000:
-            raise ValueError(f"{part} is no range")
+            raise ValueError(f"{part} is not a range")
         found.update(range(first, last + 1))
     return frozenset(found)
 
@@ -173,7 +173,7 @@ def ending(value: str) -> int | Offsets:
         raise ValueError("latest, or offsets as JSON")
     found = offsets(value)
     if any(o == EARLIEST for places in found.values() for o in places.values()):
-        raise ValueError("-2 (earliest) is no end")
+        raise ValueError("-2 (earliest) is not an end")
     return found
 
 
