@@ -13,10 +13,10 @@ from tubestore.cli.kit.arguments import (
     DurabilityName,
     EndOption,
     FollowOption,
+    How,
     IdleTimeoutOption,
     InputFormat,
     LinesOption,
-    OutOption,
     PartitionOption,
     ProgressOption,
     RootArgument,
@@ -24,17 +24,10 @@ from tubestore.cli.kit.arguments import (
     TopicArgument,
     TopicOption,
     add_version,
+    printing_command,
 )
 from tubestore.cli.kit.errors import Leave
-from tubestore.cli.kit.output import (
-    Format,
-    FormatOption,
-    Int64,
-    Int64Option,
-    LimitOption,
-    LongFormat,
-    SummaryOption,
-)
+from tubestore.cli.kit.output import Format, FormatOption
 from tubestore.cli.spark import app as spark_jobs
 from tubestore.cli.topic_commands import change, create, delete, retention, topics
 
@@ -161,7 +154,9 @@ def append(
 
 
 @app.command()
+@printing_command("limit format int64 out summary")
 def read(
+    how: How,
     root: RootArgument,
     topic: TopicArgument,
     partition: PartitionOption = None,
@@ -175,11 +170,6 @@ def read(
     ] = None,
     end: EndOption = None,
     verify: Verify = False,
-    limit: LimitOption = None,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    out: OutOption = None,
-    summary: SummaryOption = None,
 ) -> None:
     """Read one partition, or the whole topic, as it is now.
 
@@ -188,13 +178,13 @@ def read(
     from tubestore.cli import read as command
 
     chosen = command.Chosen(partition, store_id, offset, filter_item, start, end, verify)
-    command.read(
-        root, topic, chosen, out=out, format=format, int64=int64, limit=limit, summary=summary
-    )
+    command.read(root, topic, chosen, **how)
 
 
 @app.command()
+@printing_command("long-format int64 out")
 def tail(
+    how: How,
     root: RootArgument,
     topic: TopicArgument,
     partition: PartitionOption = None,
@@ -202,25 +192,21 @@ def tail(
     follow: FollowOption = False,
     idle_timeout: IdleTimeoutOption = None,
     filter_item: FilterItems = None,
-    format: LongFormat = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    out: OutOption = None,
 ) -> None:
     """Show the last messages of a topic. With -f also those that are appended."""
     from tubestore.cli import tail as command
 
     wanted = command.Wanted(lines, partition, filter_item, follow, idle_timeout)
-    command.tail(root, topic, wanted, out=out, format=format, int64=int64)
+    command.tail(root, topic, wanted, **how)
 
 
 @app.command()
+@printing_command("format int64 out")
 def stat(
+    how: How,
     root: RootArgument,
     topic: TopicOption = None,
     store_id: StoreIdOption = None,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    out: OutOption = None,
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print in Prometheus' text format.")
     ] = False,
@@ -228,11 +214,13 @@ def stat(
     """Show each shard's bounds and files. Nothing is opened or verified."""
     from tubestore.cli import inspect
 
-    inspect.stat(root, topic, store_id, prometheus, out=out, format=format, int64=int64)
+    inspect.stat(root, topic, store_id, prometheus, **how)
 
 
 @app.command()
+@printing_command("limit format int64 out summary")
 def dump(
+    how: How,
     root: RootArgument,
     topic: TopicOption = None,
     store_id: StoreIdOption = None,
@@ -249,11 +237,6 @@ def dump(
             "--trust-index", help="Show entries as they are; do not search for lost ones."
         ),
     ] = False,
-    limit: LimitOption = None,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    out: OutOption = None,
-    summary: SummaryOption = None,
 ) -> None:
     """Show every message of a store, also of a damaged one.
 
@@ -270,21 +253,19 @@ def dump(
         "raw": raw,
         "trust_index": trust_index,
     }
-    inspect.dump(root, chosen, out=out, format=format, int64=int64, limit=limit, summary=summary)
+    inspect.dump(root, chosen, **how)
 
 
 @app.command()
+@printing_command("limit format out summary")
 def check(
+    how: How,
     root: RootArgument,
     topic: TopicOption = None,
     store_id: StoreIdOption = None,
     accept: AcceptOption = False,
     everything: AllOption = False,
-    limit: LimitOption = None,
     progress: ProgressOption = True,
-    format: FormatOption = Format.TEXT,
-    out: OutOption = None,
-    summary: SummaryOption = None,
 ) -> None:
     """Verify a store's files. Exit code 1 if there are findings that were not accepted.
 
@@ -294,21 +275,14 @@ def check(
     from tubestore.cli import inspect
 
     inspect.check(
-        root,
-        topic,
-        store_id,
-        accept=accept,
-        everything=everything,
-        progress=progress,
-        out=out,
-        format=format,
-        limit=limit,
-        summary=summary,
+        root, topic, store_id, accept=accept, everything=everything, progress=progress, **how
     )
 
 
 @app.command()
+@printing_command("format out summary")
 def repair(
+    how: How,
     root: RootArgument,
     apply: Annotated[
         bool, typer.Option("--apply", help="Carry it out; without it only print the plan.")
@@ -316,9 +290,6 @@ def repair(
     topic: TopicOption = None,
     store_id: StoreIdOption = None,
     progress: ProgressOption = True,
-    format: FormatOption = Format.TEXT,
-    out: OutOption = None,
-    summary: SummaryOption = None,
 ) -> None:
     """Mend a damaged store. Prints a row for each action.
 
@@ -327,20 +298,15 @@ def repair(
     """
     from tubestore.cli import inspect
 
-    inspect.repair(
-        root,
-        topic,
-        store_id,
-        apply=apply,
-        progress=progress,
-        out=out,
-        format=format,
-        summary=summary,
-    )
+    inspect.repair(root, topic, store_id, apply=apply, progress=progress, **how)
 
 
 @app.command()
-def recover(root: RootArgument, format: FormatOption = Format.TEXT, out: OutOption = None) -> None:
+@printing_command("format out")
+def recover(
+    how: How,
+    root: RootArgument,
+) -> None:
     """Open all shards for writing, as after a crash.
 
     Prints a row for each shard. Finishes a job that is half published. Afterwards a real
@@ -348,7 +314,7 @@ def recover(root: RootArgument, format: FormatOption = Format.TEXT, out: OutOpti
     """
     from tubestore.cli import publish
 
-    publish.recover(root, out=out, format=format)
+    publish.recover(root, **how)
 
 
 @app.command()

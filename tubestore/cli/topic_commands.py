@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from tubestore.cli.kit.arguments import (
-    OutOption,
+    How,
     RootArgument,
     TopicArgument,
     TopicOption,
+    printing_command,
 )
-from tubestore.cli.kit.output import Format, FormatOption, Int64, Int64Option
 
 Partitions = Annotated[
     int | None, typer.Option("--partitions", min=1, max=10_000, help="Partitions of each shard.")
@@ -36,16 +36,15 @@ MaxBytes = Annotated[
 ]
 
 
+@printing_command("format int64 out")
 def topics(
+    how: How,
     root: RootArgument,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    out: OutOption = None,
 ) -> None:
     """List the topics of a store with their settings and sizes."""
     from tubestore.cli import topics as commands
 
-    commands.topics(root, out=out, format=format, int64=int64)
+    commands.topics(root, **how)
 
 
 def create(
@@ -104,7 +103,9 @@ def delete(
     commands.delete(root, topic, yes=yes)
 
 
+@printing_command("format int64 out")
 def retention(
+    how: How,
     root: RootArgument,
     topic: TopicOption = None,
     max_age: MaxAge = None,
@@ -120,9 +121,6 @@ def retention(
             "--grace", metavar="AGE", help="With --apply: delete from the trash what is older."
         ),
     ] = None,
-    format: FormatOption = Format.TEXT,
-    int64: Int64Option = Int64.NUMBER,
-    out: OutOption = None,
 ) -> None:
     """Show which files retention would remove. --apply removes them.
 
@@ -132,6 +130,4 @@ def retention(
     from tubestore.cli import retention as command
 
     chosen = command.Chosen(topic, max_age, max_bytes, grace)
-    command.retention(
-        root, chosen, explain=explain, apply=apply, out=out, format=format, int64=int64
-    )
+    command.retention(root, chosen, explain=explain, apply=apply, **how)

@@ -16,7 +16,20 @@ from typing import Annotated, Any
 import typer
 
 from tubestore.cli.kit.errors import NotThere, UsageMistake, printable
-from tubestore.cli.kit.output import Format, Int64, Output, Summary, emit_rows, report
+from tubestore.cli.kit.options import Shared, with_shared
+from tubestore.cli.kit.output import (
+    Format,
+    FormatOption,
+    Int64,
+    Int64Option,
+    LimitOption,
+    LongFormat,
+    Output,
+    Summary,
+    SummaryOption,
+    emit_rows,
+    report,
+)
 from tubestore.cli.kit.text import Column, Row
 from tubestore.clock import SystemClock
 from tubestore.core.paths import OWN_DIRECTORY
@@ -113,6 +126,23 @@ IdleTimeoutOption = Annotated[
 ProgressOption = Annotated[
     bool, typer.Option("--progress/--no-progress", help="Show progress; on a terminal only.")
 ]
+
+#: What a command was given of the options in `printing_command`: arguments of `printing`.
+How = dict[str, Any]
+_PRINTED: dict[str, Shared] = {
+    "limit": ("limit", LimitOption, None),
+    "format": ("format", FormatOption, Format.TEXT),
+    "long-format": ("format", LongFormat, Format.TEXT),
+    "int64": ("int64", Int64Option, Int64.NUMBER),
+    "out": ("out", OutOption, None),
+    "summary": ("summary", SummaryOption, None),
+}
+
+
+def printing_command(options: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that prints, with `How` as its first parameter."""
+    shared = [_PRINTED[name] for name in options.split()]
+    return lambda function: with_shared(function, shared, dict)
 
 
 def add_version(app: typer.Typer, name: str) -> None:
