@@ -148,13 +148,17 @@ class MessageRecord:
 class PutStatus(Enum):
     """What became of a put (`PutMessageStatus`).
 
-    A result has one of the first two; a refusal is raised, and `put_status.put_status_of` gives
+    A result has one of the first four; a refusal is raised, and `put_status.put_status_of` gives
     its name.
     """
 
     PUT_OK = "PUT_OK"
     #: Stored, but the sync did not end within `sync_flush_timeout`.
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    #: Stored on a synchronous master, but no slave is connected, or all are too far behind.
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    #: Stored on a synchronous master, but no slave acknowledged it in time.
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
     #: The message, its topic or its properties cannot be stored.
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"

@@ -19,7 +19,7 @@ from rocketcompat.cli.looking import checkpoint, index, info, lag
 from rocketcompat.cli.mending import rebuild, recover, repair
 from rocketcompat.cli.moving import convert, diff, export, import_
 from rocketcompat.cli.reading import get, offset_by_time, query
-from rocketcompat.cli.replicating import follow, promote
+from rocketcompat.cli.replicating import follow, promote, serve_ha
 from rocketcompat.cli.spark import app as _spark
 from rocketcompat.cli.tailing import tail
 from tubestore.cli.kit.arguments import add_version
@@ -38,7 +38,7 @@ add_version(app, "rocketcompat")
 _COMMANDS = (
     info, dump, tail, get, query, offset_by_time, queues, cq, index, checkpoint, lag, decode, check,
     recover, repair, rebuild, clean, export, import_, convert, diff,
-    follow, promote,
+    follow, promote, serve_ha,
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command(_command.__name__.strip("_").replace("_", "-"))(_command)

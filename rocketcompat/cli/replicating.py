@@ -1,4 +1,4 @@
-"""`follow`: a mirror of a live master; `promote`: a mirror becomes a store of its own."""
+"""`follow`: a mirror of a live master; `promote`: its end; `serve-ha`: a store as master."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ from tubestore.cli.kit.text import Column
 
 if TYPE_CHECKING:
     from rocketcompat.ha.mirror import Mirror, MirrorStatus
+    from rocketcompat.ha.server import HaServer
     from rocketcompat.options import MessageStoreConfig
 
 FOLLOW_COLUMNS = (
@@ -32,9 +33,17 @@ FOLLOW_COLUMNS = (
     Column("dispatch_behind_bytes", "int64"),
 )
 PROMOTE_COLUMNS = (Column("log_end", "int64"),)
+SERVE_COLUMNS = (
+    Column("address"),
+    Column("accepted", "int64"),
+    Column("refused", "int64"),
+    Column("sent_bytes", "int64"),
+)
 _HA_PORT = 10912
 #: Seconds between two questions for the status of the mirror.
 _STEP_SECONDS = 0.2
+#: Seconds between two looks for what another process has appended.
+_REFRESH_SECONDS = 0.05
 _SYNC_MASTER = (
     "a SYNC_MASTER: with a mirror as its only slave a put waits for slaveTimeout and gets"
     " FLUSH_SLAVE_TIMEOUT, not SLAVE_NOT_AVAILABLE at once"
@@ -43,6 +52,13 @@ _SYNC_MASTER = (
 Address = Annotated[
     str, typer.Argument(metavar="HOST:PORT", help="The master's HA address; port 10912 if none.")
 ]
+
+
+class First(enum.StrEnum):
+    """What an empty slave is sent."""
+
+    LAST = "LAST"
+    FULL = "FULL"
 
 
 class Acknowledged(enum.StrEnum):
@@ -124,13 +140,111 @@ def promote(given: Given) -> None:
     emit_object({"log_end": end}, PROMOTE_COLUMNS, given.output)
 
 
-def _address_of(text: str) -> tuple[str, int]:
+@store_command(limit=False)
+def serve_ha(
+    given: Given,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where slaves connect.")
+    ] = f"127.0.0.1:{_HA_PORT}",
+    first: Annotated[
+        First, typer.Option("--first", help="What an empty slave is sent: the last file, or all.")
+    ] = First.LAST,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow", metavar="NETWORK",
+            help="Peers that may connect, such as 10.0.0.0/8; by default this machine alone.",
+        ),
+    ] = None,
+    slaves: Annotated[
+        int, typer.Option("--slaves", min=1, help="The most slaves that may be connected.")
+    ] = 16,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", metavar="BYTES", help="Bytes of the log in a frame.")
+    ] = 32 * 1024,
+    idle_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--idle-timeout", metavar="SECONDS",
+            help="Stop when no slave has been connected for so long.",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Serve a store's log to slaves. By RocketMQ's HA protocol, until interrupted.
+
+    ROOT is only read: another process may have it open for writing. Slaves get what it appends.
+    """
+    import rocketcompat
+    from rocketcompat.ha.role import refuse_controller_mode
+    from rocketcompat.ha.server import LOOPBACK, HaServer
+    from rocketcompat.inspect.index_geometry import writing_config
+
+    host, port = _address_of(listen, least=0)
+    directory = given.directory()
+    refuse_controller_mode(directory.vfs, directory.root)
+    config = writing_config(directory).changed(layouts=frozenset())
+    with (
+        rocketcompat.open(given.root, "r", config) as store,
+        HaServer(
+            store, host=host, port=port, first=first.value, allow=allow or LOOPBACK,
+            connections_max=slaves, batch_size=batch_size, on_poll=_now_and_then(store.refresh),
+        ) as server,
+        _stopped_by_signal() as stop,
+    ):  # fmt: skip
+        server.start()
+        say(f"{given.root}: slaves connect to {host}:{server.port}")
+        _watch_slaves(server, stop, idle_timeout)
+        status = server.status()
+    row = {
+        "address": f"{host}:{server.port}", "accepted": status.accepted,
+        "refused": status.refused, "sent_bytes": status.sent_bytes,
+    }  # fmt: skip
+    emit_object(row, SERVE_COLUMNS, given.output)
+
+
+def _now_and_then(call: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that makes the call, but not sooner than some ms after the last."""
+    from tubestore.clock import SystemClock
+
+    now, last = SystemClock().monotonic, [0.0]
+
+    def wrapped() -> None:
+        if now() - last[0] >= _REFRESH_SECONDS:
+            call()
+            last[0] = now()
+
+    return wrapped
+
+
+def _watch_slaves(server: HaServer, stop: threading.Event, idle_timeout: float | None) -> None:
+    """Report slaves that come and go until the signal, or until none was there for long."""
+    from tubestore.clock import SystemClock
+
+    now = SystemClock().monotonic
+    seen: dict[str, str] = {}
+    busy, ended = now(), 0
+    while not stop.wait(_STEP_SECONDS):
+        status = server.status()
+        rows = {row.peer: row.state for row in status.slaves}
+        for peer, state in rows.items():
+            if seen.get(peer) != state:
+                say(f"slave {peer}: {state}")
+        gone = status.accepted + status.refused - len(rows)
+        for peer, reason in status.ended[max(0, len(status.ended) - (gone - ended)) :]:
+            say(f"slave {peer}: closed: {reason}")
+        busy = now() if rows or gone != ended else busy
+        seen, ended = rows, gone
+        if idle_timeout is not None and now() - busy >= idle_timeout:
+            return
+
+
+def _address_of(text: str, least: int = 1) -> tuple[str, int]:
     """Return host and port of HOST, HOST:PORT or [IPV6]:PORT."""
     host, colon, port = text.rpartition(":")
     if not colon or (text.count(":") > 1 and not host.endswith("]")):
         host, port = text, str(_HA_PORT)
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    if not host or not port.isdecimal() or not least <= int(port) < 1 << 16:
         raise UsageMistake(f"{text!r} is not an address HOST:PORT")
     return host, int(port)
 
@@ -202,11 +316,13 @@ def _watch(mirror: Mirror, stop: threading.Event, idle_timeout: float | None, ev
 
     now = SystemClock().monotonic
     shown: tuple[Any, ...] | None = None
-    heard, begun = (-1, now()), now()
-    last_time, last_bytes = begun, 0
+    heard, begun = (-1, now()), False
+    last_time, last_bytes = now(), 0
     while not stop.wait(_STEP_SECONDS) and mirror.failed is None:
         status, time = mirror.status(), now()
-        if status.received_bytes != heard[0]:
+        # The first frame, or the first failure, may take a while.
+        begun = begun or status.state == "following" or status.trouble is not None
+        if status.received_bytes != heard[0] or not begun:
             heard = (status.received_bytes, time)
         key = (status.state == "following", status.trouble)
         if key != shown or time - last_time >= every:

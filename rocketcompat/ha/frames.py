@@ -1,4 +1,4 @@
-"""The two frames of RocketMQ's HA protocol, and their limits (spec §10.1).
+"""The two frames of RocketMQ's HA protocol, and their limits.
 
 A slave sends reports, a master sends frames; all numbers are signed and big-endian. TCP splits and
 joins both as it likes.

@@ -7,15 +7,31 @@ port less one unless it was configured otherwise.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 from typing import Any
 
+from tubestore.core.vfs import Vfs
+from tubestore.errors import NotAStore
+
+#: The file of epochs that 5.x's controller mode keeps in a store's root.
+EPOCH_FILE = "epochFileCheckpoint"
 #: The request code of GET_BROKER_CONFIG.
 _GET_BROKER_CONFIG = 26
 #: Bytes of the largest answer that is taken.
 _ANSWER_SIZE_MAX = 1 << 20
 _LENGTHS = struct.Struct(">ii")
+
+
+def refuse_controller_mode(vfs: Vfs, root: str) -> None:
+    """Raise NotAStore for the root of a broker in controller mode: it replicates otherwise."""
+    if vfs.exists(os.path.join(root, EPOCH_FILE)):
+        raise NotAStore(
+            root,
+            f"has {EPOCH_FILE}: its broker runs in controller mode, which has another replication"
+            " protocol that is not supported",
+        )
 
 
 def broker_options(host: str, port: int, timeout: float = 3.0) -> dict[str, str] | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rocketcompat.commitlog.raw import RawIntake
 from rocketcompat.files.mirror_file import MirrorFile
+from rocketcompat.ha.role import refuse_controller_mode
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.store.default_message_store import DefaultMessageStore, opening_of
 from rocketcompat.store.opening import Opened, open_to_write
@@ -120,6 +121,7 @@ class SlaveRoot:
     ) -> SlaveRoot:  # fmt: skip
         """Return a root; NotAStore for a path that cannot be one."""
         path, disk = opening_of(root, vfs)
+        refuse_controller_mode(disk, path)
         return cls(path, config or MessageStoreConfig(), disk, clock or SystemClock())
 
     @property

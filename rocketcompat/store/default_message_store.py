@@ -18,13 +18,20 @@ All calls are thread-safe. Not usable in a forked child: every call there raises
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from rocketcompat.messages import Message, MessageBatch, MessageRecord, PutBatchResult, PutResult
+from rocketcompat.messages import (
+    Message,
+    MessageBatch,
+    MessageRecord,
+    PutBatchResult,
+    PutResult,
+    PutStatus,
+)
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.delays import RETRY_TIMES_MAX, sent_back
 from rocketcompat.record.prepare import encode_topic
@@ -259,6 +266,16 @@ class DefaultMessageStore(StoreReader):
         done = self._dispatcher.wait_dispatched(physical_offset, limit)
         self._dispatcher.refuse_stopped(self.root, physical_offset)
         return done
+
+    def set_replication(self, replicated: Callable[[int], PutStatus] | None) -> None:
+        """Let every put wait for a slave, as on a SYNC_MASTER; None: no put waits.
+
+        `replicated(end)` returns when a slave has everything below the physical offset `end`, or
+        with the reason why not, which is the put's status. Messages with WAIT=false do not wait.
+        `rocketcompat.ha.server.HaServer` sets it.
+        """
+        self._check_open()
+        self._puts.replicated = replicated
 
     @property
     def dispatch_behind_bytes(self) -> int:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rocketcompat.commitlog.walk import NOWHERE, Gap, Gaps
@@ -246,7 +247,7 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
     puts, schedule = PutPath(log, dispatcher), None
     if parts.queues is not None:
         schedule = ScheduleMessageService(
-            log, parts.queues, parts.broker_config, clock, puts.append
+            log, parts.queues, parts.broker_config, clock, partial(puts.append, replicates=False)
         )
     # From here on only this package writes the log: the mark records that, after a reboot too.
     log.flush()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -79,6 +80,8 @@ class PutPath:
         self._config = log.config
         self._sync_always = self._config.flush_disk_type == "SYNC_FLUSH"
         self._sync_timeout = self._config.sync_flush_timeout / 1000
+        #: Waits until a slave has everything below an offset; None: no put waits for slaves.
+        self.replicated: Callable[[int], PutStatus] | None = None
 
     def put(self, message: Message, durability: Durability | None) -> PutResult:
         """Append a message, or put it aside until it is due."""
@@ -92,8 +95,10 @@ class PutPath:
             raise fault_of(message, error) from error
         return self.append(message, durability)
 
-    def append(self, message: Message, durability: Durability | None = None) -> PutResult:
-        """Append a message without putting it aside."""
+    def append(
+        self, message: Message, durability: Durability | None = None, *, replicates: bool = True
+    ) -> PutResult:
+        """Append a message without putting it aside; with `replicates` it may wait for a slave."""
         try:
             prepared = prepare(message, self._config)
         except _UNFIT as error:
@@ -102,9 +107,10 @@ class PutPath:
         end = physical_offset + prepared.size
         self._dispatcher.wake_or_help(end)
         status = PutStatus.PUT_OK
-        if durability is not None or self._sync_always:
-            waits = self._waits(durability) and self._any_waits(durability, prepared)
-            status = self._reached(durability, waits, end, physical_offset)
+        if durability is not None or self._sync_always or self.replicated is not None:
+            status = self._settled(
+                durability, end, physical_offset, prepared, replicates=replicates
+            )
         return PutResult(
             status, physical_offset, queue_offset, prepared.size, timestamp, prepared.store_host
         )
@@ -124,8 +130,7 @@ class PutPath:
         status = PutStatus.PUT_OK
         if len(encoded):
             first, end = int(physical_offsets[0]), int(physical_offsets[-1] + encoded.sizes[-1])
-            waits = self._waits(durability) and self._any_waits(durability, encoded)
-            status = self._reached(durability, waits, end, first)
+            status = self._settled(durability, end, first, encoded)
         return _placed(physical_offsets, queue_offsets, encoded.sizes, timestamp, status)
 
     def _parts(self, table: Given, alone: list[int]) -> list[Prepared | EncodedColumns]:
@@ -166,8 +171,7 @@ class PutPath:
         size = np.concatenate(sizes)
         end = int(physical[-1] + size[-1])
         self._dispatcher.wake_or_help(end)
-        waits = self._waits(durability) and any(self._any_waits(durability, p) for p in parts)
-        status = self._reached(durability, waits, end, int(physical[0]))
+        status = self._settled(durability, end, int(physical[0]), *parts)
         return _placed(physical, offsets, size, timestamps, status)
 
     def _batch_error(
@@ -215,8 +219,7 @@ class PutPath:
         physical, queue_offsets, timestamp = self._log.put_columns(encoded, together=True)
         self._dispatcher.help_with_columns()
         end = int(physical[-1] + encoded.sizes[-1])
-        waits = self._waits(durability) and self._any_waits(durability, encoded)
-        status = self._reached(durability, waits, end, int(physical[0]))
+        status = self._settled(durability, end, int(physical[0]), encoded)
         return PutBatchResult(
             status, physical.tolist(), encoded.sizes.tolist(), int(queue_offsets[0]), timestamp,
             encode_host(batch.store_host or self._config.store_host),
@@ -230,6 +233,24 @@ class PutPath:
         except _UNFIT as error:
             raise fault_of(batch, error) from error
         return self.append(message, durability)
+
+    def _settled(
+        self, durability: Durability | None, end: int, offset: int,
+        *parts: Prepared | EncodedColumns, replicates: bool = True,
+    ) -> PutStatus:  # fmt: skip
+        """Bring what was put to its level and to a slave; the slave's status counts, as upstream.
+
+        Messages with WAIT=false wait for neither.
+        """
+        waits = self._waits(durability) and any(self._any_waits(durability, p) for p in parts)
+        status = self._reached(durability, waits, end, offset)
+        replicated = self.replicated
+        if replicated is None or not replicates:
+            return status
+        if not any(self._any_waits(None, part) for part in parts):
+            return status
+        found = replicated(end)
+        return status if found is PutStatus.PUT_OK else found
 
     def _waits(self, durability: Durability | None) -> bool:
         return durability == "fsync" or (self._sync_always and durability is None)

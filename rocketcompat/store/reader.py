@@ -47,6 +47,7 @@ _OFFSET_DIGITS = 16
 WRITING = frozenset({
     "clean", "clean_staging", "deliver_due", "execute_delete_files_manually", "flush", "publish",
     "put_columns", "put_inner_batch", "put_message", "put_messages", "send_back",
+    "set_replication",
 })  # fmt: skip
 _QUEUES_SCHEMA = pa.schema(
     [
@@ -272,15 +273,19 @@ class StoreReader:
         return self.look_message(int.from_bytes(raw, "big"))
 
     @documented
-    def commit_log_data(self, physical_offset: int) -> bytes:
+    def commit_log_data(self, physical_offset: int, size: int | None = None) -> bytes:
         """Return the log's bytes from a physical offset to the end of that file.
 
-        Empty outside the log. This is what a slave is sent.
+        At most `size`; empty outside the log. This is what a slave is sent.
         """
         self._check_open()
         _check_whole(physical_offset=physical_offset)
-        size = self.config.mapped_file_size_commit_log
-        return self._parts.commit_log.read_at(physical_offset, size - physical_offset % size)
+        file_size = self.config.mapped_file_size_commit_log
+        left = file_size - physical_offset % file_size
+        if size is not None:
+            _check_whole(size=size, least=0)
+            left = min(left, size)
+        return self._parts.commit_log.read_at(physical_offset, left)
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
         _check_text(topic=topic)

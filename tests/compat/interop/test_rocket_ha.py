@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -13,7 +14,9 @@ import rocketcompat
 from bench.real.drivers import ROCKETMQ_VERSIONS, Replica, RocketDriver
 from rocketcompat.check.whole import check_store
 from rocketcompat.ha.mirror import Mirror
+from rocketcompat.ha.server import HaServer
 from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.messages import PutStatus
 from rocketcompat.options import MessageStoreConfig
 from tests.compat.interop.conftest import rocket_of
 
@@ -143,3 +146,95 @@ def test_a_mirror_releases_no_put_of_a_real_sync_master_and_a_real_slave_beside_
                 assert put["statuses"] == {"PUT_OK": 50}
                 assert mirror.wait_reached(put["maxPhyOffset"], 30)
     assert_copied(tmp_path / "master", tmp_path / "mirror")
+
+
+def put(store: rocketcompat.DefaultMessageStore, count: int, size: int = 300) -> int:
+    for number in range(count):
+        message = rocketcompat.Message("HaTopic", b"%06d" % number + b"x" * size, keys=f"k{number}")
+        message.queue_id = number % 4
+        store.put_message(message)
+    return store.max_physical_offset
+
+
+def wait_for(replica: Replica, end: int) -> dict[str, object]:
+    """Wait until the slave has everything below an offset, and dispatched it."""
+    while replica.ask("state")["maxPhyOffset"] < end:
+        assert replica.process.poll() is None
+    return replica.ask("state")
+
+
+@pytest.mark.parametrize("first", ["LAST", "FULL"])
+def test_a_real_slave_of_a_master_of_ours_has_its_bytes_and_goes_on_over_a_restart(
+    first: Literal["LAST", "FULL"], real: RocketDriver, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "brokerRole": "SLAVE", "haListenPort": free_port()}
+    with rocketcompat.open(tmp_path / "master", "w", CONFIG) as store:
+        end = put(store, 700)
+        begin = end - end % FILE_SIZE if first == "LAST" else 0
+        with real.replicating(tmp_path / "slave", settings=settings) as replica:
+            with HaServer(store, port=0, first=first) as server:
+                server.start()
+                port = server.port
+                replica.ask(f"follow 127.0.0.1:{port}")
+                state = wait_for(replica, end)
+                assert state["minPhyOffset"] == begin
+                end = put(store, 300, 1000)
+                wait_for(replica, end)
+                while not [row for row in server.status().slaves if row.acknowledged >= end]:
+                    assert server.status().running
+            end = put(store, 300)
+            store.wait_dispatched(end - 1)
+            with HaServer(store, port=port) as server:
+                server.start()
+                state = wait_for(replica, end)
+                for n in range(4):
+                    wanted = f"-{store.max_offset_in_queue('HaTopic', n)}"
+                    while not str(state[f"queue{n}"]).endswith(wanted):  # it dispatches
+                        state = replica.ask("state")
+                    assert str(state[f"queue{n}"]).startswith("0-") is (begin == 0)
+    assert_copied(tmp_path / "master", tmp_path / "slave", begin)
+
+
+def test_two_real_slaves_follow_one_master_and_one_that_ends_stops_no_other(
+    tmp_path: Path,
+) -> None:
+    old, new = map(rocket_of, ROCKETMQ_VERSIONS)
+
+    def settings() -> dict[str, object]:
+        return {**SETTINGS, "brokerRole": "SLAVE", "haListenPort": free_port()}
+
+    with (
+        rocketcompat.open(tmp_path / "master", "w", CONFIG) as store,
+        HaServer(store, port=0, first="FULL") as server,
+    ):
+        end = put(store, 200)
+        server.start()
+        with old.replicating(tmp_path / "old", settings=settings()) as first:
+            first.ask(f"follow 127.0.0.1:{server.port}")
+            with new.replicating(tmp_path / "new", settings=settings()) as second:
+                second.ask(f"follow 127.0.0.1:{server.port}")
+                wait_for(first, end)
+                wait_for(second, end)
+                assert len(server.status().slaves) == 2
+            end = put(store, 200)
+            wait_for(first, end)
+    assert_copied(tmp_path / "master", tmp_path / "old")
+
+
+def test_a_put_on_a_synchronous_master_of_ours_ends_when_a_real_slave_has_it(
+    real: RocketDriver, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "brokerRole": "SLAVE", "haListenPort": free_port()}
+    message = rocketcompat.Message("HaTopic", b"x" * 100)
+    with (
+        rocketcompat.open(tmp_path / "master", "w", CONFIG) as store,
+        HaServer(store, port=0, synchronous=True, slave_timeout=30.0) as server,
+        real.replicating(tmp_path / "slave", settings=settings) as replica,
+    ):
+        server.start()
+        assert store.put_message(message).status is PutStatus.SLAVE_NOT_AVAILABLE
+        replica.ask(f"follow 127.0.0.1:{server.port}")
+        wait_for(replica, store.max_physical_offset)
+        for _ in range(20):
+            assert store.put_message(message).status is PutStatus.PUT_OK
+            assert replica.ask("state")["maxPhyOffset"] == store.max_physical_offset

@@ -17,6 +17,7 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.cli.replicating import _address_of
 from rocketcompat.ha.role import broker_options
 from tests.rocketcompat.ha.fake_master import FakeMaster
+from tests.rocketcompat.ha.test_server import Slave
 from tests.support.command import Command
 from tests.support.rocket.cli import command_fixture  # noqa: F401
 from tubestore.cli.kit.errors import UsageMistake
@@ -41,7 +42,9 @@ def serving(path: Path, count: int, times: int = 1) -> Iterator[tuple[FakeMaster
 
         def serve() -> None:
             for _ in range(times):
-                master.send_log(store, master.accept())
+                begin = master.accept()
+                master.send(begin)
+                master.send_log(store, begin)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -167,3 +170,63 @@ def test_an_address_is_host_and_port(text: str, found: tuple[str, int]) -> None:
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageMistake, match="HOST:PORT"):
         _address_of(text)
+
+
+def test_serve_ha_serves_a_store_that_another_process_writes(
+    tmp_path: Path, command: Command
+) -> None:
+    root, port = tmp_path / "master", free_port()
+    got: list[bytes] = []
+
+    def follow(end: int, store: rocketcompat.DefaultMessageStore) -> None:
+        slave = connected(port)
+        slave.report(0)
+        got.append(slave.log(0, end))
+        for _ in range(3):
+            store.put_message(Message("orders", b"later"))
+        got.append(slave.log(end, store.max_physical_offset))
+        slave.close()
+
+    with rocketcompat.open(root, "w", CONFIG) as store:
+        for number in range(30):
+            store.put_message(Message("orders", b"%d" % number))
+        end = store.max_physical_offset
+        thread = threading.Thread(target=follow, args=(end, store))
+        thread.start()
+        arguments = ("--listen", f"127.0.0.1:{port}", "--first", "FULL", "--idle-timeout", "0.5")
+        done = command("serve-ha", root, *OPTIONS, *arguments, "--format", "jsonl")
+        thread.join()
+        assert done.code == 0
+        assert done.rows[0]["sent_bytes"] == store.max_physical_offset
+        assert b"".join(got) == store.commit_log_data(0)[: store.max_physical_offset]
+    assert f"slaves connect to 127.0.0.1:{port}" in done.err
+    assert "closed: the slave closed the connection" in done.err
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def connected(port: int) -> Slave:
+    """A slave of a server that is about to start."""
+    while True:
+        try:
+            return Slave(port)
+        except ConnectionRefusedError:
+            continue
+
+
+def test_a_broker_in_controller_mode_is_refused_on_both_sides(
+    tmp_path: Path, command: Command
+) -> None:
+    rocketcompat.open(tmp_path / "store", "w", CONFIG).close()
+    (tmp_path / "store" / "epochFileCheckpoint").write_text("1-0")
+    for arguments in (
+        ("serve-ha", tmp_path / "store"),
+        ("follow", "127.0.0.1:1", tmp_path / "store", "--broker-port", "1"),
+    ):
+        refused = command(*arguments)
+        assert refused.code == 3
+        assert "controller mode" in refused.err

@@ -20,6 +20,7 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.config.BrokerRole;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
@@ -87,6 +88,9 @@ final class RocketStore implements AutoCloseable {
     private static DefaultMessageStore construct(MessageStoreConfig config, String batchTopics)
             throws ReflectiveOperationException {
         BrokerConfig broker = new BrokerConfig();
+        if (config.getBrokerRole() == BrokerRole.SLAVE) {
+            broker.setBrokerId(1); // id 0 skips to the next file where a record is not whole yet
+        }
         BrokerStatsManager statistics = new BrokerStatsManager("interop", false);
         Constructor<?> constructor = DefaultMessageStore.class.getConstructors()[0];
         Object[] arguments = {config, statistics, null, broker};
