@@ -36,6 +36,7 @@ from tubestore.offline.own_files import (
     check_files,
     check_register,
     check_state,
+    check_stores,
     known_holes,
     read_bounds,
 )
@@ -91,6 +92,7 @@ def check(
     yield from check_state(vfs, root, is_written or (lambda: False))
     yield from check_register(vfs, root)
     yield from check_directories(vfs, root, topic, store_id)
+    yield from check_stores(vfs, root, shards)
     unsettled: list[_Seen] = []
     settled = partial(_settled, is_written=is_written, wait=wait)
     for number, shard in enumerate(shards):

@@ -29,7 +29,7 @@ REASONS: dict[Reason, tuple[str, str]] = {
     Reason.OWN_OFFSET: ("warning", "a record names another index offset than its entry has"),
     Reason.MISSING: ("error", "an index entry points to bytes that no data file has"),
     Reason.MISSING_FILE: ("error", "files, their ends or a shard are gone that are recorded"),
-    Reason.MISPLACED: ("error", "a data file holds the records of another one's place"),
+    Reason.MISPLACED: ("error", "a file or directory holds the records of another one's place"),
     Reason.HIDDEN: (
         "warning",
         "intact messages before the first index entry: an index file is missing, or TubeMQ's "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from os.path import basename, dirname
 
@@ -49,7 +49,7 @@ from tubestore.segments.cache_formats import (
     NEVER_SYNCED,
     Checkpoint,
 )
-from tubestore.segments.checkpoint import Recorded
+from tubestore.segments.checkpoint import Recorded, foreign
 from tubestore.segments.inspection import Reason
 from tubestore.segments.listing import ShardFiles, StoredFile
 from tubestore.segments.lost_files import (
@@ -58,6 +58,7 @@ from tubestore.segments.lost_files import (
     may_be_missing,
     missing_begin,
     missing_directory,
+    surplus_shard,
 )
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.roll_forward import places_of
@@ -234,6 +235,19 @@ def check_directories(
         yield Finding(problem.path, 0, Reason.MISSING_FILE, problem.reason)
 
 
+def check_stores(vfs: Vfs, root: str, shards: Iterable[ShardFiles]) -> Iterator[Finding]:
+    """Report shards that their topics do not have by the settings."""
+    try:  # after the shards were listed: a writer may have given their topics more stores
+        saved = read_topics(lambda name: vfs.read_file(join(root, OWN_DIRECTORY, name)))
+    except (BadState, OSError):
+        return  # which is reported
+    for shard in shards:
+        options = saved.settings.get(shard.topic)
+        if options is not None and shard.store_id >= options.stores:
+            problem = surplus_shard(shard.directory, options.stores)
+            yield Finding(problem.path, 0, Reason.MISPLACED, problem.reason)
+
+
 def check_checkpoint(vfs: Vfs, shard: ShardFiles, known: Recorded) -> Iterator[Finding]:
     """Report a checkpoint that does not describe the files of its shard (any more)."""
     trouble = _checkpoint_trouble(vfs, shard, known)
@@ -245,6 +259,9 @@ def check_checkpoint(vfs: Vfs, shard: ShardFiles, known: Recorded) -> Iterator[F
 def check_files(vfs: Vfs, shard: ShardFiles, found: Checkpoint | None) -> Iterator[Finding]:
     """Report files that are missing at the beginning or at the end of a shard."""
     index, data = shard.index, shard.data
+    if (trouble := foreign(shard.directory, found)) is not None:
+        yield Finding(shard.directory, 0, Reason.MISPLACED, trouble)
+        return
     if found is not None:
         problems = missing_begin(
             shard.directory,

@@ -44,7 +44,7 @@ from tubestore.record.names import (
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.record.state_files import Bounds
 from tubestore.segments.cache_formats import Checkpoint
-from tubestore.segments.checkpoint import Recorded, joined, read_recorded
+from tubestore.segments.checkpoint import Recorded, foreign, joined, read_recorded
 from tubestore.segments.digests import digests_path, drop_digests
 from tubestore.segments.inspection import Reason, Stretch
 from tubestore.segments.listing import ShardFiles, StoredFile, chained, list_shard
@@ -76,7 +76,8 @@ class ShardRepair:
         yield from moved
         shard = self._listed
         known = read_recorded(vfs, shard.directory)
-        found = joined(known.checkpoint, self._outside)
+        trouble = foreign(shard.directory, known.checkpoint)
+        found = joined(known.checkpoint if trouble is None else None, self._outside)
         missing = [f for f in check_files(vfs, shard, found) if f.reason is Reason.MISSING_FILE]
         made = list(self._make_first_index(found))
         yield from made
@@ -114,7 +115,7 @@ class ShardRepair:
         replaced = {action.path for action in done}
         digests = [f for f in digests if f.path not in replaced]
         # A cache with an end behind the files keeps offsets from being given twice.
-        lost_end = self._lost_end(known.checkpoint, kept)
+        lost_end = self._lost_end(known.checkpoint if trouble is None else None, kept)
         ends_before = any(f.at_end for f in missing) or lost_end is not None
         changed = bool(done or self._homes) and not ends_before
         yield from self._remove_caches(known, digests, changed=changed, kept=lost_end)
@@ -320,6 +321,8 @@ class ShardRepair:
         stale = {f.path: f.message for f in check_checkpoint(self._vfs, self._listed, known)}
         stale |= {f.path: f.message for f in digests if f.reason is Reason.STALE_CACHE}
         checkpoint = join(own, CHECKPOINT_FILE)
+        if (trouble := foreign(self._listed.directory, known.checkpoint)) is not None:
+            stale[checkpoint] = trouble
         if changed and self._vfs.exists(checkpoint):
             stale[checkpoint] = "it describes the files as they were"
         if kept is not None:

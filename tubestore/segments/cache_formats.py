@@ -40,6 +40,8 @@ class Checkpoint:
     #: ones.
     index_start: int = -1
     data_start: int = -1
+    #: The name of the shard's directory; "" in older ones.
+    shard: str = ""
     #: xxh3 of the other fields as JSON; "" in older ones, by which no file counts as missing.
     digest: str = ""
 

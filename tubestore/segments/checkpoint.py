@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from os.path import basename
 from typing import NamedTuple
 
 import xxhash
 
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs
+from tubestore.errors import NotAStore
 from tubestore.record.names import CHECKPOINT_FILE
 from tubestore.record.state_files import Bounds
 from tubestore.segments.cache_formats import CHECKPOINT_DIGEST_BYTES, Checkpoint
@@ -95,6 +97,7 @@ def _write(files: MsgFileStore, index_end: int, data_end: int, *, sync: bool) ->
         boot=files.vfs.boot_id(),
         index_start=index_start,
         data_start=data_start,
+        shard=basename(files.directory),
     )
     if not files.vfs.exists(directory):
         files.vfs.make_directories(directory)
@@ -146,9 +149,23 @@ def joined(checkpoint: Checkpoint | None, outside: Bounds | None) -> Checkpoint 
     )  # fmt: skip
 
 
-def recorded(files: MsgFileStore) -> Checkpoint | None:
-    """Return what is recorded of a shard, whatever files are there; None: nothing is."""
-    return joined(read_recorded(files.vfs, files.directory).checkpoint, files.bounds())
+def foreign(directory: str, found: Checkpoint | None) -> str | None:
+    """Return what is wrong with a directory that has the checkpoint of another shard, else None."""
+    if found is None or found.shard in ("", basename(directory)):
+        return None
+    return (
+        f"these are the files of the shard {found.shard!r}: move the directory back, or have "
+        "`repair` take them for those of this one"
+    )
+
+
+def own_checkpoint(files: MsgFileStore) -> Checkpoint | None:
+    """Return the checkpoint of a shard's directory; NotAStore if it is that of another shard."""
+    found = read_recorded(files.vfs, files.directory).checkpoint
+    trouble = foreign(files.directory, found)
+    if trouble is not None:
+        raise NotAStore(files.directory, trouble)
+    return found
 
 
 def read_checkpoint(files: MsgFileStore) -> Checkpoint | None:

@@ -65,7 +65,7 @@ from tubestore.record.records import (
     lost_entry,
 )
 from tubestore.segments.cache_formats import MISPLACED, Checkpoint
-from tubestore.segments.checkpoint import recorded
+from tubestore.segments.checkpoint import foreign, joined, read_recorded
 from tubestore.segments.digests import digests_path, drop_digests
 from tubestore.segments.file_store import Damage, MsgFileStore
 from tubestore.segments.listing import list_files
@@ -300,6 +300,12 @@ def missing_directory(directory: str) -> CorruptRecord:
     return CorruptRecord(directory, 0, text)
 
 
+def surplus_shard(directory: str, stores: int) -> CorruptRecord:
+    """Return what is wrong with a shard that its topic does not have by its settings."""
+    text = f"the topic has {stores} stores by its settings: the messages of this shard are not"
+    return CorruptRecord(directory, 0, f"{text} shown; give the topic more stores")
+
+
 def missing_files(files: MsgFileStore) -> list[CorruptRecord]:
     """Return which files of a shard are missing or shortened, by its record; changes nothing.
 
@@ -310,7 +316,11 @@ def missing_files(files: MsgFileStore) -> list[CorruptRecord]:
     for look in range(_READERS_LOOKS):
         if look and files.outside is not None:
             files.outside.look_again()
-        found = recorded(files)
+        own = read_recorded(vfs, directory).checkpoint
+        if (trouble := foreign(directory, own)) is not None:
+            problems = [CorruptRecord(directory, 0, trouble)]
+            continue
+        found = joined(own, files.bounds())
         if found is None:
             return []
         if not vfs.entries(directory):
@@ -338,19 +348,23 @@ def missing_files(files: MsgFileStore) -> list[CorruptRecord]:
 
 
 def go_on_behind_lost_files(
-    files: MsgFileStore, journalled: Sequence[tuple[int, int]], now_ms: int
+    files: MsgFileStore,
+    own: Checkpoint | None,
+    journalled: Sequence[tuple[int, int]],
+    now_ms: int,
 ) -> list[CorruptRecord]:
     """Have a shard without any data file begin behind the offsets that it gave out.
 
-    `journalled`: where the parts begin that a journal has of it, (index, data): those are put back
-    there. Returns the problem, if data files are missing. NotAStore if its directory is missing.
+    `own`: its checkpoint; `journalled`: where the parts begin that a journal has of it, (index,
+    data): those are put back there. Returns the problem, if data files are missing. NotAStore if
+    its directory is missing.
     """
     outside = files.bounds()
     if len(files.data) or (files.is_new and outside is None):
         return []
     if files.is_new and outside is not None and not outside.given_up:
         raise NotAStore(files.directory, missing_directory(files.directory).reason)
-    found = recorded(files)
+    found = joined(own, outside)
     index_end, data_end = _ends_by_index(files)
     if found is not None and found.digest:
         index_end, data_end = max(index_end, found.index_end), max(data_end, found.data_end)

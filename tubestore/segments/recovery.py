@@ -15,7 +15,7 @@ import numpy as np
 from tubestore.record.layouts import DATA_HEADER, TOKEN_MESSAGE
 from tubestore.record.records import ENTRY_SIZE, entries_in, inspect
 from tubestore.segments.cache_formats import MISPLACED, Checkpoint
-from tubestore.segments.checkpoint import describes, joined, read_recorded, write_checkpoint
+from tubestore.segments.checkpoint import describes, joined, write_checkpoint
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.lost_files import (
     Places,
@@ -39,8 +39,8 @@ from tubestore.segments.segment import FileSegment
 log = logging.getLogger(__name__)
 
 
-def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
-    """Verify and mend a shard's files that were loaded for writing; see the table above."""
+def recover(files: MsgFileStore, own: Checkpoint | None, now_ms: int) -> RecoverReport:
+    """Verify and mend a shard's files that were loaded for writing; `own`: its checkpoint."""
     report = RecoverReport()
     set_aside = SetAside(files, now_ms)
     # A process that was killed may have made files and not synced their directories, and what
@@ -53,7 +53,6 @@ def recover(files: MsgFileStore, now_ms: int) -> RecoverReport:
             set_aside.cut(files.index, files.index.start)
         return report
     _cut_partial_entry(files, report)
-    own = read_recorded(files.vfs, files.directory).checkpoint
     found = joined(own, files.bounds())
     _report_missing(files, report, found)
     checkpoint = own if own is not None and describes(own, files) else None

@@ -56,6 +56,7 @@ from tubestore.record.records import (
     pack_header,
     place_record,
 )
+from tubestore.segments.checkpoint import own_checkpoint
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.lost_files import go_on_behind_lost_files
 from tubestore.segments.reconcile import RecoverReport
@@ -149,13 +150,15 @@ class MessageStore:
         """
         try:
             files.load(writable=True)
+            own = None if files.is_new else own_checkpoint(files)
             lost = go_on_behind_lost_files(
                 files,
+                own,
                 [(part.index_start, part.data_start) for part in journalled],
                 clock.now_ms(),
             )
             redone = redo(files, journalled)
-            report = recover(files, clock.now_ms())
+            report = recover(files, own, clock.now_ms())
             report.problems[:0] = lost
             report.problems += redone.problems
             shard = cls(

@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tubestore.core import trash
@@ -44,7 +44,7 @@ from tubestore.record.names import (
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.record.state_files import MISSING_TOPICS, SavedTopics
 from tubestore.segments.listing import is_shard
-from tubestore.segments.lost_files import missing_directory
+from tubestore.segments.lost_files import missing_directory, surplus_shard
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
 from tubestore.staging.commit_records import CommitRecords
@@ -70,6 +70,8 @@ class KnownTopics(NamedTuple):
     log: int
     #: The names of the directories in the root.
     there: frozenset[str]
+    #: Topic and number of directories with a number that their topics do not have.
+    beyond: list[tuple[str, int]]
 
 
 class Keep(enum.Enum):
@@ -120,7 +122,7 @@ class Topics:
         self._guessed = known.guessed
         #: Topics with shards that are not all moved away yet.
         self._deleted = known.deleted
-        self._there = known.there
+        self._there, self._beyond = known.there, known.beyond
         self._topics = {n: make_topic(n, settings) for n, settings in known.settings.items()}
 
     def __iter__(self) -> Iterator[Topic]:
@@ -272,11 +274,24 @@ class Topics:
         return found
 
     def report_missing_shards(self) -> None:
-        """Report the shards that had messages and have no directory."""
-        for path in self.missing_shards():
-            problem = missing_directory(path)
+        """Report the shards that had messages and have no directory, or are none of their topic."""
+        problems = [missing_directory(path) for path in self.missing_shards()]
+        for path, name in self._surplus():
+            problems.append(surplus_shard(path, self._topics[name].options.stores))
+        for problem in problems:
             log.error("%s", problem)
             self._context.note_problem(problem)
+
+    def _surplus(self) -> list[tuple[str, str]]:
+        """Return (directory, topic) of shards that were there and that settings do not count."""
+        vfs, root, stores = self._context.vfs, self._context.root, self._topics
+        paths = [(join(root, store_key(*key)), key[0]) for key in self._beyond]
+        found = [(path, name) for path, name in paths if is_shard(vfs, path)]
+        if found and self._context.mode == "r":
+            # A writer may have given their topics more stores meanwhile.
+            now = _saved(self._directory).settings
+            found = [(p, n) for p, n in found if n in now and now[n] == stores[n].options]
+        return found
 
     def _named(self, name: str, options: TopicOptions) -> TopicOptions:
         """Return the settings with the topic's id, given now to one that has none."""
@@ -317,16 +332,18 @@ class Topics:
             if not self._deleted:
                 return
             vfs, root = self._directory.vfs, self._directory.root
-            there = _shards_among(_directories(vfs, root), vfs, root)
             register = self._context.register
-            register.forget(key for key in register.names() if _topic_of(key) in self._deleted)
-            for name in sorted(self._deleted):
-                for store_id in there.get(name, ()):
-                    path = join(root, store_key(name, store_id))
+            register.forget(store_key(*key) for key in self._of_deleted(register.names()))
+            for key in self._of_deleted(_directories(vfs, root)):
+                path = join(root, store_key(*key))
+                if is_shard(vfs, path):
                     trash.move(vfs, path, trash.trash_of(root), self._directory.clock.now_ms())
             vfs.sync_directory(root)
             self._saved.write(self._given())
             self._deleted = set()
+
+    def _of_deleted(self, names: Iterable[str]) -> list[tuple[str, int]]:
+        return [key for key in _keys_of(names) if key[0] in self._deleted]
 
     # -- other processes ---------------------------------------------------------------------
 
@@ -356,12 +373,6 @@ class Topics:
         """Have a lock that is free: other threads held the old one at a fork."""
         self.lock = threading.RLock()
         self._saved.release()
-
-
-def _topic_of(key: str) -> str | None:
-    """Return the topic of a shard by its directory's name."""
-    parsed = parse_store_key(key)
-    return parsed[0] if parsed is not None else None
 
 
 def _is_another(known: TopicOptions, found: TopicOptions) -> bool:
@@ -399,12 +410,21 @@ def load_topics(directory: StoreDirectory, options: StoreOptions) -> KnownTopics
     """Return the topics of a store; NotAStore if their file makes no sense."""
     settings, deleted, log = _saved(directory)
     guessed = set()
-    names = _directories(directory.vfs, directory.root)
-    others = _shards_among(names, directory.vfs, directory.root, {*settings, *deleted})
+    vfs, root = directory.vfs, directory.root
+    names = _directories(vfs, root)
+    others: dict[str, list[int]] = {}
+    beyond = []
+    for topic, store_id in _keys_of(names):
+        known = settings.get(topic)
+        if known is not None:
+            if store_id >= known.stores:
+                beyond.append((topic, store_id))
+        elif topic not in deleted and is_shard(vfs, join(root, store_key(topic, store_id))):
+            others.setdefault(topic, []).append(store_id)
     for name, stores in sorted(others.items()):
         settings[name] = _guess_options(directory, name, stores, options)
         guessed.add(name)
-    return KnownTopics(settings, guessed, deleted, log, frozenset(names))
+    return KnownTopics(settings, guessed, deleted, log, frozenset(names), beyond)
 
 
 def saved_settings(directory: StoreDirectory) -> dict[str, TopicOptions]:
@@ -425,18 +445,12 @@ def _directories(vfs: Vfs, root: str) -> list[str]:
     return [name for name, is_directory, _ in vfs.entries(root) if is_directory]
 
 
-def _shards_among(
-    names: Iterable[str], vfs: Vfs, root: str, known: Container[str] = ()
-) -> dict[str, list[int]]:
-    """Return the store ids of the shards in some directories, by topic; without `known` ones."""
-    found: dict[str, list[int]] = {}
+def _keys_of(names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Return topic and store id of the names that are those of shards."""
     for name in names:
         key = parse_store_key(name)
-        if key is None or key[0] in known or key[1] >= PARTITIONS_PER_STORE:
-            continue
-        if is_shard(vfs, join(root, name)):
-            found.setdefault(key[0], []).append(key[1])
-    return found
+        if key is not None and key[1] < PARTITIONS_PER_STORE:
+            yield key
 
 
 def _guess_options(

@@ -223,6 +223,105 @@ def test_the_oldest_data_file_that_was_removed_with_the_caches_is_reported(
         assert first in [getattr(p, "path", "") for p in store.problems]
 
 
+# -- a directory at another one's place --------------------------------------------------------
+
+
+def rename(vfs: MemoryVfs, *steps: tuple[str, str]) -> None:
+    for source, target in steps:
+        vfs.rename(f"/store/{source}", f"/store/{target}")
+
+
+def test_directories_that_changed_places_take_no_messages_until_they_are_moved_back(
+    memory_vfs: MemoryVfs,
+) -> None:
+    filled(memory_vfs)
+    filled(memory_vfs, topic="u")
+    rename(memory_vfs, ("t-0", "x"), ("u-0", "t-0"), ("x", "u-0"))
+    wrong = {SHARD: "misplaced", "/store/u-0": "misplaced"}
+    assert dict(findings(memory_vfs)) == wrong
+    with opened(memory_vfs, "r") as store:
+        bodies(store)
+        (problem,) = store.problems
+        assert "the files of the shard 'u-0'" in str(problem)
+    with opened(memory_vfs) as store:
+        for name in ("t", "u"):
+            with pytest.raises(NotAStore, match="move the directory back"):
+                store[name].append(b"new")
+    assert dict(findings(memory_vfs)) == wrong
+    rename(memory_vfs, ("t-0", "x"), ("u-0", "t-0"), ("x", "u-0"))
+    assert findings(memory_vfs) == []
+    filled(memory_vfs)
+    with opened(memory_vfs) as store:
+        assert bodies(store) == BODIES * 2
+
+
+def test_repair_takes_a_directory_with_a_new_name_for_the_shard_of_that_name(
+    memory_vfs: MemoryVfs,
+) -> None:
+    filled(memory_vfs)
+    rename(memory_vfs, ("t-0", "u-0"))
+    assert sorted(findings(memory_vfs)) == [(SHARD, "missing_file"), ("/store/u-0", "misplaced")]
+    done = [(a.path, a.action) for a in repair("/store", vfs=memory_vfs, apply=True)]
+    cache = "/store/u-0/.tubestore/checkpoint.json"
+    assert done == [(SHARD, "give_up_shard"), (cache, "remove_cache")]
+    assert findings(memory_vfs) == []
+    with opened(memory_vfs) as store:
+        assert bodies(store, "u") == BODIES
+        assert store["u"].append(b"new").offset == 10 * ENTRY_SIZE
+        assert store["t"].append(b"new").offset == 10 * ENTRY_SIZE
+        assert store.problems == []
+    assert findings(memory_vfs) == []
+
+
+def test_a_shard_with_a_number_that_its_topic_does_not_have_is_reported(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """As after settings came back from an older copy."""
+    filled(memory_vfs)
+    settings = memory_vfs.read_file(f"{OWN}/topics.json")
+    with opened(memory_vfs) as store:
+        store.change_topic("t", stores=2)
+        store["t"].append(b"second", partition=10_000)
+    assert findings(memory_vfs) == []
+    memory_vfs.replace_file(f"{OWN}/topics.json", settings)
+    second = "/store/t-1"
+    assert findings(memory_vfs) == [(second, "misplaced")]
+    for mode in ("r", "w"):
+        with opened(memory_vfs, mode) as store:
+            (problem,) = store.problems
+            assert (problem.path, "1 stores" in str(problem)) == (second, True)
+    with opened(memory_vfs) as store:
+        store.change_topic("t", stores=2)
+        assert [m.body for m in store["t"].read(10_000)] == [b"second"]
+    assert findings(memory_vfs) == []
+    with opened(memory_vfs) as store:
+        assert store.problems == []
+
+
+def test_a_reader_does_not_report_a_shard_that_its_topic_gets_meanwhile(
+    memory_vfs: MemoryVfs,
+) -> None:
+    filled(memory_vfs)
+
+    class Growing(FaultyVfs):
+        """Gives the topic another store when its settings have been read."""
+
+        grown = False
+
+        def entries(self, path: str) -> list[tuple[str, bool, int]]:
+            if path == "/store" and not self.grown:
+                self.grown = True
+                with opened(memory_vfs) as store:
+                    store.change_topic("t", stores=2)
+                    store["t"].append(b"second", partition=10_000)
+            return super().entries(path)
+
+    vfs = Growing(memory_vfs)
+    with opened(vfs, "r") as store:
+        assert store.problems == []
+    assert vfs.grown
+
+
 # -- what is no loss ---------------------------------------------------------------------------
 
 
