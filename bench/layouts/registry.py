@@ -24,11 +24,12 @@ CONTENDERS = {
     "lmdb": "bench.layouts.peers:Lmdb",
     "sqlite": "bench.layouts.peers:Sqlite",
     "rocksdict": "bench.layouts.peers:Rocksdict",
+    "kafka-3.9": "bench.real.contenders:Kafka",
     "rocketmq-4.9.8": "bench.real.contenders:RocketMQ498",
     "rocketmq-5.3.3": "bench.real.contenders:RocketMQ533",
     "tubemq": "bench.real.contenders:TubeMQ",
 }
-REAL = frozenset({"rocketmq-4.9.8", "rocketmq-5.3.3", "tubemq"})
+REAL = frozenset({"kafka-3.9", "rocketmq-4.9.8", "rocketmq-5.3.3", "tubemq"})
 
 
 def contender(which: Any) -> Any:

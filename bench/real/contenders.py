@@ -5,17 +5,24 @@ They get bodies of one size, evenly spread. A rate counts until the messages are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle, islice
 from typing import Any, ClassVar
 
+from bench.layouts.layout import Unavailable, fresh
 from bench.real import layouts as real
 from bench.workloads import rocket
-from bench.workloads.cases import Case
+from bench.workloads.cases import Case, Measure, Runner
 from bench.workloads.sizes import MIX, Size
 
 Start = Callable[[Case], Any]
 #: Direct memory of one store of TubeMQ: two caches of messages and of entries.
 _TUBEMQ_STORE_MB = 3.3
+#: Each partition maps two index files; Linux allows a process 65,530 maps.
+_KAFKA_PLACES = 30_000
 
 
 class _Real:
@@ -70,7 +77,7 @@ class RocketMQ498(_RocketMQ):
     """RocketMQ 4.9.8's DefaultMessageStore; reads are of the files that `rocketcompat` wrote."""
 
     name = "RocketMQ 4.9.8"
-    settings = "the defaults; SYNC_FLUSH at fsync; batches encoded beforehand; reads unbounded"
+    settings = "the defaults; SYNC_FLUSH at fsync; a batch, encoded before, is of one queue"
     drivers: ClassVar[dict[str, Start]] = _rocketmq("4.9.8")
 
 
@@ -80,6 +87,65 @@ class RocketMQ533(_RocketMQ):
     name = "RocketMQ 5.3.3"
     settings = RocketMQ498.settings
     drivers: ClassVar[dict[str, Start]] = _rocketmq("5.3.3")
+
+
+def _kafka(command: str, *, batches: bool = False) -> Start:
+    """Run Kafka's log; what it gives back has to be what it was given."""
+
+    @contextmanager
+    def start(case: Case) -> Iterator[Runner]:
+        driver = real.driver_of("KafkaDriver")
+        root = fresh(case.place / "kafka")
+        payload = case.place / "payload"
+        payload.write_bytes(case.payload.text)
+
+        def run(messages: int) -> Measure:
+            row = driver.bench(
+                command,
+                fresh(root),
+                messages,
+                case.payload.body_size,
+                payload,
+                topics=case.topics,
+                partitions=case.partitions,
+                batch=case.batch if batches else 1,
+                threads=case.threads,
+                sync=case.durability == "fsync",
+            )
+            case.observe(root)
+            shutil.rmtree(root)
+            stored = row.get("stored", row["messages"])
+            expected = sum(map(zlib.crc32, islice(cycle(case.payload.bodies), stored)))
+            if (row["readBack"], row["digest"]) != (stored, expected):
+                raise Unavailable(
+                    f"it gives back other messages than it took: {row['readBack']} for {stored}"
+                )
+            return Measure(
+                row["messages"], row["calls"], row["seconds"], row["cpuSeconds"],
+                memory_mb=row["peakKb"] >> 10, hdr=row["hdr"],
+            )  # fmt: skip
+
+        yield run
+
+    return start
+
+
+class Kafka(_Real):
+    """Kafka's UnifiedLog 3.9, with its appends as leader, without a broker and a network."""
+
+    name = "Kafka 3.9.1"
+    settings = "the defaults; batches made within a call; reads of 1 MiB with their checksums"
+    drivers: ClassVar[dict[str, Start]] = {
+        "append": _kafka("append"),
+        "batch": _kafka("append", batches=True),
+        "read": _kafka("read", batches=True),
+    }
+
+    @classmethod
+    def beyond(cls, work: str, size: Size) -> str | None:
+        if size.places > _KAFKA_PLACES:
+            return f"{size.places:,} partitions need {2 * size.places:,} maps of index files"
+        return super().beyond(work, size)
 
 
 class TubeMQ(_Real):

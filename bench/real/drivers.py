@@ -39,6 +39,7 @@ from bench.real.toolchain import (
 __all__ = [
     "DriverFailed",
     "DriverUnavailable",
+    "KafkaDriver",
     "RocketDriver",
     "Row",
     "TubeDriver",
@@ -53,6 +54,7 @@ Settings = Mapping[str, object]
 
 TUBEMQ_VERSION = "1.2.0-incubating"
 ROCKETMQ_VERSIONS = ("4.9.8", "5.3.3")
+KAFKA_VERSION = "3.9.1"
 
 CALL_SECONDS = 120
 BENCH_SECONDS = 900
@@ -395,6 +397,49 @@ class RocketDriver(_Driver):
             f"{command}-bench", root, *operands, settings=settings, timeout=BENCH_SECONDS, jvm=()
         )
         return of_kind(rows, "bench")[0]
+
+
+class KafkaDriver(_Driver):
+    """Kafka 3.9's log (UnifiedLog) with a broker's defaults, and its DumpLogSegments."""
+
+    main_class = "KafkaDriver"
+
+    def __init__(self, *, heap: str = "512m") -> None:
+        super().__init__(Driver("kafka", "copy-dependencies", KAFKA_VERSION), heap)
+
+    def dump(self, root: Path, *files: str, verify: bool = False) -> str:
+        """Return what DumpLogSegments prints of files; `verify`: only if indexes match logs."""
+        rows = self._look("dump", root, *files, timeout=CALL_SECONDS, verify=int(verify))
+        return str(of_kind(rows, "dump")[0]["text"])
+
+    def read(self, root: Path, topics: int, partitions: int) -> list[Row]:
+        """Open the log of every partition of a copy, as after a kill; return every message."""
+        return self._look("read", root, topics, partitions, timeout=CALL_SECONDS)
+
+    def bench(
+        self,
+        command: str,
+        root: Path,
+        count: int,
+        body_size: int,
+        payload: Path,
+        *,
+        topics: int = 1,
+        partitions: int = 1,
+        batch: int = 1,
+        threads: int = 1,
+        sync: bool = False,
+        timeout: float = BENCH_SECONDS,
+    ) -> Row:
+        """Append to new logs, or read them, with bodies cut from a file.
+
+        `command` is "append" or "read". The row has the rate, an HDR histogram of the calls, and
+        the number and the digest of what was read back afterwards.
+        """
+        operands = (count, body_size, topics, partitions, batch, payload)
+        return self._bench(
+            f"{command}-bench", root, *operands, timeout=timeout, threads=threads, sync=int(sync)
+        )
 
 
 def _text(value: object) -> str:

@@ -159,7 +159,15 @@ def _download(driver: Driver, into: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise DriverUnavailable(f"no mvn on PATH, and the jars of {name} are not in the cache")
-    command = [maven, "-B", "-q", "-f", str(driver.pom), f"-Dupstream.version={driver.version}"]
+    command = [
+        maven,
+        "-B",
+        "-q",
+        "-C",
+        "-f",
+        str(driver.pom),
+        f"-Dupstream.version={driver.version}",
+    ]
     command += [f"-DoutputDirectory={into}", f"dependency:{driver.goal}"]
     try:
         run = _tool(command, MAVEN_SECONDS)

@@ -20,7 +20,7 @@ Amount = Literal["full", "quick", "tiny"]
 MAIN = ("tubestore", "rocketcompat", "kafka-format", "lmdb")
 RAW = ("raw-file", "raw-map", "random-writes")
 MQ = ("rocketmq-4.9.8", "rocketmq-5.3.3")
-JVM = MQ
+JVM = ("kafka-3.9", *MQ)
 WAYS_OF_A_LOG = ("rocketcompat-mapped", "rocketcompat-pool", "rocketcompat-tube")
 #: The axis of the first figure: topics × partitions.
 PLACES = ((1, 1), (1, 10), (10, 10), (100, 10), (1000, 1), (1000, 10), (10_000, 1), (100, 1000))
@@ -122,12 +122,12 @@ def _default() -> tuple[Block, ...]:
         elif topics >= 100 and partitions == 10:
             more = JVM
         elif topics == 10_000:
-            more = ("rocketmq-4.9.8", "tubemq")
+            more = ("kafka-3.9", "rocketmq-4.9.8", "tubemq")
         blocks.append(_block("append", (*MAIN, *more), **where))
         in_batches_too = {
-            (1, 1): ("raw-file",),
+            (1, 1): ("raw-file", "kafka-3.9"),
             (1, 10): (*WAYS_OF_A_LOG, *JVM),
-            (1000, 10): ("rocketmq-4.9.8",),
+            (1000, 10): ("kafka-3.9", "rocketmq-4.9.8"),
         }
         if (topics, partitions) == (10, 10):
             continue
@@ -138,7 +138,7 @@ def _default() -> tuple[Block, ...]:
             read_too = {(1, 10): ("sqlite", "rocksdict", *JVM, "tubemq")}
             blocks.append(_block("read", (*MAIN, *read_too.get((topics, partitions), ())), **where))
     blocks += [
-        _block("scan", (*MAIN, *JVM), partitions=1),
+        _block("scan", (*MAIN, *MQ), partitions=1),
         _block("scan", MAIN, topics=1000),
         _block("scan", MAIN, topics=100, partitions=1000),
         *(_block("append", MAIN, body=body) for body in (100, 16_384, "mix")),

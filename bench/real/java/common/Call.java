@@ -173,12 +173,21 @@ final class Call {
 
     /** Resident memory of this process that no file stands behind; 0 where the system does not say. */
     static long residentKb() throws IOException {
+        return statusKb("RssAnon:");
+    }
+
+    /** The most memory that was resident; 0 where the system has no record of it. */
+    static long peakKb() throws IOException {
+        return statusKb("VmHWM:");
+    }
+
+    private static long statusKb(String name) throws IOException {
         Path status = Path.of("/proc/self/status");
         if (!Files.exists(status)) {
             return 0;
         }
         for (String line : Files.readAllLines(status)) {
-            if (line.startsWith("RssAnon:")) {
+            if (line.startsWith(name)) {
                 return Long.parseLong(line.replaceAll("[^0-9]", ""));
             }
         }
