@@ -99,7 +99,8 @@ def import_(
     """Put messages from files into a store. It is made if it is missing."""
     kinds = [_format_of(path) for path in files]
     config = _config(given)
-    from rocketcompat.transfer.exchange import check_of, import_tables, read_tables
+    from rocketcompat.transfer.exchange import check_of, import_tables
+    from rocketcompat.transfer.files import read_tables
     from tubestore.clock import SystemClock
     from tubestore.core.vfs import OsVfs
 
