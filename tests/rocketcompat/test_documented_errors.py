@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +17,7 @@ from rocketcompat.record.batches import BatchItem
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.refused_calls import Files, refusals
 from tubestore.clock import ManualClock
-from tubestore.errors import StorageError, TubeStoreError
+from tubestore.errors import StorageError
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 Store = DefaultMessageStore
@@ -80,27 +78,18 @@ def open_store(mode: Any, vfs: FaultyVfs, clock: ManualClock) -> Store:
     return rocketcompat.open("/s", mode, CONFIG, vfs=vfs, clock=clock, background=False)
 
 
-@contextmanager
-def opened(mode: Any) -> Iterator[tuple[FaultyVfs, Store]]:
-    faulty, clock = files().again()
-    store = open_store(mode, faulty, clock)
-    try:
-        yield faulty, store
-    finally:
-        with contextlib.suppress(TubeStoreError):
-            store.close()
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_the_system_refuses_raises_an_error_of_ours(name: str) -> None:
-    assert refusals(lambda: opened("w"), CALLS[name]) or name in NO_CALLS
+    assert (
+        refusals(lambda: files().opened(partial(open_store, "w")), CALLS[name]) or name in NO_CALLS
+    )
 
 
 @pytest.mark.parametrize(
     "name", ["get_message", "query_messages", "read_queue", "scan", "times", "refresh"]
 )
 def test_a_reader_raises_errors_of_ours_too(name: str) -> None:
-    assert refusals(lambda: opened("r"), CALLS[name])
+    assert refusals(lambda: files().opened(partial(open_store, "r")), CALLS[name])
 
 
 @pytest.mark.parametrize("mode", ["w", "r"])

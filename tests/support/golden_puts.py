@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import rocketcompat
-from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig
+from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig, PutResult
 from rocketcompat.formats import parse_properties
 from rocketcompat.record.codec import decode_one
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import Golden, Row
 from tests.support.rocket.golden import config_of
+from tests.support.rocket.inside import log_of
 from tubestore.clock import ManualClock
 
 BORN_HOST, STORE_HOST = "10.1.2.3:45678", "192.168.0.9:10911"
@@ -44,9 +45,31 @@ class Again:
             message.body = record[88 : 88 + size]
         return message
 
-    def close(self) -> None:
-        """Close ours."""
+    def put(self, row: Row, message: Message | None = None) -> PutResult:
+        """Put what a row has (or `message`) at its time; it gets the place that the row has."""
+        self.at_time_of(row)
+        result, out = self.store.put_message(message or self.message(row)), row["out"]
+        assert (result.physical_offset, result.queue_offset, result.size) == (
+            out["wroteOffset"], out["logicsOffset"], out["wroteBytes"],
+        )  # fmt: skip
+        return result
+
+    def put_all(self) -> None:
+        """Put all rows."""
+        for row in self.golden.puts():
+            self.put(row)
+
+    def check_records(self) -> None:
+        """Compare the records, but for the order of their properties, with the real ones."""
+        for place, record in self.theirs.items():
+            ours = log_of(self.store).read_at(place, len(record))
+            assert in_order_of_names(ours) == in_order_of_names(record)
+
+    def close(self, *directories: str) -> None:
+        """Close ours, and compare the files of these directories with the real ones."""
         self.store.close()
+        for directory in directories:
+            assert files_of(self.root, directory) == files_of(self.golden.store, directory)
 
 
 def files_of(root: Path, directory: str) -> dict[str, bytes]:

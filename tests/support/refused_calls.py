@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -26,6 +26,19 @@ class Files:
         """Return a disk with these files, and a clock at that moment."""
         clock = ManualClock(self._now_ms)
         return FaultyVfs(MemoryVfs(clock, self._disk)), clock
+
+    @contextmanager
+    def opened(
+        self, open_store: Callable[[FaultyVfs, ManualClock], Any], **closing: bool
+    ) -> Iterator[tuple[FaultyVfs, Any]]:
+        """Open a store on such a disk, and close it."""
+        faulty, clock = self.again()
+        store = open_store(faulty, clock)
+        try:
+            yield faulty, store
+        finally:
+            with suppress(TubeStoreError):
+                store.close(**closing)
 
     def opening(
         self, open_store: Callable[[FaultyVfs, ManualClock], Any]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 import tubestore
 from tubestore.clock import ManualClock
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.store.manager import MessageStoreManager
 from tubestore.store.topic import Topic
+from tubestore.testing import MemoryVfs
 
 HOUR = 3_600_000
 #: Five messages of 100 bytes and their headers fill a data file, seven entries an index file.
@@ -21,6 +25,12 @@ SMALL: dict[str, Any] = {
 def open_small(vfs: Any, clock: ManualClock, mode: Any = "w", **how: Any) -> MessageStoreManager:
     settings = {**SMALL, **how}
     return tubestore.open("/s", mode, vfs=vfs, clock=clock, background=False, **settings)
+
+
+@pytest.fixture
+def small(memory_vfs: MemoryVfs, clock: ManualClock) -> Iterator[MessageStoreManager]:
+    with open_small(memory_vfs, clock) as store:
+        yield store
 
 
 def fill(topic: Topic, clock: ManualClock, count: int = 23, partition: int = 0) -> None:

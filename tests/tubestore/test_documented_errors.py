@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 import tubestore
 from tests.support.refused_calls import Files, refusals
 from tubestore.clock import ManualClock
-from tubestore.errors import TubeStoreError
 from tubestore.staging.writer import StagedWriter
 from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -102,25 +99,17 @@ def open_store(mode: Any, vfs: FaultyVfs, clock: ManualClock) -> Store:
     return tubestore.open("/s", mode, vfs=vfs, clock=clock, background=False, **SMALL)
 
 
-@contextmanager
-def opened(mode: Any) -> Iterator[tuple[FaultyVfs, Store]]:
-    faulty, clock = files().again()
-    store = open_store(mode, faulty, clock)
-    try:
-        yield faulty, store
-    finally:
-        with contextlib.suppress(TubeStoreError):
-            store.close(give_up=True)
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_the_system_refuses_raises_an_error_of_ours(name: str) -> None:
-    assert refusals(lambda: opened("w"), CALLS[name]) or name in NO_CALLS
+    assert (
+        refusals(lambda: files().opened(partial(open_store, "w"), give_up=True), CALLS[name])
+        or name in NO_CALLS
+    )
 
 
 @pytest.mark.parametrize("name", ["read", "scan", "messages", "refresh", "count", "lease"])
 def test_a_reader_raises_errors_of_ours_too(name: str) -> None:
-    assert refusals(lambda: opened("r"), CALLS[name])
+    assert refusals(lambda: files().opened(partial(open_store, "r"), give_up=True), CALLS[name])
 
 
 @pytest.mark.parametrize("mode", ["w", "r"])

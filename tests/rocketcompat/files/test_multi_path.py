@@ -112,9 +112,7 @@ def test_the_golden_store_of_several_paths_opens_and_comes_out_the_same(
 ) -> None:
     theirs = golden("rocketmq", version, "multipath")
     again = Again(theirs, tmp_path / "again", store_path_commit_log=paths_of(theirs))
-    for row in theirs.puts():
-        again.at_time_of(row)
-        again.store.put_message(again.message(row))
+    again.put_all()
     again.close()
     before = {name: files_of(theirs.store, name) for name in paths_of(theirs).split(",")}
     assert {name: files_of(again.root, name) for name in before} == before

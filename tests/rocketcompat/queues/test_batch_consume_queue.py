@@ -18,7 +18,7 @@ from rocketcompat.queues.units import LogMinimum, batch_units
 from rocketcompat.record.batches import decode_items, encode_items
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import GoldenFactory, Row
-from tests.support.golden_puts import Again, as_map, body_of, files_of, in_order_of_names
+from tests.support.golden_puts import Again, as_map, body_of, files_of
 from tests.support.inner_batches import CONFIG, batch, opened, put_some, queue_of, rows_of
 from tests.support.rocket.golden import config_of, open_golden
 from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, queues_of
@@ -48,19 +48,9 @@ def test_the_golden_puts_make_the_same_log_and_the_same_queues(
     theirs = golden("rocketmq", "5.3.3", "batchcq")
     again = Again(theirs, tmp_path / "again", batch_topics=frozenset({"BcqTopic"}))
     for row in theirs.puts():
-        again.at_time_of(row)
-        message = inner_message(row) if "inner" in row["in"] else again.message(row)
-        result = again.store.put_message(message)
-        out = row["out"]
-        assert (result.physical_offset, result.queue_offset, result.size) == (
-            out["wroteOffset"], out["logicsOffset"], out["wroteBytes"],
-        )  # fmt: skip
-    for place, record in again.theirs.items():
-        ours = log_of(again.store).read_at(place, len(record))
-        assert in_order_of_names(ours) == in_order_of_names(record)
-    again.close()
-    for directory in ("consumequeue", "batchconsumequeue"):
-        assert files_of(again.root, directory) == files_of(theirs.store, directory)
+        again.put(row, inner_message(row) if "inner" in row["in"] else None)
+    again.check_records()
+    again.close("consumequeue", "batchconsumequeue")
 
 
 def test_a_store_of_the_real_one_opens_to_write_and_its_queues_stay_as_they_are(

@@ -65,12 +65,8 @@ def test_the_golden_extensions_come_out_the_same(
 ) -> None:
     theirs = golden("rocketmq", version, "cq-ext")
     again = Again(theirs, tmp_path / "again")
-    for row in theirs.puts():
-        again.at_time_of(row)
-        again.store.put_message(again.message(row))
-    again.close()
-    for directory in ("consumequeue", "consumequeue_ext"):
-        assert files_of(again.root, directory) == files_of(theirs.store, directory)
+    again.put_all()
+    again.close("consumequeue", "consumequeue_ext")
 
 
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)

@@ -16,9 +16,9 @@ from rocketcompat.commitlog.queue_offsets import TooManyQueues
 from rocketcompat.record.prepare import property_text
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
-from tests.support.golden_puts import Again, files_of, in_order_of_names
+from tests.support.golden_puts import Again, files_of
 from tests.support.rocket.golden import open_golden
-from tests.support.rocket.inside import dispatcher_of, log_of
+from tests.support.rocket.inside import dispatcher_of
 from tests.support.rocket.stores import opener
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage, InvalidName, MessageTooLarge
@@ -219,17 +219,9 @@ def test_the_golden_messages_come_out_the_same(
 ) -> None:
     theirs = golden("rocketmq", version, "lmq")
     again = Again(theirs, tmp_path / "again")
-    for row in theirs.puts():
-        again.at_time_of(row)
-        result = again.store.put_message(again.message(row))
-        assert result.physical_offset == row["out"]["wroteOffset"]
-        assert result.size == row["out"]["wroteBytes"]
-        assert result.queue_offset == row["out"]["logicsOffset"]
-    for place, record in again.theirs.items():
-        ours = log_of(again.store).read_at(place, len(record))
-        assert in_order_of_names(ours) == in_order_of_names(record)
-    again.close()
-    assert files_of(again.root, "consumequeue") == files_of(theirs.store, "consumequeue")
+    again.put_all()
+    again.check_records()
+    again.close("consumequeue")
 
 
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)

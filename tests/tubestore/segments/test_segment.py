@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tubestore.core.test_trash import DATA, HOME, INDEX
+from tests.tubestore.core.test_trash import shard as shard
 from tubestore.core import trash
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.segments.segment import MAPPED_READ_MIN, FileSegment, find_moved
@@ -124,18 +126,6 @@ def test_large_reads_are_mapped_and_small_ones_are_not(memory_vfs: MemoryVfs) ->
 
 
 # -- files that retention has moved -----------------------------------------------------------
-
-HOME = "/store/t-0"
-DATA = f"{HOME}/{0:020d}.tube"
-INDEX = f"{HOME}/index/{0:020d}.index"
-
-
-@pytest.fixture
-def shard(memory_vfs: MemoryVfs) -> MemoryVfs:
-    memory_vfs.make_directories(f"{HOME}/index")
-    for path in (DATA, INDEX):
-        memory_vfs.open(path, create=True).pwrite(path.encode(), 0)
-    return memory_vfs
 
 
 def test_what_was_moved_is_found_again(shard: MemoryVfs) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import tubestore
 from tests.support.retained import HOUR, SMALL, fill, gone, numbers, open_small
+from tests.support.retained import small as small
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     InvalidMessage,
@@ -25,13 +26,6 @@ from tubestore.store.housekeeping import Housekeeping
 from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
-
-
-@pytest.fixture
-def small(memory_vfs: MemoryVfs, clock: ManualClock) -> Any:
-    with open_small(memory_vfs, clock) as store:
-        yield store
-
 
 # -- by itself -------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import pytest
 
 import tubestore
 from tests.support.retained import HOUR, fill, gone, numbers, open_small
+from tests.support.retained import small as small
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     InvalidMessage,
@@ -21,13 +22,6 @@ from tubestore.offline.check import check
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import MemoryVfs
-
-
-@pytest.fixture
-def small(memory_vfs: MemoryVfs, clock: ManualClock) -> Any:
-    with open_small(memory_vfs, clock) as store:
-        yield store
-
 
 # -- by age ----------------------------------------------------------------------------------
 

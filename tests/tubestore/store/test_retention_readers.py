@@ -10,6 +10,7 @@ import pytest
 
 import tubestore
 from tests.support.retained import SMALL, fill, numbers, open_small
+from tests.support.retained import small as small
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import (
@@ -21,13 +22,6 @@ from tubestore.record.records import ENTRY_SIZE
 from tubestore.store.manager import MessageStoreManager
 from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
-
-
-@pytest.fixture
-def small(memory_vfs: MemoryVfs, clock: ManualClock) -> Any:
-    with open_small(memory_vfs, clock) as store:
-        yield store
-
 
 # -- readers meanwhile -----------------------------------------------------------------------
 
