@@ -46,7 +46,8 @@ from tubestore.errors import (
 if TYPE_CHECKING:
     from tubestore.clock import Clock
     from tubestore.core.vfs import Vfs
-    from tubestore.messages import Ack, BatchAck, Message, Page, PageSet
+    from tubestore.groups.consumer import Consumer
+    from tubestore.messages import Ack, BatchAck, Message, Page, PageSet, Polled, Removed
     from tubestore.options import StoreOptions, TopicOptions
     from tubestore.reading.tubemq_reads import GetMessageResult
     from tubestore.store.leases import Lease
@@ -105,11 +106,14 @@ __getattr__ = lazily(
     {
         "Ack": "messages",
         "BatchAck": "messages",
+        "Consumer": "groups.consumer",
         "GetMessageResult": "reading.tubemq_reads",
         "Message": "messages",
         "MessageStoreManager": "store.manager",
         "Page": "messages",
         "PageSet": "messages",
+        "Polled": "messages",
+        "Removed": "messages",
         "StoreOptions": "options",
         "Topic": "store.topic",
         "Lease": "store.leases",
@@ -125,6 +129,7 @@ __all__ = [
     "Ack",
     "BatchAck",
     "BatchError",
+    "Consumer",
     "CorruptRecord",
     "DataLoss",
     "DiskFull",
@@ -142,7 +147,9 @@ __all__ = [
     "OffsetOutOfRange",
     "Page",
     "PageSet",
+    "Polled",
     "ReadOnlyStore",
+    "Removed",
     "SegmentRow",
     "StorageError",
     "StoreBusy",

@@ -225,6 +225,38 @@ class PageSet(_Rows):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Messages that retention removed before a consumer came to them: offsets [position, first).
+
+    `first` is below `position` where a power cut took messages that the group had processed.
+    """
+
+    topic: str
+    partition: int
+    position: int
+    first: int
+
+
+class Polled(_Rows):
+    """The answer to a poll of a consumer: messages as Arrow, those of each partition in order.
+
+    Reads as an Arrow stream as often as one likes; iterating gives one `Message` a row (needs all
+    columns). `removed` has what retention took away before this consumer came to it.
+    """
+
+    __slots__ = ("removed",)
+
+    def __init__(
+        self, batches: list[pa.RecordBatch], schema: pa.Schema, removed: list[Removed]
+    ) -> None:
+        super().__init__(batches, schema)
+        self.removed = removed
+
+    def __repr__(self) -> str:
+        return f"Polled({len(self)} messages)"
+
+
 def messages_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
     """Go through the rows of batches with all columns, one object a message."""
     for batch in batches:

@@ -28,6 +28,15 @@ def many_rows() -> dict[str, Any]:
     return {"topic": ["t", "u"] * 6, "body": [b"%d" % n for n in range(12)]}
 
 
+def consumed(store: Store, group: str | None) -> None:
+    with store.consumer(group, "t") as consumer:
+        consumer.poll()
+        if group is not None:
+            consumer.commit()
+        consumer.rewind(1)
+        consumer.lag()
+
+
 #: The public calls that touch files, each on a store that has messages and was opened anew.
 CALLS: dict[str, Callable[[Store], Any]] = {
     "create_topic": lambda s: s.create_topic("new", partitions=3),
@@ -51,6 +60,8 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "topic.sync": lambda s: (s["t"].append(b"x"), s["t"].sync(), s["t"].flush()),
     "maintain": lambda s: (s["t"].append(b"x", durability="memory"), s.maintain()),
     "stats": lambda s: (s["t"].read(0), s.stats()),
+    "consumer": lambda s: consumed(s, "g"),
+    "follower": lambda s: consumed(s, None),
     "read": lambda s: s["t"].read(0).table,
     "read with a filter": lambda s: s["t"].read(0, filter_items=["a"]).table,
     "read_many": lambda s: s["t"].read_many({0: 0}).table,

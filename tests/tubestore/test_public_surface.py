@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 import tubestore
+from tubestore.groups import consumer
 from tubestore.store import manager, topic
 from tubestore.testing import MemoryVfs
 
 Store = tubestore.MessageStoreManager
 
 STORE = """
-    abort append_batch change_topic clean_staging close create_topic delete_topic describe_topic
-    empty_trash ensure_topics explain_retention flush lease maintain mode options problems publish
-    refresh retain root stats sync topic topics uuid
+    abort append_batch change_topic clean_staging close consumer create_topic delete_topic
+    describe_topic empty_trash ensure_topics explain_retention flush lease maintain mode options
+    problems publish refresh retain root stats sync topic topics uuid
 """
 TOPIC = """
     append append_batch count explain_retention first_offset flush follow get_messages last_offset
@@ -32,6 +33,12 @@ LEASE = "expires_ms holder offsets release renew root ttl_ms"
 PUBLISHED = "data_size files job_id number replayed rows"
 ANSWER = "code delta last_data_offset max_offset request_offset size success table text"
 
+POLLED = "removed table"
+CONSUMER = """
+    assignment close commit group interrupt lag member messages pause paused poll positions resume
+    rewind root seek seek_time
+"""
+
 HELD: dict[str, tuple[Callable[[Store], Any], str]] = {
     "store": (lambda store: store, STORE),
     "topic": (lambda store: store["t"], TOPIC),
@@ -39,6 +46,8 @@ HELD: dict[str, tuple[Callable[[Store], Any], str]] = {
     "pages": (lambda store: store["t"].read_many({0: 0}), PAGE),
     "answer of get_messages": (lambda store: store["t"].get_messages(0, 0), ANSWER),
     "message": (lambda store: next(store["t"].messages(0)), MESSAGE),
+    "consumer": (lambda store: store.consumer(None, "t"), CONSUMER),
+    "answer of poll": (lambda store: store.consumer(None, "t").poll(), POLLED),
     "lease": (lambda store: store.lease(), LEASE),
     "answer of publish": (lambda store: store.publish("j", []), PUBLISHED),
 }
@@ -61,14 +70,16 @@ def test_an_object_that_users_hold_shows_only_documented_names(store: Store, hel
     assert public(make(store)) == sorted(names.split())
 
 
-@pytest.mark.parametrize("module", [tubestore, manager, topic])
+@pytest.mark.parametrize("module", [tubestore, manager, topic, consumer])
 def test_the_examples_of_open_and_of_each_class_do_what_they_show(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted >= 2
     assert not found.failed
 
 
-@pytest.mark.parametrize("kind", [tubestore.MessageStoreManager, tubestore.Topic])
+@pytest.mark.parametrize(
+    "kind", [tubestore.MessageStoreManager, tubestore.Topic, tubestore.Consumer]
+)
 def test_each_public_method_has_a_docstring(kind: type) -> None:
     for name in public(kind):
         assert getattr(kind, name).__doc__, name

@@ -3,6 +3,10 @@
 Guards: `OsVfs._lock` guards the pool. A positional read or write takes no lock: the
 descriptor object is held by a local reference while it is used and closes itself
 when the last reference goes.
+
+`DirectoryWatch` notices that another process has written, without asking again and again: on Linux
+the kernel reports it (inotify). Elsewhere, or where the user's watches are used up, there is no
+watch, and the caller looks again after a while.
 """
 
 from __future__ import annotations
@@ -16,12 +20,15 @@ import os
 import platform
 import re
 import resource
+import select
+import struct
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from tubestore.core.layout import Buffer
 from tubestore.core.locks import OsLock, identity_of, lock_holder
@@ -332,6 +339,83 @@ class OsFileSystem:
         self._fd = -1
 
 
+_MODIFY, _MOVED_TO, _CREATE, _DELETE_SELF = 0x2, 0x80, 0x100, 0x400
+_WANTED = _MODIFY | _MOVED_TO | _CREATE | _DELETE_SELF
+_OVERFLOW = 0x4000
+_EVENT = struct.Struct("iIII")
+
+
+@functools.cache
+def _libc() -> Any:
+    """Return the C library if it has inotify, else None."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc if hasattr(libc, "inotify_init1") else None
+
+
+class DirectoryWatch:
+    """Watches directories for files that are written, made or moved there; one thread waits."""
+
+    def __init__(self) -> None:
+        """Begin with no directory; OSError where the system has no watches (left)."""
+        libc = _libc()
+        if libc is None:
+            raise OSError("this system has no inotify")
+        self._fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError("no more instances of inotify")
+        self._paths: dict[int, str] = {}
+        self._known: set[str] = set()
+        self._stop_read, self._stop_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def add(self, directory: str) -> bool:
+        """Watch a directory as well; False if it is not there, or no watch is left."""
+        if directory in self._known:
+            return True
+        number = _libc().inotify_add_watch(self._fd, os.fsencode(directory), _WANTED)
+        if number < 0:
+            return False
+        self._paths[number] = directory
+        self._known.add(directory)
+        return True
+
+    def wait(self, timeout: float) -> set[str]:
+        """Wait for changes or `interrupt`; returns the directories in which something changed."""
+        ready, _, _ = select.select([self._fd, self._stop_read], [], [], timeout)
+        if self._stop_read in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._stop_read, 4096)
+        changed: set[str] = set()
+        if self._fd in ready:
+            with contextlib.suppress(BlockingIOError):
+                data = os.read(self._fd, 1 << 16)
+                at = 0
+                while at < len(data):
+                    number, mask, _, size = _EVENT.unpack_from(data, at)
+                    at += _EVENT.size + size
+                    if mask & _OVERFLOW:  # some events were dropped
+                        return set(self._known)
+                    path = self._paths.get(number)
+                    if path is not None:
+                        changed.add(path)
+                        if mask & _DELETE_SELF:
+                            self._known.discard(path)
+        return changed
+
+    def interrupt(self) -> None:
+        """Let a waiting thread return."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._stop_write, b"x")
+
+    def close(self) -> None:
+        """Give the descriptors back; harmless when repeated."""
+        for name in ("_fd", "_stop_read", "_stop_write"):
+            if getattr(self, name) >= 0:
+                os.close(getattr(self, name))
+                setattr(self, name, -1)
+
+
 class OsVfs:
     """The file system of the machine (Linux; macOS as far as it goes).
 
@@ -484,6 +568,10 @@ class OsVfs:
     def file_system(self, directory: str) -> OsFileSystem:
         """Return the file system that holds a directory."""
         return OsFileSystem(self, directory)
+
+    def watch(self) -> DirectoryWatch:
+        """Begin to watch directories; OSError where the system has no watches."""
+        return DirectoryWatch()
 
     def boot_id(self) -> str:
         """Identify this boot of the machine."""

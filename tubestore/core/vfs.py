@@ -28,6 +28,7 @@ __all__ = [
     "VfsFileSystem",
     "VfsLock",
     "VfsMap",
+    "VfsWatch",
     "take_lock",
 ]
 
@@ -130,6 +131,22 @@ class VfsFileSystem(Protocol):
         """Give the descriptor back; harmless when repeated."""
 
 
+class VfsWatch(Protocol):
+    """Waits for changes that any process makes in directories."""
+
+    def add(self, directory: str) -> bool:
+        """Watch a directory as well; False if that cannot be done."""
+
+    def wait(self, timeout: float) -> set[str]:
+        """Wait for changes or `interrupt`; returns the directories in which something changed."""
+
+    def interrupt(self) -> None:
+        """Let a waiting thread return."""
+
+    def close(self) -> None:
+        """End it; harmless when repeated."""
+
+
 @runtime_checkable
 class Vfs(Protocol):
     """What the store asks of a file system."""
@@ -181,6 +198,9 @@ class Vfs(Protocol):
 
     def file_system(self, directory: str) -> VfsFileSystem:
         """Return the file system that holds a directory."""
+
+    def watch(self) -> VfsWatch:
+        """Begin to watch directories; OSError where that cannot be done."""
 
     def boot_id(self) -> str:
         """Identify this boot of the machine: the page cache lives as long as it (D2)."""

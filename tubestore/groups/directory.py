@@ -187,11 +187,8 @@ class GroupDirectory:
 
     # -- members -----------------------------------------------------------------------------
 
-    def has_changed(self) -> bool:
-        """Return True if members or their partitions have changed since they were read."""
-        return self._recorded_change() != self._change
-
-    def _recorded_change(self) -> int:
+    def change(self) -> int:
+        """Return the number of the last change of members or their partitions; one small read."""
         data = self._beats().pread(_CHANGE.size, 0)
         return int(_CHANGE.unpack(data)[0]) if len(data) == _CHANGE.size else 0
 
@@ -205,7 +202,7 @@ class GroupDirectory:
 
     def _read_members(self) -> None:
         """Read `members.json` under the lock, unless it is as it was read last."""
-        recorded = self._recorded_change()
+        recorded = self.change()
         if self._change == recorded and self._change >= 0:
             return
         try:

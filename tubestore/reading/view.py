@@ -186,11 +186,13 @@ class ShardView:
                 totals[key] = totals.get(key, 0) + size
         return totals
 
-    def portions(self, wanted: Filter = EVERYTHING, *, start: int = 0) -> Iterator[Rows]:
-        """Yield the entries of all messages by offset, a portion at a time."""
+    def portions(
+        self, wanted: Filter = EVERYTHING, *, start: int = 0, rows: int = SCAN_ROWS
+    ) -> Iterator[Rows]:
+        """Yield the entries of all messages by offset, a portion of at most `rows` at a time."""
         start, wanted = max(start, self.index_start), self._asking(wanted)
         for source in self.sources(start):
-            yield from portions(source, wanted, source.ordinal(start), SCAN_ROWS, SCAN_BYTES)
+            yield from portions(source, wanted, source.ordinal(start), rows, SCAN_BYTES)
 
     def scan(
         self, columns: Columns, wanted: Filter = EVERYTHING, *, start: int = 0

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -61,6 +61,7 @@ from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.lost_files import go_on_behind_lost_files
 from tubestore.segments.reconcile import RecoverReport
 from tubestore.segments.recovery import recover
+from tubestore.shard.announcements import Announcements
 from tubestore.shard.durable_files import DurableFiles
 from tubestore.shard.mem_store import MsgMemStore
 from tubestore.shard.write_buffer import WriteBuffer
@@ -105,7 +106,7 @@ class MessageStore:
         self._flush_lock = threading.Lock()
         self._append_lock = threading.Lock()
         #: The append lock; notified when there is room, a new message, or trouble.
-        self._changed = threading.Condition(self._append_lock)
+        self._changed = Announcements(self._append_lock)
         self._buffer = WriteBuffer(
             files.index.end,
             files.data.end,
@@ -607,6 +608,20 @@ class MessageStore:
                 self._buffer.close_room()  # the next append takes the long way, which notifies
                 self._changed.wait(timeout)
 
+    def call_beyond(self, offset: int, call: Callable[[], None]) -> bool:
+        """Have `call` made once when there is a message at or behind an offset.
+
+        False, and no call, if there is one already. The call may come early; it is made under a
+        lock, must be quick and must not use the shard.
+        """
+        with self._append_lock:
+            self._durable.check_usable()
+            if self._buffer.main.index_end > offset:
+                return False
+            self._buffer.close_room()  # as in `wait_beyond`
+            self._changed.call_once(call)
+            return True
+
     def stats(self) -> dict[str, Any]:
         """Return what the shard has done since it was opened, and its present state."""
         with self._append_lock:
@@ -646,7 +661,7 @@ class MessageStore:
         """
         self._flush_lock = threading.Lock()
         self._append_lock = threading.Lock()
-        self._changed = threading.Condition(self._append_lock)
+        self._changed = Announcements(self._append_lock)
         self._durable.abandon(self._append_lock, self._changed)
         self._buffer.abandon()
         with self._append_lock:

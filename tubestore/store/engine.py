@@ -62,6 +62,8 @@ class Engine:
         *,
         background: bool,
     ) -> None:
+        #: False if all work is done in the callers' threads.
+        self.has_threads = background
         #: True after a full disk has kept it from closing.
         self._kept_open = False
         if mode == "w":

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
 
-from tubestore.clock import Clock, SystemClock
+from tubestore.clock import Clock, SystemClock, Time
 from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import TubeStoreError, documented
+from tubestore.groups.assignment import Strategy
+from tubestore.groups.consumer import Consumer, PartitionsCall
 from tubestore.messages import BatchAck
 from tubestore.options import Durability, StoreOptions, TopicOptions
 from tubestore.staging.job_files import StagedFile
@@ -25,6 +28,7 @@ from tubestore.store.leases import Lease
 from tubestore.store.publish import PublishResult
 from tubestore.store.retention import SegmentRow
 from tubestore.store.topic import Topic
+from tubestore.store.topic_reads import checked_settings
 from tubestore.store.topics import Keep, TopicDescription
 from tubestore.values import Age, age_ms
 
@@ -57,6 +61,8 @@ class MessageStoreManager:
         if mode not in ("w", "r"):
             raise ValueError(f"mode {mode!r}: 'w' to write (made if missing) or 'r' to read")
         self.root = os.path.abspath(checked_root(root))
+        #: Consumers that are to be closed before the store.
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._engine = Engine(
             self.root,
             mode,
@@ -201,6 +207,76 @@ class MessageStoreManager:
         """Show what a writer in another process has done since; does nothing in mode "w"."""
         self._engine.shards.refresh()
 
+    # -- consumers ---------------------------------------------------------------------------
+
+    @documented
+    def consumer(
+        self,
+        group: str | None,
+        topics: str | Iterable[str] | Mapping[str, Iterable[int]],
+        *,
+        member: str | None = None,
+        strategy: str | Mapping[str, Mapping[str, Iterable[int]]] | Strategy = "sticky",
+        start: Literal["earliest", "latest"] | Time = "earliest",
+        on_removed: Literal["earliest", "latest", "raise"] = "earliest",
+        filter_items: Iterable[str] | None = None,
+        columns: Sequence[str] | None = None,
+        auto_commit: bool = True,
+        auto_commit_interval: float = 5.0,
+        durability: Durability | None = None,
+        session_timeout: float = 10.0,
+        max_poll_interval: float = 300.0,
+        on_assigned: PartitionsCall | None = None,
+        on_revoked: PartitionsCall | None = None,
+        on_lost: PartitionsCall | None = None,
+    ) -> Consumer:
+        """Read topics with the other members of a group: each partition has one member at a time.
+
+        The members may be in this process and in others on this machine. The group keeps the
+        position of each partition in `.tubestore/groups`; what is not committed when a member dies
+        is read again by the next one (at least once). Topics need not be there yet.
+
+        `group=None` follows alone: all partitions, or those that a mapping of topics to partition
+        ids names; nothing is written. `start`: where a partition without a position begins.
+        `on_removed`: where it goes on after retention has passed its position (`removed` of the
+        answer has what is gone), or "raise" for OffsetOutOfRange. `strategy`: "sticky", "average",
+        "circle", "consistent_hash", a mapping of members to their partitions by topic, or a
+        function; all members use the same. `durability`: what a commit survives; "memory" is
+        "page_cache" here.
+
+        A member that sends no heartbeat for `session_timeout` seconds, or does not poll for
+        `max_poll_interval`, loses its partitions to the others, and then its commits raise
+        MemberFenced. `on_assigned`, `on_revoked` (they still may commit) and `on_lost` are called
+        with lists of (topic, partition), in `poll`.
+
+        InvalidMessage, InvalidName, InvalidOption; NotAStore on a network file system,
+        ReadOnlyStore where no file can be written.
+        """
+        self._engine.context.check_open()
+        chosen = checked_settings(
+            self._engine.context.options,
+            start=start,
+            on_removed=on_removed,
+            filter_items=filter_items,
+            columns=columns,
+            auto_commit=auto_commit,
+            auto_commit_seconds=auto_commit_interval,
+            durability=durability,
+            max_poll_seconds=max_poll_interval,
+            calls=(on_assigned, on_revoked, on_lost),
+        )
+        made = self._engine.shards.consumer(
+            group,
+            topics,
+            chosen,
+            member=member,
+            strategy=strategy,
+            session_seconds=session_timeout,
+            heartbeats=self._engine.has_threads,
+        )
+        self._consumers.add(made)
+        return made
+
     # -- jobs --------------------------------------------------------------------------------
 
     @documented
@@ -340,6 +416,8 @@ class MessageStoreManager:
         since may not be in the files. After an interrupt the store is open, except for shards that
         were closed before it: close it again.
         """
+        for consumer in list(self._consumers):
+            consumer.close()
         self._engine.close(give_up=give_up)
 
     def __enter__(self) -> MessageStoreManager:

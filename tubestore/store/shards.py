@@ -7,16 +7,33 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
+from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.statistics import total
-from tubestore.errors import DiskFull, StoreClosed, StoreFailed, TubeStoreError
+from tubestore.errors import (
+    DiskFull,
+    InvalidMessage,
+    StoreClosed,
+    StoreFailed,
+    TubeStoreError,
+    UnknownTopic,
+)
+from tubestore.groups.assignment import Partition, Strategy, named_strategy
+from tubestore.groups.consumer import Consumer, Settings
+from tubestore.groups.directory import GroupDirectory
+from tubestore.groups.member import GroupMember
+from tubestore.groups.membership import Shape
+from tubestore.groups.waiting import FileWaiter
+from tubestore.reading.view import ShardView
+from tubestore.record.names import INDEX_DIRECTORY, check_topic_name, store_key
 from tubestore.shard.message_store import MessageStore
 from tubestore.store.context import Context
 from tubestore.store.opening import ShardOpener
 from tubestore.store.topics import Topics
+from tubestore.values import checked_seconds, checked_texts, checked_whole
 
 #: Shards that are flushed when the bound on all buffers is reached.
 RELIEVED_AT_ONCE = 16
@@ -27,6 +44,9 @@ class Shards:
 
     def __init__(self, context: Context, opener: ShardOpener, topics: Topics) -> None:
         self._context, self._opener, self._topics = context, opener, topics
+        #: Waits for the writer's process; idle until a consumer waits.
+        self._waiter = FileWaiter(context.vfs)
+        self._groups: dict[str, GroupDirectory] = {}
 
     def written(self) -> Iterator[MessageStore]:
         """Go through the shards that have been opened for writing."""
@@ -98,6 +118,124 @@ class Shards:
             "topics": topics,
         }
 
+    # -- for consumers -----------------------------------------------------------------------
+
+    @property
+    def root(self) -> str:
+        """The directory of the store."""
+        return self._context.root
+
+    @property
+    def is_writer(self) -> bool:
+        """True in mode "w": no other process appends."""
+        return self._context.mode == "w"
+
+    def check_open(self) -> None:
+        """Raise StoreClosed unless the store is open."""
+        self._context.check_open()
+
+    def shapes(self) -> dict[str, Shape]:
+        """Return the partitions of every topic as they are now."""
+        if self._context.mode == "r":
+            self._topics.refresh()
+        return {
+            topic.name: Shape(topic.options.partitions, topic.options.stores)
+            for topic in self._topics.all_shards()
+        }
+
+    def topic_id(self, topic: str) -> int:
+        """Return the number that distinguishes a topic from deleted ones of its name; else 0."""
+        return self._topics.get(topic).options.id if topic in self._topics else 0
+
+    def view(self, topic: str, store_id: int) -> ShardView | None:
+        """Return a shard as it is now; None if it has no message yet, or the topic is gone."""
+        try:
+            (shards,) = self._topics.shards_of_all([topic])
+            shards.refresh()
+            return shards.shard(store_id).view() if shards.exists(store_id) else None
+        except UnknownTopic:
+            return None
+        except StoreClosed:
+            self._context.check_open()
+            return None  # deleted meanwhile
+
+    def call_beyond(self, topic: str, store_id: int, offset: int, call: Callable[[], None]) -> bool:
+        """Call when a shard may have a message at or behind an offset; False if it has one now."""
+        context = self._context
+        try:
+            (shards,) = self._topics.shards_of_all([topic])
+            shard = shards.shard(store_id)
+            if isinstance(shard, MessageStore):
+                return shard.call_beyond(offset, call)
+            files = join(context.root, store_key(topic, store_id))
+            index = join(files, INDEX_DIRECTORY)
+            own = join(context.root, OWN_DIRECTORY)  # the journal, and jobs
+            self._waiter.call_once([own, index if context.vfs.exists(index) else files], call)
+            shards.refresh()
+            return shard.view().index_end <= offset
+        except (UnknownTopic, StoreClosed):
+            context.check_open()
+            return True  # the topic is gone: nothing comes
+
+    def consumer(
+        self,
+        group: str | None,
+        topics: str | Iterable[str] | Mapping[str, Iterable[int]],
+        settings: Settings,
+        *,
+        member: str | None,
+        strategy: str | Mapping[str, Mapping[str, Iterable[int]]] | Strategy,
+        session_seconds: float,
+        heartbeats: bool,
+    ) -> Consumer:
+        """Make a consumer; see `consumer` of the store."""
+        by_hand: list[Partition] | None = None
+        if isinstance(topics, Mapping):
+            if group is not None:
+                raise InvalidMessage("partitions are chosen by hand without a group: group=None")
+            numbers = {t: [checked_whole(f"topics[{t!r}]", n) for n in topics[t]] for t in topics}
+            by_hand = sorted({(topic, n) for topic, ids in numbers.items() for n in ids})
+        names = [topics] if isinstance(topics, str) else checked_texts("topics", topics)
+        for name in names:
+            check_topic_name(name)
+        if not names:
+            raise InvalidMessage("topics: at least one is needed")
+        context, joining = self._context, None
+        if group is not None:
+            session_ms = int(checked_seconds("session_timeout", session_seconds) * 1000)
+            if not session_ms:
+                raise ValueError(f"session_timeout = {session_seconds}: above 0")
+            if member is not None and (not isinstance(member, str) or not member):
+                raise InvalidMessage(f"member {member!r}: a name is needed")
+            joining = GroupMember(
+                self._directory_of(group),
+                name=member,
+                topics=names,
+                strategy=named_strategy(strategy),
+                session_ms=session_ms,
+                clock=context.clock,
+                shapes=self.shapes,
+                topic_id=self.topic_id,
+            )
+        return Consumer(
+            self,
+            settings,
+            context.clock,
+            member=joining,
+            topics=names,
+            by_hand=by_hand,
+            heartbeats=heartbeats,
+        )
+
+    def _directory_of(self, group: str) -> GroupDirectory:
+        """Return the files of a group; all members in this process share them."""
+        found = self._groups.get(group)
+        if found is None:
+            context = self._context
+            made = GroupDirectory(context.vfs, context.root, group, context.clock)
+            found = self._groups.setdefault(group, made)
+        return found
+
     # -- the end -----------------------------------------------------------------------------
 
     def open_left(self) -> list[TubeStoreError]:
@@ -113,6 +251,9 @@ class Shards:
         DiskFull, and every shard is open.
         """
         directory, journal = self._context.directory, self._opener.journal
+        self._waiter.close()
+        for group in self._groups.values():
+            group.close()
         errors = self._close_each(give_up=give_up)
         # Also those that an earlier call has closed, which an interrupt ended.
         lacking = any(shard.failed or shard.has_unwritten() for shard in self.written())

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tubestore.clock import Time, time_ms
+from tubestore.clock import Time, checked_time_ms, time_ms
 from tubestore.errors import OffsetOutOfRange
+from tubestore.groups.assignment import Partition
+from tubestore.groups.consumer import Settings
 from tubestore.messages import ALL_COLUMNS, OLD_COLUMNS, Message, Page, warn_of_old_columns
-from tubestore.options import PARTITIONS_PER_STORE, TopicOptions
+from tubestore.options import (
+    PARTITIONS_PER_STORE,
+    Durability,
+    StoreOptions,
+    TopicOptions,
+    check_durability,
+)
 from tubestore.reading import positions
 from tubestore.reading.sources import EVERYTHING, Filter, item_filter
 from tubestore.reading.view import ShardView
 from tubestore.record.columns import Columns, columns_for
-from tubestore.values import checked_texts, checked_whole, whole_number
+from tubestore.values import checked_seconds, checked_texts, checked_whole, whole_number
 
 DEFAULT_PAGE_BYTES = 8 << 20
 #: What a read of many partitions returns at most, unless it is asked for more.
@@ -58,6 +67,44 @@ def chosen_columns(
         unknown = sorted(set(chosen) - set(ALL_COLUMNS) - OLD_COLUMNS.keys())
         known = ", ".join(ALL_COLUMNS)
         raise ValueError(f"columns {', '.join(unknown)}: known are {known}") from None
+
+
+def checked_settings(
+    options: StoreOptions,
+    *,
+    start: Any,
+    on_removed: Any,
+    filter_items: Iterable[str] | None,
+    columns: Sequence[str] | None,
+    auto_commit: bool,
+    auto_commit_seconds: float,
+    durability: Durability | None,
+    max_poll_seconds: float,
+    calls: Sequence[Callable[[list[Partition]], object] | None],
+) -> Settings:
+    """Return the settings of a consumer as users give them; TypeError or ValueError names one."""
+    if not isinstance(start, str):
+        start = checked_time_ms(start, "start")
+    elif start not in ("earliest", "latest"):
+        raise ValueError(f"start {start!r}: 'earliest', 'latest' or a time")
+    if on_removed not in ("earliest", "latest", "raise"):
+        raise ValueError(f"on_removed {on_removed!r}: 'earliest', 'latest' or 'raise'")
+    for call in calls:
+        if call is not None and not callable(call):
+            raise TypeError(f"{call!r} cannot be called")
+    return Settings(
+        columns=chosen_columns(columns, strict=options.on_damage == "raise"),
+        wanted=make_filter(filter_items, None, None),
+        start=start,
+        on_removed=on_removed,
+        auto_commit=bool(auto_commit),
+        auto_commit_seconds=checked_seconds("auto_commit_interval", auto_commit_seconds),
+        durability=options.durability if durability is None else check_durability(durability),
+        max_poll_seconds=checked_seconds("max_poll_interval", max_poll_seconds),
+        on_assigned=calls[0],
+        on_revoked=calls[1],
+        on_lost=calls[2],
+    )
 
 
 def resolve(view: ShardView, offset: int | str, name: str = "offset") -> int:

@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tubestore.core.layout import Buffer
-from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem, VfsLock, VfsMap
+from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem, VfsLock, VfsMap, VfsWatch
 
 #: What can fail, by the names of the protocol's methods.
 FALLIBLE = (
@@ -192,6 +192,10 @@ class FaultyVfs:
     def file_system(self, directory: str) -> FaultyFileSystem:
         """Return the file system that holds a directory; never fails, its syncs can."""
         return FaultyFileSystem(self, directory, self.inner.file_system(directory))
+
+    def watch(self) -> VfsWatch:
+        """Begin to watch directories; never fails."""
+        return self.inner.watch()
 
     def boot_id(self) -> str:
         """Identify this boot."""

@@ -67,6 +67,49 @@ class MemoryFileSystem:
         """Do nothing: it holds nothing."""
 
 
+class MemoryWatch:
+    """Waits for changes in directories of a `MemoryVfs`; made by `MemoryVfs.watch`."""
+
+    def __init__(self, watches: list[MemoryWatch]) -> None:
+        self._watches = watches
+        self._condition = threading.Condition()
+        self._directories: set[str] = set()
+        self._changed: set[str] = set()
+        self._interrupted = False
+        watches.append(self)
+
+    def add(self, directory: str) -> bool:
+        """Watch a directory as well."""
+        with self._condition:
+            self._directories.add(_key(directory))
+        return True
+
+    def note(self, path: str) -> None:
+        """Note a change of a file or directory."""
+        with self._condition:
+            if dirname(path) in self._directories:
+                self._changed.add(dirname(path))
+                self._condition.notify_all()
+
+    def wait(self, timeout: float) -> set[str]:
+        """Wait for changes or `interrupt`; returns the directories in which something changed."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._changed or self._interrupted, timeout)
+            changed, self._changed, self._interrupted = self._changed, set(), False
+            return changed
+
+    def interrupt(self) -> None:
+        """Let a waiting thread return."""
+        with self._condition:
+            self._interrupted = True
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        """End it; harmless when repeated."""
+        if self in self._watches:
+            self._watches.remove(self)
+
+
 class MemoryVfs:
     """Files in memory, with the errors of the system's file system."""
 
@@ -78,6 +121,7 @@ class MemoryVfs:
         self._directories: dict[str, set[str]] = {"/": set()}
         self._held: set[tuple[int | str, str]] = set()
         self._boot_id = f"boot-{next(_boots)}"
+        self._watches: list[MemoryWatch] = []
         self._disk = disk
         self._last_number = 0
         #: How many blocks the disk has; None: as many as are asked for.
@@ -338,6 +382,10 @@ class MemoryVfs:
         with self._lock:
             self._note(Call("sync_file_system", "/"))
 
+    def watch(self) -> MemoryWatch:
+        """Begin to watch directories."""
+        return MemoryWatch(self._watches)
+
     def boot_id(self) -> str:
         """Identify this boot of the machine."""
         return self._boot_id
@@ -348,6 +396,8 @@ class MemoryVfs:
         if self.journal is not None:
             self.journal.calls.append(call._replace(ms=self.clock.now_ms()))
         self._disk = None  # it no longer describes this tree
+        for watch in list(self._watches):
+            watch.note(call.target or call.path)
 
     def inode_at(self, path: str) -> Inode:
         """Return the file at a path, or raise what the system would."""

@@ -1,0 +1,757 @@
+"""A consumer: what `store.consumer(…)` returns.
+
+It reads its partitions shard by shard (`feed.py`) and goes to those shards only that may have
+something new: each shard that was read to its end calls back when there is more. As a member of a
+group (`member.py`) it takes part in a turn whenever it polls.
+
+Guards: `_lock` lets one call of the consumer run at a time. `_waiting` guards the shards that may
+have something; it is taken below a shard's append lock, and nothing is taken below it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tubestore.clock import Clock, Time, checked_time_ms
+from tubestore.errors import (
+    InvalidMessage,
+    MemberFenced,
+    OffsetOutOfRange,
+    StoreClosed,
+    TubeStoreError,
+    UnknownTopic,
+    documented,
+)
+from tubestore.groups.assignment import Partition
+from tubestore.groups.feed import ShardFeed, feeds_of
+from tubestore.groups.member import GroupMember
+from tubestore.groups.membership import Shape
+from tubestore.messages import Message, Polled, Removed
+from tubestore.options import ENTRY_SIZE, PARTITIONS_PER_STORE, Durability
+from tubestore.reading import positions as places
+from tubestore.reading.sources import Filter
+from tubestore.reading.view import ShardView
+from tubestore.record.columns import Columns
+from tubestore.values import checked_seconds, checked_whole
+
+log = logging.getLogger(__name__)
+
+#: A waiting consumer looks this often whether its group has changed.
+GROUP_SECONDS = 0.1
+#: How often a follower without a group looks for new topics and partitions.
+FIND_SECONDS = 1.0
+DEFAULT_LIMIT = 1000
+DEFAULT_BYTES = 8 << 20
+#: Where a partition without a position begins; a time: the first message received from then on.
+Start = Literal["earliest", "latest"]
+#: What happens where retention has passed a position.
+OnRemoved = Literal["earliest", "latest", "raise"]
+PartitionsCall = Callable[[list[Partition]], object]
+Key = tuple[str, int]
+
+
+class Source(Protocol):
+    """What a consumer asks of its store."""
+
+    @property
+    def root(self) -> str:
+        """The directory of the store."""
+
+    @property
+    def is_writer(self) -> bool:
+        """True if no other process appends: a view has all messages that there are."""
+
+    def check_open(self) -> None:
+        """Raise StoreClosed unless the store is open."""
+
+    def shapes(self) -> Mapping[str, Shape]:
+        """Return the partitions of every topic as they are now."""
+
+    def topic_id(self, topic: str) -> int:
+        """Return the number that distinguishes a topic from deleted ones of its name."""
+
+    def view(self, topic: str, store_id: int) -> ShardView | None:
+        """Return a shard as it is now; None if it has no message yet."""
+
+    def call_beyond(self, topic: str, store_id: int, offset: int, call: Callable[[], None]) -> bool:
+        """Call when a shard may have a message behind an offset; False if it has one now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a consumer reads and commits."""
+
+    columns: Columns
+    wanted: Filter
+    start: Start | int
+    on_removed: OnRemoved
+    auto_commit: bool
+    auto_commit_seconds: float
+    durability: Durability
+    max_poll_seconds: float
+    on_assigned: PartitionsCall | None
+    on_revoked: PartitionsCall | None
+    on_lost: PartitionsCall | None
+
+
+class Consumer:
+    """Reads partitions that it shares with the other members of its group; a context manager.
+
+    Thread-safe: one call at a time. With `auto_commit` what a poll returned counts as processed at
+    the next poll, and is committed now and then, when partitions move, and at `close`.
+
+    >>> import tempfile, tubestore
+    >>> with tempfile.TemporaryDirectory() as root, tubestore.open(root) as store:
+    ...     ack = store.create_topic("logs").append(b"hello")
+    ...     with store.consumer("mailers", "logs") as consumer:
+    ...         [message.body for message in consumer.poll(timeout=1)]
+    [b'hello']
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        settings: Settings,
+        clock: Clock,
+        *,
+        member: GroupMember | None,
+        topics: Sequence[str],
+        by_hand: Sequence[Partition] | None,
+        heartbeats: bool,
+    ) -> None:
+        self._source, self._settings, self._clock = source, settings, clock
+        self._member, self._topics = member, tuple(topics)
+        self._by_hand = by_hand
+        self._lock = threading.RLock()
+        self._waiting = threading.Condition(threading.Lock())
+        self._feeds: dict[Key, ShardFeed] = {}
+        #: Shards that may have something new, in the order of their turns.
+        self._ready: dict[Key, None] = {}
+        #: Shards that were announced since.
+        self._announced: set[Key] = set()
+        #: Shards without any message, and when they are looked for again.
+        self._absent: set[Key] = set()
+        self._paused: dict[Partition, int] = {}
+        #: Of the partitions in the last answer: where it began, and where they go on behind it.
+        self._begun: dict[Partition, int] = {}
+        self._handed: dict[Partition, int] = {}
+        #: What is left of an answer that is gone through message by message.
+        self._batch: dict[Partition, int] = {}
+        #: Positions that the caller has processed and that are not committed.
+        self._processed: dict[Partition, int] = {}
+        self._removed: list[Removed] = []
+        self._committed_at = self._polled_at = self._seen_at = clock.monotonic()
+        self._closed = self._interrupted = False
+        self._evicted = False
+        self._pid = os.getpid()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        if member is not None:
+            member.join()
+            if heartbeats:
+                self._thread = threading.Thread(
+                    target=self._beat, name="tubestore-heartbeat", daemon=True
+                )
+                self._thread.start()
+        else:
+            self._take(self._wanted_without_group(), {})
+
+    @property
+    def root(self) -> str:
+        """The directory of the store."""
+        return self._source.root
+
+    @property
+    def group(self) -> str | None:
+        """The name of the group; None for a follower without one."""
+        return self._member.files.group if self._member is not None else None
+
+    @property
+    def member(self) -> str | None:
+        """The id of this member of the group; None without a group."""
+        return self._member.id if self._member is not None else None
+
+    @property
+    def assignment(self) -> list[Partition]:
+        """The partitions that this consumer has: (topic, partition id), sorted."""
+        with self._lock:
+            found = [(t, n) for (t, _), feed in self._feeds.items() for n in feed.partitions()]
+            return sorted([*found, *self._paused])
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self.assignment)} partitions"
+        return f"Consumer(group={self.group!r}, topics={list(self._topics)}, {state})"
+
+    # -- messages ----------------------------------------------------------------------------
+
+    @documented
+    def poll(
+        self,
+        limit: int = DEFAULT_LIMIT,
+        *,
+        max_bytes: int = DEFAULT_BYTES,
+        timeout: float = 0.0,
+    ) -> Polled:
+        """Return up to `limit` messages; waits up to `timeout` seconds for the first one.
+
+        `max_bytes` counts whole records; the first message comes even if it is larger. Takes part
+        in the group: partitions come and go in here, and the callbacks are called. What the poll
+        before returned counts as processed. Empty when the time is over or after `interrupt`.
+        """
+        checked_whole("limit", limit, least=1)
+        checked_whole("max_bytes", max_bytes, least=1)
+        checked_seconds("timeout", timeout)
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            self._note_processed()
+        while True:
+            with self._lock:
+                self._check_open()
+                self._take_turn()
+                self._commit_if_due()
+                try:
+                    polled = self._read(limit, max_bytes)
+                except BaseException:
+                    self._take_back()
+                    raise
+            left = deadline - time.monotonic()
+            if len(polled) or polled.removed or left <= 0 or self._wait(left):
+                return polled
+
+    def _note_processed(self) -> None:
+        """Count the last answer as processed."""
+        self._processed.update(self._handed)
+        self._handed.clear()
+        self._begun.clear()
+
+    def _take_back(self) -> None:
+        """Read again what no caller has got."""
+        for partition, position in self._begun.items():
+            self._add(partition, position)
+        self._begun.clear()
+        self._handed.clear()
+
+    def _read(self, limit: int, max_bytes: int) -> Polled:
+        """Read shards in turn until there is enough or nothing more."""
+        columns = self._settings.columns
+        batches: list[pa.RecordBatch] = []
+        with self._waiting:
+            self._ready.update(dict.fromkeys(self._announced))
+            self._announced.clear()
+        while self._ready and limit > 0 and max_bytes > 0:
+            key = next(iter(self._ready))
+            del self._ready[key]
+            feed = self._feeds.get(key)
+            if feed is None:
+                continue
+            view = self._source.view(*key)
+            if view is None:
+                self._absent.add(key)
+                continue
+            if not self._skip_removed(feed, view, raising=not batches):
+                break  # the next poll raises it: this one has something to return
+            taken = feed.read(view, limit, max_bytes)
+            for number, position in taken.positions.items():
+                partition = key[0], number
+                self._begun.setdefault(partition, taken.starts[number])
+                self._handed[partition] = position
+            batches += view.batches_of(taken.rows, columns)
+            limit -= taken.messages
+            max_bytes -= taken.data_bytes
+            again = partial(self._announce, key)
+            if taken.more or not self._source.call_beyond(*key, view.index_end, again):
+                self._ready[key] = None
+        removed, self._removed = self._removed, []
+        return Polled(batches, columns.schema, removed)
+
+    def _announce(self, key: Key) -> None:
+        """Note that a shard may have something new; called by appending threads."""
+        with self._waiting:
+            self._announced.add(key)
+            self._waiting.notify_all()
+
+    def _skip_removed(self, feed: ShardFeed, view: ShardView, *, raising: bool) -> bool:
+        """Pass what retention has removed; False if that is an error to be raised later."""
+        policy = self._settings.on_removed
+        removed = feed.skip_removed(view.index_start)
+        for number, position in removed.items():
+            if policy == "raise":
+                feed.add(number, position)
+                self._ready[feed.topic, feed.store_id] = None
+                if not raising:
+                    return False
+                raise OffsetOutOfRange(position, view.index_start, view.index_end)
+            if policy == "latest":
+                feed.add(number, view.index_end)
+            gone = Removed(feed.topic, number, position, feed.position(number))
+            log.warning("%s: %s", self.root, gone)
+            self._removed.append(gone)
+        return True
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait for something to do; True after `interrupt`."""
+        now = self._clock.monotonic()
+        if self._absent and now - self._seen_at >= GROUP_SECONDS:
+            with self._lock:
+                self._seen_at = now
+                self._ready.update(dict.fromkeys(self._absent))
+                self._absent.clear()
+                return False
+        if self._absent or self._member is not None or self._by_hand is None:
+            seconds = min(seconds, GROUP_SECONDS)
+        with self._waiting:
+            if not self._announced and not self._interrupted:
+                self._waiting.wait(seconds)
+            interrupted, self._interrupted = self._interrupted, False
+            return interrupted
+
+    def interrupt(self) -> None:
+        """Let a poll that waits return at once; from any thread."""
+        with self._waiting:
+            self._interrupted = True
+            self._waiting.notify_all()
+
+    def messages(self, *, idle_timeout: float | None = None) -> Iterator[Message]:
+        """Go through the messages one by one, and wait for more.
+
+        A message counts as processed when the next one is asked for. Ends after `idle_timeout`
+        idle seconds, or after `interrupt`.
+        """
+        if idle_timeout is not None:
+            checked_seconds("idle_timeout", idle_timeout)
+        while True:
+            polled = self.poll(timeout=3600.0 if idle_timeout is None else idle_timeout)
+            if not len(polled) and not polled.removed:
+                if idle_timeout is not None or self._closed:
+                    return
+                continue
+            with self._lock:
+                self._batch, self._handed = self._handed, {}
+            for message in polled:
+                yield message
+                with self._lock:
+                    key = message.topic, message.partition
+                    if key in self._batch:  # else it was sought, or is another member's by now
+                        self._processed[key] = self._begun[key] = message.offset + ENTRY_SIZE
+            with self._lock:
+                self._processed.update(self._batch)
+                self._batch.clear()
+                self._begun.clear()
+
+    __iter__ = messages
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Go through the messages one by one, without keeping the event loop from its work."""
+        rows = self.messages(idle_timeout=GROUP_SECONDS)
+        while not self._closed:
+            message = await asyncio.to_thread(next, rows, None)
+            if message is not None:
+                yield message
+            else:
+                rows = self.messages(idle_timeout=GROUP_SECONDS)
+
+    # -- partitions --------------------------------------------------------------------------
+
+    def _wanted_without_group(self) -> list[Partition]:
+        shapes = self._source.shapes()
+        if self._by_hand is not None:
+            for topic, number in self._by_hand:
+                if topic not in shapes:
+                    raise UnknownTopic(topic)
+                if shapes[topic].places(np.array([number]))[0] < 0:
+                    raise InvalidMessage(f"partition {number} is not one of topic {topic!r}'s")
+            return list(self._by_hand)
+        return [
+            (topic, number)
+            for topic in self._topics
+            if topic in shapes
+            for number in shapes[topic].ids().tolist()
+        ]
+
+    def _take_turn(self) -> None:
+        """Take part in the group; of a follower: find new partitions."""
+        self._polled_at = self._clock.monotonic()
+        if self._member is None:
+            self._find_new()
+            return
+        if self._evicted:
+            self._evicted = False
+            self._lose(self.assignment)
+            self._member.join()
+        turn = self._member.turn()
+        if turn.lost:
+            self._lose(self.assignment)
+            turn = self._member.turn()
+        if turn.leaving:
+            self._give_up(turn.leaving)
+        if turn.held is not None:
+            self._lose(set(self.assignment).difference(turn.held))
+        if turn.coming:
+            topics = {topic for topic, _ in turn.coming}
+            known = {topic: self._member.committed(topic) for topic in topics}
+            self._take(turn.coming, known)
+
+    def _find_new(self) -> None:
+        """Find new topics and partitions; not more often than a group would be asked."""
+        now = self._clock.monotonic()
+        if self._by_hand is None and now - self._committed_at >= FIND_SECONDS:
+            self._committed_at = now
+            mine = set(self.assignment)
+            self._lose(mine.difference(wanted := self._wanted_without_group()))
+            new = [partition for partition in wanted if partition not in mine]
+            if new:
+                # What appears later is new: nothing of it was there when the consumer began.
+                self._take(new, {}, start="earliest")
+
+    def _take(
+        self,
+        coming: Iterable[Partition],
+        known: Mapping[str, Mapping[int, int]],
+        start: Start | int | None = None,
+    ) -> None:
+        """Begin to read partitions at their positions."""
+        coming = list(coming)
+        begun: dict[Partition, int] = {}
+        for key, numbers in feeds_of(coming).items():
+            feed = self._feeds.get(key)
+            if feed is None:
+                feed = self._feeds[key] = ShardFeed(*key, self._settings.wanted)
+            view = self._source.view(*key)
+            for number in numbers:
+                position = known.get(key[0], {}).get(number)
+                if position is None:
+                    position = begun[key[0], number] = self._begin(view, number, start)
+                elif self._source.is_writer:
+                    position = self._within(view, key[0], number, position)
+                feed.add(number, position)
+            self._ready[key] = None
+        if begun and self._member is not None:
+            # Else the next owner would begin where "latest" is by then.
+            self._member.commit(begun, self._settings.durability)
+        if self._settings.on_assigned is not None and coming:
+            self._settings.on_assigned(sorted(coming))
+
+    def _within(self, view: ShardView | None, topic: str, number: int, position: int) -> int:
+        """Return a position, or the end if it is beyond: a power cut took what was there."""
+        end = 0 if view is None else view.index_end
+        if position <= end:
+            return position
+        gone = Removed(topic, number, position, end)
+        log.warning("%s: beyond the end: %s", self.root, gone)
+        self._removed.append(gone)
+        return end
+
+    def _begin(self, view: ShardView | None, number: int, start: Start | int | None) -> int:
+        """Return where a partition without a position begins."""
+        start = self._settings.start if start is None else start
+        if view is None:
+            return 0
+        if start == "earliest":
+            return view.index_start
+        if start == "latest":
+            return view.index_end
+        assert isinstance(start, int)
+        found = places.first_from(view.sources(view.index_start), number, view.index_start, start)
+        return view.index_end if found is None else found.offset
+
+    def _remove(self, partition: Partition) -> None:
+        key = partition[0], partition[1] // PARTITIONS_PER_STORE
+        feed = self._feeds.get(key)
+        if feed is not None:
+            feed.remove(partition[1])
+            if not len(feed):
+                del self._feeds[key]
+        for each in (self._paused, self._handed, self._begun, self._batch, self._processed):
+            each.pop(partition, None)
+
+    def _give_up(self, leaving: list[Partition]) -> None:
+        """Finish with partitions, commit them, and let other members have them."""
+        assert self._member is not None
+        if self._settings.on_revoked is not None:
+            self._settings.on_revoked(leaving)
+        if self._settings.auto_commit:
+            self._commit(self._all_positions(leaving))
+        for partition in leaving:
+            self._remove(partition)
+        self._member.release(leaving)
+
+    def _lose(self, partitions: Iterable[Partition]) -> None:
+        """Forget partitions that the group has given away, or that are gone with their topic."""
+        lost = sorted(partitions)
+        for partition in lost:
+            self._remove(partition)
+        if lost and self._settings.on_lost is not None:
+            self._settings.on_lost(lost)
+
+    # -- positions ---------------------------------------------------------------------------
+
+    @documented
+    def commit(self, positions: Mapping[Partition, int] | None = None) -> None:
+        """Record where the group goes on: behind all that was polled, or at given positions.
+
+        MemberFenced, and nothing is recorded, for a partition that is another member's by now.
+        """
+        with self._lock:
+            self._check_open()
+            if self._member is None:
+                raise InvalidMessage("this consumer has no group to commit to")
+            if positions is None:
+                self._note_processed()
+                positions = dict(self._processed)
+            for partition, position in positions.items():
+                checked_whole(f"positions[{partition!r}]", position)
+            self._commit(positions)
+
+    def _commit(self, positions: Mapping[Partition, int]) -> None:
+        assert self._member is not None
+        self._committed_at = self._clock.monotonic()
+        self._member.commit(positions, self._settings.durability)
+        for partition, position in positions.items():
+            if self._processed.get(partition) == position:
+                del self._processed[partition]
+
+    def _commit_if_due(self) -> None:
+        settings = self._settings
+        if self._member is None or not settings.auto_commit or not self._processed:
+            return
+        if self._clock.monotonic() - self._committed_at >= settings.auto_commit_seconds:
+            try:
+                self._commit(dict(self._processed))
+            except MemberFenced as error:
+                log.warning("%s", error)  # the next turn has the partitions that are left
+                self._processed.clear()
+
+    def _all_positions(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return how far partitions are processed, those too that were idle."""
+        return {p: at for p in partitions if (at := self._position(p)) is not None}
+
+    def _position(self, partition: Partition) -> int | None:
+        """Return how far a partition is processed; None if it is not this consumer's."""
+        if partition in self._begun:
+            return self._begun[partition]
+        if partition in self._processed:
+            return self._processed[partition]
+        if partition in self._paused:
+            return self._paused[partition]
+        feed = self._feeds.get((partition[0], partition[1] // PARTITIONS_PER_STORE))
+        if feed is None or partition[1] not in feed:
+            return None
+        return feed.position(partition[1])
+
+    def positions(self) -> dict[Partition, int]:
+        """Return from where each partition is read next."""
+        with self._lock:
+            found = {
+                (topic, number): position
+                for (topic, _), feed in self._feeds.items()
+                for number, position in feed.positions().items()
+            }
+            return dict(sorted({**found, **self._paused}.items()))
+
+    def pause(self, partitions: Iterable[Partition] | None = None) -> None:
+        """Leave partitions out of the polls, all by default; they stay with this member."""
+        with self._lock:
+            for partition in self._chosen(partitions):
+                key = partition[0], partition[1] // PARTITIONS_PER_STORE
+                if partition not in self._paused:
+                    position = self._feeds[key].remove(partition[1])
+                    assert position is not None
+                    self._paused[partition] = position
+
+    def resume(self, partitions: Iterable[Partition] | None = None) -> None:
+        """Read paused partitions again, all by default."""
+        with self._lock:
+            chosen = list(self._paused) if partitions is None else self._chosen(partitions)
+            for partition in chosen:
+                position = self._paused.pop(partition, None)
+                if position is not None:
+                    self._add(partition, position)
+
+    @property
+    def paused(self) -> list[Partition]:
+        """The partitions that are paused, sorted."""
+        with self._lock:
+            return sorted(self._paused)
+
+    def _add(self, partition: Partition, position: int) -> None:
+        key = partition[0], partition[1] // PARTITIONS_PER_STORE
+        self._feeds[key].add(partition[1], position)
+        self._ready[key] = None
+
+    def _chosen(self, partitions: Iterable[Partition] | None) -> list[Partition]:
+        mine = self.assignment
+        if partitions is None:
+            return mine
+        chosen, known = list(partitions), set(mine)
+        for partition in chosen:
+            if partition not in known:
+                raise InvalidMessage(f"partition {partition!r} is not one of this consumer's")
+        return chosen
+
+    @documented
+    def seek(
+        self,
+        to: int | Literal["first", "last"],
+        partitions: Iterable[Partition] | None = None,
+    ) -> None:
+        """Go on elsewhere: at an offset, at the "first" message, behind the "last"; all by default.
+
+        `seek_time` goes to a time. The next commit records it. OffsetOutOfRange, and nothing has
+        changed, for an offset that is not there.
+        """
+        with self._lock:
+            self._check_open()
+            wanted = {p: self._place(p, to) for p in self._chosen(partitions)}
+            self._go_to(wanted)
+
+    @documented
+    def seek_time(self, time: Time, partitions: Iterable[Partition] | None = None) -> None:
+        """Go on at the first message that was received at or after a time; all by default."""
+        at = checked_time_ms(time)
+        with self._lock:
+            self._check_open()
+            wanted = {}
+            for topic, number in self._chosen(partitions):
+                view = self._source.view(topic, number // PARTITIONS_PER_STORE)
+                wanted[topic, number] = self._begin(view, number, at)
+            self._go_to(wanted)
+
+    @documented
+    def rewind(self, count: int, partitions: Iterable[Partition] | None = None) -> None:
+        """Go back by so many messages in each partition, or to its first one; all by default."""
+        checked_whole("count", count)
+        with self._lock:
+            self._check_open()
+            wanted, now = {}, self.positions()
+            for topic, number in self._chosen(partitions):
+                view = self._source.view(topic, number // PARTITIONS_PER_STORE)
+                at = now[topic, number]
+                if view is not None and count:
+                    found = places.back(view.backwards(), number, view.index_start, at, count)
+                    at = view.index_start if found is None else found
+                wanted[topic, number] = at
+            self._go_to(wanted)
+
+    def _place(self, partition: Partition, to: int | str) -> int:
+        view = self._source.view(partition[0], partition[1] // PARTITIONS_PER_STORE)
+        if to in ("first", "last"):
+            if view is None:
+                return 0
+            return view.index_start if to == "first" else view.index_end
+        if isinstance(to, str):
+            raise ValueError(f"to {to!r}: an offset, 'first' or 'last'")
+        offset = checked_whole("to", to)
+        first, end = (0, 0) if view is None else (view.index_start, view.index_end)
+        if not first <= offset <= end:
+            raise OffsetOutOfRange(offset, first, end)
+        return offset
+
+    def _go_to(self, wanted: Mapping[Partition, int]) -> None:
+        for partition, position in wanted.items():
+            for each in (self._handed, self._begun, self._batch):
+                each.pop(partition, None)
+            self._processed[partition] = position
+            if partition in self._paused:
+                self._paused[partition] = position
+            else:
+                self._add(partition, position)
+
+    @documented
+    def lag(self) -> dict[Partition, int]:
+        """Return how many messages each partition has that this consumer has not read."""
+        with self._lock:
+            self._check_open()
+            found: dict[Partition, int] = {}
+            keys = {*self._feeds, *((t, n // PARTITIONS_PER_STORE) for t, n in self._paused)}
+            for key in keys:
+                view = self._source.view(*key)
+                feed = self._feeds.get(key) or ShardFeed(*key)
+                if view is None:
+                    found |= {(key[0], number): 0 for number in feed.partitions()}
+                else:
+                    found |= {(key[0], n): count for n, count in feed.lag(view).items()}
+                waiting = ShardFeed(*key)
+                for (topic, number), position in self._paused.items():
+                    if (topic, number // PARTITIONS_PER_STORE) == key:
+                        waiting.add(number, position)
+                if view is not None:
+                    found |= {(key[0], n): count for n, count in waiting.lag(view).items()}
+            return dict(sorted(found.items()))
+
+    # -- life --------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Send heartbeats, and leave the group once the caller has not polled for too long."""
+        member = self._member
+        assert member is not None
+        while not self._ended.wait(member.beat_seconds):
+            idle = self._clock.monotonic() - self._polled_at
+            try:
+                if idle > self._settings.max_poll_seconds and not self._evicted:
+                    self._evicted = True
+                    log.warning(
+                        "group %r, member %r: no poll for %.0f s, its partitions go to others",
+                        self.group, member.id, idle,
+                    )  # fmt: skip
+                    member.leave()
+                elif not self._evicted:
+                    member.beat()
+            except (TubeStoreError, OSError) as error:
+                log.warning("group %r, member %r: no heartbeat: %s", self.group, member.id, error)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the consumer is closed")
+        self._source.check_open()
+
+    @documented
+    def close(self) -> None:
+        """Commit what was processed, with `auto_commit`, and leave the group; may be repeated.
+
+        What the last poll returned counts as processed.
+        """
+        self._ended.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self.interrupt()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            member = self._member
+            if member is None or os.getpid() != self._pid:
+                return
+            self._note_processed()
+            try:
+                if self._settings.auto_commit and not self._evicted:
+                    with contextlib.suppress(MemberFenced):  # the others read it again
+                        self._commit(self._all_positions(self.assignment))
+            finally:
+                member.leave()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            with self._lock:
+                self._take_back()  # what failed is read again
+        self.close()

@@ -1,0 +1,228 @@
+"""One member of a group: it joins, takes and gives up partitions, commits, and leaves.
+
+All of it happens under the group's lock and takes microseconds; no lock is held while the caller's
+code runs. A partition moves in two turns: the member that has it learns in its turn that it is to
+leave, finishes, commits and releases it; the next turn of the other member takes it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tubestore.clock import Clock
+from tubestore.errors import CorruptRecord, MemberFenced
+from tubestore.groups.assignment import Partition, Strategy
+from tubestore.groups.directory import GroupDirectory
+from tubestore.groups.membership import Member, Owned, Shape
+from tubestore.groups.positions import Rows
+from tubestore.options import Durability
+
+#: A session outlives so many heartbeats that do not come.
+BEATS_A_SESSION = 4
+
+
+class Turn(NamedTuple):
+    """What a member learns in a turn.
+
+    `held`: all that it has, None if nothing has changed. `lost`: the group had removed it, and it
+    has joined again.
+    """
+
+    coming: list[Partition]
+    leaving: list[Partition]
+    held: list[Partition] | None = None
+    lost: bool = False
+
+
+_NOTHING = Turn([], [])
+
+
+class GroupMember:
+    """A member of a group in this process; its calls come from one thread at a time."""
+
+    def __init__(
+        self,
+        files: GroupDirectory,
+        *,
+        name: str | None,
+        topics: Iterable[str],
+        strategy: tuple[str, Strategy],
+        session_ms: int,
+        clock: Clock,
+        shapes: Callable[[], Mapping[str, Shape]],
+        topic_id: Callable[[str], int],
+    ) -> None:
+        self.files = files
+        self.id = name or f"{platform.node()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._topics = tuple(topics)
+        self._strategy_name, self._strategy = strategy
+        self._session_ms, self._clock = session_ms, clock
+        self._shapes, self._topic_id = shapes, topic_id
+        self._member: Member | None = None
+        self._lock = threading.Lock()
+        self._looked_at = -float("inf")
+        self._beat_at = -float("inf")
+        #: The last change of the group that a turn has seen.
+        self._seen = -1
+
+    # -- a member's life ---------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Join the group; InvalidMessage if the name is taken or the strategy is another one."""
+        files = self.files
+        files.make()
+        with files.locked() as group:
+            files.log.refresh(locked=True)
+            group.expire(files.silent_ms(group))
+            member = group.join(
+                self.id,
+                uuid.uuid4().hex,
+                self._topics,
+                session_ms=self._session_ms,
+                strategy=self._strategy_name,
+            )
+            files.beat(member)
+            files.save()
+        with self._lock:
+            self._member = member
+        self._beat_at = self._clock.monotonic()
+        self._looked_at = -float("inf")
+
+    def beat(self) -> None:
+        """Send a heartbeat if it is time for one; from any thread."""
+        now = self._clock.monotonic()
+        with self._lock:
+            member = self._member
+            if member is None or (now - self._beat_at) * 1000 < self._session_ms / BEATS_A_SESSION:
+                return
+            self._beat_at = now
+            self.files.beat(member)
+
+    @property
+    def beat_seconds(self) -> float:
+        """How often `beat` is to be called."""
+        return self._session_ms / BEATS_A_SESSION / 2000
+
+    def turn(self) -> Turn:
+        """Take what is free and meant for this member; returns that, and what it is to release.
+
+        Costs one small read while nothing changes in the group.
+        """
+        self.beat()
+        now, files = self._clock.monotonic(), self.files
+        due = (now - self._looked_at) * 1000 >= self._session_ms / BEATS_A_SESSION
+        if not due and files.change() == self._seen:
+            return _NOTHING
+        self._looked_at = now
+        member = self._member
+        assert member is not None, "it has left"
+        shapes = self._shapes()
+        with files.locked() as group:
+            if not group.is_member(member.id, member.token):
+                lost = True
+            else:
+                lost = False
+                before = group.generation, group.settled
+                group.expire(
+                    {**files.silent_ms(group), member.id: 0}  # this is a sign of life, too
+                )
+                # Counts only rise, and a reader may know less than the writer.
+                group.see_topics(_larger(group.shapes, shapes))
+                if not group.is_settled:
+                    group.settle(self._strategy)
+                coming, leaving = group.take(member), group.leaving(member)
+                if coming or before != (group.generation, group.settled):
+                    files.save()
+                self._seen = files.change()
+                if coming:
+                    files.log.refresh(locked=True)
+                return Turn(_pairs(coming), _pairs(leaving), _pairs(group.held(member)))
+        assert lost
+        with self._lock:
+            self._member = None
+        self.join()
+        return Turn([], [], lost=True)
+
+    def release(self, partitions: Iterable[Partition]) -> None:
+        """Give partitions up; their next owner may take them."""
+        member = self._member
+        with self.files.locked() as group:
+            if member is not None and group.is_member(member.id, member.token):
+                group.release(member, _owned(partitions))
+                self.files.save()
+
+    def leave(self) -> None:
+        """Leave the group; its partitions are free at once."""
+        with self._lock:
+            member, self._member = self._member, None
+        if member is not None:
+            with self.files.locked() as group:
+                if group.is_member(member.id, member.token):
+                    group.leave(member.id, member.token)
+                    self.files.save()
+
+    # -- positions ---------------------------------------------------------------------------
+
+    def commit(self, positions: Mapping[Partition, int], level: Durability) -> None:
+        """Record positions; MemberFenced, and nothing is recorded, unless it has all of them."""
+        if not positions:
+            return
+        files, now = self.files, self._clock.now_ms()
+        by_topic: dict[str, tuple[list[int], list[int]]] = {}
+        for (topic, number), position in positions.items():
+            numbers, offsets = by_topic.setdefault(topic, ([], []))
+            numbers.append(number)
+            offsets.append(position)
+        rows = {
+            topic: Rows(self._topic_id(topic), np.array(numbers), np.array(offsets))
+            for topic, (numbers, offsets) in by_topic.items()
+        }
+        with files.locked() as group:
+            if self._member is None:
+                raise MemberFenced(files.group, self.id, "it has left the group")
+            member = group.check_member(self._member.id, self._member.token)
+            group.check_holder(member, {topic: each.ids for topic, each in rows.items()})
+            files.log.refresh(locked=True)
+            files.log.append(files.log.positions.change(now, rows), level)
+
+    def committed(self, topic: str) -> Mapping[int, int]:
+        """Return the positions of a topic as of the last turn that took partitions."""
+        return self.files.log.positions.of(topic, self._topic_id(topic))
+
+    def sync(self) -> None:
+        """Bring what was committed to stable storage."""
+        self.files.log.sync()
+
+    @property
+    def problems(self) -> list[CorruptRecord]:
+        """Damage of the positions that was found."""
+        return self.files.log.problems
+
+
+def _larger(known: Mapping[str, Shape], seen: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Return the topics that are seen, with the counts of the larger of both."""
+    found = {}
+    for topic, shape in seen.items():
+        other = known.get(topic, shape)
+        found[topic] = Shape(
+            max(shape.partitions, other.partitions), max(shape.stores, other.stores)
+        )
+    return found
+
+
+def _pairs(owned: Owned) -> list[Partition]:
+    return [(topic, number) for topic, ids in owned.items() for number in ids.tolist()]
+
+
+def _owned(partitions: Iterable[Partition]) -> Owned:
+    found: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        found.setdefault(topic, []).append(number)
+    return {topic: np.array(ids) for topic, ids in found.items()}

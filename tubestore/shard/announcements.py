@@ -1,0 +1,29 @@
+"""A condition that also makes calls: one waiter can wait for many shards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Announcements(threading.Condition):
+    """Wakes the threads that wait, and makes the calls that were asked for, each once."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__(lock)
+        self._calls: list[Callable[[], None]] = []
+
+    def call_once(self, call: Callable[[], None]) -> None:
+        """Call at the next `notify_all`, under the lock: it must be quick, and take no other one.
+
+        Under the lock itself.
+        """
+        self._calls.append(call)
+
+    def notify_all(self) -> None:
+        """Wake all waiting threads, and make the calls."""
+        super().notify_all()
+        if self._calls:
+            calls, self._calls = self._calls, []
+            for call in calls:
+                call()
