@@ -16,10 +16,13 @@ from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import LogKeys, check_index
 from rocketcompat.check.queues import check_extensions, check_kinds, check_queue
 from rocketcompat.check.shards import ShardComparison, check_tube
+from rocketcompat.commitlog.misplaced import lost_begin
 from rocketcompat.commitlog.walk import Gap
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.config_files import config_names, read_config
+from rocketcompat.files.progress import ProgressFile
 from rocketcompat.formats import (
+    ABORT_FILE,
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CHECKPOINT_FILE,
     CHECKPOINT_FILE_SIZE,
@@ -106,6 +109,11 @@ def check_jobs(directory: StoreDirectory) -> Iterator[Finding]:
 def check_files(directory: StoreDirectory) -> Iterator[Finding]:
     """Check names and lengths of the log's and the queues' files (spec §5.5)."""
     config = directory.config
+    known = ProgressFile(directory.vfs, directory.root).read()
+    closed = known[0] if known and not directory.vfs.exists(directory.path(ABORT_FILE)) else None
+    gap = lost_begin(directory.log, closed)
+    if gap is not None:
+        yield finding(gap.path, 0, "file_missing", f"{gap.size} bytes: {gap.reason}", "error")
     for path in directory.log.directories:
         yield from _check_sizes(directory, path, config.mapped_file_size_commit_log)
     sizes = {

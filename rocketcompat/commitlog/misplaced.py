@@ -19,6 +19,7 @@ from rocketcompat.commitlog.walk import (
     gap_of,
 )
 from rocketcompat.files.mapped_file import MappedFile
+from rocketcompat.files.progress import Progress
 from rocketcompat.formats import MAGIC_BLANK, MESSAGE_PREFIX, TOPIC_LENGTH_SIZE
 from rocketcompat.record.verify import follow
 
@@ -51,6 +52,19 @@ def lost_files(log: LogView, start: int = 0) -> Gaps:
             if start < following.file_from_offset > file.end_of_file
         ),
     ))  # fmt: skip
+
+
+def lost_begin(log: LogView, closed: Progress | None) -> Gap | None:
+    """Return the part before the first file that the log had when it was closed; None without one.
+
+    `closed` are the marks of a clean close: no retention of ours has removed files since.
+    """
+    if closed is None or not closed.clean or not log.files:
+        return None
+    first = log.files[0].file_from_offset
+    if first <= closed.log_minimum:
+        return None
+    return gap_of(log, closed.log_minimum, first, FILE_MISSING)
 
 
 def belongs_at(file: MappedFile) -> int | None:

@@ -223,6 +223,7 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
         log, known, quarantine, checkpoint, clean_exit=clean_exit and job is None
     )
     parts.problems += recovered.dropped
+    parts.find_missing_begin(known[0] if known is not None and clean_exit else None)
     parts.make_followers()
     parts.load(known[0].queues if known and recovered.clean else None)
     if lost is not None and known is not None:

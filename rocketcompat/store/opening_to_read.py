@@ -39,11 +39,12 @@ def _open(parts: Parts) -> None:
     clean_exit = not parts.vfs.exists(parts.path(ABORT_FILE))
     _find_end(parts, None, known, own=known is not None, clean_exit=clean_exit)
     parts.make_followers()
-    as_closed = known is not None and known[0].clean and clean_exit
-    parts.load(known[0].queues if known is not None and as_closed else None)
+    closed = known[0] if known is not None and known[0].clean and clean_exit else None
+    parts.find_missing_begin(closed)
+    parts.load(closed.queues if closed is not None else None)
     parts.find_missing_index(known)
-    if known is not None and as_closed:
-        parts.find_missing_queues(known[0])
+    if closed is not None:
+        parts.find_missing_queues(closed)
 
 
 def refresh(parts: Parts) -> None:

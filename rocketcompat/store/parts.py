@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.commit_log import CommitLog
+from rocketcompat.commitlog.misplaced import lost_begin
 from rocketcompat.dispatch.follower import Follower
 from rocketcompat.files.broker_config import BrokerConfig, with_batch_topics
 from rocketcompat.files.mirror_file import MirrorFile
@@ -156,6 +157,13 @@ class Parts:
                 del self._made[name]
         if self.tube is not None and self.queues is not None:
             self.tube.report_topics(queue.topic for queue in self.queues.all_queues())
+
+    def find_missing_begin(self, closed: Progress | None) -> None:
+        """Put it into `problems` if the log lost its first files since a clean close."""
+        gap = lost_begin(self.commit_log.queue, closed)
+        if gap is not None:
+            _log.warning("%s", gap.error())
+            self.problems.append(gap.error())
 
     def find_missing_queues(self, progress: Progress | None) -> bool:
         """Return whether files of queues are gone since a clean close; `problems` names the first.

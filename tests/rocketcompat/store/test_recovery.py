@@ -582,6 +582,36 @@ def test_a_log_file_that_is_gone_between_others_is_reported_until_it_is_back(
         assert [r.num_rows for r in [store.read_queue("T0", 0, 5).batch]] == [5]
 
 
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_a_log_that_lost_its_first_file_since_a_clean_close_is_a_problem_once(
+    bench: Bench, mode: str
+) -> None:
+    with bench.open():
+        bench.put(30)
+    bench.vfs.remove(log_file(0))
+    findings = list(check_store(StoreDirectory(ROOT, vfs=bench.vfs)))
+    assert [f["path"] for f in findings if f["reason"] == "file_missing"] == [log_file(0)]
+    with bench.open(mode=mode) as store:
+        (problem,) = store.problems
+        assert (problem.path, "1000 bytes: " in str(problem)) == (log_file(0), True)
+    if mode == "w":
+        with bench.open() as store:
+            assert store.problems == []
+
+
+def test_a_log_that_retention_shortened_is_no_problem(bench: Bench) -> None:
+    with bench.open() as store:
+        bench.put(30)
+        bench.clock.advance(80 * 3_600_000)
+        assert any(verdict.delete for verdict in store.clean())
+    assert not bench.vfs.exists(log_file(0))
+    for mode in ("r", "w"):
+        with bench.open(mode=mode) as store:
+            assert store.problems == []
+    findings = check_store(StoreDirectory(ROOT, vfs=bench.vfs))
+    assert [f for f in findings if f["reason"] == "file_missing"] == []
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_an_index_that_is_gone_is_a_problem_and_built_again(bench: Bench, killed: bool) -> None:
     store = bench.open()
