@@ -110,6 +110,8 @@ def read_unit(
 
 def unit_without_record(physical_offset: int, size: int) -> str:
     """Return the reason for a unit that can point to no record of the log."""
+    if (physical_offset, size) == (-1, 0):
+        return "no unit has this message"
     return f"a unit of {size} bytes at {physical_offset}, where the log has none"
 
 

@@ -23,11 +23,12 @@ import numpy as np
 
 from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
-from rocketcompat.queues.files import OF_BATCHES, QueueFiles
-from rocketcompat.queues.units import LogMinimum, Units, end_of, plain_units
+from rocketcompat.queues.files import OF_BATCHES, QueueFiles, sound_batch_units
+from rocketcompat.queues.units import LogMinimum, Units, end_of, is_batch_unit, plain_units
 from tubestore.core.vfs import Vfs
 
 _SIZE = BATCH_CQ_UNIT.size
+_NO_END = 1 << 62
 #: Bytes of units that a pull reads, counted from the requested offset.
 _SCAN_BYTES = 16_000
 
@@ -103,7 +104,8 @@ class BatchConsumeQueue:
 
     def place_of_unit(self, offset: int) -> tuple[str, int]:
         """Return the file of the unit that holds an offset, and its position there."""
-        return self._files.path_and_position(self._place_of(offset))
+        self._files.open()
+        return self._files.path_and_position(max(self._place_of(offset), self._files.first))
 
     def unit(self, offset: int) -> Any:
         """Return the unit of the record that holds the message at an offset, None if none does."""
@@ -129,10 +131,30 @@ class BatchConsumeQueue:
         if place >= files.end:
             return plain_units([], [], []), [start]
         unit = files.unit(place)
-        if unit is None or end_of(unit) <= start:  # a hole, where records are damaged
+        if unit is None or not OF_BATCHES.is_set(unit) or end_of(unit) <= start:
             place += 1
         found = files.read(place, min(files.next_file(place), files.end))
-        return pulled(found, start, count)
+        found = found[: sound_batch_units(found, _NO_END, None)]
+        if len(found) and found["base_offset"][0] <= start:
+            return pulled(found, start, count)
+        # No unit has this message: its records are damaged, or the file is.
+        return plain_units([-1], [0], [0]), [start, self._base_behind(place, start)]
+
+    def _base_behind(self, place: int, offset: int) -> int:
+        """Return the queue offset, above `offset`, of the first sound unit from a place on.
+
+        The queue's end without one.
+        """
+        files = self._files
+        while place < files.end:
+            following = min(files.next_file(place), files.end)
+            units = files.read(place, following)
+            bases = units["base_offset"][is_batch_unit(units)]
+            bases = bases[(bases > offset) & (bases < self.max_offset)]
+            if len(bases):
+                return int(bases.min())
+            place = following
+        return max(self.max_offset, offset + 1)
 
     def next_file_offset(self, offset: int) -> int:
         """Return the first offset behind the record at an offset: units of it are in no file."""
@@ -192,7 +214,14 @@ class BatchConsumeQueue:
     def _place_of(self, offset: int) -> int:
         """Return the place of the last unit that begins at an offset or before it."""
         files = self._files
-        return bisect_right(
+        place = bisect_right(
             range(files.end), offset, min(files.first, files.end),
             key=lambda place: getattr(files.unit(place), "base_offset", 0),
         ) - 1  # fmt: skip
+        # The search takes places without a unit for units in front of the offset.
+        while place > files.first:
+            unit = files.unit(place)
+            if unit is not None and OF_BATCHES.is_set(unit) and unit.base_offset <= offset:
+                break
+            place -= 1
+        return place

@@ -366,6 +366,35 @@ def units(numbers: Any) -> Any:
     return batch_units(places * 100, 100, 7, 1000, places * 2, 2)
 
 
+@pytest.mark.parametrize(
+    ("first", "end"), [(0, 1), (0, 5), (2, 4), (3, 7), (4, 5), (5, 10), (9, 11)]
+)
+def test_reads_go_on_behind_places_without_a_unit_and_report_them(
+    memory_vfs: MemoryVfs, first: int, end: int
+) -> None:
+    """A file that is zeroed in part; each unit has two messages."""
+    queue = make_queue(memory_vfs)
+    queue.put_rows(units(range(13)))
+    for place in range(first, end):
+        path = f"/q/T/0/{place // 5 * 5 * 46:020d}"
+        memory_vfs.open(path).pwrite(bytes(46), place % 5 * 46)
+    again = make_queue(memory_vfs)
+    for start in range(26):
+        offset, found, missing = start, [], []
+        while offset < 26:
+            rows, bases = again.spans(offset, 100)
+            sound = rows["size"] > 0
+            begins = np.array(bases[:-1])
+            found += begins[sound].tolist()
+            if not sound.all():
+                missing += range(max(start, begins[~sound][0]), bases[-1])
+            assert bases[-1] > offset
+            offset = bases[-1]
+        lost = [n for n in range(2 * first, 2 * end) if n >= start]
+        assert (missing, found) == (lost, [n for n in range(start - start % 2, 26, 2)
+                                          if not first <= n // 2 < end])  # fmt: skip
+
+
 def test_a_queue_that_is_not_there_is_empty(memory_vfs: MemoryVfs) -> None:
     queue = make_queue(memory_vfs)
     assert (queue.min_offset, queue.max_offset, queue.unit(0)) == (-1, 0, None)
