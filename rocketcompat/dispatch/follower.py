@@ -50,7 +50,7 @@ class Follower(Receiver, Protocol):
 
     @property
     def places(self) -> int | None:
-        """How many places of messages there are below the synced end; None if not counted."""
+        """A count that shows a loss: units, or files, as of the synced end; None without one."""
         return None
 
     @abstractmethod

@@ -73,8 +73,6 @@ class IndexService:
     """
 
     name = "index"
-    #: Not counted: an index without a file is found by its mark.
-    places: int | None = None
 
     def __init__(
         self,
@@ -98,6 +96,8 @@ class IndexService:
         self._unsynced: tuple[IndexFile, ...] = ()
         self._unsynced_directories: list[str] = []
         self._written = self._synced = 0
+        #: How many files there were at the last sync.
+        self._synced_files = 0
         #: Keys at or above `_written` that are in the files: a batch that failed half-way.
         self._put_beyond = 0
         #: Files that cannot be used, and those behind them: `recover` takes them out.
@@ -269,6 +269,7 @@ class IndexService:
     def mark(self, written: int, synced: int) -> None:
         """Set up to where the files are known to hold everything (after a clean close)."""
         self._written, self._synced, self._put_beyond = written, synced, 0
+        self._synced_files = len(self._files)
 
     def replayed(self) -> None:
         """Do nothing: the index keeps nothing for recovery."""
@@ -313,7 +314,7 @@ class IndexService:
             with self._lock:
                 self._unsynced = unsynced + self._unsynced
             raise
-        self._synced = max(self._synced, written)
+        self._synced, self._synced_files = max(self._synced, written), len(files)
         if unsynced and self._on_roll:
             self._on_roll(unsynced[-1].end_timestamp)
 
@@ -339,6 +340,11 @@ class IndexService:
     def ends(self) -> tuple[int, int]:
         """(written, synced): everything below is in the files, and on stable storage."""
         return self._written, self._synced
+
+    @property
+    def places(self) -> int:
+        """How many files there are, as of the synced end."""
+        return self._synced_files
 
     def select(
         self, topic: str, key: str, count_max: int, begin: int, end: int

@@ -45,7 +45,7 @@ from rocketcompat.store.parts import (
 from rocketcompat.store.puts import PutPath
 from rocketcompat.store.recovery import RecoverResult, keep_numbers, recover_followers, recover_log
 from rocketcompat.store.schedule import FIRST_SECONDS, ScheduleMessageService
-from rocketcompat.store.structures import structures
+from rocketcompat.store.structures import INDEX, structures
 from tubestore.core.trees import make_directory
 from tubestore.core.vfs import LOST_LOCK
 from tubestore.errors import NotAStore, StoreFailed, TubeStoreError, again
@@ -234,7 +234,8 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
             parts.queues,
             Gaps([Gap(log.max_offset, NOWHERE - 1, "missing", lost.reason, lost.path, 0)]),
         )
-    parts.find_missing_index(known)
+    if parts.find_missing_index(known) and known is not None:
+        known[0].followers.pop(INDEX.name, None)  # without its mark it is built again
     if parts.find_missing_queues(known[0] if known else None):
         # Without their marks they are built again.
         for structure in structures():

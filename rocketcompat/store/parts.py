@@ -183,23 +183,30 @@ class Parts:
             self.problems.append(error)
         return True
 
-    def find_missing_index(self, known: tuple[Progress, bool] | None) -> None:
-        """Put it into `problems` if the index has no file, and by the marks it had one.
+    def find_missing_index(self, known: tuple[Progress, bool] | None) -> bool:
+        """Return whether the index lacks files that it had by the marks; then `problems` has it.
 
-        A writer builds it again from the log (`IndexService.recover`); a reader does without it.
+        A writer builds it again from the log; a reader does without it.
         """
         index = self.index
         mark = known[0].followers.get(INDEX.name) if known is not None else None
-        if known is None or mark is None or index is None or index.files or index.problems:
-            return
-        if known[0].trusted(mark, same_boot=known[1]) <= known[0].log_minimum:
-            return
+        if known is None or mark is None or index is None or index.problems:
+            return False
+        progress, count = known[0], len(index.files)
+        had = progress.places.get(INDEX.name, 1)
+        # The files of an older begin of the log may have gone with it.
+        if count >= had or (count and progress.log_minimum != self.commit_log.min_offset):
+            return False
+        if progress.trusted(mark, same_boot=known[1]) <= progress.log_minimum:
+            return False
         done = "it is built again from the log" if self.writable else "left out"
-        error = CorruptRecord(self.path(INDEX.directory), 0, f"the index has no files; {done}")
+        reason = f"the index has {count or 'no'} files" + (f" of {had}" if count else "")
+        error = CorruptRecord(self.path(INDEX.directory), 0, f"{reason}; {done}")
         _log.warning("%s", error)
         self.problems.append(error)
         if not self.writable:
             del self._made[INDEX.name]
+        return True
 
     def close(self) -> None:
         """Give all descriptors back; syncs nothing."""

@@ -612,26 +612,37 @@ def test_a_log_that_retention_shortened_is_no_problem(bench: Bench) -> None:
     assert [f for f in findings if f["reason"] == "file_missing"] == []
 
 
+@pytest.mark.parametrize("lost", [None, 0, 1, -1])
 @pytest.mark.parametrize("killed", [False, True])
-def test_an_index_that_is_gone_is_a_problem_and_built_again(bench: Bench, killed: bool) -> None:
+def test_an_index_that_is_gone_is_a_problem_and_built_again(
+    bench: Bench, killed: bool, lost: int | None
+) -> None:
     store = bench.open()
-    bench.put(25)
-    store.flush()
+    for first in range(0, 50, 5):  # a file is named by the time of its creation
+        bench.put(5, first=first)
+        store.flush()
+        bench.clock.advance(1000)
     if killed:
         bench.kill()
     else:
         store.close()
-    bench.vfs.rename(f"{ROOT}/index", "/elsewhere")
+    names = [name for name, _, _ in bench.vfs.entries(f"{ROOT}/index")]
+    assert len(names) > 2
+    for name in names if lost is None else [names[lost]]:
+        bench.vfs.remove(f"{ROOT}/index/{name}")
     path = f"{ROOT}/index"
     with bench.open(mode="r") as reader:
         assert [getattr(problem, "path", None) for problem in reader.problems] == [path]
     with bench.open() as store:
         assert [getattr(problem, "path", None) for problem in store.problems] == [path]
-        assert bodies_of(store) == list(range(25))
+        assert bodies_of(store) == list(range(50))
     for mode in ("r", "w"):
         with bench.open(mode=mode) as store:
             assert store.problems == []
-            assert [m.body[:3] for m in store.query_message("T1", "k3")] == [b"003"]
+            for n in range(50):
+                assert [m.body[:3] for m in store.query_message(f"T{n % 2}", f"k{n}")] == [
+                    b"%03d" % n
+                ]
 
 
 def test_a_pull_and_a_query_report_a_damaged_body_instead_of_leaving_it_out(bench: Bench) -> None:
