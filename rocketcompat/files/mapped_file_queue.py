@@ -14,9 +14,11 @@ Guards: `_files_lock` guards the replacement of `_files`; `_flush_lock` the sync
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from sortedcontainers import SortedDict
 
@@ -33,6 +35,21 @@ PAGE = 4096
 #: A queue's directory, its topic's, and that of all queues.
 _LEVELS = 3
 _NO_FILES: SortedDict[int, MappedFile] = SortedDict()
+
+
+def listed(rows: Callable[[], Iterable[tuple[int, str, int]]], file_size: int) -> list[Any]:
+    """Return what `rows` gives of a log's files, sorted by their starts, as of one moment.
+
+    Directories are listed one after the other, and a writer may begin a file in each meanwhile. So
+    while a file between two others seems to be missing, all are listed again until nothing changes.
+    """
+    found = sorted(rows())
+    while any(b[0] - a[0] != file_size for a, b in itertools.pairwise(found)):
+        again = sorted(rows())
+        if again == found:
+            break
+        found = again
+    return found
 
 
 class MappedFileQueue:
@@ -70,11 +87,11 @@ class MappedFileQueue:
         """
         found: dict[int, int] = {}
         paths: dict[int, str] = {}
-        for directory in self.directories:
-            for start, name, size in self._rows_of(directory):
-                if start in paths:
-                    raise NotAStore(directory, f"{name} is in another directory too")
-                found[start], paths[start] = size, os.path.join(directory, name)
+        for start, path, size in listed(self._rows, self.file_size):
+            if start in paths:
+                directory, name = os.path.split(path)
+                raise NotAStore(directory, f"{name} is in another directory too")
+            found[start], paths[start] = size, path
         while found and found[max(found)] == 0:
             start = max(found)
             del found[start]
@@ -95,8 +112,7 @@ class MappedFileQueue:
 
         With `from_zero` the first has to start at 0. Opens none.
         """
-        rows = (row for directory in self.directories for row in self._rows_of(directory))
-        sizes = {start: size for start, _, size in rows}
+        sizes = {start: size for start, _, size in self._rows()}
         if not sizes:
             return None
         first = 0 if from_zero else min(sizes)
@@ -115,6 +131,12 @@ class MappedFileQueue:
             if is_last or not kept or error.errno not in (errno.EROFS, errno.EACCES):
                 raise
             return self._vfs.open(path, writable=False)
+
+    def _rows(self) -> Iterator[tuple[int, str, int]]:
+        """Yield start offset, path and length of the files of all directories."""
+        for directory in self.directories:
+            for start, name, size in self._rows_of(directory):
+                yield start, os.path.join(directory, name), size
 
     def _rows_of(self, directory: str) -> Iterator[tuple[int, str, int]]:
         """Yield start offset, name and length of the files of a directory."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from rocketcompat.commitlog.walk import NO_GAPS
 from rocketcompat.files.mapped_file import MappedFile
+from rocketcompat.files.mapped_file_queue import listed
 from rocketcompat.formats import (
     DLEDGER_BODY_POSITION,
     DLEDGER_MAGIC,
@@ -44,10 +45,12 @@ class LogFiles:
         """List the directory again: a broker adds files and removes old ones."""
         vfs, file_size = self._vfs, self.file_size
         finished = self._jobs.finished()
-        found = sorted(
-            row for directory in self.directories
-            for row in files_by_start(vfs, directory, parse_offset_name) if row[2]
-        )  # fmt: skip
+
+        def rows() -> list[tuple[int, str, int]]:
+            each = (files_by_start(vfs, path, parse_offset_name) for path in self.directories)
+            return [row for rows in each for row in rows if row[2]]
+
+        found = listed(rows, file_size)
         self.files: tuple[MappedFile, ...] = tuple(
             MappedFile(vfs.open(path, writable=False), start, file_size, min(size, file_size))
             for start, path, size in found

@@ -18,7 +18,7 @@ from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory
 from tests.support.golden_puts import Again, files_of
 from tests.support.rocket.cli import command_fixture  # noqa: F401
 from tests.support.rocket.golden import expected_units, open_golden, records_of, units_of
-from tests.support.rocket.inside import dispatcher_of, opened_of
+from tests.support.rocket.inside import dispatcher_of, log_of, opened_of
 from tubestore.clock import ManualClock
 from tubestore.core.local_files import OsFile
 from tubestore.core.vfs import OsVfs
@@ -264,3 +264,30 @@ def test_the_tools_see_all_paths(tmp_path: Path, command: Command) -> None:
     copied = command("dump", tmp_path / "one", "--format", "jsonl").rows
     assert [row["queue_offset"] for row in copied] == list(range(20))
     assert command("dump", root, "-o", "storePathCommitLog=a,other").code == 3
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_files_that_a_writer_begins_while_directories_are_listed_leave_no_gap(
+    tmp_path: Path, is_open: bool
+) -> None:
+    put_some(tmp_path, 8)
+
+    class Growing(OsVfs):
+        """Begins files in all directories whenever the first was listed, six times."""
+
+        def entries(self, path: str) -> list[tuple[str, bool, int]]:
+            found = super().entries(path)
+            if path == str(tmp_path / "a") and len(numbers(tmp_path, "b")) < 13:
+                put_some(tmp_path, 22)
+            return found
+
+    if is_open:
+        with rocketcompat.open(tmp_path, "r", CONFIG, vfs=Growing()) as reader:
+            starts = [file.file_from_offset for file in log_of(reader).queue.files]
+    else:
+        options = {"storePathCommitLog": "a,b,c", "mappedFileSizeCommitLog": "1000"}
+        starts = [
+            f.file_from_offset for f in StoreDirectory(tmp_path, options, Growing()).log.files
+        ]
+    assert starts == list(range(0, starts[-1] + 1000, 1000))
+    assert len(starts) > 6
