@@ -22,6 +22,7 @@ from rocketcompat.formats import (
     MESSAGE_HEAD,
     NAME_VALUE_SEPARATOR,
     PROPERTIES_SIZE_MAX,
+    PROPERTY_CRC_PATTERN,
     PROPERTY_KEYS,
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
@@ -180,7 +181,10 @@ def properties_of(table: Given, config: MessageStoreConfig) -> Any:
     """Return the property strings as bytes; checked, with room for a checksum if one is written."""
     if _TEXTS.isdisjoint(table.columns) and not config.enabled_append_prop_crc:
         return even_binary(table.rows, 0, pa.py_buffer(b""))
-    raw = _compact(property_texts(table, config).cast(pa.large_binary()))
+    texts = property_texts(table, config)
+    if config.enabled_append_prop_crc:  # as 5.3.3: the store computes it
+        texts = pc.replace_substring_regex(texts, PROPERTY_CRC_PATTERN, r"\1")
+    raw = _compact(texts.cast(pa.large_binary()))
     buffer = raw.buffers()[2]
     if buffer is not None and not bytes_of(buffer)[: bounds_of(raw)[-1]].all():
         raise InvalidMessage("properties: contain U+0000, by which a torn record is known")

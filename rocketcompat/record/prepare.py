@@ -6,6 +6,7 @@ for it. Thread-safe.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -20,6 +21,8 @@ from rocketcompat.formats import (
     MESSAGE_HEADS,
     NAME_VALUE_SEPARATOR,
     PROPERTIES_SIZE_MAX,
+    PROPERTY_CRC,
+    PROPERTY_CRC_PATTERN,
     PROPERTY_KEYS,
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
@@ -116,6 +119,8 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
     if message.queue_id < 0:
         raise InvalidMessage(f"queue_id: {message.queue_id} is negative")
     prepared.has_crc = config.enabled_append_prop_crc
+    if prepared.has_crc and PROPERTY_CRC in text:  # as 5.3.3: the store computes it
+        text = re.sub(PROPERTY_CRC_PATTERN, r"\1", text)
     prepared.copies = ()
     prepared.inner_count = 0
     if (sys_flag & SYS_FLAG_INNER_BATCH or PROPERTY_INNER_COUNT in text) and (

@@ -6,11 +6,13 @@ import zlib
 from collections.abc import Callable
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.formats import BODY_CRC_MASK, MESSAGE_HEAD, PROPERTY_CRC_SIZE
 from rocketcompat.record.codec import decode_one, encode_one
+from rocketcompat.record.encode import encode_columns
 from rocketcompat.record.prepare import prepare
 from rocketcompat.record.verify import first_fault, follow, sound_chain
 
@@ -120,3 +122,22 @@ def test_runs_of_equally_long_records_are_followed_as_any_others(seed: int) -> N
     cut = sound_chain(data, 0, 1000, len(data))
     assert cut.starts.tolist() == places[:damaged]
     assert cut.reason is not None
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_checksum_that_the_caller_gives_as_a_property_is_replaced(place: int) -> None:
+    """As 5.3.3 does: a message that is sent again brings that of its former record."""
+    pairs = [("a", "1"), ("b", "2")]
+    pairs.insert(place, ("__CRC32#", "0123456789"))
+    message = Message("T", b"x", properties=dict(pairs), born_timestamp=5)
+    expected = Message("T", b"x", properties={"a": "1", "b": "2"}, born_timestamp=5)
+    one = encode_one(prepare(message, CHECKED), 0, 0, 7)
+    assert one == encode_one(prepare(expected, CHECKED), 0, 0, 7)
+    columns = {"topic": ["T"], "queue_id": [0], "body": [b"x"], "born_timestamp": [5],
+               "properties": pa.array([pairs], pa.map_(pa.string(), pa.string()))}  # fmt: skip
+    encoded = encode_columns(columns, CHECKED)
+    encoded.place(np.array([0]), np.array([0]), 7)
+    assert bytes(encoded.data) == one
+    assert decode_one(one).properties["__CRC32#"] != "0123456789"
+    kept = encode_one(prepare(message, CHECKED.changed(enabled_append_prop_crc=False)), 0, 0, 7)
+    assert decode_one(kept).properties["__CRC32#"] == "0123456789"
