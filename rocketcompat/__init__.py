@@ -108,7 +108,7 @@ def open(
 
     - `config`: RocketMQ's options, a `MessageStoreConfig`.
     - `layouts`: the structures that are kept ("consume_queue", "index", "tube"), instead of the
-      configuration's.
+      configuration's; "tube" with mode "w" only: `tubestore.open(root + "/tube")` reads shards.
     - Without `background` no threads run: `wait_dispatched`, `flush` and `close` do what is
       pending.
     - `vfs` and `clock`: stand-ins for the disk and the time, for tests (`tubestore.testing`).

@@ -81,7 +81,8 @@ class MessageStoreConfig:
     RocketMQ's options keep their names and meaning. Added are `compat` (the version to write as
     where versions differ), `recovery` ("upstream" cuts the log at the first bad
     record as RocketMQ does; "tubestore" never cuts good data, D7), `layouts` (which
-    structures the dispatcher feeds) and the bounds of the dispatcher.
+    structures the dispatcher feeds) and the bounds of the dispatcher. Shards have the defaults of
+    `tubestore.StoreOptions`; no option here changes those.
     """
 
     mapped_file_size_commit_log: int = COMMIT_LOG_FILE_SIZE

@@ -7,7 +7,7 @@ These are functions over the parts of a store; they write nothing and are thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -126,15 +126,15 @@ def _sound(
 class _Places:
     """Records that units or index items point to, by their files."""
 
-    def __init__(self, log: ReadableLog) -> None:
+    def __init__(self, log: ReadableLog, *, verify: bool = False) -> None:
+        #: True if the checksums of bodies are compared.
+        self._verify = verify
         #: The end of the log when the records were looked up.
         self._log, self.end = log, log.max_offset
         self.problems: list[CorruptRecord] = []
 
-    def each(
-        self, offsets: Int64s, sizes: Int64s | None, make: Callable[..., Any]
-    ) -> Iterator[tuple[Any, range]]:
-        """Yield `make(data, starts, base, sizes)` of each file's records, and which rows they are.
+    def each(self, offsets: Int64s, sizes: Int64s | None) -> Iterator[tuple[pa.RecordBatch, range]]:
+        """Yield each file's records as a batch, and which rows they are.
 
         Rows ascend by their offsets. What is no longer there, or not yet, is left out.
         """
@@ -163,7 +163,7 @@ class _Places:
                 data = file.view(min(self.end - base, size))
             except FileNotFoundError:  # deleted since, by age
                 continue
-            yield from self._made(make, data, base, file.path, offsets, sizes, rows)
+            yield from self._made(data, base, file.path, offsets, sizes, rows)
 
     def _gaps_over(self, offsets: Int64s) -> Gaps:
         """Return the known gaps that contain some of these records, which ascend."""
@@ -171,13 +171,13 @@ class _Places:
         return Gaps(g for g in gaps if np.diff(offsets.searchsorted((g.start, g.end)))[0])
 
     def _made(
-        self, make: Callable[..., Any], data: Buffer, base: int, path: str, offsets: Int64s,
-        sizes: Int64s | None, rows: range,
-    ) -> Iterator[tuple[Any, range]]:  # fmt: skip
+        self, data: Buffer, base: int, path: str, offsets: Int64s, sizes: Int64s | None, rows: range
+    ) -> Iterator[tuple[pa.RecordBatch, range]]:
         part = slice(rows.start, rows.stop)
         gaps = self._gaps_over(offsets[part])
         lengths = None if sizes is None else sizes[part]
-        found = None if gaps else make(data, offsets[part] - base, base, lengths)
+        verify, starts = self._verify, offsets[part] - base
+        found = None if gaps else batch_of_plain(data, starts, base, lengths, verify=verify)
         if found is not None:
             yield found, rows
             return
@@ -187,7 +187,8 @@ class _Places:
             try:
                 if known is not None:
                     raise CorruptRecord(path, int(offsets[row]), known.reason)
-                records = decode_columns(data, offsets[one] - base, base, path=path)
+                at = offsets[one] - base
+                records = decode_columns(data, at, base, path=path, check_crc=verify)
                 if sizes is not None and int(records.column("total_size")[0]) != sizes[row]:
                     raise CorruptRecord(path, int(offsets[row]), "not of the size in its unit")
                 yield batch_of_records(records), range(row, row + 1)
@@ -196,18 +197,21 @@ class _Places:
                 self.problems.append(CorruptRecord(path, int(offsets[row]) - base, reason))
 
 
-def read_queue(log: ReadableLog, queue: QueuePart, offset: int, limit: int) -> QueuePage:
+def read_queue(
+    log: ReadableLog, queue: QueuePart, offset: int, limit: int, *, verify: bool = False
+) -> QueuePage:
     """Return up to `limit` messages of a queue from `offset` on, of one of its files.
 
     Below the queue's first offset nothing is left: the page then begins there. A page may be empty
     and `next_offset` still move on (over units without a message).
     """
-    batch, (following,), problems = read_queues(log, [(queue, offset)], limit)
+    asked = [(queue, offset)]
+    batch, (following,), problems = read_queues(log, asked, limit, verify=verify)
     return QueuePage(batch, following, problems)
 
 
 def read_queues(
-    log: ReadableLog, asked: Sequence[tuple[QueuePart, int]], limit: int
+    log: ReadableLog, asked: Sequence[tuple[QueuePart, int]], limit: int, *, verify: bool = False
 ) -> tuple[pa.RecordBatch, list[int], list[CorruptRecord]]:
     """As `read_queue`, of many queues at once: (messages in log order, next offsets, problems)."""
     parts, spans, following = [], [], []
@@ -228,7 +232,7 @@ def read_queues(
     units = np.frombuffer(b"".join(parts), parts[0].dtype) if len(parts) > 1 else parts[0]
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
-    places = _Places(log)
+    places = _Places(log, verify=verify)
     kept: Int64s | None = None  # which units are left, and in which order
     real = (sizes > 0) & (sizes != CQ_PRE_FILL_SIZE) & (offsets >= 0) & (offsets < places.end)
     if np.count_nonzero(real) != len(real):
@@ -242,8 +246,7 @@ def read_queues(
         kept = order if kept is None else kept[order]
     owners = _Owners([queue for queue, _ in asked], [*map(len, parts)], spans, kept)
     batches = [
-        owners.own(batch, rows, places.problems)
-        for batch, rows in places.each(offsets, sizes, batch_of_plain)
+        owners.own(batch, rows, places.problems) for batch, rows in places.each(offsets, sizes)
     ]
     batch = _joined(batches)
     return batch, following, [*missing, *places.problems, *_lost_in(log, batch)]
@@ -360,12 +363,14 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def query_keys(
-    log: ReadableLog, index: Any, topic: str, keys: Sequence[str], max_count: int
-) -> pa.Table:
+    log: ReadableLog, index: Any, topic: str, keys: Sequence[str], max_count: int,
+    *, verify: bool = False,
+) -> pa.Table:  # fmt: skip
     """Return the messages with these keys, the newest `max_count` of each, oldest first.
 
     A column `key` comes before those of the records; rows are in the order of the keys. The text is
-    compared, not the hash alone. Records that cannot be read are left out.
+    compared, not the hash alone. Records that cannot be read are left out. With `verify`, which
+    compares the checksums of bodies, too, the first of them is CorruptRecord.
     """
     asked, offsets = index.select_many(key_hashes(topic, keys))
     order = np.lexsort((offsets, asked))
@@ -376,9 +381,12 @@ def query_keys(
     texts = pa.array(keys, pa.string())
     distinct, back = np.unique(offsets, return_inverse=True)
     batches, rows = [], [np.empty(0, np.int64)]
-    for batch, places in _Places(log).each(distinct, None, batch_of_plain):
+    places = _Places(log, verify=verify)
+    for batch, part in places.each(distinct, None):
         batches.append(batch)
-        rows.append(np.arange(places.start, places.stop))
+        rows.append(np.arange(part.start, part.stop))
+    if verify and places.problems:
+        raise places.problems[0]
     found = _joined(batches)
     place_of = np.full(len(distinct), -1, np.int64)
     place_of[np.concatenate(rows)] = np.arange(found.num_rows)

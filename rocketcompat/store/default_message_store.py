@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.messages import (
     Message,
     MessageBatch,
@@ -359,6 +360,10 @@ def open_store(
     config = config or MessageStoreConfig()
     if layouts is not None:
         config = config.changed(layouts=frozenset(layouts))
+        if mode == "r" and "tube" in config.layouts:
+            shards = os.path.join(os.fspath(root), TUBE_DIRECTORY)
+            reason = f"a reader shows no shards; tubestore.open({shards!r}) does"
+            raise InvalidMessage(f"layouts: 'tube': {reason}")
     path, vfs = opening_of(root, vfs)
     try:
         parts = Parts(path, config, vfs, clock or SystemClock(), writable=mode == "w")

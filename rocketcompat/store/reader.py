@@ -141,7 +141,8 @@ class StoreReader:
 
         Both times are ms and included, as in RocketMQ; None: no bound.
         The newest `max_count` (None: `default_query_max_num`), `max_msgs_num_batch` at most.
-        Checksums are compared; damaged records of the key's hash are in `problems`.
+        Checksums are compared; damaged records of the key's hash are in `problems`. A reader finds
+        keys as far as the writer has written the index: after a kill the newest ones are missing.
         """
         self._check_open()
         from rocketcompat.reading.keys import query_message
@@ -154,13 +155,15 @@ class StoreReader:
 
     @documented
     def query_messages(
-        self, topic: str, keys: Sequence[str], max_count: int | None = None
-    ) -> pa.Table:
+        self, topic: str, keys: Sequence[str], max_count: int | None = None,
+        *, verify: bool = False,
+    ) -> pa.Table:  # fmt: skip
         """Find messages by many keys at once: a table of `key` and the records' columns.
 
         Of each key the newest `max_count`, oldest first, in the order of the keys, bounded as
         in `query_message`; other keys of the same hash are left out. Columns as
-        `record.arrow.RECORD_SCHEMA` has them.
+        `record.arrow.RECORD_SCHEMA` has them. Records that cannot be read are left out; with
+        `verify`, which compares the checksums of the bodies, the first of them is CorruptRecord.
         """
         self._check_open()
         from rocketcompat.reading.columns import query_keys
@@ -173,18 +176,19 @@ class StoreReader:
         _check_whole(least=0, max_count=count)
         keys = checked_texts("keys", keys)
         count = min(count, self.config.max_msgs_num_batch)
-        return query_keys(self._parts.commit_log, index, topic, keys, count)
+        return query_keys(self._parts.commit_log, index, topic, keys, count, verify=verify)
 
     @documented
     def read_queue(
-        self, topic: str, queue_id: int, offset: int = 0, limit: int = 1000
-    ) -> QueuePage:
+        self, topic: str, queue_id: int, offset: int = 0, limit: int = 1000,
+        *, verify: bool = False,
+    ) -> QueuePage:  # fmt: skip
         """Read up to `limit` messages of a queue as one Arrow batch, bodies copied out.
 
         `page.batch`, and `page.next_offset` to go on from; a page ends where a file of the queue
         does. Messages that cannot be read are in `page.problems`. So are stand-ins of lost
         messages: their rows have the state "lost" and no body. An unknown queue is empty. As in
-        RocketMQ no checksum of a body is compared: `get_message` and `scan(verify=True)` do that.
+        RocketMQ no checksum of a body is compared without `verify`.
         """
         self._check_open()
         from rocketcompat.reading.columns import QueuePage, read_queue
@@ -195,10 +199,12 @@ class StoreReader:
         queue = self._queue(topic, queue_id)
         if queue is None:
             return QueuePage(empty_batch(), 0)
-        return read_queue(self._parts.commit_log, queue, offset, limit)
+        return read_queue(self._parts.commit_log, queue, offset, limit, verify=verify)
 
     @documented
-    def read_queues(self, offsets: Mapping[tuple[str, int], int], limit: int = 1000) -> QueuesPage:
+    def read_queues(
+        self, offsets: Mapping[tuple[str, int], int], limit: int = 1000, *, verify: bool = False
+    ) -> QueuesPage:
         """As `read_queue`, of many queues in a call: from an offset each, up to `limit` of each.
 
         For queues of few messages: a call for each costs more than they do. Rows are in the order
@@ -223,7 +229,8 @@ class StoreReader:
         if not known:
             return QueuesPage(empty_batch(), following)
         asked = [(queue, offsets[key]) for key, queue in known.items()]
-        batch, moved, problems = read_queues(self._parts.commit_log, asked, limit)
+        log = self._parts.commit_log
+        batch, moved, problems = read_queues(log, asked, limit, verify=verify)
         following.update(zip(known, moved, strict=True))
         return QueuesPage(batch, following, problems)
 

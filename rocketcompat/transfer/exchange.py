@@ -60,6 +60,7 @@ from rocketcompat.record.given import (
 from rocketcompat.record.message_table import table_of
 from rocketcompat.record.prepare import prepare
 from rocketcompat.record.properties import PROPERTY_INNER_BASE
+from rocketcompat.repair.log import FILLER_TOPIC
 from rocketcompat.transfer.convert import build_structures
 from rocketcompat.transfer.files import SCHEMA, TEXT_COLUMN, Check
 from tubestore.clock import Clock
@@ -96,7 +97,7 @@ def check_of(config: MessageStoreConfig, *, keep: bool) -> Check:
     """Return the check for `read_tables`: that a store takes all messages of a table."""
 
     def check(table: pa.Table) -> None:
-        chosen, _ = _sound(table, keep=keep)
+        chosen, _ = sound_rows(table, keep=keep)
         if keep:
             _check_numbered(chosen)
         if not chosen.num_rows:
@@ -139,7 +140,7 @@ def _renumber(
     messages = left_out = 0
     with rocketcompat.open(target, "w", config, vfs=vfs, clock=clock, background=False) as store:
         for table in tables:
-            chosen, refused = _sound(table, keep=False)
+            chosen, refused = sound_rows(table, keep=False)
             left_out += refused
             if chosen.num_rows:
                 store.put_columns(_puttable(chosen, config, keep=False))
@@ -153,7 +154,7 @@ def _keep(
     writer = LogWriter(vfs, target, config.mapped_file_size_commit_log)
     messages = left_out = 0
     for table in tables:
-        chosen, refused = _sound(table, keep=True)
+        chosen, refused = sound_rows(table, keep=True)
         left_out += refused
         _check_numbered(chosen)
         if not chosen.num_rows:
@@ -190,10 +191,11 @@ def _check_bases(table: Given, offsets: pa.ChunkedArray, config: MessageStoreCon
             raise InvalidMessage(f"{PROPERTY_INNER_BASE}: {base}, and the queue offset is {at}")
 
 
-def _sound(table: pa.Table, *, keep: bool) -> tuple[pa.Table, int]:
+def sound_rows(table: pa.Table, *, keep: bool) -> tuple[pa.Table, int]:
     """Return the rows that are messages, and how many are not.
 
-    With `keep` stand-ins of lost messages are kept, too: the offsets behind them stay.
+    With `keep` stand-ins of lost messages are kept, too: the offsets behind them stay. Bytes that
+    only fill the place of lost ones are not.
     """
     if "state" not in table.column_names:
         return table, 0
@@ -201,7 +203,8 @@ def _sound(table: pa.Table, *, keep: bool) -> tuple[pa.Table, int]:
     lost = np.array([state == STATE_LOST for state in states], bool)
     good = np.array([state in (None, STATE_OK) for state in states], bool)
     if keep and lost.any():
-        good |= lost
+        fillers = (table["topic"].to_numpy() == FILLER_TOPIC) & lost
+        good |= lost & ~fillers
         at = table.column_names.index("body")
         bodies = table["body"].combine_chunks()
         bodies = pc.if_else(pa.array(lost), pa.scalar(b"", bodies.type), bodies)

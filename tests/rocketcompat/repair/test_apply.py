@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import rocketcompat
@@ -29,6 +30,7 @@ from rocketcompat.repair.log import (
     mend,
 )
 from rocketcompat.repair.plan import plan_repair
+from rocketcompat.transfer.exchange import sound_rows
 from tests.rocketcompat.repair.test_rebuild import OPTIONS, ROOT, SMALL, messages, write
 from tests.support.command import Command
 from tests.support.crashes import some_states
@@ -489,6 +491,22 @@ def test_fillers_stand_in_no_queue_and_no_index(memory_vfs: MemoryVfs, clock: Ma
         assert store.problems == []
         assert all(queue.topic != FILLER_TOPIC for queue in parts_of(store).queues or ())
         assert len(list(units_of(store))) == sum(m.sys_flag in (0, 8) for m in messages(40))
+        found = pa.Table.from_batches(store.scan()).to_pylist()
+        assert [row["physical_offset"] for row in found if row["state"] == "lost"] == [place]
+
+
+def test_an_import_that_keeps_offsets_leaves_fillers_out_and_keeps_stand_ins() -> None:
+    rows = [
+        {"topic": "T", "queue_id": 0, "queue_offset": 0, "body": b"0", "state": "ok"},
+        {"topic": "T", "queue_id": 0, "queue_offset": 1, "body": None, "state": "lost"},
+        {"topic": FILLER_TOPIC, "queue_id": 0, "queue_offset": 0, "body": None, "state": "lost"},
+        {"topic": FILLER_TOPIC, "queue_id": 0, "queue_offset": 0, "body": b"1", "state": "ok"},
+    ]
+    table = pa.Table.from_pylist(rows)
+    kept, count = sound_rows(table, keep=True)
+    assert (kept["topic"].to_pylist(), count) == (["T", "T", FILLER_TOPIC], 1)
+    kept, count = sound_rows(table, keep=False)
+    assert (kept["body"].to_pylist(), count) == ([b"0", b"1"], 2)
 
 
 def test_what_cannot_be_mended_right_is_refused_before_anything_is_changed(

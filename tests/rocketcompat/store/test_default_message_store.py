@@ -453,3 +453,10 @@ def test_opening_leaves_the_garbage_collector_as_it_was(tmp_path: Path, enabled:
         assert gc.isenabled() is enabled
     finally:
         (gc.enable if was_on else gc.disable)()
+
+
+def test_a_reader_refuses_the_shards_that_it_does_not_show(tmp_path: Path) -> None:
+    with rocketcompat.open(tmp_path, "w", layouts={"tube"}, background=False):
+        pass
+    with pytest.raises(InvalidMessage, match=r"a reader shows no shards; tubestore\.open"):
+        rocketcompat.open(tmp_path, "r", layouts={"tube", "index"})

@@ -657,6 +657,26 @@ def test_a_pull_and_a_query_report_a_damaged_body_instead_of_leaving_it_out(benc
             assert (problem.position, "checksum" in str(problem)) == (places[2], True)
 
 
+def test_reads_of_columns_with_verify_report_a_damaged_body(bench: Bench) -> None:
+    with bench.open():
+        places = bench.put(6)
+    at = bench.vfs.read_file(log_file(0)).index(b"002xxx")
+    bench.overwrite(log_file(0), at + 10, b"y")
+    with bench.open(mode="r") as reader:
+        assert reader.read_queue("T0", 0).problems == []
+        one = reader.read_queue("T0", 0, verify=True)
+        many = reader.read_queues({("T0", 0): 0, ("T1", 0): 0}, verify=True)
+        for page, rows in ((one, [0, 4]), (many, [0, 1, 3, 4, 5])):
+            assert [problem.position for problem in page.problems] == [places[2]]
+            assert "checksum" in str(page.problems[0])
+            found = [places.index(n) for n in page.batch["physical_offset"].to_pylist()]
+            assert found == rows
+        assert reader.query_messages("T0", ["k2", "k4"]).num_rows == 2
+        assert reader.query_messages("T0", ["k4"], verify=True).num_rows == 1
+        with pytest.raises(CorruptRecord, match="checksum"):
+            reader.query_messages("T0", ["k2", "k4"], verify=True)
+
+
 # -- a log that is not there -------------------------------------------------------------------
 
 
