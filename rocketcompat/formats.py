@@ -245,7 +245,7 @@ KEY_SEPARATOR = " "
 #: the number, the least significant first.
 PROPERTY_CRC = "__CRC32#"
 PROPERTY_CRC_DIGITS = 10
-#: The checksum in a property string, and what stands before it: re's and RE2's syntax.
+#: The checksum in a property string, and the separator before it: syntax of re and RE2.
 PROPERTY_CRC_PATTERN = f"(^|\x02){PROPERTY_CRC}\x01[^\x02]*(?:\x02|$)"
 PROPERTY_CRC_SIZE = len(PROPERTY_CRC) + 1 + PROPERTY_CRC_DIGITS + 1
 

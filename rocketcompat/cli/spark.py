@@ -137,18 +137,21 @@ def audit(given: JobRun, root: StoreArgument, everything: AllOption = False) -> 
 
 
 @app.command()
-@job_command(options=False)
+@job_command()
 def stats(
     given: JobRun,
     root: StoreArgument,
     hours: Annotated[bool, typer.Option("--hours", help="A row a queue and hour.")] = False,
 ) -> None:
-    """Count messages and bytes by topic, or by queue and hour. Reads the records' heads only."""
+    """Count messages and bytes by topic, or by queue and hour. Reads the records' heads only.
+
+    Options are the store's, with RocketMQ's names: -o storePathCommitLog=…
+    """
     from rocketcompat.spark.jobs import stats as job
 
-    given.only_said(lambda: job.plan_stats(root).describe())
+    given.only_said(lambda: job.plan_stats(root, given.options).describe())
     with given.running("stats") as (spark, told):
-        found = job.stats(spark, root, job_id=given.job_id, told=told)
+        found = job.stats(spark, root, job_id=given.job_id, options=given.options, told=told)
     given.finished(found.done)
     with printing(None, given.format) as output:
         emit_rows(found.hours if hours else found.topics, _HOUR if hours else _TOPIC, output)

@@ -57,7 +57,7 @@ def lost_files(log: LogView, start: int = 0) -> Gaps:
 def lost_begin(log: LogView, closed: Progress | None) -> Gap | None:
     """Return the part before the first file that the log had when it was closed; None without one.
 
-    `closed` are the marks of a clean close: no retention of ours has removed files since.
+    `closed` are the marks of a clean close: retention has removed no files since.
     """
     if closed is None or not closed.clean or not log.files:
         return None

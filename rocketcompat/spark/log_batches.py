@@ -14,11 +14,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rocketcompat.commitlog.ending import first_time
+from rocketcompat.files.mapped_file import MappedFile
+from rocketcompat.formats import MESSAGE_HEAD
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, LogSplit, log_end, plan_range
 from rocketcompat.spark.reading import pieces
+from tubestore.core.kernels import crc32
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import DataLoss, NotAStore
@@ -59,19 +62,31 @@ class LogBatches:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
-    def _position(self, offset: int) -> dict[str, Any]:
-        return {"v": VERSION, "store": self._store, "log": offset}
+    def _position(self, directory: StoreDirectory, offset: int) -> dict[str, Any]:
+        """Return a position; it has the first record of its file, by which another log is found."""
+        log = directory.log
+        file = log.find(max(offset - 1, log.min_offset))
+        first = None if file is None else [file.file_from_offset, _first_record(file)]
+        return {"v": VERSION, "store": self._store, "log": offset, "first": first}
 
-    def _offset(self, position: Mapping[str, Any]) -> int:
+    def _offset(self, directory: StoreDirectory, position: Mapping[str, Any]) -> int:
         try:
             if position["v"] != VERSION:
                 raise ValueError(f"version {position['v']}")
             store, offset = position["store"], int(position["log"])
+            # Earlier versions have none, and an empty log neither.
+            start, first = map(int, position.get("first") or (-1, 0))
         except (KeyError, TypeError, ValueError) as error:
             text = f"no position of a stream over a log: {error!r}"
             raise NotAStore(self.options.path, text) from None
         if store != self._store:
             text = f"the checkpoint was made with store {store}, this one is {self._store}"
+            raise NotAStore(self.options.path, text)
+        file = directory.log.find(start) if start >= 0 else None
+        if file is not None and first not in (0, _first_record(file)):
+            text = (
+                f"the checkpoint was made with another log: the first record of {file.path} differs"
+            )
             raise NotAStore(self.options.path, text)
         return offset
 
@@ -88,14 +103,15 @@ class LogBatches:
         directory = self._directory()
         log = directory.log
         if self.options.starting == LATEST:
-            return self._position(self._end(directory))
+            return self._position(directory, self._end(directory))
         if self.options.begin_ms is not None:
-            return self._position(directory.first_file_since(self.options.begin_ms))
-        return self._position(int(log.min_offset))
+            return self._position(directory, directory.first_file_since(self.options.begin_ms))
+        return self._position(directory, int(log.min_offset))
 
     def end(self) -> dict[str, Any]:
         """Return the position behind everything that is there."""
-        return self._position(self._end(self._directory()))
+        directory = self._directory()
+        return self._position(directory, self._end(directory))
 
     def freeze(self) -> None:
         """Go no further than what is there now."""
@@ -106,15 +122,20 @@ class LogBatches:
     ) -> dict[str, Any]:
         """Return the end of the batch that begins at `start`; one record is taken at least."""
         directory = self._directory()
-        low = self._start(directory, self._offset(start))
+        low = self._start(directory, self._offset(directory, start))
         end = self._end(directory) if self._target is None else self._target
         if low >= end or (max_rows is None and max_bytes is None):
-            return self._position(max(low, end))
-        return self._position(_cut(directory, low, end, max_rows, max_bytes))
+            return self._position(directory, max(low, end))
+        return self._position(directory, _cut(directory, low, end, max_rows, max_bytes))
 
     def _start(self, directory: StoreDirectory, offset: int) -> int:
         """Return where the batch begins: at the offset, or where the log begins now."""
         log = directory.log
+        if offset > log.max_offset:
+            text = (
+                f"{self.options.path}: the stream has read up to {offset}, and the log's files end"
+            )
+            raise DataLoss(f"{text} at {log.max_offset}: files are missing, or it is another log")
         if offset >= log.min_offset:
             return offset
         begin = int(log.min_offset)
@@ -136,13 +157,20 @@ class LogBatches:
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> LogPlan:
         """Split a batch."""
         directory = self._directory()
-        low, high = self._start(directory, self._offset(start)), self._offset(end)
+        low = self._start(directory, self._offset(directory, start))
+        high = self._offset(directory, end)
         if low >= high:
             return LogPlan(self.options.path, (), {})
         return plan_range(directory, self.options, low, high)
 
     def close(self) -> None:
         """Nothing is held for a query."""
+
+
+def _first_record(file: MappedFile) -> int:
+    """Return the checksum of the first record's head in a file of the log; 0 without a record."""
+    head = file.read(0, MESSAGE_HEAD.size)
+    return crc32(head) if any(head) else 0
 
 
 def _cut(

@@ -5,6 +5,7 @@ Every record counts, the prepared and the rolled back ones too; bodies are not r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import numpy as np
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.spark.options import RocketOptions
-from rocketcompat.spark.planning import LogPlan, LogSplit, plan
+from rocketcompat.spark.planning import LogPlan, LogSplit, log_end, plan_range
 from rocketcompat.spark.reading import pieces
 from tubestore.spark.jobs.stats import StatsResult, added_up, by_topic, merged
 from tubestore.spark.kit.running import Row, Told, run, silent
@@ -30,16 +31,17 @@ class LogStatsJob:
     """Adds the records of splits of a log up."""
 
     root: str
-    sizes: Mapping[str, int]
+    #: Of the store, by RocketMQ's names: the place of its log, sizes of its files.
+    options: Mapping[str, Any]
     name: str = "stats"
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the arguments that identify this job."""
-        return {"root": self.root}
+        return {"root": self.root, "options": dict(self.options)}
 
     def work(self, number: int, split: LogSplit) -> Row:
         """Add one split up: a list a group, in the order of `tubestore.spark.jobs.stats`."""
-        directory, count = StoreDirectory(self.root, self.sizes), 0
+        directory, count = StoreDirectory(self.root, self.options), 0
         topics: dict[str, list[Any]] = {}
         for piece in pieces(directory, split):
             if isinstance(piece, RecordColumns):
@@ -55,17 +57,23 @@ class LogStatsJob:
         return {"split": number, "rows": count, "groups": groups}
 
 
-def plan_stats(root: str) -> LogPlan:
-    """Plan the statistics of a log as it is now; NotAStore."""
-    return plan(RocketOptions.parse({"path": root}))
+def plan_stats(root: str, options: Mapping[str, Any] | None = None) -> LogPlan:
+    """Plan the statistics of a log as it is now; `options` are the store's. NotAStore."""
+    directory = StoreDirectory(os.path.abspath(root), options)
+    given = RocketOptions.parse({"path": directory.root})
+    return plan_range(directory, given, directory.log.min_offset, log_end(directory))
 
 
 def stats(
-    spark: SparkSession, root: str, *, job_id: str | None = None, told: Told = silent
-) -> StatsResult:
-    """Add a log up in tasks: rows a queue (`queue_id`) and hour, and sums by topic."""
-    made = plan_stats(root)
-    job = LogStatsJob(made.root, made.sizes)
+    spark: SparkSession, root: str, *, job_id: str | None = None,
+    options: Mapping[str, Any] | None = None, told: Told = silent,
+) -> StatsResult:  # fmt: skip
+    """Add a log up in tasks: rows a queue (`queue_id`) and hour, and sums by topic.
+
+    `options` are the store's, by RocketMQ's names, such as storePathCommitLog.
+    """
+    made = plan_stats(root, options)
+    job = LogStatsJob(made.root, {**made.sizes, **(options or {})})
     done = run(spark, job, made.splits, job_id=job_id, told=told)
     hours = merged(done.rows)
     topics = [_renamed(row, "partitions", "queues") for row in by_topic(hours)]

@@ -252,3 +252,24 @@ def test_a_log_that_was_cleaned_fails_the_stream_or_is_skipped_and_counted(root:
 def test_a_checkpoint_of_something_else_is_refused(root: Path, position: dict[str, Any]) -> None:
     with pytest.raises(NotAStore):
         batches_of(root).latest(position)
+
+
+@pytest.mark.parametrize("count", [COUNT, 40])
+def test_a_stream_refuses_another_log_under_the_same_path(
+    root: Path, tmp_path: Path, count: int
+) -> None:
+    batches = batches_of(root)
+    at, _ = drain(root, batches, batches.initial(), rows=70)
+    shutil.rmtree(root)
+    write_rocket_store(root, count, 5000)
+    error = "another log: the first record of .* differs" if count == COUNT else "up to .* end at"
+    for other in (batches, batches_of(root)):
+        with pytest.raises((NotAStore, DataLoss), match=error):
+            other.latest(at)
+
+
+def test_a_position_without_its_files_first_record_is_taken(root: Path) -> None:
+    """Those of earlier versions."""
+    batches = batches_of(root)
+    at, _ = drain(root, batches, {"v": 1, "store": None, "log": 0})
+    assert at == batches.end()
