@@ -58,6 +58,8 @@ def test_a_log_that_lies_elsewhere_is_read_and_converted(
     paths = {"storePathCommitLog": str(disk)}
     rows = dumped(store)
     assert [of_dump(row) for row in read_log(root, planned(root, **paths), **paths)] == rows
+    found = stats(None, str(root), options=paths)  # type: ignore[arg-type]
+    assert sum(row["messages"] for row in found.hours) == len(rows)
 
     def described(*given: object) -> str:
         run = ("spark", "convert", *given, "--dry-run", "-o", f"storePathCommitLog={disk}")
