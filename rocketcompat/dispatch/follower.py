@@ -50,7 +50,7 @@ class Follower(Receiver, Protocol):
 
     @property
     def places(self) -> int | None:
-        """A count that shows a loss: units, or files, as of the synced end; None without one."""
+        """A count that shows a loss: units, or items, as of the synced end; None without one."""
         return None
 
     @abstractmethod

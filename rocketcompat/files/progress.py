@@ -56,7 +56,7 @@ class Progress:
     #: With `queues`: where each queue's first file starts, in bytes, if not at 0. None if the
     #: marks do not contain it.
     queue_starts: dict[QueueKey, int] | None = None
-    #: Of a structure, as of its synced mark: the number of its units in queues, or of its files.
+    #: Of a structure, as of its synced mark: the number of its units in queues, or of its items.
     places: dict[str, int] = field(default_factory=dict)
     #: Next offsets of queues that neither a record nor a unit shows: their messages are lost.
     next_offsets: dict[QueueKey, int] = field(default_factory=dict)

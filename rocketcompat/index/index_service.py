@@ -96,8 +96,8 @@ class IndexService:
         self._unsynced: tuple[IndexFile, ...] = ()
         self._unsynced_directories: list[str] = []
         self._written = self._synced = 0
-        #: How many files there were at the last sync.
-        self._synced_files = 0
+        #: How many items there were at the last sync.
+        self._synced_items = 0
         #: Keys at or above `_written` that are in the files: a batch that failed half-way.
         self._put_beyond = 0
         #: Files that cannot be used, and those behind them: `recover` takes them out.
@@ -269,7 +269,7 @@ class IndexService:
     def mark(self, written: int, synced: int) -> None:
         """Set up to where the files are known to hold everything (after a clean close)."""
         self._written, self._synced, self._put_beyond = written, synced, 0
-        self._synced_files = len(self._files)
+        self._synced_items = self.item_count
 
     def replayed(self) -> None:
         """Do nothing: the index keeps nothing for recovery."""
@@ -301,6 +301,7 @@ class IndexService:
             written, files, unsynced = self._written, self._files, self._unsynced
             if files:
                 files[-1].flush()
+            items = self.item_count
             if not sync:
                 return
             self._unsynced = ()
@@ -314,7 +315,7 @@ class IndexService:
             with self._lock:
                 self._unsynced = unsynced + self._unsynced
             raise
-        self._synced, self._synced_files = max(self._synced, written), len(files)
+        self._synced, self._synced_items = max(self._synced, written), items
         if unsynced and self._on_roll:
             self._on_roll(unsynced[-1].end_timestamp)
 
@@ -343,8 +344,13 @@ class IndexService:
 
     @property
     def places(self) -> int:
-        """How many files there are, as of the synced end."""
-        return self._synced_files
+        """How many items there are, as of the synced end."""
+        return self._synced_items
+
+    @property
+    def item_count(self) -> int:
+        """How many items the headers of all files count."""
+        return sum(max(file.index_count - 1, 0) for file in self._files)
 
     def select(
         self, topic: str, key: str, count_max: int, begin: int, end: int
@@ -406,8 +412,7 @@ class IndexService:
 
     def stats(self) -> Mapping[str, int]:
         """Count files and items."""
-        items = sum(file.index_count - 1 for file in self._files)
-        return {"files": len(self._files), "items": items}
+        return {"files": len(self._files), "items": self.item_count}
 
     def close(self) -> None:
         """Write out what is in memory (no sync) and give the descriptors back."""

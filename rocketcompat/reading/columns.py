@@ -107,7 +107,9 @@ def scan_log(
             at = chain.end
             if chain.reason is not None or chain.wanted:
                 raise CorruptRecord(file.path, at, chain.reason or "a record that is not whole")
-        position = base + (room if chain and chain.blank else at)
+        if chain is None:
+            raise CorruptRecord(file.path, at, f"the file has {len(data)} bytes")
+        position = base + (room if chain.blank else at)
 
 
 def _sound(

@@ -190,18 +190,19 @@ class Parts:
         """
         index = self.index
         mark = known[0].followers.get(INDEX.name) if known is not None else None
-        if known is None or mark is None or index is None or index.problems:
+        if known is None or mark is None or index is None or not index.is_whole:
             return False
-        progress, count = known[0], len(index.files)
-        had = progress.places.get(INDEX.name, 1)
-        # The files of an older begin of the log may have gone with it.
-        if count >= had or (count and progress.log_minimum != self.commit_log.min_offset):
+        progress, count = known[0], index.item_count
+        had = progress.places.get(INDEX.name)
+        # The items of an older begin of the log may have gone with it.
+        kept = progress.log_minimum == self.commit_log.min_offset
+        if index.files and (had is None or count >= had or not kept):
             return False
         if progress.trusted(mark, same_boot=known[1]) <= progress.log_minimum:
             return False
         done = "it is built again from the log" if self.writable else "left out"
-        reason = f"the index has {count or 'no'} files" + (f" of {had}" if count else "")
-        error = CorruptRecord(self.path(INDEX.directory), 0, f"{reason}; {done}")
+        reason = f"{count} items of {had}" if index.files else "no files"
+        error = CorruptRecord(self.path(INDEX.directory), 0, f"the index has {reason}; {done}")
         _log.warning("%s", error)
         self.problems.append(error)
         if not self.writable:

@@ -582,6 +582,17 @@ def test_a_log_file_that_is_gone_between_others_is_reported_until_it_is_back(
         assert [r.num_rows for r in [store.read_queue("T0", 0, 5).batch]] == [5]
 
 
+def test_a_scan_reports_a_log_file_that_lost_all_its_bytes_while_it_was_open(
+    bench: Bench,
+) -> None:
+    with bench.open():
+        bench.put(30)
+    with bench.open(mode="r") as reader:
+        bench.vfs.open(log_file(1)).truncate(0)
+        with pytest.raises(CorruptRecord, match="the file has 0 bytes"):
+            list(reader.scan())
+
+
 @pytest.mark.parametrize("mode", ["r", "w"])
 def test_a_log_that_lost_its_first_file_since_a_clean_close_is_a_problem_once(
     bench: Bench, mode: str
@@ -612,10 +623,26 @@ def test_a_log_that_retention_shortened_is_no_problem(bench: Bench) -> None:
     assert [f for f in findings if f["reason"] == "file_missing"] == []
 
 
-@pytest.mark.parametrize("lost", [None, 0, 1, -1])
+def zero(file: Any, start: int) -> None:
+    file.pwrite(bytes(file.size() - start), start)
+
+
+#: What a full disk or a file system's repair leaves of a file, by name.
+LOSSES: dict[str, Callable[[Any], None] | None] = {
+    "removed": None,
+    "emptied": lambda file: file.truncate(0),
+    "zeroed": lambda file: zero(file, 0),
+    "half zeroed": lambda file: zero(file, file.size() // 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("lost", "loss"),
+    [(None, "removed"), *((n, x) for n in (0, 1, -1) for x in ("removed", "emptied", "zeroed"))],
+)
 @pytest.mark.parametrize("killed", [False, True])
 def test_an_index_that_is_gone_is_a_problem_and_built_again(
-    bench: Bench, killed: bool, lost: int | None
+    bench: Bench, killed: bool, lost: int | None, loss: str
 ) -> None:
     store = bench.open()
     for first in range(0, 50, 5):  # a file is named by the time of its creation
@@ -629,7 +656,11 @@ def test_an_index_that_is_gone_is_a_problem_and_built_again(
     names = [name for name, _, _ in bench.vfs.entries(f"{ROOT}/index")]
     assert len(names) > 2
     for name in names if lost is None else [names[lost]]:
-        bench.vfs.remove(f"{ROOT}/index/{name}")
+        lose = LOSSES[loss]
+        if lose is None:
+            bench.vfs.remove(f"{ROOT}/index/{name}")
+        else:
+            lose(bench.vfs.open(f"{ROOT}/index/{name}"))
     path = f"{ROOT}/index"
     with bench.open(mode="r") as reader:
         assert [getattr(problem, "path", None) for problem in reader.problems] == [path]
@@ -1065,19 +1096,6 @@ def test_a_queue_that_lost_its_first_file_is_built_again_and_stops_no_other(
     assert bodies_of(store) == list(range(28))
     store.close()
     assert reopened(bench, config) == list(range(28))
-
-
-def zero(file: Any, start: int) -> None:
-    file.pwrite(bytes(file.size() - start), start)
-
-
-#: What a full disk or a file system's repair leaves of a file, by name.
-LOSSES: dict[str, Callable[[Any], None] | None] = {
-    "removed": None,
-    "emptied": lambda file: file.truncate(0),
-    "zeroed": lambda file: zero(file, 0),
-    "half zeroed": lambda file: zero(file, file.size() // 2),
-}
 
 
 @pytest.mark.parametrize("idle", [True, False])
