@@ -21,9 +21,9 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "totals": (
         Metric("put_messages", "counter", "Messages put since the store was opened."),
         Metric("put_bytes", "counter", "Bytes of their records."),
-        Metric("get_found", "counter", "Pulls that found something."),
-        Metric("get_missed", "counter", "Pulls that found nothing."),
-        Metric("get_messages", "counter", "Messages that pulls returned."),
+        Metric("get_found", "counter", "Pulls, and pages of queues, that found something."),
+        Metric("get_missed", "counter", "Those that found nothing."),
+        Metric("get_messages", "counter", "Messages that they returned."),
         Metric("get_bytes", "counter", "Bytes of their records."),
     ),
     "log": (

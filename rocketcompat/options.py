@@ -172,6 +172,7 @@ class MessageStoreConfig:
     #: ms after which the dispatcher looks again at the earliest, so that puts that come one after
     #: the other are handed over together. A put after a pause is handed over at once.
     dispatch_linger: int = 20
+    #: ms that `flush` and `wait_dispatched` wait for queues, index and shards.
     wait_dispatched_timeout: int = 5000
     #: True if a store with background threads delivers delayed messages that are due.
     enable_schedule_message: bool = True

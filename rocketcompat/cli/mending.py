@@ -66,7 +66,8 @@ def recover(
 
     Every opening for writing does the same. Afterwards a broker may open the store. With --give-up
     the staged files of a job that cannot be finished go into quarantine. With -o acceptLostLog=true
-    a new log begins where the log is missing; queues and index of the old one go into quarantine.
+    a new log begins where the log is missing, or the log goes on without its last files; what was
+    built from them goes into quarantine.
     """
     import rocketcompat
     from rocketcompat.inspect.index_geometry import writing_config
@@ -119,6 +120,7 @@ def repair(
 ) -> None:
     """Mend a store so that brokers open it without a loss. Without --apply only print the plan.
 
+    A record that is lost gets a stand-in, so that offsets stay: reads give it the state "lost".
     Files that are replaced or removed go into quarantine first. Refused while a broker holds the
     store. Exit code 1 of a dry run: there is something to do; of --apply: `check` still finds
     something.

@@ -107,7 +107,7 @@ class StoreReader:
     def __init__(self, parts: Parts) -> None:
         self.root, self.config = parts.root, parts.config
         self._parts, self._pid = parts, os.getpid()
-        self._stats = StoreStats(parts.commit_log, parts.clock)
+        self._stats = StoreStats(parts.commit_log, parts.clock, writable=parts.writable)
         self._closed = False
 
     @documented
@@ -199,7 +199,9 @@ class StoreReader:
         queue = self._queue(topic, queue_id)
         if queue is None:
             return QueuePage(empty_batch(), 0)
-        return read_queue(self._parts.commit_log, queue, offset, limit, verify=verify)
+        page = read_queue(self._parts.commit_log, queue, offset, limit, verify=verify)
+        self._stats.got_rows(page.batch)
+        return page
 
     @documented
     def read_queues(
@@ -232,6 +234,7 @@ class StoreReader:
         log = self._parts.commit_log
         batch, moved, problems = read_queues(log, asked, limit, verify=verify)
         following.update(zip(known, moved, strict=True))
+        self._stats.got_rows(batch)
         return QueuesPage(batch, following, problems)
 
     def scan(
@@ -407,7 +410,8 @@ class StoreReader:
     def stats(self) -> dict[str, Any]:
         """Return run-time information, as RocketMQ's `getRuntimeInfo` has it, by section.
 
-        `totals` since the store was opened, `rates` a second over the last 10, 60 and 600
+        `totals` since the store was opened (`put_…` of this writer; `get_…` of `get_message`,
+        `read_queue` and `read_queues`), `rates` a second over the last 10, 60 and 600
         seconds, `log` (physical offsets, bytes that wait, `failed`, `full` while writes find no
         room, `refusing` while the disk is too full for more), `disk` (used percent), `queues`,
         `index`, `deleted_files`. Of a writer also `dispatch` (`full`, `stopped`), `structures`

@@ -13,6 +13,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY
 from rocketcompat.messages import MessageRecord
@@ -41,8 +44,8 @@ class Totals(NamedTuple):
 class StoreStats:
     """The counters of one open store; thread-safe."""
 
-    def __init__(self, log: CommitLog, clock: Clock) -> None:
-        self._log, self._clock = log, clock
+    def __init__(self, log: CommitLog, clock: Clock, *, writable: bool) -> None:
+        self._log, self._clock, self._writable = log, clock, writable
         self._lock = threading.Lock()
         self._found = self._missed = self._messages = self._bytes = 0
         self.opened_ms = clock.now_ms()
@@ -53,17 +56,24 @@ class StoreStats:
     def got(self, entries: Sequence[Any]) -> None:
         """Count a pull and what it returned."""
         size = sum(entry.size for entry in entries if isinstance(entry, MessageRecord))
+        self._got(len(entries), size)
+
+    def got_rows(self, batch: pa.RecordBatch) -> None:
+        """Count a page of queues and its rows."""
+        self._got(batch.num_rows, int(batch["total_size"].to_numpy().sum(dtype=np.int64)))
+
+    def _got(self, count: int, size: int) -> None:
         with self._lock:
-            if entries:
+            if count:
                 self._found += 1
             else:
                 self._missed += 1
-            self._messages += len(entries)
+            self._messages += count
             self._bytes += size
 
     def totals(self) -> Totals:
         """Return the counts as of now."""
-        put_bytes = self._log.max_offset - self._start
+        put_bytes = self._log.max_offset - self._start if self._writable else 0
         with self._lock:
             return Totals(
                 self._log.put_count, put_bytes, self._found, self._missed, self._messages,

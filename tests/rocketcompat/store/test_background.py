@@ -301,3 +301,14 @@ def test_queues_and_index_are_built_in_the_dispatchers_thread(
             store.put_message(Message("T", keys="k"))
         assert all(arrived.wait(3, PATIENCE) for arrived in arrivals)
     assert threads == {"ReputMessageService"}
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_delayed_messages_are_delivered_in_the_background_if_that_is_the_option(
+    wanted: bool,
+) -> None:
+    config = CONFIG.changed(enable_schedule_message=wanted)
+    with rocketcompat.open("/s", "w", config, vfs=MemoryVfs()) as store:
+        services = store.stats()["services"]
+        assert services["ScheduleMessageService"]["running"] is wanted
+        assert services["FlushService"]["running"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +99,29 @@ def test_the_logs_bytes_are_read_to_the_end_of_a_file(opened: DefaultMessageStor
     second = opened.get_message("T", 1, 0).messages[0]
     assert opened.commit_log_data(second.physical_offset) == whole[second.physical_offset :]
     assert opened.commit_log_data(opened.max_physical_offset) == b""
+
+
+def test_pages_of_queues_are_counted_as_pulls_are(opened: DefaultMessageStore) -> None:
+    pulled = sum(message.size for message in opened.get_message("T", 0, 0))
+    opened.read_queue("T", 0, 0)
+    opened.read_queues({("T", 0): 0, ("T", 1): 99})
+    opened.read_queue("T", 0, 5)
+    totals = opened.stats()["totals"]
+    assert (totals["get_found"], totals["get_missed"]) == (3, 1)
+    assert (totals["get_messages"], totals["get_bytes"]) == (15, 3 * pulled)
+
+
+def test_a_reader_has_put_nothing(tmp_path: Path) -> None:
+    config = MessageStoreConfig(mapped_file_size_commit_log=1 << 20)
+    with (
+        rocketcompat.open(tmp_path, "w", config, background=False) as writer,
+        rocketcompat.open(tmp_path, "r", config) as reader,
+    ):
+        writer.put_message(Message("T", b"x"))
+        reader.refresh()
+        assert reader.max_physical_offset == writer.max_physical_offset
+        totals = reader.stats()["totals"]
+        assert (totals["put_messages"], totals["put_bytes"]) == (0, 0)
 
 
 def test_what_is_put_and_pulled_is_counted(opened: DefaultMessageStore, clock: ManualClock) -> None:
