@@ -29,7 +29,7 @@ import numpy as np
 from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.queue_offsets import QueueKey, QueueOffsetTable
 from rocketcompat.commitlog.refusals import Refusals
-from rocketcompat.commitlog.walk import NO_GAPS, NOWHERE, Checks, Gap, Gaps
+from rocketcompat.commitlog.walk import NO_GAPS, Checks, Gap, Gaps
 from rocketcompat.files.mapped_file import LeftOver, MappedFile
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.files.mmap_file import MmapFile, WarmUp, new_mmap_file
@@ -105,8 +105,8 @@ class CommitLog:
 
     def checks(self, own_from: int) -> Checks:
         """Return what recovery compares of a record; from `own_from` on only we have written."""
-        own_from = NOWHERE if self.is_copy else own_from
-        return Checks(self.config.check_crc_on_recover, self.record_crc, own_from)
+        config = self.config
+        return Checks(config.check_crc_on_recover, self.record_crc, own_from, self.is_copy)
 
     def start_at(self, end: int, synced: int) -> None:
         """Set where the log ends, and up to where it is on stable storage (recovery does)."""

@@ -17,6 +17,7 @@ from rocketcompat.commitlog.walk import (
     Gap,
     Gaps,
     LogView,
+    Piece,
     find_record,
     gap_of,
     scan,
@@ -28,7 +29,7 @@ from rocketcompat.messages import DispatchBatch, has_queue_unit
 from rocketcompat.record.batches import message_counts
 from rocketcompat.record.columns import RecordColumns, decode_columns
 from rocketcompat.record.copies import places_of
-from rocketcompat.record.verify import UNFINISHED, WRONG_RECORD_CRC
+from rocketcompat.record.verify import UNFINISHED, WRONG_RECORD_CRC, first_fault
 
 #: After a clean stop the last files of a log are verified, as RocketMQ does.
 _CLEAN_FILES = 3
@@ -96,12 +97,35 @@ def find_log_end(
     """
     limit = log.max_offset if limit is None else limit
     judge = _Judge(log, start, limit, checks, misplaced, keep_good=keep_good)
-    position, gaps = start, []
+    position, gaps, last = start, [], None
     for found in walk(log, start, limit, on_fault=judge, checks=checks):
         position = min(found.end, limit)
         if isinstance(found, Gap):
             gaps.append(found)
+            last = None
+        elif len(found.starts):
+            last = found
+    if checks.torn_tail and last is not None:
+        torn = _torn_start(log, last, position)
+        if torn is not None:
+            return torn, "the last record was not written whole", Gaps(gaps)
     return position, judge.reason, Gaps(gaps)
+
+
+def _torn_start(log: LogView, piece: Piece, end: int) -> int | None:
+    """Return where the log's last record starts if it is torn; None if it is whole.
+
+    Its topic or properties contain zeros, and nothing follows it. Its end may lie in a hole of the
+    file, which no checksum covers.
+    """
+    start = int(piece.starts[-1])
+    file = log.find(piece.base + start)
+    if file is None or end != piece.end or end >= file.file_from_offset + file.file_size:
+        return None
+    if any(file.read(end - file.file_from_offset, BLANK.size)):
+        return None
+    sound, _ = first_fault(piece.data, piece.starts[-1:], check_crc=False, own=True)
+    return None if sound else piece.base + start
 
 
 class _Judge:

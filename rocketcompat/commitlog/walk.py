@@ -153,6 +153,9 @@ class Checks:
     body_crc: bool = True
     record_crc: bool = False
     own_from: int = NOWHERE
+    #: True if the log's last record may be what a kill left of a write: another program may write
+    #: zeros into topics and properties, but at the log's very end they are a torn write.
+    torn_tail: bool = False
 
 
 #: What links a record to the next, and nothing else.

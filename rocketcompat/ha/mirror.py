@@ -86,12 +86,13 @@ class Mirror:
         take_over: bool = False, slave_timeout: float = SLAVE_TIMEOUT_SECONDS,
         retry_seconds: float = _RETRY_SECONDS, heartbeat_seconds: float = HEARTBEAT_SECONDS,
         vfs: Vfs | None = None, clock: Clock | None = None,
-        connect: Callable[[str, int], socket.socket] | None = None,
+        connect: Callable[[str, int], socket.socket] | None = None, background: bool = True,
     ) -> None:  # fmt: skip
         """Open the store of a root that has a log; an empty one is opened at the first frame."""
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._host, self._port, self._connect = host, port, connect or _connected
         self._acknowledge, self._slave_timeout = acknowledge, slave_timeout
+        self._background = background
         self._retry_seconds, self._heartbeat_seconds = retry_seconds, heartbeat_seconds
         self._root = SlaveRoot.of(root, config, vfs, clock)
         self._monotonic = self._root.clock.monotonic
@@ -106,7 +107,7 @@ class Mirror:
         #: The place of the last damage that the master sent.
         self._damaged_at = -1
         if self._root.has_log:
-            self._store = self._root.open(self.address, take_over=take_over)
+            self._store = self._root.open(self.address, take_over=take_over, background=background)
             self._status.end = self._store.raw_end
 
     @property
@@ -287,7 +288,7 @@ class Mirror:
         if self._store is not None:
             self._store.close()
             self._store = None
-        self._store = self._root.open(self.address, begin=offset)
+        self._store = self._root.open(self.address, begin=offset, background=self._background)
         return self._store
 
     def _reached(self) -> int:

@@ -341,7 +341,8 @@ class HaServer:
     def _schedule(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        assert self._loop is not None
+        if self._loop is None:
+            return
         self._timer = self._loop.call_later(seconds, self._poll)
 
 

@@ -116,7 +116,8 @@ class StoreDirectory:
         #: Files of the log that hold records of another place.
         self.misplaced = misplaced_files(self.log)
         own_from, known = self._what_recovery_knows()
-        self._checks = Checks(record_crc=self.log.record_crc, own_from=own_from)
+        is_copy = MirrorFile(self.vfs, self.root).read() is not None
+        self._checks = Checks(record_crc=self.log.record_crc, own_from=own_from, torn_tail=is_copy)
         self.log.gaps = Gaps.merged((*self.misplaced, *known))
 
     def _gives_log_up(self) -> bool:

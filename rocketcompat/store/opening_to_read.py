@@ -88,7 +88,7 @@ def _find_end(
             log.gaps = known_gaps(log.queue, progress, record_crc=log.record_crc)
     misplaced = lost_files(log.queue, start if refreshes else 0)
     end, _, gaps = find_log_end(
-        log.queue, begin, checks=log.checks(begin if own else NOWHERE),
+        log.queue, begin, checks=log.checks(begin if own and not log.is_copy else NOWHERE),
         keep_good=log.config.recovery == "tubestore", misplaced=misplaced,
     )  # fmt: skip
     log.start_at(end, 0)

@@ -135,6 +135,8 @@ class _Trusted:
     again: Sequence[tuple[int, int]] = ()
     #: The log's end if nothing has to be verified.
     end: int | None = None
+    #: True if the machine has run since the marks were written.
+    same_boot: bool = False
 
 
 def _trusted_of(
@@ -154,7 +156,9 @@ def _trusted_of(
             return _Trusted(end, end, True, misplaced, gaps, end=end)
         start = progress.trusted(progress.log, same_boot=same_boot)
         if queue.min_offset <= start <= queue.max_offset:
-            return _Trusted(start, progress.log.synced, True, misplaced, gaps, again)
+            return _Trusted(
+                start, progress.log.synced, True, misplaced, gaps, again, same_boot=same_boot
+            )
     least = checkpoint.min_timestamp
     start = unmarked_start(queue, clean_exit=clean_exit, least_time=least)
     return _Trusted(start, queue.min_offset, False, misplaced)
@@ -172,7 +176,9 @@ class _End:
 def _find_end(log: CommitLog, trusted: _Trusted) -> _End:
     """Follow the log from where it is trusted, and what was mended below that."""
     keep_good = log.config.recovery == "tubestore"
-    checks = log.checks(trusted.start if trusted.own else NOWHERE)
+    # After a kill alone the records of a copy are whole but for the last one.
+    strict = trusted.own and not (log.is_copy and trusted.same_boot)
+    checks = log.checks(trusted.start if strict else NOWHERE)
     find_end = partial(
         find_log_end, log.queue, checks=checks, keep_good=keep_good, misplaced=trusted.misplaced
     )

@@ -99,8 +99,8 @@ def test_delayed_messages_are_the_masters_to_deliver(
 def test_a_message_with_zeros_in_its_properties_survives_a_kill_of_the_slave(
     root: SlaveRoot, vfs: MemoryVfs, clock: ManualClock
 ) -> None:
-    data = data_of(vfs, clock, 2, tags="abcdef")
-    data = data.replace(b"abcdef", b"ab\0\0ef")
+    data = data_of(vfs, clock, 3, tags="abcdef")
+    data = data.replace(b"abcdef", b"ab\0\0ef", 2)
     store = root.open("m:10912", background=False)
     store.append_raw(0, data)
     store._closed = True  # as a kill leaves it
@@ -109,6 +109,28 @@ def test_a_message_with_zeros_in_its_properties_survives_a_kill_of_the_slave(
         assert store.max_physical_offset == len(data)
         assert not store.problems
     assert root_gaps(vfs) == []
+
+
+@pytest.mark.crash
+def test_a_kill_in_the_middle_of_a_write_leaves_whole_records_of_the_master(
+    root: SlaveRoot, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    data = data_of(vfs, clock, 3)  # each ends in an empty property string: zeros, as a hole has
+    size = len(data) // 3
+    for cut in range(2 * size + 1, 3 * size - 2):
+        store = root.open("m:10912", begin=0 if cut == 2 * size + 1 else None, background=False)
+        if store.raw_end == 0:
+            store.append_raw(0, data[: 2 * size])
+        last = log_of(store).queue.last
+        assert last is not None
+        last.append(data[2 * size : cut])
+        store._closed = True  # as a kill leaves it
+        vfs.release_locks()
+        with rocketcompat.open("/s", "r", CONFIG, vfs=vfs, clock=clock) as reader:
+            assert reader.max_physical_offset == 2 * size
+        with root.open("m:10912", background=False) as store:
+            assert store.max_physical_offset == 2 * size
+            assert not store.problems
 
 
 def root_gaps(vfs: MemoryVfs) -> list[Any]:
