@@ -44,8 +44,6 @@ PUBLISHED_FILE = "published.json"
 JOBS_FILE = "jobs.json"
 #: Findings of `check` that were acknowledged.
 ACCEPTED_FILE = "accepted.json"
-#: Files of earlier versions beside sealed segments: ignored, and removed.
-FORMER_CACHE_SUFFIXES = (".postings", ".times")
 DIGESTS_SUFFIX = ".digests"
 LEASES_DIRECTORY = "leases"
 GROUPS_DIRECTORY = "groups"

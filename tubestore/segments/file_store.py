@@ -31,7 +31,7 @@ from tubestore.record.names import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, entries_in
 from tubestore.record.state_files import Bounds
 from tubestore.segments.cache_formats import MISPLACED
-from tubestore.segments.lookup import IndexLists, remove_former_caches
+from tubestore.segments.lookup import IndexLists
 from tubestore.segments.segment import FileSegment
 from tubestore.segments.segment_list import FileSegmentList, Segments
 
@@ -327,7 +327,6 @@ class MsgFileStore:
         for segment in index:
             self.index.discard_digests(segment)
             self.lists.forget(segment)
-        remove_former_caches(self.vfs, self.directory)
         return len(data) + len(index)
 
     def _move(self, segments: FileSegmentList, segment: FileSegment, now_ms: int) -> None:
@@ -408,10 +407,9 @@ class MsgFileStore:
         self.lists.forget_stale(self.index)
 
     def keep_digests(self) -> None:
-        """Write the digests of segments that were sealed; then caches of an earlier version go."""
-        kept = [segments.keep_digests() for segments in (self.data, self.index)]
-        if any(kept):
-            remove_former_caches(self.vfs, self.directory)
+        """Write the digests of segments that were sealed."""
+        for segments in (self.data, self.index):
+            segments.keep_digests()
 
     def record_bytes(self, segment: FileSegment, end: int) -> memoryview:
         """Return the bytes of a data segment below the absolute offset `end`."""

@@ -1,7 +1,6 @@
 """Lookups of a shard's index segments: posting lists, times and totals, computed when used.
 
-Everything here follows from the index and is kept in memory only. Earlier versions wrote lists and
-times of sealed segments into files, which are ignored and removed (decisions.md D3).
+Everything here follows from the index and is kept in memory only (decisions.md D3).
 
 Guards: the mapping is changed by single steps that any thread may take; two threads at the same
 moment may both compute a lookup, and one result stays.
@@ -9,12 +8,7 @@ moment may both compute a lookup, and one result stays.
 
 from __future__ import annotations
 
-import contextlib
-
-from tubestore.core.paths import OWN_DIRECTORY, join
-from tubestore.core.vfs import Vfs
 from tubestore.options import PARTITIONS_PER_STORE
-from tubestore.record.names import FORMER_CACHE_SUFFIXES
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.postings import PartitionIndex
 from tubestore.segments.segment import FileSegment
@@ -89,12 +83,3 @@ def _entry_before(segment: FileSegment, ordinal: int) -> bytes:
     if not ordinal:
         return b""
     return bytes(segment.read(segment.start + (ordinal - 1) * ENTRY_SIZE, ENTRY_SIZE))
-
-
-def remove_former_caches(vfs: Vfs, directory: str) -> None:
-    """Remove the lists and times that an earlier version kept in files; a failure is harmless."""
-    own = join(directory, OWN_DIRECTORY)
-    with contextlib.suppress(OSError):
-        for name, _, _ in vfs.entries(own):
-            if name.endswith(FORMER_CACHE_SUFFIXES):
-                vfs.remove(join(own, name))

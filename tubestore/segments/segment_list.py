@@ -299,9 +299,8 @@ class FileSegmentList:
         if self.now.last is not None:
             self.now.last.sync()
 
-    def keep_digests(self) -> bool:
+    def keep_digests(self) -> None:
         """Write the digests of what was sealed meanwhile, if anything was; any thread may."""
-        found = bool(self._newly_sealed)
         while self._newly_sealed:
             try:
                 segment = self._newly_sealed.popleft()
@@ -310,7 +309,6 @@ class FileSegmentList:
             if segment.sealed and self.now.find(segment.start) is segment:
                 path = digests_path(segment.path, segment.start)
                 keep_digests(self._vfs, path, segment.size, segment.read_at)
-        return found
 
     def discard_digests(self, segment: FileSegment) -> None:
         """Remove the digests of a segment that retention has taken away."""
