@@ -91,6 +91,15 @@ def store() -> Iterator[MessageStoreManager]:
         yield opened
 
 
+def test_settings_of_topics_that_are_none_are_refused_in_a_sentence(
+    store: MessageStoreManager,
+) -> None:
+    wanted: Any = {"t": tubestore.TopicOptions(), "v": {"partitions": 2}}
+    with pytest.raises(TypeError, match="of 'v' is not a TopicOptions"):
+        store.ensure_topics(wanted)
+    assert store.topics() == ["t", "u"]
+
+
 @pytest.mark.parametrize("name", TOPIC)
 def test_a_topics_calls_refuse_bad_arguments_in_a_sentence(
     store: MessageStoreManager, name: str

@@ -21,7 +21,7 @@ import numpy as np
 from tubestore.core.vfs import Vfs
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.evidence import is_of_store, judge
-from tubestore.record.layouts import INDEX_ENTRY, NO_KEY_CODE, RECORD_SIZE_MAX
+from tubestore.record.layouts import INDEX_ENTRY, LOST_TIME, NO_KEY_CODE, RECORD_SIZE_MAX
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, entries_in
 from tubestore.segments.inspection import EXPIRED, OK, Reason, Stretch, walk
 from tubestore.segments.listing import ShardFiles
@@ -139,7 +139,7 @@ class _Rows:
         foreign = ~is_of_store(entries["partition_id"], self._shard.store_id)
         entries["partition_id"][foreign] = first
         entries["key_code"] = NO_KEY_CODE
-        entries["received_time"] = 0
+        entries["received_time"] = LOST_TIME
         self._pointing.append(entries)
         return entries
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tubestore
@@ -23,8 +24,8 @@ from tubestore.errors import NotAStore, StoreLocked
 from tubestore.offline.check import Reason, check
 from tubestore.offline.dump import dump
 from tubestore.offline.repair import Action, repair
-from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
-from tubestore.record.records import ENTRY_SIZE
+from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY, LOST_TIME, NO_KEY_CODE
+from tubestore.record.records import ENTRY_SIZE, entries_in
 from tubestore.store.topic import shards_of
 from tubestore.testing import MemoryVfs
 
@@ -296,6 +297,19 @@ def test_only_the_shards_asked_for_are_repaired() -> None:
 
 
 # -- interrupted, and at random ----------------------------------------------------------------
+
+
+def test_entries_of_messages_that_are_gone_have_the_time_of_lost_ones() -> None:
+    """Opening distinguishes them from an entry that a power cut tore."""
+    vfs = written(**SMALL)
+    vfs.remove(files_of(vfs, ".tube")[2])
+    for path in files_of(vfs, ".index")[:-2]:
+        vfs.open(path).pwrite(bytes(len(vfs.read_file(path))), 0)
+    mended(ROOT, vfs)
+    entries = np.concatenate([entries_in(vfs.read_file(p)) for p in files_of(vfs, ".index")])
+    lost = entries[entries["key_code"] == NO_KEY_CODE]
+    assert len(lost) > 0
+    assert set(lost["received_time"].tolist()) == {LOST_TIME}
 
 
 def much_damaged() -> MemoryVfs:

@@ -319,6 +319,7 @@ def test_damaged_entries_without_any_data_file_keep_their_offsets(
     for path in paths[".tube"]:
         memory_vfs.remove(path)
     memory_vfs.open(paths[".index"][3]).pwrite(bytes(ENTRY_SIZE), ENTRY_SIZE)
+    memory_vfs.open(paths[".index"][5]).pwrite(b"\xff" * ENTRY_SIZE, 0)
     memory_vfs.open(paths[".index"][5]).pwrite(b"\xff" * ENTRY_SIZE, 2 * ENTRY_SIZE)
     damaged = memory_vfs.read_file(paths[".index"][5])
     shard = open_shard(memory_vfs, HOME, **SMALL)

@@ -18,7 +18,7 @@ from tubestore.errors import NotAStore
 from tubestore.offline.check import check
 from tubestore.offline.own_files import read_bounds
 from tubestore.offline.repair import repair
-from tubestore.record.records import ENTRY_SIZE
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
 from tubestore.record.state_files import Bounds, parse_shards, shards_line
 from tubestore.segments import checkpoint
 from tubestore.store import directory
@@ -221,6 +221,22 @@ def test_the_oldest_data_file_that_was_removed_with_the_caches_is_reported(
     with opened(memory_vfs) as store:
         store["t"].read(0)
         assert first in [getattr(p, "path", "") for p in store.problems]
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_each_lost_message_at_the_end_has_the_room_of_a_record(
+    memory_vfs: MemoryVfs, count: int
+) -> None:
+    """Where the recorded end of the data is not behind that of the files."""
+    filled(memory_vfs)
+    bounds = registered(memory_vfs)["t-0"]
+    more = bounds._replace(index_end=bounds.index_end + ENTRY_SIZE * count)
+    memory_vfs.replace_file(REGISTER, shards_line({"t-0": more}))
+    with opened(memory_vfs) as store:
+        assert store["t"].append(b"new").offset == (10 + count) * ENTRY_SIZE
+        files = shards_of(store["t"]).writable(0).files
+        assert files.data.end == bounds.data_end + count * (HEADER_SIZE + 1) + HEADER_SIZE + 3
+        assert bodies(store) == [*BODIES, b"new"]
 
 
 # -- a directory at another one's place --------------------------------------------------------
@@ -480,6 +496,15 @@ def test_the_file_does_not_grow_with_time(
             engine_of(store).maintain()
             assert len(memory_vfs.read_file(REGISTER)) < 1000
     assert registered(memory_vfs)["t-0"].index_end == 50 * ENTRY_SIZE
+
+
+def test_the_file_does_not_grow_over_many_openings(
+    memory_vfs: MemoryVfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_REGISTER_SLACK", 200)
+    for _ in range(30):
+        filled(memory_vfs, 1)
+        assert len(memory_vfs.read_file(REGISTER)) < 1000
 
 
 def test_without_room_the_file_is_written_later(memory_vfs: MemoryVfs) -> None:
