@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tube import encode_rows, make_rows
-from tubestore.journal.root_journal import JournalPart, RootJournal, read_journal
+from tubestore.journal.root_journal import JournalPart, RootJournal, _Reading, read_journal
 from tubestore.record.layouts import JOURNAL_FRAME, JOURNAL_PART
 from tubestore.record.records import EncodedBatch
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -122,6 +122,30 @@ def test_a_flipped_bit_takes_one_frame_whose_place_is_kept_and_is_reported(
                 assert damage.path == PATH
                 assert damage.position <= at
         file.pwrite(whole[at : at + 1], at)
+
+
+def test_a_frame_that_a_writer_ends_while_a_reader_looks_is_no_damage(
+    memory_vfs: MemoryVfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, ends = journal_in(memory_vfs), []
+    for number in range(4):
+        write(journal, encode_rows(make_rows(2), 56 * number, 0), ("a-0",))
+        ends.append(journal.size)
+    expected, file = parts_in(memory_vfs), memory_vfs.open(PATH)
+    place = ends[0]
+    written = memory_vfs.read_file(PATH)[place : ends[1]]
+    file.pwrite(bytes(len(written)), place)
+    look = _Reading._find
+
+    def written_meanwhile(self: Any, *where: Any) -> Any:
+        file.pwrite(written, place)
+        return look(self, *where)
+
+    monkeypatch.setattr(_Reading, "_find", written_meanwhile)
+    left = read_journal(memory_vfs, ROOT)
+    assert left is not None
+    assert left.damages == []
+    assert [bytes(p.entries) for p in left.parts] == [bytes(p.entries) for p in expected]
 
 
 def test_what_a_power_cut_took_of_unsynced_frames_is_no_damage(memory_vfs: MemoryVfs) -> None:
