@@ -46,6 +46,7 @@ from tubestore.errors import (
 if TYPE_CHECKING:
     from tubestore.clock import Clock
     from tubestore.core.vfs import Vfs
+    from tubestore.groups.admin import GroupDescription
     from tubestore.groups.consumer import Consumer
     from tubestore.messages import Ack, BatchAck, Message, Page, PageSet, Polled, Removed
     from tubestore.options import StoreOptions, TopicOptions
@@ -107,6 +108,7 @@ __getattr__ = lazily(
         "Ack": "messages",
         "BatchAck": "messages",
         "Consumer": "groups.consumer",
+        "GroupDescription": "groups.admin",
         "GetMessageResult": "reading.tubemq_reads",
         "Message": "messages",
         "MessageStoreManager": "store.manager",
@@ -134,6 +136,7 @@ __all__ = [
     "DataLoss",
     "DiskFull",
     "GetMessageResult",
+    "GroupDescription",
     "InvalidMessage",
     "InvalidName",
     "InvalidOption",

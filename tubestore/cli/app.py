@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tubestore.cli.groups import app as groups
+from tubestore.cli.groups import consume
 from tubestore.cli.kit.arguments import (
     AcceptOption,
     AllOption,
@@ -39,6 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(spark_jobs, name="spark")
+app.add_typer(groups, name="groups")
 
 
 FilterItems = Annotated[
@@ -83,7 +86,7 @@ def demo(
         raise Leave(1)
 
 
-for command in (topics, create, change, delete, retention):
+for command in (topics, create, change, delete, retention, consume):
     app.command()(command)
 
 

@@ -10,7 +10,6 @@ have something; it is taken below a shard's append lock, and nothing is taken be
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -355,6 +354,8 @@ class Consumer:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Go through the messages one by one, without keeping the event loop from its work."""
+        import asyncio  # here: it takes longer to import than all of this package
+
         rows = self.messages(idle_timeout=GROUP_SECONDS)
         while not self._closed:
             message = await asyncio.to_thread(next, rows, None)

@@ -79,7 +79,8 @@ def check_group_name(group: str) -> str:
 def list_groups(vfs: Vfs, root: str) -> list[str]:
     """Return the names of the groups of a store, sorted."""
     place = join(root, OWN_DIRECTORY, GROUPS_DIRECTORY)
-    return [name for name, is_directory, _ in vfs.entries(place) if is_directory]
+    found = [name for name, is_directory, _ in vfs.entries(place) if is_directory]
+    return [name for name in found if not name.startswith(".")]  # one that is being deleted
 
 
 class GroupDirectory:
@@ -116,6 +117,9 @@ class GroupDirectory:
 
         NotAStore on a file system of another machine: locks and clocks are those of one.
         """
+        if self._heartbeats is not None and not self._heartbeats.is_current():
+            self.close()  # the group was deleted
+            self._change = -1
         if self.exists():
             return
         try:

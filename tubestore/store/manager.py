@@ -17,8 +17,11 @@ from tubestore.clock import Clock, SystemClock, Time
 from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import TubeStoreError, documented
+from tubestore.groups import admin
+from tubestore.groups.admin import GroupDescription, Moved, Place
 from tubestore.groups.assignment import Strategy
 from tubestore.groups.consumer import Consumer, PartitionsCall
+from tubestore.groups.directory import list_groups
 from tubestore.messages import BatchAck
 from tubestore.options import Durability, StoreOptions, TopicOptions
 from tubestore.staging.job_files import StagedFile
@@ -30,7 +33,7 @@ from tubestore.store.retention import SegmentRow
 from tubestore.store.topic import Topic
 from tubestore.store.topic_reads import checked_settings
 from tubestore.store.topics import Keep, TopicDescription
-from tubestore.values import Age, age_ms
+from tubestore.values import Age, age_ms, checked_texts, checked_whole
 
 log = logging.getLogger(__name__)
 
@@ -276,6 +279,52 @@ class MessageStoreManager:
         )
         self._consumers.add(made)
         return made
+
+    def groups(self) -> list[str]:
+        """Return the names of all groups of consumers, sorted."""
+        self._engine.context.check_open()
+        return list_groups(self._engine.context.vfs, self.root)
+
+    @documented
+    def describe_group(self, group: str) -> GroupDescription:
+        """Return a group's members, the position of each partition, and its lag.
+
+        InvalidMessage if there is no such group.
+        """
+        self._engine.context.check_open()
+        shards = self._engine.shards
+        return admin.describe(shards.directory_of(group), shards)
+
+    @documented
+    def reset_group(
+        self,
+        group: str,
+        to: Place | None = None,
+        *,
+        time: Time | None = None,
+        topics: Iterable[str] | None = None,
+        dry_run: bool = False,
+    ) -> list[Moved]:
+        """Set a group's positions anew, durably: to "first", "last", an offset, or a time.
+
+        Of the topics that it has positions of, or of those given. Returns what moves, or with
+        `dry_run` what would. An offset that is not there becomes the nearest one. InvalidMessage
+        while a member lives. Positions that are lost (CorruptRecord) are set if topics are given.
+        """
+        self._engine.context.check_open()
+        shards, clock = self._engine.shards, self._engine.context.clock
+        if to is not None and to not in ("first", "last"):
+            checked_whole("to", to)
+        names = None if topics is None else checked_texts("topics", topics)
+        files = shards.directory_of(group)
+        return admin.reset(files, shards, clock, to, time, names, dry_run=dry_run)
+
+    @documented
+    def delete_group(self, group: str) -> None:
+        """Delete a group with its positions; InvalidMessage while a member lives."""
+        context = self._engine.context
+        context.check_open()
+        admin.delete(context.vfs, self.root, self._engine.shards.directory_of(group))
 
     # -- jobs --------------------------------------------------------------------------------
 

@@ -208,7 +208,7 @@ class Shards:
             if member is not None and (not isinstance(member, str) or not member):
                 raise InvalidMessage(f"member {member!r}: a name is needed")
             joining = GroupMember(
-                self._directory_of(group),
+                self.directory_of(group),
                 name=member,
                 topics=names,
                 strategy=named_strategy(strategy),
@@ -227,7 +227,7 @@ class Shards:
             heartbeats=heartbeats,
         )
 
-    def _directory_of(self, group: str) -> GroupDirectory:
+    def directory_of(self, group: str) -> GroupDirectory:
         """Return the files of a group; all members in this process share them."""
         found = self._groups.get(group)
         if found is None:

@@ -1,0 +1,121 @@
+"""Groups from outside: described, set anew, deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+import tubestore
+from tubestore.clock import ManualClock
+from tubestore.errors import InvalidMessage, UnknownTopic
+from tubestore.testing import FaultyVfs, MemoryVfs
+
+Store = tubestore.MessageStoreManager
+
+
+@pytest.fixture(autouse=True)
+def messages(store: Store) -> None:
+    topic = store.create_topic("t", partitions=2)
+    for number in range(8):
+        topic.append(b"%d" % number, partition=number % 2, received_time=1000 + number)
+
+
+def consume(store: Store, count: int = 1000) -> int:
+    with store.consumer("g", "t") as consumer:
+        return len(consumer.poll(count))
+
+
+def test_a_description_has_members_positions_and_lag(store: Store, clock: ManualClock) -> None:
+    with store.consumer("g", "t", member="a", auto_commit=False) as consumer:
+        consumer.poll(3)
+        consumer.commit()
+        clock.advance(10)
+        found = store.describe_group("g")
+    assert (found.name, found.strategy, found.problems) == ("g", "sticky", [])
+    assert found.committed_ms == clock.now_ms() - 10
+    (member,) = found.members
+    assert (member.id, member.topics, member.partitions, member.silent_ms) == ("a", ("t",), 2, 10)
+    rows = [(r.partition, r.member, r.position, r.end, r.lag) for r in found.partitions]
+    assert rows == [(0, "a", 84, 224, 2), (1, "a", 56, 224, 3)]
+
+
+def test_a_partition_without_a_position_has_no_lag(store: Store) -> None:
+    consume(store)
+    store.change_topic("t", partitions=3)
+    last = store.describe_group("g").partitions[-1]
+    assert (last.partition, last.position, last.lag) == (2, None, None)
+
+
+def test_groups_are_listed_and_a_group_that_is_not_there_is_a_mistake(store: Store) -> None:
+    assert store.groups() == []
+    for call in (store.describe_group, store.delete_group):
+        with pytest.raises(InvalidMessage, match="no group 'g' in this store"):
+            call("g")
+    assert store.groups() == []
+    consume(store)
+    assert store.groups() == ["g"]
+
+
+def test_positions_are_set_to_a_place_or_a_time(store: Store) -> None:
+    consume(store)
+    assert len(store.reset_group("g", "first", dry_run=True)) == 2
+    assert consume(store) == 0
+    assert [row.after for row in store.reset_group("g", "first")] == [0, 0]
+    assert consume(store) == 8
+    store.reset_group("g", time=1005)
+    assert consume(store) == 3
+    store.reset_group("g", 1 << 40)
+    assert store.reset_group("g", "last") == []
+    with pytest.raises(InvalidMessage, match="a place or to a time"):
+        store.reset_group("g")
+    with pytest.raises(TypeError, match="to = 'middle'"):
+        store.reset_group("g", "middle")  # type: ignore[arg-type]
+    with pytest.raises(UnknownTopic):
+        store.reset_group("g", "first", topics=["u"])
+
+
+def test_a_new_group_can_be_set_before_its_first_member(store: Store) -> None:
+    assert len(store.reset_group("g", 28 * 4, topics=["t"])) == 2
+    assert consume(store) == 4
+
+
+def test_a_living_member_keeps_its_group_from_being_set_or_deleted(
+    store: Store, clock: ManualClock
+) -> None:
+    with store.consumer("g", "t", member="a") as consumer:
+        consumer.poll(1)
+        before = store.describe_group("g").partitions
+        with pytest.raises(InvalidMessage, match="living members: a"):
+            store.reset_group("g", "last")
+        with pytest.raises(InvalidMessage, match="living members: a"):
+            store.delete_group("g")
+        assert store.describe_group("g").partitions == before
+    store.delete_group("g")
+    assert store.groups() == []
+
+
+def test_a_deleted_group_begins_anew_in_every_process(
+    store: Store, memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    with tubestore.open("/store", "r", vfs=memory_vfs, clock=clock, background=False) as other:
+        assert consume(other) == 8
+        assert consume(store) == 0
+        store.delete_group("g")
+        assert consume(other) == 8
+        with other.consumer("g", "t", member="b") as consumer:
+            consumer.poll(1)
+            assert [member.id for member in store.describe_group("g").members] == ["b"]
+
+
+def test_what_a_crash_leaves_of_a_deletion_is_no_group(
+    memory_vfs: MemoryVfs, clock: ManualClock, store: Store
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    with tubestore.open("/store", "r", vfs=faulty, clock=clock, background=False) as other:
+        consume(other)
+        faulty.fail("remove", path=".deleted")
+        with pytest.raises(OSError, match="Input/output"):
+            other.delete_group("g")
+        assert other.groups() == []
+        assert consume(other) == 8
+        other.delete_group("g")
+    assert not [path for path in memory_vfs.tree() if "/groups/" in path]

@@ -1,0 +1,247 @@
+"""Groups from outside: what each has read and has not, and how its positions are set anew."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tubestore.clock import Clock, Time, checked_time_ms
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.trees import remove_tree
+from tubestore.core.vfs import Vfs
+from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError, UnknownTopic
+from tubestore.groups.assignment import Partition
+from tubestore.groups.consumer import Source
+from tubestore.groups.directory import GroupDirectory
+from tubestore.groups.feed import ShardFeed, feeds_of
+from tubestore.groups.membership import Membership
+from tubestore.groups.positions import Positions, Rows
+from tubestore.options import PARTITIONS_PER_STORE
+from tubestore.reading import positions as places
+from tubestore.reading.view import ShardView
+from tubestore.record.names import GROUPS_DIRECTORY
+
+#: What a group is called while it is removed.
+DELETED = ".deleted"
+#: Where a group is set: at the first message that is kept, behind the last one, or at an offset.
+Place = int | Literal["first", "last"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemberRow:
+    """A member of a group; `silent_ms` since its last heartbeat, None without one."""
+
+    id: str
+    topics: tuple[str, ...]
+    partitions: int
+    session_ms: int
+    silent_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """A partition of a group's topics; no `position` and no `lag` before the first commit."""
+
+    topic: str
+    partition: int
+    member: str | None
+    position: int | None
+    end: int
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group as it is recorded; `committed_ms`: the time of its last commit, 0 without one."""
+
+    name: str
+    strategy: str
+    generation: int
+    committed_ms: int
+    members: list[GroupMemberRow]
+    partitions: list[GroupPartition]
+    problems: list[TubeStoreError]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A position that is set anew; None: the partition had none."""
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+
+
+def describe(files: GroupDirectory, source: Source) -> GroupDescription:
+    """Return members, positions and lag of a group; InvalidMessage if there is none."""
+    _check_there(files)
+    group = files.peek()
+    problems: list[TubeStoreError] = []
+    with contextlib.suppress(CorruptRecord):  # it is among the problems
+        files.log.refresh()
+    problems += files.log.problems
+    silent = files.silent_ms(group)
+    members = [
+        GroupMemberRow(
+            member.id,
+            member.topics,
+            sum(map(len, group.held(member).values())),
+            member.session_ms,
+            None if member.id not in silent else int(silent[member.id]),
+        )
+        for member in sorted(group.members.values(), key=lambda member: member.id)
+    ]
+    log = files.log.positions
+    rows = _partitions(group, log, source)
+    return GroupDescription(
+        files.group, group.strategy, group.generation, log.time_ms, members, rows, problems
+    )
+
+
+def _check_there(files: GroupDirectory) -> None:
+    if not files.exists():
+        raise InvalidMessage(f"no group {files.group!r} in this store")
+
+
+def _partitions(group: Membership, log: Positions, source: Source) -> list[GroupPartition]:
+    owners: dict[Partition, str] = {
+        (topic, number): member.id
+        for member in group.members.values()
+        for topic, ids in group.held(member).items()
+        for number in ids.tolist()
+    }
+    shapes = source.shapes()
+    wanted = {topic for topic in {*log.topics(), *group.shapes} if topic in shapes}
+    rows = []
+    for topic in sorted(wanted):
+        known = log.of(topic, source.topic_id(topic))
+        every = ((topic, number) for number in shapes[topic].ids().tolist())
+        for key, numbers in feeds_of(every).items():
+            view = source.view(*key)
+            feed = ShardFeed(*key)
+            for number in numbers:
+                if number in known:
+                    feed.add(number, known[number])
+            lags = {} if view is None else feed.lag(view)
+            end = 0 if view is None else view.index_end
+            rows += [
+                GroupPartition(
+                    topic,
+                    number,
+                    owners.get((topic, number)),
+                    known.get(number),
+                    end,
+                    lags.get(number, 0) if number in known else None,
+                )
+                for number in numbers
+            ]
+    return rows
+
+
+def reset(
+    files: GroupDirectory,
+    source: Source,
+    clock: Clock,
+    to: Place | None,
+    time: Time | None,
+    topics: Iterable[str] | None,
+    *,
+    dry_run: bool,
+) -> list[Moved]:
+    """Set the positions of a group anew, durably; returns what moves (would move).
+
+    InvalidMessage while members live: they would commit over it.
+    """
+    if (to is None) == (time is None):
+        raise InvalidMessage("a group is set to a place or to a time: give one of them")
+    at = None if time is None else checked_time_ms(time)
+    if dry_run:
+        _check_there(files)
+    else:
+        files.make()
+    lost = False
+    try:
+        files.log.refresh()
+    except CorruptRecord:
+        if topics is None:
+            raise
+        lost = True
+    log = files.log.positions
+    chosen = sorted(log.topics()) if topics is None else sorted(topics)
+    shapes = source.shapes()
+    moved = []
+    for topic in chosen:
+        if topic not in shapes:
+            if topics is None:
+                continue  # it was deleted
+            raise UnknownTopic(topic)
+        known = log.of(topic, source.topic_id(topic))
+        for number in shapes[topic].ids().tolist():
+            view = source.view(topic, number // PARTITIONS_PER_STORE)
+            after = _place(view, number, to, at)
+            if known.get(number) != after:
+                moved.append(Moved(topic, number, known.get(number), after))
+    if dry_run or not (moved or lost):
+        return moved
+    with files.locked() as group:
+        _check_no_member(files, group)
+        if lost:
+            files.log.begin_anew()
+        files.log.refresh(locked=True)
+        by_topic: dict[str, list[Moved]] = {}
+        for each in moved:
+            by_topic.setdefault(each.topic, []).append(each)
+        rows = {
+            topic: Rows(
+                source.topic_id(topic),
+                np.array([each.partition for each in some]),
+                np.array([each.after for each in some]),
+            )
+            for topic, some in by_topic.items()
+        }
+        files.log.append(files.log.positions.change(clock.now_ms(), rows), "fsync")
+    return moved
+
+
+def _place(view: ShardView | None, number: int, to: Place | None, at: int | None) -> int:
+    if view is None:
+        return 0
+    if at is not None:
+        found = places.first_from(view.sources(view.index_start), number, view.index_start, at)
+        return view.index_end if found is None else found.offset
+    if to == "first":
+        return view.index_start
+    if to == "last":
+        return view.index_end
+    assert isinstance(to, int)
+    return min(max(to, view.index_start), view.index_end)
+
+
+def delete(vfs: Vfs, root: str, files: GroupDirectory) -> None:
+    """Remove a group with its positions; InvalidMessage while members live.
+
+    One renaming takes it away; what a crash leaves of it goes with the next deletion.
+    """
+    _check_there(files)
+    place = join(root, OWN_DIRECTORY, GROUPS_DIRECTORY)
+    gone = join(place, DELETED)
+    with files.locked() as group:
+        _check_no_member(files, group)
+        if vfs.exists(gone):
+            remove_tree(vfs, gone)
+        vfs.rename(files.path, gone)
+    files.close()
+    vfs.sync_directory(place)
+    remove_tree(vfs, gone)
+
+
+def _check_no_member(files: GroupDirectory, group: Membership) -> None:
+    group.expire(files.silent_ms(group))
+    if group.members:
+        names = ", ".join(sorted(group.members))
+        raise InvalidMessage(f"group {files.group!r} has living members: {names}; stop them first")
