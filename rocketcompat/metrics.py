@@ -47,6 +47,11 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         Metric("commit_log_percent", "gauge", "Used percent of the log's disk."),
         Metric("consume_queue_percent", "gauge", "Used percent of the queues' disk."),
     ),
+    "replication": (
+        Metric("connections", "gauge", "Slaves of a master; of a slave 1 while it is connected."),
+        Metric("bytes", "counter", "Bytes of the log that were sent, or received by a slave."),
+        Metric("lag_bytes", "gauge", "Bytes that the slave furthest behind has not acknowledged."),
+    ),
     "queues": (Metric("count", "gauge", "Queues."),),
     "index": (
         Metric("files", "gauge", "Index files."),
@@ -59,6 +64,11 @@ STATES: dict[str, tuple[Metric, ...]] = {
     "structure": (
         Metric("behind_bytes", "gauge", "Bytes of the log that it has not been handed."),
         Metric("stopped", "gauge", "1 if it stopped after an error, until the store is reopened."),
+    ),
+    "slave": (
+        Metric("sent", "gauge", "Physical offset up to which it was sent the log."),
+        Metric("acknowledged", "gauge", "Physical offset that it has acknowledged."),
+        Metric("lag_bytes", "gauge", "Bytes of the log that it has not acknowledged."),
     ),
     "service": (
         Metric("running", "gauge", "1 if its thread runs."),

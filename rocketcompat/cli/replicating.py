@@ -54,6 +54,19 @@ Address = Annotated[
 ]
 
 
+TlsCertificate = Annotated[
+    str | None,
+    typer.Option("--tls-cert", metavar="FILE", help="Use TLS, with this certificate (PEM)."),
+]
+TlsKey = Annotated[
+    str | None, typer.Option("--tls-key", metavar="FILE", help="Its key, unless FILE has it too.")
+]
+TlsAuthorities = Annotated[
+    str | None,
+    typer.Option("--tls-ca", metavar="FILE", help="Use TLS; peers need a certificate of these."),
+]
+
+
 class First(enum.StrEnum):
     """What an empty slave is sent."""
 
@@ -100,6 +113,9 @@ def follow(
             "--idle-timeout", metavar="SECONDS", help="Stop when nothing has come for so long."
         ),
     ] = None,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsAuthorities = None,
     every: Annotated[
         float, typer.Option("--every", min=0.2, metavar="SECONDS", help="Report progress so often.")
     ] = 10.0,
@@ -113,11 +129,15 @@ def follow(
     if acknowledge is Acknowledged.NO:
         _check_role(given, host, port, broker_port, allowed=sync_master)
     from rocketcompat.ha.mirror import Mirror
+    from rocketcompat.ha.tls import client_context
 
+    if (tls_cert or tls_key) and not tls_ca:
+        raise UsageMistake("--tls-cert: --tls-ca names the authorities of the master's certificate")
+    tls = client_context(tls_ca, tls_cert, tls_key) if tls_ca else None
     config = _config_of(given)
     with Mirror(
         given.root, host, port, config, acknowledge=acknowledge.value, take_over=take_over,
-        slave_timeout=slave_timeout,
+        slave_timeout=slave_timeout, tls=tls,
     ) as mirror, _stopped_by_signal() as stop:  # fmt: skip
         mirror.start()
         _watch(mirror, stop, idle_timeout, every)
@@ -162,6 +182,9 @@ def serve_ha(
     batch_size: Annotated[
         int, typer.Option("--batch-size", metavar="BYTES", help="Bytes of the log in a frame.")
     ] = 32 * 1024,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsAuthorities = None,
     idle_timeout: Annotated[
         float | None,
         typer.Option(
@@ -177,9 +200,13 @@ def serve_ha(
     import rocketcompat
     from rocketcompat.ha.role import refuse_controller_mode
     from rocketcompat.ha.server import LOOPBACK, HaServer
+    from rocketcompat.ha.tls import server_context
     from rocketcompat.inspect.index_geometry import writing_config
 
     host, port = _address_of(listen, least=0)
+    if (tls_ca or tls_key) and not tls_cert:
+        raise UsageMistake("--tls-ca: --tls-cert is the master's own certificate")
+    tls = server_context(tls_cert, tls_key, tls_ca) if tls_cert else None
     directory = given.directory()
     refuse_controller_mode(directory.vfs, directory.root)
     config = writing_config(directory).changed(layouts=frozenset())
@@ -188,6 +215,7 @@ def serve_ha(
         HaServer(
             store, host=host, port=port, first=first.value, allow=allow or LOOPBACK,
             connections_max=slaves, batch_size=batch_size, on_poll=_now_and_then(store.refresh),
+            tls=tls,
         ) as server,
         _stopped_by_signal() as stop,
     ):  # fmt: skip

@@ -1,5 +1,5 @@
 """RocketMQ's replication: the protocol of master and slave, without sockets and with them.
 
-Reading order: frames, states, slave, master, positions, role, slave_store, mirror,
-server.
+Reading order: frames, states, slave, master, positions, role, slave_store, tls,
+mirror, server.
 """

@@ -23,15 +23,18 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Self
 
 from rocketcompat.ha.frames import HEARTBEAT_SECONDS, SLAVE_TIMEOUT_SECONDS
 from rocketcompat.ha.slave import Body, Event, Fault, Heartbeat, SlaveSide
 from rocketcompat.ha.slave_store import SlaveRoot, SlaveStore
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.store.stats import ReplicationState
 from tubestore.clock import Clock
 from tubestore.core.vfs import Vfs
 from tubestore.errors import (
@@ -87,10 +90,11 @@ class Mirror:
         retry_seconds: float = _RETRY_SECONDS, heartbeat_seconds: float = HEARTBEAT_SECONDS,
         vfs: Vfs | None = None, clock: Clock | None = None,
         connect: Callable[[str, int], socket.socket] | None = None, background: bool = True,
+        tls: ssl.SSLContext | None = None,
     ) -> None:  # fmt: skip
         """Open the store of a root that has a log; an empty one is opened at the first frame."""
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._host, self._port, self._connect = host, port, connect or _connected
+        self._host, self._port, self._connect = host, port, connect or partial(_connected, tls)
         self._acknowledge, self._slave_timeout = acknowledge, slave_timeout
         self._background = background
         self._retry_seconds, self._heartbeat_seconds = retry_seconds, heartbeat_seconds
@@ -108,6 +112,7 @@ class Mirror:
         self._damaged_at = -1
         if self._root.has_log:
             self._store = self._root.open(self.address, take_over=take_over, background=background)
+            self._store.show_replication(self._described)
             self._status.end = self._store.raw_end
 
     @property
@@ -289,6 +294,7 @@ class Mirror:
             self._store.close()
             self._store = None
         self._store = self._root.open(self.address, begin=offset, background=self._background)
+        self._store.show_replication(self._described)
         return self._store
 
     def _reached(self) -> int:
@@ -297,6 +303,16 @@ class Mirror:
         if self._acknowledge == "fsync":
             store.flush_log()
         return store.raw_end
+
+    def _described(self) -> ReplicationState:
+        """Return what the store's statistics show."""
+        status = self.status()
+        running = self._thread is not None and self._thread.is_alive()
+        return ReplicationState(
+            "SLAVE", "HAClient", running, self._failed is not None,
+            int(status.state == "following"), status.received_bytes,
+            status.dispatch_behind_bytes, {},
+        )  # fmt: skip
 
     def _note_damage(self, error: CorruptRecord, at: int) -> None:
         """Give up when the same place came damaged twice: it is so in the master's log."""
@@ -328,11 +344,17 @@ class Mirror:
             self._lock.notify_all()
 
 
-def _connected(host: str, port: int) -> socket.socket:
-    """Return a connection to the master."""
+def _connected(tls: ssl.SSLContext | None, host: str, port: int) -> socket.socket:
+    """Return a connection to the master, with TLS if there is a context."""
     connection = socket.create_connection((host, port), _CONNECT_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+    if tls is None:
+        return connection
+    try:
+        return tls.wrap_socket(connection, server_hostname=host)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _shut(connection: socket.socket) -> None:

@@ -38,6 +38,7 @@ from rocketcompat.ha.states import State
 from rocketcompat.messages import PutStatus
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from rocketcompat.store.stats import ReplicationState
 from tubestore.clock import Clock, SystemClock
 from tubestore.errors import InvalidMessage, TubeStoreError, refused_call
 
@@ -74,6 +75,9 @@ class Log(Protocol):
 
     def commit_log_data(self, physical_offset: int, size: int | None = None) -> bytes:
         """Return bytes of the log, of one file at most."""
+
+    def show_replication(self, described: Callable[[], ReplicationState] | None) -> None:
+        """Let the store's statistics contain what replicates it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,7 @@ class HaServer:
         if self._synchronous:
             assert isinstance(self._store, DefaultMessageStore)
             self._store.set_replication(self.replicated)
+        self._store.show_replication(self._described)
         self._loop = loop
         self._thread = threading.Thread(
             target=self._run, args=(loop, server), name="HAService", daemon=True
@@ -230,6 +235,21 @@ class HaServer:
                 self._thread is not None, self._bound_port, slaves, self._accepted, self._refused,
                 self.sent_bytes, tuple(self._ended),
             )  # fmt: skip
+
+    def _described(self) -> ReplicationState:
+        """Return what the store's statistics show."""
+        status = self.status()
+        known = [row for row in status.slaves if row.lag_bytes is not None]
+        slaves = {
+            row.peer: {"sent": row.sent or 0, "acknowledged": row.acknowledged,
+                       "lag_bytes": row.lag_bytes}
+            for row in known
+        }  # fmt: skip
+        return ReplicationState(
+            "SYNC_MASTER" if self._synchronous else "ASYNC_MASTER", "HAService", status.running,
+            False, len(status.slaves), status.sent_bytes,
+            max((row.lag_bytes or 0 for row in known), default=0), slaves,
+        )  # fmt: skip
 
     # -- in the thread
 

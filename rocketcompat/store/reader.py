@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, get_args
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.times import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
 from rocketcompat.store.opening_to_read import refresh
 from rocketcompat.store.parts import Parts
-from rocketcompat.store.stats import StoreStats, run_time_info
+from rocketcompat.store.stats import ReplicationState, StoreStats, run_time_info
 from tubestore.clock import Time, checked_time_ms
 from tubestore.errors import (
     InvalidMessage,
@@ -416,10 +416,15 @@ class StoreReader:
         room, `refusing` while the disk is too full for more), `disk` (used percent), `queues`,
         `index`, `deleted_files`. Of a writer also `dispatch` (`full`, `stopped`), `structures`
         (what follows the log: how far each is, and whether it stopped), `services` (whether
-        their threads run, or stopped by themselves).
+        their threads run, or stopped by themselves). With a server, or as a mirror, `role`,
+        `replication` (`connections`, `bytes`, `lag_bytes`) and `slaves` (by peer).
         """
         self._check_open()
         return run_time_info(self._parts, self._stats, self._running())
+
+    def show_replication(self, described: Callable[[], ReplicationState] | None) -> None:
+        """Let `stats` contain what replicates the store; `rocketcompat.ha` calls it."""
+        self._stats.replication = described
 
     @property
     def problems(self) -> list[TubeStoreError]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,6 +41,26 @@ class Totals(NamedTuple):
     get_bytes: int
 
 
+class ReplicationState(NamedTuple):
+    """What replicates a store, as `stats` shows it; `slaves` are by peer."""
+
+    #: "ASYNC_MASTER", "SYNC_MASTER" or "SLAVE"; empty of a store that does not replicate.
+    role: str
+    #: The thread's name, and whether it runs and stopped by itself.
+    service: str
+    running: bool
+    stopped: bool
+    connections: int
+    #: Sent by a master, received by a slave.
+    bytes: int
+    #: Of the slave that is furthest behind; of a slave, what queues and index lack.
+    lag_bytes: int
+    slaves: dict[str, dict[str, Any]]
+
+
+_ALONE = ReplicationState("", "", False, False, 0, 0, 0, {})
+
+
 class StoreStats:
     """The counters of one open store; thread-safe."""
 
@@ -49,6 +69,8 @@ class StoreStats:
         self._lock = threading.Lock()
         self._found = self._missed = self._messages = self._bytes = 0
         self.opened_ms = clock.now_ms()
+        #: Describes what replicates the store; None if nothing does.
+        self.replication: Callable[[], ReplicationState] | None = None
         self._start = log.max_offset
         self._samples: deque[tuple[float, Totals]] = deque()
         self.sample()
@@ -111,9 +133,12 @@ class StoreStats:
 def run_time_info(parts: Parts, stats: StoreStats, opened: Opened | None) -> dict[str, Any]:
     """Return what `StoreReader.stats` describes; `opened` is None in a reader."""
     log, queues, index = parts.commit_log, parts.queues, parts.index
-    running = {"dispatch": {}, "structures": {}, "services": {}} if opened is None else (
-        opened.states()
-    )  # fmt: skip
+    running: dict[str, Any] = {"dispatch": {}, "structures": {}, "services": {}}
+    if opened is not None:
+        running = opened.states()
+    found = stats.replication() if stats.replication is not None else _ALONE
+    if found.service:
+        running["services"][found.service] = {"running": found.running, "stopped": found.stopped}
     return {
         "opened_ms": stats.opened_ms,
         "totals": stats.totals()._asdict(),
@@ -138,5 +163,12 @@ def run_time_info(parts: Parts, stats: StoreStats, opened: Opened | None) -> dic
         },
         "queues": {"count": len(queues.all_queues()) if queues is not None else 0},
         "index": dict(index.stats()) if index is not None else {},
+        "role": found.role,
+        "replication": {
+            "connections": found.connections,
+            "bytes": found.bytes,
+            "lag_bytes": found.lag_bytes,
+        },
+        "slaves": found.slaves,
         "deleted_files": dict(opened.cleaner.deleted) if opened is not None else {},
     }

@@ -19,8 +19,8 @@ READER = """
     close commit_log_data config dispatch_behind_bytes earliest_message_time get_message
     look_message look_message_by_id max_offset_in_queue max_physical_offset message_store_timestamp
     min_offset_in_queue min_physical_offset mode offset_in_queue_by_time problems query_message
-    query_messages queue_table read_queue read_queues refresh root scan shutdown stats
-    wait_dispatched
+    query_messages queue_table read_queue read_queues refresh root scan show_replication shutdown
+    stats     wait_dispatched
 """
 WRITER = """
     clean clean_staging deliver_due execute_delete_files_manually flush publish put_columns

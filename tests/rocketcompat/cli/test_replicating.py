@@ -16,8 +16,11 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.cli.replicating import _address_of
 from rocketcompat.ha.role import broker_options
+from rocketcompat.ha.server import HaServer
+from rocketcompat.ha.tls import server_context
 from tests.rocketcompat.ha.fake_master import FakeMaster
 from tests.rocketcompat.ha.test_server import Slave
+from tests.rocketcompat.ha.test_tls import PEM
 from tests.support.command import Command
 from tests.support.rocket.cli import command_fixture  # noqa: F401
 from tubestore.cli.kit.errors import UsageMistake
@@ -230,3 +233,24 @@ def test_a_broker_in_controller_mode_is_refused_on_both_sides(
         refused = command(*arguments)
         assert refused.code == 3
         assert "controller mode" in refused.err
+
+
+def test_follow_and_serve_ha_use_tls(tmp_path: Path, command: Command) -> None:
+    root = tmp_path / "mirror"
+    with rocketcompat.open(tmp_path / "master", "w", CONFIG) as store:
+        end = store.put_message(Message("orders", b"x")).size
+        tls = server_context(PEM["server"], authorities=PEM["ca"])
+        with HaServer(store, port=0, tls=tls) as server:
+            server.start()
+            address = f"127.0.0.1:{server.port}"
+            own = ("--tls-ca", PEM["ca"], "--tls-cert", PEM["client"])
+            done = command("follow", address, root, *OPTIONS, *NO_WAIT, *own, "--broker-port", 1)
+            assert (done.code, done.rows[0]["end"]) == (0, end)
+        alone = command("follow", address, root, "--tls-cert", PEM["client"], "--broker-port", 1)
+        assert (alone.code, "--tls-ca names" in alone.err) == (2, True)
+        master = tmp_path / "master"
+        alone = command("serve-ha", master, "--tls-ca", PEM["ca"])
+        assert (alone.code, "--tls-cert is" in alone.err) == (2, True)
+        pair = ("--tls-cert", PEM["server"], "--idle-timeout", "0.1", "--listen", "127.0.0.1:0")
+        done = command("serve-ha", master, *OPTIONS, *pair, "--format", "jsonl")
+        assert (done.code, done.rows[0]["accepted"]) == (0, 0)

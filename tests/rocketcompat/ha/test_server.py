@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rocketcompat
-from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig
+from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig, metrics
 from rocketcompat.ha.frames import FRAME_HEADER, REPORT
 from rocketcompat.ha.mirror import Mirror
 from rocketcompat.ha.server import HaServer
@@ -425,3 +425,30 @@ def test_a_reader_cannot_be_a_synchronous_master(
         pytest.raises(InvalidMessage, match="synchronous"),
     ):
         HaServer(reader, synchronous=True)
+
+
+def test_the_stores_statistics_and_metrics_list_roles_slaves_and_services(
+    store: DefaultMessageStore, server_of: ServerOf, tmp_path: Path
+) -> None:
+    assert (store.stats()["role"], store.stats()["slaves"]) == ("", {})
+    end = put(store, 20)
+    server = server_of(first="FULL")
+    address = ("127.0.0.1", server.port)
+    with Mirror(tmp_path / "mirror", *address, CONFIG, acknowledge="page_cache") as mirror:
+        mirror.start()
+        assert mirror.wait_reached(end, 30)
+        while server.status().slaves[0].lag_bytes:
+            pass
+        found, ours = mirror.store.stats(), store.stats()
+        peer = server.status().slaves[0].peer
+        numbers = {"connections": 1, "bytes": end, "lag_bytes": 0}
+        assert (ours["role"], ours["replication"]) == ("ASYNC_MASTER", numbers)
+        assert ours["slaves"] == {peer: {"sent": end, "acknowledged": end, "lag_bytes": 0}}
+        assert ours["services"]["HAService"] == {"running": True, "stopped": False}
+        assert (found["role"], found["replication"]) == ("SLAVE", numbers)
+        assert found["services"]["HAClient"] == {"running": True, "stopped": False}
+        shown = metrics.text(store)
+        assert f'rocketcompat_slave_acknowledged{{slave="{peer}"}} {float(end)}' in shown
+        assert "rocketcompat_replication_connections 1.0" in shown
+    server.close()
+    assert store.stats()["services"]["HAService"] == {"running": False, "stopped": False}
