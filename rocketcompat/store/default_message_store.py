@@ -345,15 +345,9 @@ def opening_of(root: str | os.PathLike[str], vfs: Vfs | None) -> tuple[str, Vfs]
 
 
 def open_store(
-    root: str | os.PathLike[str],
-    mode: Literal["r", "w"] = "r",
-    config: MessageStoreConfig | None = None,
-    *,
-    layouts: Iterable[str] | None = None,
-    vfs: Vfs | None = None,
-    clock: Clock | None = None,
-    background: bool = True,
-) -> StoreReader:
+    root: str | os.PathLike[str], mode: Literal["r", "w"], config: MessageStoreConfig | None, *,
+    layouts: Iterable[str] | None, vfs: Vfs | None, clock: Clock | None, background: bool,
+) -> StoreReader:  # fmt: skip
     """Open a RocketMQ store; `rocketcompat.open`."""
     if mode not in ("r", "w"):
         raise InvalidMessage(f"mode: {mode!r} is neither 'r' nor 'w'")

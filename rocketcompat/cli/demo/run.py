@@ -23,15 +23,14 @@ from tubestore.cli.demo.parts import (
     TOPIC,
     Steps,
     batches_of,
+    begin,
     disk_bytes,
     fresh,
-    kill_in_the_middle,
     load_lines,
-    prepare,
+    report_check,
+    report_kill,
     timed,
 )
-
-KILLED_AFTER = 5_000
 
 
 def run(
@@ -43,19 +42,14 @@ def run(
     console: Console | None = None,
 ) -> bool:
     """Run the full stack's demo into `out`; returns whether everything that was read was right."""
-    console = console or Console()
-    steps = Steps(console)
-    prepare(out)
-    root = fresh(out / "stack")
-    console.print("[bold]rocketcompat: one log, and queues, index and shards built from it[/bold]")
+    steps = begin(out, "rocketcompat: one log, and queues, index and shards built from it", console)
+    console, root = steps.console, fresh(out / "stack")
     table, _ = load_lines(paths, lines)
     messages = _messages(table, partitions)
     good = _put_and_get(root, messages, steps)
     good &= _read_shards(root, table, steps)
     good &= _kill_and_recover(fresh(out / "stack-killed"), steps)
-    clock = timed()
-    findings = [f for place in (root, out / "stack-killed") for f in check(place)]
-    steps.done("check", f"{len(findings)} findings in both stores", clock())
+    findings = report_check(check, (root, out / "stack-killed"), steps)
     good &= damage_and_mend(out / "stack-killed", fresh(out / "stack-damaged"), steps)
     compare(out, table, console)
     steps.table("the full stack, this run")
@@ -152,9 +146,7 @@ def _read_shards(root: Path, table: pa.Table, steps: Steps) -> bool:
 
 
 def _kill_and_recover(root: Path, steps: Steps) -> bool:
-    clock = timed()
-    acknowledged = kill_in_the_middle("rocketcompat.cli.demo.child", root, KILLED_AFTER)
-    steps.done("kill", f"-9 after {len(acknowledged):,} acknowledgements", clock())
+    acknowledged = report_kill("rocketcompat.cli.demo.child", root, steps)
     clock = timed()
     lost = 0
     with rocketcompat.open(root, mode="w") as store:

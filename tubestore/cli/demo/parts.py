@@ -12,7 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from rich.table import Table
 
 TOPIC = "source"
 DEFAULT_LINES = 400_000
+KILLED_AFTER = 5_000
 BATCH_ROWS = 10_000
 #: A line's kind, by how it begins; the filter item of its message.
 KINDS = ("def", "class", "import", "from", "return", "if", "for", "#")
@@ -52,6 +53,32 @@ class Steps:
                 rate = f"{messages / seconds:,.0f}"
                 table.add_row(name, f"{messages:,}", f"{seconds:.2f}", rate)
         self.console.print(table)
+
+
+def begin(out: Path, title: str, console: Console | None) -> Steps:
+    """Empty the directory of a demo, print its title, and return what prints its steps."""
+    steps = Steps(console or Console())
+    prepare(out)
+    steps.console.print(f"[bold]{title}[/bold]")
+    return steps
+
+
+def report_kill(module: str, root: Path, steps: Steps) -> list[list[str]]:
+    """Kill a writer in the middle (`kill_in_the_middle`) as a step."""
+    clock = timed()
+    acknowledged = kill_in_the_middle(module, root, KILLED_AFTER)
+    steps.done("kill", f"-9 after {len(acknowledged):,} acknowledgements", clock())
+    return acknowledged
+
+
+def report_check(
+    check: Callable[[Path], Iterable[Any]], roots: Iterable[Path], steps: Steps
+) -> int:
+    """Check the demo's stores as a step; returns the number of findings."""
+    clock = timed()
+    findings = sum(1 for root in roots for _ in check(root))
+    steps.done("check", f"{findings} findings in both stores", clock())
+    return findings
 
 
 def load_lines(paths: Sequence[Path], limit: int) -> tuple[pa.Table, int]:

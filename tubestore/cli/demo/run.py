@@ -16,16 +16,15 @@ from tubestore.cli.demo.parts import (
     TOPIC,
     Steps,
     batches_of,
+    begin,
     disk_bytes,
     fresh,
-    kill_in_the_middle,
     load_lines,
-    prepare,
+    report_check,
+    report_kill,
     timed,
 )
 from tubestore.offline.check import check
-
-KILLED_AFTER = 5_000
 
 
 def run(
@@ -37,19 +36,14 @@ def run(
     console: Console | None = None,
 ) -> bool:
     """Run the engine's demo into `out`; returns whether everything that was read was right."""
-    console = console or Console()
-    steps = Steps(console)
-    prepare(out)
-    root = fresh(out / "engine")
-    console.print("[bold]tubestore: many partitions, one pair of files[/bold]")
+    steps = begin(out, "tubestore: many partitions, one pair of files", console)
+    console, root = steps.console, fresh(out / "engine")
     clock = timed()
     table, files = load_lines(paths, lines)
     console.print(f"  {table.num_rows:,} lines of {files:,} files loaded in {clock():.1f} s")
     good = _write_and_read(root, table, partitions, steps)
     good &= _kill_and_recover(fresh(out / "engine-killed"), steps)
-    clock = timed()
-    findings = [f for place in (root, out / "engine-killed") for f in check(place)]
-    steps.done("check", f"{len(findings)} findings in both stores", clock())
+    findings = report_check(check, (root, out / "engine-killed"), steps)
     count, size = disk_bytes(root)
     payload = pc.sum(pc.binary_length(table.column("body"))).as_py()
     console.print(
@@ -110,10 +104,7 @@ def _write_and_read(root: Path, table: pa.Table, partitions: int, steps: Steps) 
 
 
 def _kill_and_recover(root: Path, steps: Steps) -> bool:
-    clock = timed()
-    acknowledged = kill_in_the_middle("tubestore.cli.demo.child", root, KILLED_AFTER)
-    what = f"-9 after {len(acknowledged):,} acknowledgements"
-    steps.done("kill", what, clock())
+    acknowledged = report_kill("tubestore.cli.demo.child", root, steps)
     clock = timed()
     with tubestore.open(root) as store:
         topic = store.topic(TOPIC)
