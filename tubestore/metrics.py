@@ -4,7 +4,8 @@
     print(tubestore.metrics.text(store))                       # once, as text
 
 Every metric is `tubestore_<name>` with the labels `topic` and `store_id`, as `store.stats()`
-has it of a shard; what goes up only ends in `_total`.
+has it of a shard; what goes up only ends in `_total`. Groups of consumers have the labels `group`
+and `topic`, as `store.describe_group()` has them.
 """
 
 from __future__ import annotations
@@ -12,12 +13,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from tubestore.clock import Clock, SystemClock
+from tubestore.errors import InvalidMessage
+
 
 class Measured(Protocol):
     """What is collected from: an open store."""
 
     def stats(self) -> dict[str, Any]:
         """Return its statistics."""
+
+    def groups(self) -> list[str]:
+        """Return the names of its groups."""
+
+    def describe_group(self, group: str) -> Any:
+        """Return members, positions and lag of a group."""
 
 
 class Metric(NamedTuple):
@@ -63,13 +73,20 @@ FILE_METRICS = (
     Metric("index_files", "gauge", "Index files."),
 )
 _LABELS = ("topic", "store_id")
+GROUP_METRICS = (
+    Metric("group_lag", "gauge", "Messages that the group has not processed."),
+    Metric("group_age_seconds", "gauge", "Age of the oldest of them, by when it was received."),
+    Metric("group_partitions", "gauge", "Partitions of the topic."),
+    Metric("group_partitions_held", "gauge", "Partitions that a member has."),
+)
+_GROUP_LABELS = ("group", "topic")
 
 
 class Collector:
     """Collects a store's statistics when Prometheus asks; register it with a registry."""
 
-    def __init__(self, store: Measured) -> None:
-        self._store = store
+    def __init__(self, store: Measured, clock: Clock | None = None) -> None:
+        self._store, self._clock = store, clock or SystemClock()
 
     def describe(self) -> list[Any]:
         """Return nothing: the metrics are known only when they are collected."""
@@ -85,6 +102,32 @@ class Collector:
             for store_id, shard in topic["shards"].items()
         ]
         yield from families_of("tubestore", METRICS, _LABELS, shards)
+        groups = [row for name in self._store.groups() for row in self._rows_of_group(name)]
+        yield from families_of("tubestore", GROUP_METRICS, _GROUP_LABELS, groups)
+
+    def _rows_of_group(self, group: str) -> list[dict[str, Any]]:
+        """Return a row a topic."""
+        now, rows = self._clock.now_ms(), dict[str, dict[str, Any]]()
+        try:
+            found = self._store.describe_group(group)
+        except InvalidMessage:
+            return []  # it was deleted meanwhile
+        for each in found.partitions:
+            row = rows.setdefault(
+                each.topic,
+                {
+                    "group": group,
+                    "topic": each.topic,
+                    **dict.fromkeys((metric.name for metric in GROUP_METRICS), 0),
+                },
+            )
+            row["group_lag"] += each.lag or 0
+            row["group_partitions"] += 1
+            row["group_partitions_held"] += each.member is not None
+            if each.waiting_since is not None:
+                age = max(0, now - each.waiting_since) / 1000
+                row["group_age_seconds"] = max(row["group_age_seconds"], age)
+        return list(rows.values())
 
 
 def text(store: Measured) -> str:

@@ -37,7 +37,7 @@ _GROUPS = (
 )  # fmt: skip
 _PARTITIONS = (
     Column("topic"), Column("partition", "int32"), Column("member"), Column("position", "int64"),
-    Column("end", "int64"), Column("lag", "int64"),
+    Column("end", "int64"), Column("lag", "int64"), Column("waiting_since", "int64"),
 )  # fmt: skip
 _MEMBERS = (
     Column("id"), Column("topics"), Column("partitions", "int32"), Column("session_ms", "int64"),
@@ -100,7 +100,10 @@ def show(
             rows = [{**asdict(row), "topics": ",".join(row.topics)} for row in found.members]
             emit_rows(rows, _MEMBERS, output)
         else:
-            emit_rows(map(asdict, found.partitions), _PARTITIONS, output)
+            partitions = [asdict(row) for row in found.partitions]
+            for row in partitions:
+                row["waiting_since"] = _time(row["waiting_since"], output.format)
+            emit_rows(partitions, _PARTITIONS, output)
 
 
 @app.command()
@@ -137,10 +140,37 @@ def reset(
     with _reading(root) as store, printing(**how) as output:
         moved = store.reset_group(group, place, time=at, topics=topic, dry_run=not apply)
         emit_rows(map(asdict, moved), _MOVED, output)
-        if apply:
-            say(f"{len(moved)} positions set")
-        else:
-            say(f"{len(moved)} positions would change" + ("; --apply sets them" if moved else ""))
+        _say_moved(len(moved), apply)
+
+
+@app.command("export")
+def export_(
+    root: RootArgument,
+    groups: Annotated[
+        list[str] | None, typer.Argument(metavar="GROUPS", help="Their names; all by default.")
+    ] = None,
+) -> None:
+    """Print the positions of groups as TubeMQ's offsets.meta."""
+    with _reading(root) as store:
+        print(store.export_groups(groups or None))
+
+
+@app.command("import")
+@printing_command("format int64 out")
+def import_(
+    how: How,
+    root: RootArgument,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A TubeMQ broker's offsets.meta.")],
+    apply: Annotated[bool, typer.Option("--apply", help="Set them; else nothing changes.")] = False,
+) -> None:
+    """Set positions from TubeMQ's offsets.meta. Without --apply, show what would change."""
+    with open(file, encoding="utf-8", errors="replace") as opened:
+        text = opened.read()
+    with _reading(root) as store, printing(**how) as output:
+        moved = store.import_groups(text, dry_run=not apply)
+        rows = [{"group": name, **asdict(row)} for name, some in moved.items() for row in some]
+        emit_rows(rows, (Column("group"), *_MOVED), output)
+        _say_moved(len(rows), apply)
 
 
 @app.command()
@@ -199,6 +229,13 @@ def consume(
     limit = how.pop("limit")
     wanted = Consumed(topics, group, start, commit, limit, idle_timeout, filter_item)
     _consume(root, wanted, **how)
+
+
+def _say_moved(count: int, apply: bool) -> None:
+    if apply:
+        say(f"{count} positions set")
+    else:
+        say(f"{count} positions would change" + ("; --apply sets them" if count else ""))
 
 
 def _reading(root: str) -> Any:

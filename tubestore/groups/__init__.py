@@ -1,5 +1,5 @@
 """Groups of consumers that share partitions: assignment, membership, positions.
 
 Reading order: assignment, membership, positions, positions_log, directory, member,
-feed, waiting, consumer, admin.
+feed, waiting, consumer, exchange, admin.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,8 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError, UnknownTopic
 from tubestore.groups.assignment import Partition
 from tubestore.groups.consumer import Source
-from tubestore.groups.directory import GroupDirectory
+from tubestore.groups.directory import GroupDirectory, check_group_name
+from tubestore.groups.exchange import offsets_meta, parse_offsets_meta
 from tubestore.groups.feed import ShardFeed, feeds_of
 from tubestore.groups.membership import Membership
 from tubestore.groups.positions import Positions, Rows
@@ -27,6 +28,7 @@ from tubestore.record.names import GROUPS_DIRECTORY
 
 #: What a group is called while it is removed.
 DELETED = ".deleted"
+_LONG_AGO = -(1 << 63)
 #: Where a group is set: at the first message that is kept, behind the last one, or at an offset.
 Place = int | Literal["first", "last"]
 
@@ -44,7 +46,10 @@ class GroupMemberRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """A partition of a group's topics; no `position` and no `lag` before the first commit."""
+    """A partition of a group's topics; no `position` and no `lag` before the first commit.
+
+    `waiting_since`: when its first message behind the position was received, ms; None without one.
+    """
 
     topic: str
     partition: int
@@ -52,6 +57,7 @@ class GroupPartition:
     position: int | None
     end: int
     lag: int | None
+    waiting_since: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +143,20 @@ def _partitions(group: Membership, log: Positions, source: Source) -> list[Group
                     known.get(number),
                     end,
                     lags.get(number, 0) if number in known else None,
+                    _received(view, number, known[number]) if lags.get(number) else None,
                 )
                 for number in numbers
             ]
     return rows
+
+
+def _received(view: ShardView | None, number: int, position: int) -> int | None:
+    """Return when the first message of a partition from a position on was received."""
+    if view is None:
+        return None
+    start = max(position, view.index_start)
+    found = places.first_from(view.sources(start), number, start, _LONG_AGO)
+    return None if found is None else found.time
 
 
 def reset(
@@ -171,40 +187,101 @@ def reset(
         if topics is None:
             raise
         lost = True
-    log = files.log.positions
-    chosen = sorted(log.topics()) if topics is None else sorted(topics)
+    known = files.log.positions.topics()
     shapes = source.shapes()
-    moved = []
-    for topic in chosen:
-        if topic not in shapes:
-            if topics is None:
-                continue  # it was deleted
+    wanted: dict[str, dict[int, int]] = {}
+    for topic in sorted(known if topics is None else topics):
+        if topic in shapes:
+            wanted[topic] = {
+                number: _place(source.view(topic, number // PARTITIONS_PER_STORE), number, to, at)
+                for number in shapes[topic].ids().tolist()
+            }
+        elif topics is not None:  # else it was deleted
             raise UnknownTopic(topic)
-        known = log.of(topic, source.topic_id(topic))
-        for number in shapes[topic].ids().tolist():
-            view = source.view(topic, number // PARTITIONS_PER_STORE)
-            after = _place(view, number, to, at)
-            if known.get(number) != after:
-                moved.append(Moved(topic, number, known.get(number), after))
-    if dry_run or not (moved or lost):
+    return _set(files, source, clock, wanted, dry_run=dry_run, anew=lost)
+
+
+def _set(
+    files: GroupDirectory,
+    source: Source,
+    clock: Clock,
+    wanted: Mapping[str, Mapping[int, int]],
+    *,
+    dry_run: bool,
+    anew: bool = False,
+) -> list[Moved]:
+    """Record positions durably; returns those that differ from the present ones."""
+    log = files.log.positions
+    moved = [
+        Moved(topic, number, known.get(number), after)
+        for topic, positions in wanted.items()
+        for known in [log.of(topic, source.topic_id(topic))]
+        for number, after in positions.items()
+        if known.get(number) != after
+    ]
+    if dry_run or not (moved or anew):
         return moved
     with files.locked() as group:
         _check_no_member(files, group)
-        if lost:
+        if anew:
             files.log.begin_anew()
         files.log.refresh(locked=True)
-        by_topic: dict[str, list[Moved]] = {}
-        for each in moved:
-            by_topic.setdefault(each.topic, []).append(each)
         rows = {
             topic: Rows(
-                source.topic_id(topic),
-                np.array([each.partition for each in some]),
-                np.array([each.after for each in some]),
+                source.topic_id(topic), np.array([*positions]), np.array([*positions.values()])
             )
-            for topic, some in by_topic.items()
+            for topic, positions in wanted.items()
         }
         files.log.append(files.log.positions.change(clock.now_ms(), rows), "fsync")
+    return moved
+
+
+def export(groups: Iterable[GroupDirectory], now_ms: int) -> str:
+    """Return the positions of some groups as the text of TubeMQ's `offsets.meta`."""
+    found = {}
+    for files in groups:
+        _check_there(files)
+        files.log.refresh()
+        found[files.group] = files.log.positions.topics()
+    return offsets_meta(found, now_ms)
+
+
+def import_positions(
+    text: str,
+    directory_of: Callable[[str], GroupDirectory],
+    source: Source,
+    clock: Clock,
+    *,
+    dry_run: bool,
+) -> dict[str, list[Moved]]:
+    """Set the positions that an `offsets.meta` has; returns what moves, by group.
+
+    InvalidMessage, before anything is set, for topics and partitions that are not there.
+    """
+    given = parse_offsets_meta(text)
+    shapes = source.shapes()
+    wanted: dict[str, dict[str, dict[int, int]]] = {}
+    for group, topics in given.items():
+        check_group_name(group)
+        wanted[group] = {}
+        for topic, positions in topics.items():
+            if topic not in shapes:
+                raise InvalidMessage(f"group {group!r}: no topic {topic!r} in this store")
+            missing = np.flatnonzero(shapes[topic].places(np.array([*positions])) < 0)
+            if len(missing):
+                number = [*positions][missing[0]]
+                raise InvalidMessage(f"group {group!r}: topic {topic!r} has no partition {number}")
+            wanted[group][topic] = {
+                number: _place(source.view(topic, number // PARTITIONS_PER_STORE), number, at, None)
+                for number, at in positions.items()
+            }
+    moved = {}
+    for group, positions_of in wanted.items():
+        files = directory_of(group)
+        if not dry_run:
+            files.make()
+        files.log.refresh()
+        moved[group] = _set(files, source, clock, positions_of, dry_run=dry_run)
     return moved
 
 

@@ -699,19 +699,30 @@ class Consumer:
         member = self._member
         assert member is not None
         while not self._ended.wait(member.beat_seconds):
-            idle = self._clock.monotonic() - self._polled_at
             try:
-                if idle > self._settings.max_poll_seconds and not self._evicted:
-                    self._evicted = True
-                    log.warning(
-                        "group %r, member %r: no poll for %.0f s, its partitions go to others",
-                        self.group, member.id, idle,
-                    )  # fmt: skip
-                    member.leave()
-                elif not self._evicted:
+                self._leave_if_idle(member)
+                if not self._evicted:
                     member.beat()
             except (TubeStoreError, OSError) as error:
                 log.warning("group %r, member %r: no heartbeat: %s", self.group, member.id, error)
+
+    def _leave_if_idle(self, member: GroupMember) -> None:
+        """Leave the group if the caller has not polled for too long; its next poll joins again."""
+        if self._clock.monotonic() - self._polled_at <= self._settings.max_poll_seconds:
+            return
+        if not self._lock.acquire(blocking=False):
+            return  # a call of the caller's is running
+        try:
+            idle = self._clock.monotonic() - self._polled_at
+            if idle > self._settings.max_poll_seconds and not (self._evicted or self._closed):
+                self._evicted = True
+                log.warning(
+                    "group %r, member %r: no poll for %.0f s, its partitions go to others",
+                    self.group, member.id, idle,
+                )  # fmt: skip
+                member.leave()
+        finally:
+            self._lock.release()
 
     def _check_open(self) -> None:
         if self._closed:

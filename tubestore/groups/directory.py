@@ -258,10 +258,16 @@ class GroupDirectory:
 
     # -- heartbeats --------------------------------------------------------------------------
 
-    def beat(self, member: Member) -> None:
-        """Record that a member lives."""
+    def begin_beats(self, member: Member) -> None:
+        """Take the slot of a member that joins, with its first heartbeat; under the lock."""
         now = int(self._clock.monotonic() * 1000)
         self._beats().pwrite(_BEAT.pack(_mark(member), now), self._place(member))
+
+    def beat(self, member: Member) -> None:
+        """Record that a member lives, unless another one has its slot by now."""
+        mark = _mark(member)
+        if self._beats().pread(len(mark), self._place(member)) == mark:
+            self.begin_beats(member)
 
     def silent_ms(self, membership: Membership) -> dict[str, float]:
         """Return for each member how long ago its last heartbeat was; none of those without one.

@@ -88,7 +88,7 @@ class GroupMember:
                 session_ms=self._session_ms,
                 strategy=self._strategy_name,
             )
-            files.beat(member)
+            files.begin_beats(member)
             files.save()
         with self._lock:
             self._member = member

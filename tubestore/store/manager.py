@@ -320,6 +320,28 @@ class MessageStoreManager:
         return admin.reset(files, shards, clock, to, time, names, dry_run=dry_run)
 
     @documented
+    def export_groups(self, groups: Iterable[str] | None = None) -> str:
+        """Return the positions of some groups, or of all, as TubeMQ's `offsets.meta`."""
+        context = self._engine.context
+        names = self.groups() if groups is None else checked_texts("groups", groups)
+        files = map(self._engine.shards.directory_of, names)
+        return admin.export(files, context.clock.now_ms())
+
+    @documented
+    def import_groups(self, text: str, *, dry_run: bool = False) -> dict[str, list[Moved]]:
+        """Set the positions that a TubeMQ broker's `offsets.meta` has, durably.
+
+        Returns what moves, or with `dry_run` would, by group. An offset that is not there becomes
+        the nearest one. InvalidMessage, before anything is set, for a text of another form, and for
+        topics and partitions that are not there; of a group with a living member the same.
+        """
+        context, shards = self._engine.context, self._engine.shards
+        context.check_open()
+        return admin.import_positions(
+            text, shards.directory_of, shards, context.clock, dry_run=dry_run
+        )
+
+    @documented
     def delete_group(self, group: str) -> None:
         """Delete a group with its positions; InvalidMessage while a member lives."""
         context = self._engine.context

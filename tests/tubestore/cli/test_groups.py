@@ -134,3 +134,16 @@ def test_lost_positions_are_an_error_until_they_are_set(cli: Cli, root: Path) ->
     assert cli("groups", "reset", root, "g", "--to", "first", "--apply").code != 0
     cli.json("groups", "reset", root, "g", "--to", "last", "--topic", "t", "--apply")
     assert consumed(cli, root, "t", "--group", "g") == []
+
+
+def test_positions_go_to_a_file_of_tubemqs_and_come_back(cli: Cli, root: Path) -> None:
+    consumed(cli, root, "t", "--group", "g", "-n", 8)
+    file = root.parent / "offsets.meta"
+    file.write_bytes(cli("groups", "export", root).out)
+    assert cli("groups", "delete", root, "g", "--yes").code == 0
+    assert len(cli.json("groups", "import", root, file)) == 4
+    assert cli.json("groups", "list", root) == []
+    assert len(cli.json("groups", "import", root, file, "--apply")) == 4
+    assert consumed(cli, root, "t", "--group", "g") == list(range(8, 20))
+    file.write_text("{}")
+    assert "not an offsets.meta" in cli("groups", "import", root, file).err

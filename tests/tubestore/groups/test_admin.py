@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 import tubestore
+from tubestore import metrics
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage, UnknownTopic
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -36,6 +38,26 @@ def test_a_description_has_members_positions_and_lag(store: Store, clock: Manual
     assert (member.id, member.topics, member.partitions, member.silent_ms) == ("a", ("t",), 2, 10)
     rows = [(r.partition, r.member, r.position, r.end, r.lag) for r in found.partitions]
     assert rows == [(0, "a", 84, 224, 2), (1, "a", 56, 224, 3)]
+
+
+def test_metrics_have_lag_and_age_of_each_group(store: Store, clock: ManualClock) -> None:
+    consume(store, 5)
+    now = clock.now_ms()
+    with store.consumer("g", "t", auto_commit=False) as consumer:
+        consumer.poll(1)
+        registry = CollectorRegistry()
+        registry.register(metrics.Collector(store, clock))
+        labels = {"group": "g", "topic": "t"}
+        found = {
+            name: registry.get_sample_value(f"tubestore_group_{name}", labels)
+            for name in ("lag", "age_seconds", "partitions", "partitions_held")
+        }
+    assert found == {
+        "lag": 3,
+        "age_seconds": (now - 1005) / 1000,
+        "partitions": 2,
+        "partitions_held": 2,
+    }
 
 
 def test_a_partition_without_a_position_has_no_lag(store: Store) -> None:

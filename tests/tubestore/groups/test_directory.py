@@ -39,7 +39,7 @@ def vfs(memory_vfs: MemoryVfs) -> MemoryVfs:
 def join(files: GroupDirectory, name: str) -> Member:
     with files.locked() as group:
         member = group.join(name, f"{name}-1", ["t"], session_ms=1000, strategy="sticky")
-        files.beat(member)
+        files.begin_beats(member)
         group.see_topics({"t": Shape(4)})
         group.settle(sticky)
         group.take(member)
@@ -116,6 +116,23 @@ def test_a_heartbeat_of_an_earlier_member_in_the_same_slot_does_not_count(
     files.beat(a)
     with files.locked() as group:
         assert group.expire(files.silent_ms(group)) == ["b"]
+
+
+def test_a_removed_member_that_wakes_up_does_not_take_the_slot_of_another_one(
+    vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    files = directory(vfs, clock)
+    a = join(files, "a")
+    with files.locked() as group:
+        group.leave("a", "a-1")
+        files.save()
+    b = join(files, "b")
+    assert b.slot == a.slot
+    files.beat(a)
+    assert files.silent_ms(files.peek()) == {"b": 0}
+    clock.advance(5)
+    files.beat(b)
+    assert files.silent_ms(files.peek()) == {"b": 0}
 
 
 def test_a_heartbeat_from_before_the_machine_started_does_not_count(
