@@ -313,6 +313,23 @@ def test_an_entry_that_is_refuted_is_kept_in_the_quarantine(memory_vfs: MemoryVf
     }
 
 
+def test_refuted_entries_are_one_problem_where_they_are_neighbours(
+    memory_vfs: MemoryVfs,
+) -> None:
+    write_rows(memory_vfs, ROWS, HOME)
+    memory_vfs.remove(CHECKPOINT)
+    for number in (3, 7, 8, 12):
+        patch_entry(number, partition_id=3)(memory_vfs)
+    problems = open_shard(memory_vfs, HOME).recovered.problems
+    found = [(p.position, p.reason.partition(":")[0]) for p in problems]
+    neighbours = f"{REFUTED} (2 entries in a row)"
+    assert found == [
+        (3 * ENTRY_SIZE, REFUTED),
+        (7 * ENTRY_SIZE, neighbours),
+        (12 * ENTRY_SIZE, REFUTED),
+    ]
+
+
 def test_what_is_cut_and_no_unfinished_write_is_kept_in_the_quarantine(
     memory_vfs: MemoryVfs,
 ) -> None:
