@@ -88,7 +88,7 @@ class _Driver:
         self._ready = prepare(driver)
         self._heap = heap
 
-    def _look(
+    def _run_on_copy(
         self, command: str, root: Path, *operands: object, timeout: float, **options: Any
     ) -> list[Row]:
         """Run a command on a copy."""
@@ -177,7 +177,7 @@ class TubeDriver(_Driver):
         timeout: float = CALL_SECONDS,
     ) -> list[Row]:
         """Read every partition of every store (or of some topics') to its end."""
-        return self._look("read", root, *topics, settings=settings, timeout=timeout)
+        return self._run_on_copy("read", root, *topics, settings=settings, timeout=timeout)
 
     def open(
         self, root: Path, topic: str, store_id: int = 0, *, settings: Settings | None = None
@@ -281,11 +281,11 @@ class RocketDriver(_Driver):
         self, root: Path, *, settings: Settings | None = None, timeout: float = CALL_SECONDS
     ) -> list[Row]:
         """Load, start and dispatch a copy; return every message of every queue."""
-        return self._look("dump", root, settings=settings, timeout=timeout)
+        return self._run_on_copy("dump", root, settings=settings, timeout=timeout)
 
     def load(self, root: Path, *, settings: Settings | None = None) -> list[Row]:
         """Only load a copy."""
-        return self._look("load", root, settings=settings, timeout=CALL_SECONDS)
+        return self._run_on_copy("load", root, settings=settings, timeout=CALL_SECONDS)
 
     def query(
         self,
@@ -297,7 +297,7 @@ class RocketDriver(_Driver):
         settings: Settings | None = None,
     ) -> list[Row]:
         """Look keys up in a copy. For more than 64 answers raise ``maxMsgsNumBatch``, too."""
-        return self._look(
+        return self._run_on_copy(
             "query", root, topic, *keys, max=max_count, settings=settings, timeout=CALL_SECONDS
         )
 
@@ -409,12 +409,12 @@ class KafkaDriver(_Driver):
 
     def dump(self, root: Path, *files: str, verify: bool = False) -> str:
         """Return what DumpLogSegments prints of files; `verify`: only if indexes match logs."""
-        rows = self._look("dump", root, *files, timeout=CALL_SECONDS, verify=int(verify))
+        rows = self._run_on_copy("dump", root, *files, timeout=CALL_SECONDS, verify=int(verify))
         return str(of_kind(rows, "dump")[0]["text"])
 
     def read(self, root: Path, topics: int, partitions: int) -> list[Row]:
         """Open the log of every partition of a copy, as after a kill; return every message."""
-        return self._look("read", root, topics, partitions, timeout=CALL_SECONDS)
+        return self._run_on_copy("read", root, topics, partitions, timeout=CALL_SECONDS)
 
     def bench(
         self,

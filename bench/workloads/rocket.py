@@ -265,7 +265,7 @@ def rebuilding(case: Case) -> Iterator[Runner]:
         with clock() as times:
             build(
                 StoreDirectory(root, vfs=OsVfs()), ("consumequeue", "index"), clock=SystemClock(),
-                told=lambda done, of: None, work=str(work),
+                watch=lambda done, of: None, work=str(work),
             )  # fmt: skip
         shutil.rmtree(work)
         return Measure.of(case.messages, 1, times)

@@ -287,9 +287,9 @@ def _strays(items: Any, log: Keys, seen: Any, low: int, high: int) -> Int64s:
         return rows[:0]
     # Both sides as one number a pair: a record's keys are few, and its offset is far below 2^32
     # times the record size least; equal pairs of one side are equal keys of one message.
-    ours, theirs = _pairs(known.astype(np.int64), places), _pairs(hashes, offsets)
-    seen[first:end] |= among(ours, np.sort(theirs))
-    unknown = ~among(theirs, np.sort(ours)) & (offsets >= log.begin)
+    known_pairs, file_pairs = _pairs(known.astype(np.int64), places), _pairs(hashes, offsets)
+    seen[first:end] |= among(known_pairs, np.sort(file_pairs))
+    unknown = ~among(file_pairs, np.sort(known_pairs)) & (offsets >= log.begin)
     kept: Int64s = rows[unknown & ~log.end.is_later(offsets)]
     return kept
 

@@ -196,7 +196,7 @@ class ShardComparison:
                 views = shards_of(store.topic(name)).views() if name in store.topics() else []
                 topic = _TopicComparison(self._directory, self._path, name, views, end)
                 found = topic.compare(self._cells_of(name), self._widen, self._held_max)
-                yield from _told(os.path.join(self._path, f"{name}-0"), found)
+                yield from _findings_of_shard(os.path.join(self._path, f"{name}-0"), found)
                 del self._topics[name]
 
     def _cells_of(self, name: str) -> Cells:
@@ -321,7 +321,7 @@ def check_tube(
         yield finding(path, 0, "shards_closed", what, "error")
 
 
-def _told(path: str, found: _Compared) -> Iterator[Finding]:
+def _findings_of_shard(path: str, found: _Compared) -> Iterator[Finding]:
     """Yield what differs as findings."""
     if found.twice or found.surplus:
         what = f"{found.surplus} records that the log does not have, {found.twice} twice"

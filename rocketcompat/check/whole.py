@@ -63,7 +63,7 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     units = LogUnits(
         directory, ordinary=queues.take, batches=batches.take, regions=take_region
     )  # fmt: skip
-    yield from log.scan(telling(directory.scan_log(), units.take, shards.take))
+    yield from log.scan(handing_on(directory.scan_log(), units.take, shards.take))
     for stray in directory.misplaced:
         if stray.start >= units.log_end:
             yield finding(stray.path, 0, "misplaced", f"{stray.reason}; behind the log", "error")
@@ -82,7 +82,7 @@ def check_store(directory: StoreDirectory) -> Iterator[Finding]:
     yield from check_config(directory)
 
 
-def telling(pieces: Iterable[Piece], *takers: Callable[[Piece], None]) -> Iterator[Piece]:
+def handing_on(pieces: Iterable[Piece], *takers: Callable[[Piece], None]) -> Iterator[Piece]:
     """Pass the pieces of a scan on, and hand each to the takers, too."""
     for piece in pieces:
         for take in takers:

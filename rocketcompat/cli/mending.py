@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rocketcompat.cli.options import Given, store_command
-from tubestore.cli.kit.arguments import emit_found, say, watching
+from tubestore.cli.kit.arguments import emit_found, note, watching
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.kit.output import emit_object, emit_rows
 from tubestore.cli.kit.text import Column
@@ -101,7 +101,7 @@ def _give_up(directory: StoreDirectory, place: str | None) -> None:
         job = give_up(directory.vfs, directory.root, kept.move)
         kept.sync()
         if job is not None:
-            say(f"job {job.job_id!r} was given up; what it had staged is in {kept.path}")
+            note(f"job {job.job_id!r} was given up; what it had staged is in {kept.path}")
     finally:
         lock.release()
 
@@ -132,7 +132,7 @@ def repair(
         plan = plan_repair(directory, keep_bodies=keep_bodies)
         planned = (action.as_row() for action in plan.actions)
         if emit_found(planned, ACTION_COLUMNS, given.output, "nothing to repair"):
-            say("nothing was changed; --apply does it")
+            note("nothing was changed; --apply does it")
             raise Leave(EXIT_FINDINGS)
         return
     from rocketcompat.files.lock import StoreLock
@@ -143,20 +143,20 @@ def repair(
     lock = StoreLock(directory.vfs, directory.root)
     kept = Quarantine(directory.vfs, directory.root, quarantine)
     try:
-        with watching("repair", in_bytes=True) as told:
+        with watching("repair", in_bytes=True) as watch:
             rows = list(
                 mend(directory, clock=SystemClock(), quarantine=kept, keep_bodies=keep_bodies,
-                     told=told)
+                     watch=watch)
             )  # fmt: skip
         emit_found(iter(rows), ACTION_COLUMNS, given.output, "nothing to repair")
         if kept.path:
-            say(f"what was there before is in {kept.path}")
-        _say_what_is_left(given)
+            note(f"what was there before is in {kept.path}")
+        _note_what_is_left(given)
     finally:
         lock.release()
 
 
-def _say_what_is_left(given: Given) -> None:
+def _note_what_is_left(given: Given) -> None:
     """Print findings that `check` still has and that were not accepted; leave with 1 if any."""
     from rocketcompat.check.whole import check_store
     from tubestore.offline.accepted import AcceptedFindings
@@ -165,14 +165,14 @@ def _say_what_is_left(given: Given) -> None:
     left = []
     for row in check_store(given.directory()):
         if (row["reason"], row["severity"]) == ("shard_missing", "warning"):
-            say(f"{row['path']}: {row['message']}; the next opening for writing mends it")
+            note(f"{row['path']}: {row['message']}; the next opening for writing mends it")
         elif row not in accepted:
             left.append(row)
     for row in left[:_LEFT_SHOWN]:
-        say(f"left: {row['path']}: {row['position']}: {row['message']}")
+        note(f"left: {row['path']}: {row['position']}: {row['message']}")
     if left:
         more = f" {len(left)} findings are left;" if len(left) > _LEFT_SHOWN else ""
-        say(f"{more} `rocketcompat check` lists them, --accept acknowledges them".strip())
+        note(f"{more} `rocketcompat check` lists them, --accept acknowledges them".strip())
         raise Leave(EXIT_FINDINGS)
 
 
@@ -199,8 +199,8 @@ def rebuild(
     try:
         kept = Quarantine(directory.vfs, directory.root, quarantine)
         names = [name.value for name in structure]
-        with watching("rebuild", in_bytes=True) as told:
-            rows = list(build(directory, names, clock=SystemClock(), quarantine=kept, told=told))
+        with watching("rebuild", in_bytes=True) as watch:
+            rows = list(build(directory, names, clock=SystemClock(), quarantine=kept, watch=watch))
         emit_rows(rows, ACTION_COLUMNS, given.output)
     finally:
         lock.release()

@@ -153,16 +153,16 @@ def convert(
     is_log = bool(paths) or os.path.isdir(os.path.join(given.root, COMMIT_LOG_DIRECTORY))
     if os.path.abspath(target).startswith(os.path.join(os.path.abspath(given.root), "")):
         raise NotAStore(target, "lies in the store that it is made of; a new directory is needed")
-    with watching("convert", in_bytes=True) as told:
+    with watching("convert", in_bytes=True) as watch:
         if to is TargetName.TUBESTORE:
-            done = to_tubestore(given.directory(), target, clock=SystemClock(), told=told)
+            done = to_tubestore(given.directory(), target, clock=SystemClock(), watch=watch)
         elif is_log:
             source = StoreDirectory(given.root, paths)
-            done = copy_store(source, target, options, clock=SystemClock(), told=told)
+            done = copy_store(source, target, options, clock=SystemClock(), watch=watch)
         else:
             if is_empty(given.root):
                 raise NotAStore(given.root, "neither a RocketMQ store nor shards: it is empty")
-            done = from_tubestore(given.root, target, options, told=told)
+            done = from_tubestore(given.root, target, options, watch=watch)
     names = ("records", "bytes", "left_out")
     emit_object(done, tuple(Column(name, "int64") for name in names), given.output)
 

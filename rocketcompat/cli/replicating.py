@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rocketcompat.cli.options import Given, store_command
-from tubestore.cli.kit.arguments import say
+from tubestore.cli.kit.arguments import note
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import emit_object
 from tubestore.cli.kit.text import Column
@@ -220,7 +220,7 @@ def serve_ha(
         _stopped_by_signal() as stop,
     ):  # fmt: skip
         server.start()
-        say(f"{given.root}: slaves connect to {host}:{server.port}")
+        note(f"{given.root}: slaves connect to {host}:{server.port}")
         _watch_slaves(server, stop, idle_timeout)
         status = server.status()
     row = {
@@ -256,10 +256,10 @@ def _watch_slaves(server: HaServer, stop: threading.Event, idle_timeout: float |
         rows = {row.peer: row.state for row in status.slaves}
         for peer, state in rows.items():
             if seen.get(peer) != state:
-                say(f"slave {peer}: {state}")
+                note(f"slave {peer}: {state}")
         gone = status.accepted + status.refused - len(rows)
         for peer, reason in status.ended[max(0, len(status.ended) - (gone - ended)) :]:
-            say(f"slave {peer}: closed: {reason}")
+            note(f"slave {peer}: closed: {reason}")
         busy = now() if rows or gone != ended else busy
         seen, ended = rows, gone
         if idle_timeout is not None and now() - busy >= idle_timeout:
@@ -300,7 +300,7 @@ def _check_role(
     at = broker_port if broker_port is not None else port - 1
     found = _options_in(given.conf) or broker_options(host, at)
     if found is None:
-        say(
+        note(
             f"the role of {given.address} is not known: no broker answers at {host}:{at}"
             f" (--broker-port). It should not be {_SYNC_MASTER}"
         )
@@ -313,7 +313,7 @@ def _check_role(
     if found.get("brokerRole", "").strip().upper() == "SYNC_MASTER":
         if not allowed:
             raise UsageMistake(f"{given.address} is {_SYNC_MASTER}. --sync-master follows it")
-        say(f"{given.address} is {_SYNC_MASTER}")
+        note(f"{given.address} is {_SYNC_MASTER}")
 
 
 def _options_in(conf: str | None) -> dict[str, str] | None:
@@ -356,7 +356,7 @@ def _watch(mirror: Mirror, stop: threading.Event, idle_timeout: float | None, ev
         if key != shown or time - last_time >= every:
             if key != shown or status.received_bytes != last_bytes:
                 rate = (status.received_bytes - last_bytes) / max(time - last_time, _STEP_SECONDS)
-                say(_line_of(status, rate))
+                note(_line_of(status, rate))
             shown, last_time, last_bytes = key, time, status.received_bytes
         if idle_timeout is not None and time - heard[1] >= idle_timeout:
             return

@@ -14,7 +14,7 @@ import typer
 from rocketcompat.cli.checking import FINDING_COLUMNS
 from rocketcompat.cli.mending import ACTION_COLUMNS, QuarantineOption
 from rocketcompat.formats import COMMIT_LOG_DIRECTORY, TUBE_DIRECTORY
-from tubestore.cli.kit.arguments import AllOption, emit_findings, printing, say
+from tubestore.cli.kit.arguments import AllOption, emit_findings, note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.kit.output import emit_rows
 from tubestore.cli.kit.spark_jobs import JobRun, job_command, spark_app, stats_columns
@@ -57,9 +57,9 @@ def convert(
     is_log = _has_log(root, options)
     plan = jobs.plan_convert if is_log else tube_jobs.plan_tube_convert
     job = jobs.convert if is_log else tube_jobs.convert_tube
-    given.only_said(lambda: plan(root, out, given.job_id, options)[1].describe())
-    with given.running("convert") as (spark, told):
-        found = job(spark, root, out, job_id=given.job_id, told=told, **options)
+    given.leave_if_dry(lambda: plan(root, out, given.job_id, options)[1].describe())
+    with given.running("convert") as (spark, watch):
+        found = job(spark, root, out, job_id=given.job_id, watch=watch, **options)
     given.published(found)
 
 
@@ -99,9 +99,11 @@ def rebuild(
 
     names = [name.value for name in structure] if structure else None
     settings: dict[str, Any] = {"job_id": given.job_id or "rebuild", "options": given.options}
-    given.only_said(lambda: rebuilding.plan_rebuild(root, names, **settings).describe())
-    with given.running("rebuild") as (spark, told):
-        found = rebuilding.rebuild(spark, root, names, quarantine=quarantine, told=told, **settings)
+    given.leave_if_dry(lambda: rebuilding.plan_rebuild(root, names, **settings).describe())
+    with given.running("rebuild") as (spark, watch):
+        found = rebuilding.rebuild(
+            spark, root, names, quarantine=quarantine, watch=watch, **settings
+        )
     given.finished(found.done)
     with printing(None, given.format) as output:
         emit_rows(found.rows, ACTION_COLUMNS, output)
@@ -118,20 +120,20 @@ def audit(given: JobRun, root: StoreArgument, everything: AllOption = False) -> 
     from rocketcompat.spark.jobs import audit as auditing
 
     settings: dict[str, Any] = {"job_id": given.job_id, "options": given.options}
-    given.only_said(lambda: auditing.plan_audit(root, **settings).log.describe())
-    with given.running("audit") as (spark, told):
-        found = auditing.audit(spark, root, told=told, **settings)
+    given.leave_if_dry(lambda: auditing.plan_audit(root, **settings).log.describe())
+    with given.running("audit") as (spark, watch):
+        found = auditing.audit(spark, root, watch=watch, **settings)
     given.finished(found.done)
     with printing(None, given.format) as output:
         new = emit_findings(
             found.findings, FINDING_COLUMNS, output, root, accept=False, everything=everything
         )
-    say(
+    note(
         f"{found.records:,} messages, {found.bytes:,} bytes in {found.done.seconds:.1f} s; "
         f"{len(found.findings)} findings"
     )
     if os.path.isdir(os.path.join(root, TUBE_DIRECTORY)):
-        say(f"its shards are a root of their own: tubestore spark audit {root}/{TUBE_DIRECTORY}")
+        note(f"its shards are a root of their own: tubestore spark audit {root}/{TUBE_DIRECTORY}")
     if new:
         raise Leave(EXIT_FINDINGS)
 
@@ -149,9 +151,9 @@ def stats(
     """
     from rocketcompat.spark.jobs import stats as job
 
-    given.only_said(lambda: job.plan_stats(root, given.options).describe())
-    with given.running("stats") as (spark, told):
-        found = job.stats(spark, root, job_id=given.job_id, options=given.options, told=told)
+    given.leave_if_dry(lambda: job.plan_stats(root, given.options).describe())
+    with given.running("stats") as (spark, watch):
+        found = job.stats(spark, root, job_id=given.job_id, options=given.options, watch=watch)
     given.finished(found.done)
     with printing(None, given.format) as output:
         emit_rows(found.hours if hours else found.topics, _HOUR if hours else _TOPIC, output)

@@ -316,7 +316,7 @@ class ReputMessageService:
         """Hand over what is ready, in order, as far as there is room for it on the disk."""
         while self._ready:
             first = self._ready[0]
-            if isinstance(first, DispatchBatch) and not self._fed(first):
+            if isinstance(first, DispatchBatch) and not self._put_to_followers(first):
                 return
             self._ready.popleft()
             self._move_on(first.end if isinstance(first, DispatchBatch) else first)
@@ -326,7 +326,7 @@ class ReputMessageService:
             self._position = position
             self._condition.notify_all()
 
-    def _fed(self, batch: DispatchBatch) -> bool:
+    def _put_to_followers(self, batch: DispatchBatch) -> bool:
         """Hand a batch over to the followers that lack it; False if one found no room for it."""
         full: OSError | None = None
         for feed in self._feeds:

@@ -126,13 +126,13 @@ class LogFeed:
             return None
         self._starts = self._starts[np.searchsorted(self._starts, self.position) :]
         if len(self._starts) and self._starts[0] == self.position:
-            return self._told_piece()
+            return self._piece_of_known_starts()
         limit = int(self._starts[0]) if len(self._starts) else end
         if self._columns:
             limit = min(limit, self._columns[0].base)
-        return self._walked_piece(min(limit, end))
+        return self._piece_of_the_walk(min(limit, end))
 
-    def _told_piece(self) -> Piece:
+    def _piece_of_known_starts(self) -> Piece:
         """Read records with known starts, of one file and one batch."""
         first = self.position
         file_size = self._log.queue.file_size
@@ -154,7 +154,7 @@ class LogFeed:
         self._starts = starts[count:]
         return Piece(data, first, starts[:count] - first, end)
 
-    def _walked_piece(self, limit: int) -> Piece:
+    def _piece_of_the_walk(self, limit: int) -> Piece:
         """Follow the chain for one batch; gaps move the position on."""
 
         def gap_found(position: int, fault: str) -> Gap:

@@ -99,10 +99,10 @@ class SlaveStore(DefaultMessageStore):
         self._check_open()
         raise ReadOnlyStore(f"{self.root}: is a slave: its messages come from its master")
 
-    def _give_back(self) -> None:
+    def _close_parts(self) -> None:
         if self._log.refusals.failed is None:
             self._intake.discard()
-        super()._give_back()
+        super()._close_parts()
 
 
 @dataclass(frozen=True, slots=True)

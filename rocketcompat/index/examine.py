@@ -138,5 +138,5 @@ def _rows(
     if number > 1 or len(rows) == 0:
         return rows
     first = int(rows[0]["physical_offset"])
-    theirs = header.index_count > 1 and first == header.begin_physical_offset
-    return rows if theirs else rows[:0]
+    matches = header.index_count > 1 and first == header.begin_physical_offset
+    return rows if matches else rows[:0]

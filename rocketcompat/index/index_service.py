@@ -223,8 +223,8 @@ class IndexService:
         """
         cut = log_end if trusted_offset is None else min(trusted_offset, log_end)
         files = self._files
-        believed = lower_mark is not None and trusted_offset is not None
-        keep, cut, certain, whole = self._plan_recovery(cut, believed and (bool(files) or cut == 0))
+        trusted = lower_mark is not None and trusted_offset is not None
+        keep, cut, certain, whole = self._plan_recovery(cut, trusted and (bool(files) or cut == 0))
         resume = cut if certain else 0
         if lower_mark and trusted_offset is not None and resume < trusted_offset:
             lower_mark(resume)

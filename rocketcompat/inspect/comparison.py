@@ -129,7 +129,7 @@ class QueueComparison:
         files = QueueUnits(self._directory, key)
         self._settle(key, files)
         log = _without_what_is_far_ahead(self._runs.pop(key, Runs()))
-        found = self._look(files, log)
+        found = self._compare_file(files, log)
         low, high = self._bounds(found, log)
         end = max(high, found.end)
         runs = list(_shown(log, found.loose, low, high, end))
@@ -177,7 +177,7 @@ class QueueComparison:
 
     # -- the files' units --------------------------------------------------------------------
 
-    def _look(self, files: QueueUnits, log: Runs) -> _InFile:
+    def _compare_file(self, files: QueueUnits, log: Runs) -> _InFile:
         """Go through the files once; they end where a unit is of a later record than the scan's."""
         found = _InFile(expired_end=files.first, end=files.first)
         log_min = self._directory.log.min_offset

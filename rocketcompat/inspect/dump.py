@@ -242,14 +242,14 @@ class Tail:
         broker has removed files in between, it goes on with what is left.
         """
         log = self._directory.log
-        heard = clock.monotonic()
+        last_seen = clock.monotonic()
         while True:
             log.refresh()
             before = self.position
             yield from self._read(max(before, log.min_offset), log.max_offset, chained=True)
             now = clock.monotonic()
-            heard = now if self.position != before else heard
-            if idle_timeout is not None and now - heard >= idle_timeout:
+            last_seen = now if self.position != before else last_seen
+            if idle_timeout is not None and now - last_seen >= idle_timeout:
                 return
             yield None
             sleep(POLL_SECONDS)

@@ -28,7 +28,7 @@ _STEP_ITEMS = 1 << 18
 _AT_ONCE_ITEMS = 1 << 21
 
 
-def geometry_of(directory: StoreDirectory, *, believe: bool = False) -> IndexGeometry:
+def geometry_of(directory: StoreDirectory, *, trust_options: bool = False) -> IndexGeometry:
     """Return the geometry of a directory's index files.
 
     From the options, else the default if the size is the default's and nothing contradicts, else
@@ -37,7 +37,7 @@ def geometry_of(directory: StoreDirectory, *, believe: bool = False) -> IndexGeo
     """
     config = directory.config
     both = IndexGeometry(config.max_hash_slot_num, config.max_index_num)
-    if believe and {_SLOTS, _ITEMS} <= set(directory.options):
+    if trust_options and {_SLOTS, _ITEMS} <= set(directory.options):
         return both
     files = [(path, *_header(directory, path)) for path in directory.index_paths()]
     files = [row for row in files if row[1] >= INDEX_HEADER.size]

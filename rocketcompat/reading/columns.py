@@ -406,7 +406,7 @@ def query_keys(
 def _has_key(found: pa.RecordBatch, topic: str, at: Int64s, keys: pa.Array) -> Any:
     """Return a mask of the pairs (row of `found`, key) where the record has this topic and key."""
     records = RecordColumns(b"", np.arange(found.num_rows), 0)
-    records.know({}, [], np.empty(0, np.int64), found["properties"])
+    records.take_columns({}, [], np.empty(0, np.int64), found["properties"])
     raw = records.property_bytes
     owners, starts, ends = records.key_places
     counts = np.bincount(owners, minlength=found.num_rows)

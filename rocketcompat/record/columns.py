@@ -56,7 +56,7 @@ class RecordColumns:
         #: The queues that occur, and which of them each row has, where that is known.
         self.queues: tuple[list[tuple[str, int]], Any] | None = None
 
-    def know(
+    def take_columns(
         self, columns: dict[str, Any], topic_names: list[str], topic_codes: Int64s, properties: Any
     ) -> None:
         """Take over columns from the encoder of the records, so that they are not decoded.

@@ -117,7 +117,7 @@ class EncodedColumns:
             "store_timestamp": np.full(len(self), store_timestamp, np.int64),
         }
         properties = None if self._has_crc else self._properties  # a checksum came in since
-        found.know(columns, self.topic_names, self.topic_codes, properties)
+        found.take_columns(columns, self.topic_names, self.topic_codes, properties)
         return found
 
 

@@ -264,8 +264,8 @@ def _wrong_record_crc(raw: Any, data: Buffer, starts: Int64s, ends: Int64s) -> i
     right = (found[:, fixed] == pattern[fixed]).all(axis=1)
     digits = found[:, first:-1].astype(np.int64) - ord("0")
     right &= ((digits >= 0) & (digits <= 9)).all(axis=1)
-    said = digits @ 10 ** np.arange(PROPERTY_CRC_DIGITS)
-    right &= said == crc_each(data, starts, begins, BODY_CRC_MASK)
+    recorded = digits @ 10 ** np.arange(PROPERTY_CRC_DIGITS)
+    right &= recorded == crc_each(data, starts, begins, BODY_CRC_MASK)
     return None if right.all() else int(np.argmin(right))
 
 

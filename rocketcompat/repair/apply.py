@@ -21,35 +21,37 @@ from rocketcompat.repair.actions import RepairPlan
 from rocketcompat.repair.overlay import FileChange
 from rocketcompat.repair.places import HELD_SUFFIX
 from rocketcompat.repair.plan import plan_repair
-from rocketcompat.repair.rebuild import Told, rebuild
+from rocketcompat.repair.rebuild import Watch, rebuild
 from tubestore.clock import Clock
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.core.trees import copy_file, make_directory
 from tubestore.core.vfs import OsVfs, Vfs, VfsFile
 
 _ZERO_STEP = 8 << 20
 
 
+@renamed_keyword("told", "watch")
 def repair(
     directory: StoreDirectory,
     *,
     clock: Clock,
     quarantine: Quarantine,
     keep_bodies: bool = False,
-    told: Told = lambda _done, _all: None,
+    watch: Watch = lambda _done, _all: None,
 ) -> Iterator[dict[str, Any]]:
     """Plan and carry out; yields a row an action once it is done. The caller holds the lock."""
     plan = plan_repair(directory, keep_bodies=keep_bodies)
     by_path: dict[str, list[dict[str, Any]]] = {}
     for action in plan.actions:
         by_path.setdefault(action.path, []).append(action.as_row())
-    for path in _steps(directory, plan, clock, quarantine, told):
+    for path in _steps(directory, plan, clock, quarantine, watch):
         yield from by_path.pop(path, [])
     for rows in by_path.values():  # damage that nothing mends
         yield from rows
 
 
 def _steps(
-    directory: StoreDirectory, plan: RepairPlan, clock: Clock, quarantine: Quarantine, told: Told
+    directory: StoreDirectory, plan: RepairPlan, clock: Clock, quarantine: Quarantine, watch: Watch
 ) -> Iterator[str]:
     """Do one step after the other; yields the path of each."""
     vfs, logs = directory.vfs, directory.log.directories
@@ -71,7 +73,7 @@ def _steps(
     if plan.rebuilds:
         options = {**directory.inferred, **directory.options}
         mended = StoreDirectory(directory.root, options, vfs)
-        for row in rebuild(mended, plan.rebuilds, clock=clock, quarantine=quarantine, told=told):
+        for row in rebuild(mended, plan.rebuilds, clock=clock, quarantine=quarantine, watch=watch):
             yield row["path"]
     for path in plan.last:
         quarantine.move(path)

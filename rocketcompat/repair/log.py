@@ -91,11 +91,11 @@ def mend(
     placed = {m.physical_offset: m for m in lost if m.physical_offset is not None}
     waiting = [m for m in lost if m.physical_offset is None]
     patches: list[tuple[int, bytes]] = []
-    stood: list[LostMessage] = []
+    written: list[LostMessage] = []
     for low, high in _cells(start, end, sorted(placed)):
         inside = [placed[o] for o in sorted(placed) if low <= o < high]
         position, used = _stand_ins(low, high, [*inside, *waiting], before, patches)
-        stood += used
+        written += used
         waiting = [m for m in (*inside, *waiting) if m not in used]
         if position == high:
             continue
@@ -106,7 +106,7 @@ def mend(
             patches += _fillers(position, high, before)
         else:
             return None
-    return Mended(tuple(patches), tuple(stood), tuple(waiting))
+    return Mended(tuple(patches), tuple(written), tuple(waiting))
 
 
 def _cells(start: int, end: int, offsets: Sequence[int]) -> Iterator[tuple[int, int]]:

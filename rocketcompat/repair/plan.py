@@ -27,7 +27,7 @@ import numpy as np
 
 from rocketcompat.check.index import LogKeys, check_index
 from rocketcompat.check.shards import ShardComparison, check_tube
-from rocketcompat.check.whole import check_checkpoint, telling
+from rocketcompat.check.whole import check_checkpoint, handing_on
 from rocketcompat.commitlog.walk import Gap
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.config_files import BACKUP_SUFFIX, config_names, read_config
@@ -79,7 +79,7 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
     plan_queues(mended, plan)
     shards = ShardComparison(mended)
     log = LogKeys(mended)
-    for _ in log.scan(telling(mended.scan_log(), shards.take)):
+    for _ in log.scan(handing_on(mended.scan_log(), shards.take)):
         pass  # faults of the log are in the plan
     _plan_index(mended, plan, log)
     # A cache is mended with them: the records, which it is about, stay as they are.
@@ -266,9 +266,9 @@ def _add_mended(
         return
     patches = tuple((at - file.file_from_offset, raw) for at, raw in mended.patches)
     names = [f"{m.topic}/{m.queue_id}@{m.queue_offset}" for m in mended.stand_ins]
-    stand = f"stand-ins for {', '.join(names[:5])}" if names else "fillers"
+    content = f"stand-ins for {', '.join(names[:5])}" if names else "fillers"
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    plan.change(Action(file.path, "write", position, end - start, f"{reason}: {stand}{more}"),
+    plan.change(Action(file.path, "write", position, end - start, f"{reason}: {content}{more}"),
                 FileChange(file.path, file.file_size, patches))  # fmt: skip
 
 
@@ -279,7 +279,7 @@ def _plan_index(directory: StoreDirectory, plan: RepairPlan, log: LogKeys) -> No
     unknown = [f["message"] for f in findings if f["reason"] == "index_geometry"]
     if unknown:
         try:
-            geometry_of(directory, believe=True)
+            geometry_of(directory, trust_options=True)
         except InvalidMessage:
             plan.actions.append(Action(path, "leave", 0, 0, unknown[0]))
             return

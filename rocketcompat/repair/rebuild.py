@@ -38,6 +38,7 @@ from rocketcompat.messages import DispatchBatch
 from rocketcompat.shards.follower import TubeLayout
 from rocketcompat.store import structures as table
 from tubestore.clock import Clock
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.core.trees import copy_file, make_directory, remove_tree, sync_tree, tree_size
 from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage
@@ -48,7 +49,7 @@ WORK_DIRECTORY = "rebuild"
 MARK_BYTES = 4 << 30
 Row = dict[str, Any]
 #: Called with (bytes of the log done, bytes in all).
-Told = Callable[[int, int], None]
+Watch = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
@@ -66,13 +67,14 @@ class Built:
         remove_tree(vfs, self.root)
 
 
+@renamed_keyword("told", "watch")
 def rebuild(
     directory: StoreDirectory,
     structures: Iterable[str],
     *,
     clock: Clock,
     quarantine: Quarantine,
-    told: Told = lambda _done, _all: None,
+    watch: Watch = lambda _done, _all: None,
 ) -> Iterator[Row]:
     """Build structures anew and put them in the old ones' places; yields a row each.
 
@@ -80,7 +82,7 @@ def rebuild(
     """
     wanted = structures_to_build(directory, structures)
     directory.check_changeable()
-    built = build(directory, wanted, clock=clock, told=told)
+    built = build(directory, wanted, clock=clock, watch=watch)
     names = [follower.name for follower in built.followers]
     yield from install(directory, built, wanted, names, quarantine)
     built.remove(directory.vfs)
@@ -139,7 +141,7 @@ def _left_out(directory: StoreDirectory, built: Built) -> Iterator[Row]:
 
 
 def build(
-    directory: StoreDirectory, structures: Iterable[str], *, clock: Clock, told: Told,
+    directory: StoreDirectory, structures: Iterable[str], *, clock: Clock, watch: Watch,
     work: str | None = None,
 ) -> Built:  # fmt: skip
     """Build structures in the work directory, on stable storage when it returns."""
@@ -154,7 +156,7 @@ def build(
         for batch in _batches(directory, start, built):
             for follower in built.followers:
                 follower.put(batch)
-            told(batch.end - directory.log.min_offset, directory.log.size)
+            watch(batch.end - directory.log.min_offset, directory.log.size)
             if batch.end - marked >= MARK_BYTES:
                 marked = batch.end
                 _mark(built.followers, marks, marked, directory.log.min_offset)
@@ -234,7 +236,7 @@ def _follower(directory: StoreDirectory, root: str, name: str, clock: Clock) -> 
     if extension_size(directory) is not None:
         config = config.changed(enable_consume_queue_ext=True)
     if name == INDEX_DIRECTORY:
-        found = geometry_of(directory, believe=True)
+        found = geometry_of(directory, trust_options=True)
         config = config.changed(max_hash_slot_num=found.slots, max_index_num=found.items)
     place = table.Place(root, directory.vfs, clock, config, writable=True)
     follower: Follower = _structure_of(name).make(place)

@@ -68,8 +68,8 @@ class _Claims:
     shard: MessageStore
     ids: Array
     offsets: Array
-    #: The fields of the message's index entry, a row each (see `_said`).
-    said: Array
+    #: The fields of the message's index entry, a row each (see `_entry_fields`).
+    fields: Array
 
     @property
     def last_id(self) -> int:
@@ -85,14 +85,14 @@ class _Claims:
                 keeper.keep_tail(path, position)
             keeper.sync()
         self.shard.cut(int(self.offsets[count]))
-        self.ids, self.offsets, self.said = (
+        self.ids, self.offsets, self.fields = (
             self.ids[:count],
             self.offsets[:count],
-            self.said[:count],
+            self.fields[:count],
         )
 
 
-def _said(partition_ids: Any, key_codes: Any, times: Any, sizes: Any) -> Array:
+def _entry_fields(partition_ids: Any, key_codes: Any, times: Any, sizes: Any) -> Array:
     """Return the fields that distinguish messages at one physical offset, a row a message."""
     return np.stack([np.asarray(c, np.int64) for c in (partition_ids, key_codes, times, sizes)], 1)
 
@@ -234,11 +234,11 @@ class TubeLayout:
         if not parts:
             empty = np.empty(0, np.int64)
             return _Claims(shard, empty, empty, empty.reshape(0, 4)), np.empty(0, bool)
-        ids, offsets, said, good = (np.concatenate(column) for column in zip(*parts, strict=True))
+        ids, offsets, fields, good = (np.concatenate(column) for column in zip(*parts, strict=True))
         # Rows before the last one below the mark are not judged, whatever their state.
         older = np.flatnonzero(good & (ids < mark))
         first = int(older[-1]) if len(older) else 0
-        return _Claims(shard, ids[first:], offsets[first:], said[first:]), good[first:]
+        return _Claims(shard, ids[first:], offsets[first:], fields[first:]), good[first:]
 
     @staticmethod
     def _rows_of(view: Any, source: Source) -> tuple[Array, ...]:
@@ -251,8 +251,8 @@ class TubeLayout:
             [b.column(0).fill_null(-1).to_numpy(zero_copy_only=False) for b in batches]
         )
         names = ("partition_id", "key_code", "received_time", "data_size")
-        said = _said(*(entries[name] for name in names))
-        return ids, rows.offsets, said, states == STATE_OK
+        fields = _entry_fields(*(entries[name] for name in names))
+        return ids, rows.offsets, fields, states == STATE_OK
 
     # -- following the log -------------------------------------------------------------------
 
@@ -361,8 +361,10 @@ class TubeLayout:
         same = claims.ids[first : first + there] == batch.physical_offsets[rows[:there]]
         if there:
             tube = to_tube(records, rows[:there])
-            wanted = _said(tube.partition_ids, tube.key_codes, tube.received_times, tube.sizes)
-            same &= (claims.said[first : first + there] == wanted).all(axis=1)
+            wanted = _entry_fields(
+                tube.partition_ids, tube.key_codes, tube.received_times, tube.sizes
+            )
+            same &= (claims.fields[first : first + there] == wanted).all(axis=1)
         if not same.all():
             claims.cut(first + int(np.argmin(same)), keeper)
         elif there < max(end - first, len(rows)):

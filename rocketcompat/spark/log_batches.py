@@ -39,9 +39,9 @@ class LogBatches:
     """
 
     def __init__(
-        self, options: RocketOptions, vfs: Vfs | None = None, say: Callable[[str], None] = print
+        self, options: RocketOptions, vfs: Vfs | None = None, note: Callable[[str], None] = print
     ) -> None:
-        self.options, self._vfs, self._say = options, vfs, say
+        self.options, self._vfs, self._note = options, vfs, note
         self.skipped, self._skipped_to = 0, -1
         self._target: int | None = None
         #: An end that is known: the chain is followed from there.
@@ -151,7 +151,7 @@ class LogBatches:
         if begin > self._skipped_to:  # reported once, though a batch is planned after it was cut
             self.skipped += begin - max(offset, self._skipped_to)
             self._skipped_to = begin
-            self._say(f"{lost}; skipped, {self.skipped} bytes in all")
+            self._note(f"{lost}; skipped, {self.skipped} bytes in all")
         return begin
 
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> LogPlan:

@@ -312,13 +312,13 @@ class DefaultMessageStore(StoreReader):
 
     # -- how it is done
 
-    def _running(self) -> Opened:
+    def _opened_to_write(self) -> Opened:
         return self._opened
 
-    def _look_again(self) -> None:
+    def _refresh(self) -> None:
         """Do nothing: a writer sees what it appends."""
 
-    def _give_back(self) -> None:
+    def _close_parts(self) -> None:
         try:
             self._opened.shut_down()
         finally:

@@ -420,7 +420,7 @@ class StoreReader:
         `replication` (`connections`, `bytes`, `lag_bytes`) and `slaves` (by peer).
         """
         self._check_open()
-        return run_time_info(self._parts, self._stats, self._running())
+        return run_time_info(self._parts, self._stats, self._opened_to_write())
 
     def show_replication(self, described: Callable[[], ReplicationState] | None) -> None:
         """Let `stats` contain what replicates the store; `rocketcompat.ha` calls it."""
@@ -436,7 +436,7 @@ class StoreReader:
     def refresh(self) -> None:
         """See what a writer has appended since; a writer itself sees it anyway."""
         self._check_open()
-        self._look_again()
+        self._refresh()
 
     @documented
     def close(self) -> None:
@@ -450,7 +450,7 @@ class StoreReader:
             return
         self._closed = True
         if os.getpid() == self._pid:
-            self._give_back()
+            self._close_parts()
 
     shutdown = close
 
@@ -473,14 +473,14 @@ class StoreReader:
 
     # -- what a writer does otherwise
 
-    def _running(self) -> Opened | None:
+    def _opened_to_write(self) -> Opened | None:
         """Return the services; a reader has none."""
         return None
 
-    def _look_again(self) -> None:
+    def _refresh(self) -> None:
         refresh(self._parts)
 
-    def _give_back(self) -> None:
+    def _close_parts(self) -> None:
         self._parts.close()
 
     def _check_open(self) -> None:

@@ -186,12 +186,12 @@ def _find_end(log: CommitLog, trusted: _Trusted) -> _End:
     return _End(end, reason, Gaps.merged((
         *(gap for gap in trusted.gaps if gap.end <= trusted.start),
         *(gap for gap in trusted.misplaced if gap.start < end),
-        *_look_again(log.queue, trusted.again, find_end),
+        *_find_ends_again(log.queue, trusted.again, find_end),
         *gaps,
     )))  # fmt: skip
 
 
-def _look_again(
+def _find_ends_again(
     queue: MappedFileQueue, regions: Sequence[tuple[int, int]], find_end: Callable[..., Any]
 ) -> Iterator[Gap]:
     """Yield what is damaged of regions that hold sound records again."""

@@ -39,10 +39,11 @@ from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.messages import NOT_DELAYED, Message
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.columns import RecordColumns
-from rocketcompat.repair.rebuild import Told, build, put_in_place
+from rocketcompat.repair.rebuild import Watch, build, put_in_place
 from rocketcompat.shards.record import from_tube
 from tubestore.clock import Clock
 from tubestore.core.kernels import Int64s, crc_each, gather, scatter
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.core.trees import copy_file
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import NotAStore
@@ -53,16 +54,17 @@ STATE_FILE = "convert.json"
 MARK_BYTES = 1 << 30
 _STATE_FORMAT = 1
 _ROWS = 10_000
-_SILENT: Told = lambda _done, _all: None  # noqa: E731
+_SILENT: Watch = lambda _done, _all: None  # noqa: E731
 
 
+@renamed_keyword("told", "watch")
 def copy_store(
     source: StoreDirectory,
     target: str,
     options: Mapping[str, Any] | None = None,
     *,
     clock: Clock,
-    told: Told = _SILENT,
+    watch: Watch = _SILENT,
 ) -> dict[str, int]:
     """Copy a RocketMQ or BoltMQ store to a new root with other options; returns what was copied.
 
@@ -87,7 +89,7 @@ def copy_store(
     for data, starts, lengths, following in pieces(source, state.next, state):
         writer.append(data, starts, lengths)
         state.records += len(starts)
-        told(following - source.log.min_offset, source.log.size)
+        watch(following - source.log.min_offset, source.log.size)
         state.next = following
         if following - marked >= MARK_BYTES:
             marked = following
@@ -115,15 +117,16 @@ def _copy_config_files(vfs: Vfs, source: str, target: str) -> None:
     vfs.sync_directory(new)
 
 
+@renamed_keyword("told", "watch")
 def to_tubestore(
-    source: StoreDirectory, target: str, *, clock: Clock, told: Told = _SILENT
+    source: StoreDirectory, target: str, *, clock: Clock, watch: Watch = _SILENT
 ) -> dict[str, int]:
     """Build the shards of a log as a tubestore root of its own at `target`, a new directory."""
     vfs = source.vfs
     _check_new(vfs, target)
     parent = os.path.dirname(os.path.abspath(target))
     vfs.make_directories(parent)
-    built = build(source, [TUBE_DIRECTORY], clock=clock, told=told, work=f"{target}.new")
+    built = build(source, [TUBE_DIRECTORY], clock=clock, watch=watch, work=f"{target}.new")
     if vfs.exists(target):
         vfs.remove_directory(target)
     vfs.rename(os.path.join(built.root, TUBE_DIRECTORY), target)
@@ -132,8 +135,9 @@ def to_tubestore(
     return {"records": built.records, "bytes": built.log_end, "left_out": len(built.regions)}
 
 
+@renamed_keyword("told", "watch")
 def from_tubestore(
-    source: str, target: str, options: Mapping[str, Any] | None = None, *, told: Told = _SILENT
+    source: str, target: str, options: Mapping[str, Any] | None = None, *, watch: Watch = _SILENT
 ) -> dict[str, int]:
     """Put the messages of a tubestore or TubeMQ root into a new RocketMQ root.
 
@@ -156,7 +160,7 @@ def from_tubestore(
                     if row.get("state", "ok") == "ok":
                         put = store.put_message(_message_of(name, row))
                         count, size = count + 1, put.physical_offset + put.size
-            told(done + 1, len(topics))
+            watch(done + 1, len(topics))
     return {"records": count, "bytes": size, "left_out": 0}
 
 
@@ -284,7 +288,7 @@ def build_structures(target: str, config: MessageStoreConfig, vfs: Vfs, clock: C
     names = [CONSUME_QUEUE_DIRECTORY, *([INDEX_DIRECTORY] if config.message_index_enable else [])]
     if config.batch_topics:
         names.append(BATCH_CONSUME_QUEUE_DIRECTORY)
-    built = build(directory, names, clock=clock, told=_SILENT)
+    built = build(directory, names, clock=clock, watch=_SILENT)
     for name in names:
         put_in_place(directory, built, name, Quarantine(vfs, target))
     built.remove(vfs)

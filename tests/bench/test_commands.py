@@ -37,7 +37,7 @@ SLOW = {"create-many", "open-many-killed", "open-clean", "rocket-open-kill"}
     "workload",
     [pytest.param(w, marks=[pytest.mark.slow] * (w.name in SLOW), id=w.name) for w in WORKLOADS],
 )
-def test_workload_gives_a_sane_row_for_everybody(
+def test_workload_gives_a_sane_row_for_each_contestant(
     workload: Workload, payload: Payload, tmp_path: Path
 ) -> None:
     noted: list[Run | Skipped] = []

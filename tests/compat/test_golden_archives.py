@@ -162,7 +162,7 @@ def test_rows_can_be_chosen_by_their_fields() -> None:
     assert not list(basic.expected(noSuchField=None))
 
 
-def test_a_wrong_name_says_what_there_is(tmp_path: Path) -> None:
+def test_a_wrong_name_reports_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match="multistore"):
         unpack("tubemq", TUBE_VERSION, "no-such", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"basic/puts\.jsonl"):

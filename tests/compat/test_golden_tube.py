@@ -298,7 +298,7 @@ def test_recovery_keeps_every_message_that_the_real_classes_return(
 
 @pytest.mark.one_in(5)
 @each_store
-def test_check_and_recovery_say_the_same(home: Path, scenario: str, name: str) -> None:
+def test_check_and_recovery_agree(home: Path, scenario: str, name: str) -> None:
     """What check reports recovery mends or reports, and the other way round."""
 
     def look() -> list[Finding]:
@@ -357,7 +357,7 @@ def test_the_order_of_a_partition_is_the_real_classes(home: Path, scenario: str,
 
 
 @pytest.mark.parametrize("scenario", ["filtered", "memory"])
-def test_a_filter_finds_what_the_real_one_finds(golden: GoldenFactory, scenario: str) -> None:
+def test_a_filter_finds_what_the_real_class_finds(golden: GoldenFactory, scenario: str) -> None:
     golden_store = golden("tubemq", TUBE_VERSION, scenario)
     compared = 0
     with tubestore.open(golden_store.store, mode="r") as store:

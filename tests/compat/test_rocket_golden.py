@@ -65,7 +65,7 @@ DEFECTS = {
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(("version", "scenario"), CASES)
-def test_a_golden_store_opens_as_the_real_one_opens_it(
+def test_a_golden_store_opens_as_the_real_class_opens_it(
     golden: GoldenFactory, version: str, scenario: str
 ) -> None:
     store = golden("rocketmq", version, scenario)
@@ -93,7 +93,7 @@ def test_a_golden_store_opens_as_the_real_one_opens_it(
         ("5.3.3", "propcrc-flip-props"),  # one bad record drops everything behind it
     ],
 )
-def test_where_the_real_one_is_wrong_ours_is_what_the_log_says(
+def test_where_the_real_class_is_wrong_the_answer_is_that_of_the_log(
     golden: GoldenFactory, version: str, scenario: str
 ) -> None:
     with open_golden(golden("rocketmq", version, scenario)) as opened:
@@ -131,7 +131,7 @@ def test_units_of_an_earlier_life_do_not_come_back(golden: GoldenFactory) -> Non
 
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)
 @pytest.mark.parametrize("mode", ["upstream"])
-def test_upstream_recovery_cuts_where_the_real_one_cuts(
+def test_upstream_recovery_cuts_where_the_real_class_cuts(
     golden: GoldenFactory, version: str, mode: str
 ) -> None:
     store = golden("rocketmq", version, "flip-body-middle-abort")

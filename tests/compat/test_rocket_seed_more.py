@@ -174,7 +174,7 @@ def test_the_readme_advises_which_flush_to_choose_and_names_the_option() -> None
     )
 
 
-def test_the_readme_says_what_may_be_lost_at_which_level() -> None:
+def test_the_readme_lists_what_may_be_lost_at_which_level() -> None:
     text = README
     rows = {
         line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| `")

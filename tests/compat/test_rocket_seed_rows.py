@@ -167,7 +167,7 @@ def test_the_checksum_is_the_bodys() -> None:
     assert struct.unpack_from(">i", raw(Message("T", b"messageBody")), 8) == (532_952_986,)
 
 
-def test_every_field_stands_at_its_place() -> None:
+def test_every_field_is_at_its_place() -> None:
     """MSG-07 … MSG-09, MSG-11, MSG-12, MSG-17 … MSG-21, MSG-23."""
     record = raw(
         Message("T", b"x", queue_id=3, flag=7, sys_flag=8, born_timestamp=111,
@@ -262,7 +262,7 @@ def test_stale_records_of_a_file_that_is_used_again_are_no_records() -> None:
     assert sound_chain(record, 0, 8192, 4096).reason == "its own physical offset is 0"
 
 
-def test_the_checkpoint_has_4096_bytes_and_speaks_of_what_was_flushed(tmp_path: Path) -> None:
+def test_the_checkpoint_has_4096_bytes_and_has_what_was_flushed(tmp_path: Path) -> None:
     """CKP-01 … CKP-03, CKP-05."""
     with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
         put = store.put_message(Message("T"))

@@ -264,7 +264,9 @@ def flip_and_look(
 
 
 @pytest.mark.crash
-def test_bits_flipped_anywhere_end_in_errors_of_ours_and_show_nothing_that_was_not_sent() -> None:
+def test_bits_flipped_anywhere_end_in_documented_errors_and_show_nothing_that_was_not_sent() -> (
+    None
+):
     flip_anywhere(FLIPS)
 
 
@@ -460,7 +462,7 @@ def flip_stack(count: int) -> None:
 
 
 @pytest.mark.crash
-def test_bits_flipped_anywhere_in_a_rocketmq_store_end_in_errors_of_ours() -> None:
+def test_bits_flipped_anywhere_in_a_rocketmq_store_end_in_documented_errors() -> None:
     flip_stack(FLIPS)
 
 

@@ -131,7 +131,7 @@ def judge_all(name: str, faults: Iterator[Plan]) -> None:
 @pytest.mark.sample
 @pytest.mark.crash
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_call_that_fails_leaves_what_the_store_said(name: str) -> None:
+def test_a_call_that_fails_leaves_what_the_store_reported(name: str) -> None:
     seed = seed_from_environment()
     print(f"CRASH_SEED={seed}")
     judge_all(name, islice(plans(name), seed % SAMPLED, None, SAMPLED))

@@ -225,7 +225,7 @@ def test_a_full_disk_is_logged_once_when_it_is_full_and_once_when_it_is_not(
         assert caplog.text.count("there is room again") == 1
 
 
-def test_opening_without_room_for_what_is_missing_says_so(
+def test_opening_without_room_for_what_is_missing_reports_it(
     disk: FullDisk, clock: ManualClock
 ) -> None:
     with opened(disk, clock, layouts=frozenset()) as store:

@@ -135,7 +135,7 @@ def test_a_reader_changes_nothing(memory_vfs: MemoryVfs) -> None:
 # -- the system's ------------------------------------------------------------------------------
 
 
-def test_the_systems_call_says_why_it_failed(tmp_path: Path) -> None:
+def test_the_systems_call_reports_why_it_failed(tmp_path: Path) -> None:
     system = OsVfs().file_system(str(tmp_path))
     system.sync()
     system.close()

@@ -79,7 +79,7 @@ def open_store(mode: Any, vfs: FaultyVfs, clock: ManualClock) -> Store:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_that_the_system_refuses_raises_an_error_of_ours(name: str) -> None:
+def test_a_call_that_the_system_refuses_raises_a_documented_error(name: str) -> None:
     assert (
         refusals(lambda: files().opened(partial(open_store, "w")), CALLS[name]) or name in NO_CALLS
     )
@@ -88,12 +88,12 @@ def test_a_call_that_the_system_refuses_raises_an_error_of_ours(name: str) -> No
 @pytest.mark.parametrize(
     "name", ["get_message", "query_messages", "read_queue", "scan", "times", "refresh"]
 )
-def test_a_reader_raises_errors_of_ours_too(name: str) -> None:
+def test_a_reader_raises_documented_errors_too(name: str) -> None:
     assert refusals(lambda: files().opened(partial(open_store, "r")), CALLS[name])
 
 
 @pytest.mark.parametrize("mode", ["w", "r"])
-def test_opening_and_closing_raise_errors_of_ours(mode: Any) -> None:
+def test_opening_and_closing_raise_documented_errors(mode: Any) -> None:
     assert refusals(lambda: files().opening(partial(open_store, mode)), lambda use: use())
 
 

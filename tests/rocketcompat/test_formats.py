@@ -38,7 +38,7 @@ def test_the_four_heads_differ_only_in_the_widths_of_the_hosts() -> None:
     assert MESSAGE_HEADS[0].position("body_length") == 84
 
 
-def test_a_record_takes_what_the_specification_says() -> None:
+def test_a_record_takes_what_the_specification_requires() -> None:
     assert record_size(0, formats.MAGIC_V1, 0, 0, 0) == 91
     assert record_size(1, formats.MAGIC_V1, 0, 0, 0) == 103
     assert record_size(3, formats.MAGIC_V1, 0, 0, 0) == 115

@@ -114,7 +114,7 @@ def test_info_prints_what_the_files_tell(root: Path, command: Command) -> None:
     )
 
 
-def test_without_the_package_one_line_says_what_to_install(
+def test_without_the_package_one_line_reports_what_to_install(
     root: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)

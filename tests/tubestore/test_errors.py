@@ -66,7 +66,7 @@ def test_an_error_survives_copying_and_raising(error: errors.TubeStoreError) -> 
 
 
 @each_error
-def test_an_error_says_something(error: errors.TubeStoreError) -> None:
+def test_an_error_has_a_text(error: errors.TubeStoreError) -> None:
     assert len(str(error)) > 8
     assert type(error).__name__ in repr(error)
 
@@ -96,7 +96,7 @@ def test_an_error_comes_back_from_a_worker_process() -> None:
         (errors.UnknownTopic, KeyError),
     ],
 )
-def test_who_does_not_know_us_catches_the_usual_errors(error: type, family: type) -> None:
+def test_a_caller_without_our_types_catches_the_usual_errors(error: type, family: type) -> None:
     assert issubclass(error, family)
     assert issubclass(error, errors.TubeStoreError)
 
@@ -119,7 +119,7 @@ def test_a_full_disk_is_an_error_of_the_operating_system() -> None:
 
 
 @each_error
-def test_an_error_says_that_nothing_was_taken_unless_it_knows_better(
+def test_an_error_reports_that_nothing_was_taken_unless_it_has_better_facts(
     error: errors.TubeStoreError,
 ) -> None:
     assert error.taken == "no"

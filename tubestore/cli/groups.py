@@ -14,9 +14,9 @@ from tubestore.cli.kit.arguments import (
     RootArgument,
     check_topic,
     complete_topic,
+    note,
     printing,
     printing_command,
-    say,
 )
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
@@ -95,7 +95,7 @@ def show(
     with _reading(root) as store, printing(**how) as output:
         found = store.describe_group(group)
         for problem in found.problems:
-            say(f"{problem}")
+            note(f"{problem}")
         if members:
             rows = [{**asdict(row), "topics": ",".join(row.topics)} for row in found.members]
             emit_rows(rows, _MEMBERS, output)
@@ -233,9 +233,9 @@ def consume(
 
 def _say_moved(count: int, apply: bool) -> None:
     if apply:
-        say(f"{count} positions set")
+        note(f"{count} positions set")
     else:
-        say(f"{count} positions would change" + ("; --apply sets them" if count else ""))
+        note(f"{count} positions would change" + ("; --apply sets them" if count else ""))
 
 
 def _reading(root: str) -> Any:
@@ -287,7 +287,7 @@ def _rows(consumer: Any, wanted: Consumed) -> Iterator[Row]:
         timeout = 3600.0 if wanted.idle_timeout is None else wanted.idle_timeout
         polled = consumer.poll(1000 if left is None else min(left, 1000), timeout=timeout)
         for gone in polled.removed:
-            say(
+            note(
                 f"{gone.topic}/{gone.partition}: retention removed the messages from"
                 f" {gone.position} to {gone.first}"
             )

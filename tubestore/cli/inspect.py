@@ -12,8 +12,8 @@ from tubestore.cli.kit.arguments import (
     check_topic,
     emit_findings,
     emit_found,
+    note,
     printing,
-    say,
     watching,
 )
 from tubestore.cli.kit.batches import emit_batches
@@ -171,7 +171,7 @@ def repair(
         rows = (action.as_row() for action in actions)
         found = emit_found(rows, REPAIR_COLUMNS, output, "nothing to repair")
     if found and not apply:
-        say("nothing was changed; --apply does it")
+        note("nothing was changed; --apply does it")
         raise Leave(EXIT_FINDINGS)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import tubestore
-from tubestore.cli.kit.arguments import say
+from tubestore.cli.kit.arguments import note
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import OsVfs
 from tubestore.record.names import JOURNAL_FILE, check_topic_name, parse_store_key
@@ -43,7 +43,7 @@ def note_journal(root: str, topic: str | None = None, store_id: int | None = Non
     try:
         found = only_in_journal(OsVfs(), root)
     except OSError as error:
-        say(f"tubestore: {path} cannot be read: {error.strerror}")
+        note(f"tubestore: {path} cannot be read: {error.strerror}")
         return
     keys = {name: parse_store_key(name) or ("", -1) for name in found}
     wanted = [
@@ -52,7 +52,7 @@ def note_journal(root: str, topic: str | None = None, store_id: int | None = Non
     if wanted:
         count = sum(found[name] for name in wanted)
         text = f"{count} messages of {len(wanted)} shards are in the journal and not shown here"
-        say(f"tubestore: {path}: {text}; `tubestore recover {root}` puts them into the shards")
+        note(f"tubestore: {path}: {text}; `tubestore recover {root}` puts them into the shards")
 
 
 def is_empty(root: str) -> bool:

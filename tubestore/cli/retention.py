@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import tubestore
-from tubestore.cli.kit.arguments import printing, say
+from tubestore.cli.kit.arguments import note, printing
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
 from tubestore.cli.kit.text import Column
@@ -69,7 +69,7 @@ def retention(
         if rows or not text:
             emit_rows(map(_as_text if text else asdict, rows), columns, output)
         freed = store.empty_trash(grace) if apply and grace is not None else 0
-        _say_what_goes(rows, apply, freed, store.options.trash_grace_ms)
+        _note_removals(rows, apply, freed, store.options.trash_grace_ms)
 
 
 def _open(root: str, topic: str | None, apply: bool) -> tubestore.MessageStoreManager:
@@ -88,14 +88,14 @@ def _as_text(row: SegmentRow) -> dict[str, Any]:
     return shown
 
 
-def _say_what_goes(rows: list[SegmentRow], apply: bool, freed: int, grace_ms: int) -> None:
+def _note_removals(rows: list[SegmentRow], apply: bool, freed: int, grace_ms: int) -> None:
     going = [row for row in rows if row.verdict == "goes"]
     size = size_text(sum(row.bytes for row in going))
     if not apply:
-        say(
+        note(
             f"{len(going)} files with {size} would go" + ("; --apply removes them" if going else "")
         )
         return
     rest = f"; {size_text(freed)} of the trash deleted" if freed else ""
     wait = f"; the next writer deletes them in {age_text(grace_ms)}" if going and not freed else ""
-    say(f"{len(going)} files with {size} removed{wait}{rest}")
+    note(f"{len(going)} files with {size} removed{wait}{rest}")

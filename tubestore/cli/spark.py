@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tubestore.cli.kit.arguments import RootArgument, printing, say
+from tubestore.cli.kit.arguments import RootArgument, note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.kit.output import Summary, emit_rows
 from tubestore.cli.kit.spark_jobs import JobRun, job_command, spark_app, stats_columns
@@ -35,14 +35,14 @@ def audit(
     """Verify every entry, record and checksum. Exit code 1 if there are findings."""
     from tubestore.spark.jobs import audit as job
 
-    given.only_said(lambda: job.plan_audit(root).describe())
-    with given.running("audit") as (spark, told):
-        result = job.audit(spark, root, check_crc=crc, job_id=given.job_id, told=told)
+    given.leave_if_dry(lambda: job.plan_audit(root).describe())
+    with given.running("audit") as (spark, watch):
+        result = job.audit(spark, root, check_crc=crc, job_id=given.job_id, watch=watch)
     given.finished(result.done)
     with printing(None, given.format) as output:
         summary = Summary(scanned=result.rows, complete=result.bad == len(result.findings))
         emit_rows(result.findings, _FINDING, output, summary=summary)
-    say(
+    note(
         f"{result.rows:,} messages, {result.bytes:,} bytes in {result.done.seconds:.1f} s; "
         f"{result.bad} findings"
     )
@@ -63,9 +63,9 @@ def stats(
     from tubestore.spark.jobs import stats as job
     from tubestore.spark.jobs.audit import plan_audit
 
-    given.only_said(lambda: plan_audit(root).describe())
-    with given.running("stats") as (spark, told):
-        result = job.stats(spark, root, job_id=given.job_id, told=told)
+    given.leave_if_dry(lambda: plan_audit(root).describe())
+    with given.running("stats") as (spark, watch):
+        result = job.stats(spark, root, job_id=given.job_id, watch=watch)
     given.finished(result.done)
     with printing(None, given.format) as output:
         emit_rows(result.hours if hours else result.topics, _HOUR if hours else _TOPIC, output)
@@ -86,8 +86,10 @@ def export(
     from tubestore.spark.jobs import parquet as job
 
     names, options = columns.split(",") if columns else None, given.options
-    given.only_said(lambda: job.plan_export(root, out, names, compression, options)[1].describe())
-    with given.running("export") as (spark, told):
+    given.leave_if_dry(
+        lambda: job.plan_export(root, out, names, compression, options)[1].describe()
+    )
+    with given.running("export") as (spark, watch):
         result = job.export(
             spark,
             root,
@@ -95,7 +97,7 @@ def export(
             columns=names,
             compression=compression,
             job_id=given.job_id,
-            told=told,
+            watch=watch,
             **options,
         )
     given.finished(result.done)
@@ -119,9 +121,11 @@ def import_(
     if given.job_id is None:
         raise UsageMistake("--job-id is needed: what was imported once stays so")
     options = given.options
-    given.only_said(lambda: job.describe_import(source, root, str(given.job_id), options))
-    with given.running("import") as (spark, told):
-        result = job.import_parquet(spark, source, root, job_id=given.job_id, told=told, **options)
+    given.leave_if_dry(lambda: job.describe_import(source, root, str(given.job_id), options))
+    with given.running("import") as (spark, watch):
+        result = job.import_parquet(
+            spark, source, root, job_id=given.job_id, watch=watch, **options
+        )
     given.published(result)
 
 
@@ -136,9 +140,9 @@ def compact(
     from tubestore.spark.jobs import compact as job
 
     options = given.options
-    given.only_said(lambda: job.plan_compact(root, out, given.job_id, options)[1].describe())
-    with given.running("compact") as (spark, told):
-        result = job.compact(spark, root, out, job_id=given.job_id, told=told, **options)
+    given.leave_if_dry(lambda: job.plan_compact(root, out, given.job_id, options)[1].describe())
+    with given.running("compact") as (spark, watch):
+        result = job.compact(spark, root, out, job_id=given.job_id, watch=watch, **options)
     given.published(result)
 
 
@@ -156,6 +160,6 @@ def doctor(given: JobRun, root: RootArgument) -> None:
     with printing(None, given.format) as output:
         emit_rows(found.executors, _EXECUTOR, output)
     for problem in found.problems:
-        say(problem)
+        note(problem)
     if found.problems:
         raise Leave(EXIT_FINDINGS)

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 import tubestore
-from tubestore.cli.kit.arguments import printing, say
+from tubestore.cli.kit.arguments import note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.kit.output import emit_rows
 from tubestore.cli.kit.text import Column
@@ -96,6 +96,6 @@ def delete(root: str, topic: str, *, yes: bool) -> None:
             if not sys.stdin.isatty():
                 raise UsageMistake(f"{question} There is no terminal to ask: add --yes")
             if not typer.confirm(question, err=True):
-                say("nothing was deleted")
+                note("nothing was deleted")
                 raise Leave(EXIT_FINDINGS)
         store.delete_topic(topic)

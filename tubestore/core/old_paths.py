@@ -1,14 +1,16 @@
-"""Modules under the paths that they had before the rooms: for one release, with a warning."""
+"""Former names of modules and keywords: they work for one release, with a warning."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import ParamSpec, TypeVar
 
 #: Old and new path of each module of the engine, below the package.
 ENGINE = """
@@ -166,3 +168,26 @@ class OldPaths(MetaPathFinder, Loader):
 def keep(package: str, moved: str) -> None:
     """Have a package's modules found under their old paths, too."""
     sys.meta_path.append(OldPaths(package, moved))
+
+
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+
+
+def renamed_keyword(
+    old: str, new: str
+) -> Callable[[Callable[_Given, _Answer]], Callable[_Given, _Answer]]:
+    """Let a public function take a keyword by its former name for one release, with a warning."""
+
+    def with_old_name(call: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
+        @functools.wraps(call)
+        def called(*args: _Given.args, **named: _Given.kwargs) -> _Answer:
+            if old in named:
+                text = f"{call.__name__}({old}=…) is named {new}; the next release drops {old}"
+                warnings.warn(text, DeprecationWarning, stacklevel=2)
+                named[new] = named.pop(old)
+            return call(*args, **named)
+
+        return called
+
+    return with_old_name

@@ -118,8 +118,8 @@ def _from_data(
             found[name] = integers(kind, records.headers[name].astype(dtype))
     marked: list[tuple[Array, str]] = []
     if columns.verify and len(records.starts):
-        said = entries if readable is None else entries[readable]
-        differs = _differing(said, records.headers)
+        recorded = entries if readable is None else entries[readable]
+        differs = _differing(recorded, records.headers)
         if columns.own_offset:
             named = records.headers["queue_logic_offset"].astype(np.int64)
             differs |= names_another(named, offsets if readable is None else offsets[readable])

@@ -111,14 +111,14 @@ def _entry_counts(
     return _proved(entry, header.flag, payload) > _proved(header, header.flag, payload)
 
 
-def _proved(said: Any, flag: int, payload: bytes) -> int:
+def _proved(recorded: Any, flag: int, payload: bytes) -> int:
     """Return how many fields of an entry or header the attributes in a payload prove."""
     parts = split_payload(payload) if flag & FLAG_HAS_ATTRIBUTES else None
     items = parse_text(parts[0]) if parts is not None else {}
     if ATTRIBUTE_TYPE not in items:
         return 0
-    key = key_code_of(items[ATTRIBUTE_TYPE]) == said.key_code
-    time = items.get(ATTRIBUTE_TIME) == minute_text(said.received_time // 60_000)
+    key = key_code_of(items[ATTRIBUTE_TYPE]) == recorded.key_code
+    time = items.get(ATTRIBUTE_TIME) == minute_text(recorded.received_time // 60_000)
     return int(key) + int(time)
 
 

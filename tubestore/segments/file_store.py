@@ -51,7 +51,7 @@ class OutsideRecord(Protocol):
     def note(self, bounds: Bounds, *, durable: bool = False) -> None:
         """Record bounds that were synced; written soon, with `durable` when this returns."""
 
-    def look_again(self) -> None:
+    def read_again(self) -> None:
         """Read what another process has recorded since; for a reader."""
 
 

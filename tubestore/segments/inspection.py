@@ -148,7 +148,7 @@ class _Walker:
             part = entries[window.first : window.end]
             start = offset + ENTRY_SIZE * window.first
             if window.data is None:
-                yield from self._homeless(part, start)
+                yield from self._without_record(part, start)
                 continue
             good = verify_entries(part, start, window.data, window.data_start)
             for first, end in _runs(good):
@@ -168,7 +168,7 @@ class _Walker:
                 if found is None or not self.running <= found[1].queue_logic_offset < offset:
                     return
                 if not self.pending:
-                    yield from self._loose(self.covered, found[0], before=offset)
+                    yield from self._without_entries(self.covered, found[0], before=offset)
                 self.covered = found[0]
                 continue
             self._go_on(self.running, self.covered + rows.data_size)
@@ -195,7 +195,7 @@ class _Walker:
 
     # -- entries that do not -----------------------------------------------------------------
 
-    def _homeless(self, entries: Array, offset: int) -> Iterator[Stretch]:
+    def _without_record(self, entries: Array, offset: int) -> Iterator[Stretch]:
         """Judge entries that point to bytes in no file."""
         starts = entries["data_offset"].astype(np.int64)
         possible = are_possible(entries)
@@ -316,7 +316,7 @@ class _Walker:
     def _before(self, position: int, offset: int) -> Iterator[Stretch]:
         """Judge the bytes between the last record and the one of the row at `offset`."""
         if self.covered is not None and position > self.covered and not self.pending:
-            yield from self._loose(self.covered, position, before=offset)
+            yield from self._without_entries(self.covered, position, before=offset)
 
     def _lost(self, verdict: Reason, entries: Array, offset: int) -> Stretch:
         self.running, self.pending = offset + ENTRY_SIZE * len(entries), True
@@ -365,14 +365,14 @@ class _Walker:
         """Judge what lies behind the last entry's record."""
         bytes_ = self.bytes
         low = bytes_.data_start if self.covered is None else self.covered
-        yield from self._loose(low, bytes_.data_end, before=_ENDLESS)
+        yield from self._without_entries(low, bytes_.data_end, before=_ENDLESS)
 
-    def _loose(self, low: int, high: int, *, before: int) -> Iterator[Stretch]:
+    def _without_entries(self, low: int, high: int, *, before: int) -> Iterator[Stretch]:
         """Judge bytes that no entry points to; rows of them are below index offset `before`."""
         for _, first, end in self.bytes.portions(low, high):
-            yield from self._loose_in_file(first, end, before)
+            yield from self._without_entries_in_file(first, end, before)
 
-    def _loose_in_file(self, low: int, high: int, before: int) -> Iterator[Stretch]:
+    def _without_entries_in_file(self, low: int, high: int, before: int) -> Iterator[Stretch]:
         at = low
         while at < high:
             rows = self._unindexed(at, high, before)
@@ -382,7 +382,7 @@ class _Walker:
                 continue
             header, reason = self.bytes.record_at(at, high)
             stop = at + record_size(header) if reason is None else self._skip(at, high)
-            yield from self._nobodys(at, stop, None if reason else header, reason, before)
+            yield from self._without_entry(at, stop, None if reason else header, reason, before)
             at = stop
 
     def _unindexed(self, low: int, high: int, before: int) -> Stretch | None:
@@ -429,7 +429,7 @@ class _Walker:
         found = self.bytes.find_record(at + 1, high, self.index_start)
         return found[0] if found else high
 
-    def _nobodys(
+    def _without_entry(
         self, low: int, high: int, header: Any, reason: str | None, before: int
     ) -> Iterator[Stretch]:
         if header is not None and 0 <= header.queue_logic_offset < self.index_start:

@@ -182,7 +182,7 @@ class _Job:
 
     def __init__(self, vfs: Vfs, root: str) -> None:
         self._records = CommitRecords(vfs, root)
-        self._moment = self._look()
+        self._moment = self._read_moment()
         #: Files that are still staged, by shard: those of the index and those of the data.
         self.added: dict[tuple[str, int], tuple[list[StoredFile], list[StoredFile]]] = {}
         #: Where the job begins, by shard: index and data offset.
@@ -202,14 +202,14 @@ class _Job:
                 if sizes.get(basename(move.staged)) == move.size:
                     files.append(StoredFile(move.staged, move.start, move.size, move.final))
 
-    def _look(self) -> tuple[int, bool] | None:
+    def _read_moment(self) -> tuple[int, bool] | None:
         with contextlib.suppress(NotAStore):
             return self._records.moment()
         return None
 
     def is_still_so(self) -> bool:
         """True if no job was recorded or finished meanwhile."""
-        return self._look() == self._moment
+        return self._read_moment() == self._moment
 
 
 def _with_staged(

@@ -315,7 +315,7 @@ def missing_files(files: MsgFileStore) -> list[CorruptRecord]:
     problems: list[CorruptRecord] = []
     for look in range(_READERS_LOOKS):
         if look and files.outside is not None:
-            files.outside.look_again()
+            files.outside.read_again()
         own = read_recorded(vfs, directory).checkpoint
         if (trouble := foreign(directory, own)) is not None:
             problems = [CorruptRecord(directory, 0, trouble)]

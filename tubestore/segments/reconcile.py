@@ -289,7 +289,7 @@ class Reconciler:
         self._elsewhere[rows] = names_another(own, self._entries_from + ENTRY_SIZE * rows)
         self._good |= loose
 
-    def _stands_here(self, segment: FileSegment) -> bool:
+    def _names_this_entry(self, segment: FileSegment) -> bool:
         """Return True if an intact record at this place names the expected entry."""
         position = self.data_offset - segment.start
         header, reason = inspect(segment.view(segment.end), position, segment.size)
@@ -304,7 +304,7 @@ class Reconciler:
         row = self._row()
         if row >= len(self._entries) or not self._good[row]:
             return False
-        if self._elsewhere[row] and self._stands_here(segment):
+        if self._elsewhere[row] and self._names_this_entry(segment):
             self._good[row] = False
             return False
         starts = self._entries["data_offset"][row:].astype(np.int64)

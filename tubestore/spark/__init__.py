@@ -10,21 +10,19 @@ afterwards: prune with `subscribe`, `partitions`, `startingOffsets`, `startingTi
 `filterItems` and with `columns`; without a column of the data, no data is read. The number of
 planned bytes goes to stderr.
 
-| module | what |
+| module | content |
 | --- | --- |
-| `options` | names and meanings of options |
-| `shapes` | the columns: this package's, Kafka's |
-| `planning` | which bytes, cut into splits |
+| `planning` | the bytes of a read, cut into splits |
 | `reading` | what a task does with a split |
-| `micro_batches` | what the next batch of a stream has |
+| `micro_batches`, `holding` | the next batch of a stream; its lease against retention |
 | `lag` | how far a stream is behind |
-| `write_options`, `intake`, `loads` | what a sink does |
-| `source`, `stream`, `triggers`, `sink`, `tasks` | what Spark calls |
-| `java`, `settings`, `laptop` | a session for a laptop; checks of a session that exists |
+| `source`, `stream` | the data source and the stream that Spark calls |
+| `frames`, `laptop` | DataFrames; a session on this machine |
 | `jobs/` | audit, statistics, Parquet, copies |
+| `kit/` | parts that `rocketcompat.spark` uses, too |
 
-The last three rows know Spark, and nothing is loaded before it is used. The package has to be
-installed on every node, in the same version.
+A function imports PySpark when it needs it. The package has to be installed on every node, in the
+same version.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ class StreamLease:
     """Holds shards of a store from some offsets on; of no effect where nothing can be written."""
 
     def __init__(
-        self, vfs: Vfs, root: str, say: Callable[[str], None], clock: Clock | None = None
+        self, vfs: Vfs, root: str, note: Callable[[str], None], clock: Clock | None = None
     ) -> None:
-        self._vfs, self._root, self._say = vfs, root, say
+        self._vfs, self._root, self._note = vfs, root, note
         self._clock = clock or SystemClock()
         self._lease: Lease | None = None
         self._refused = False
@@ -54,7 +54,7 @@ class StreamLease:
                     self._lease.renew()
         except OSError as error:
             self._refused = True
-            self._say(f"{self._root}: no lease can be held, retention may be quicker: {error}")
+            self._note(f"{self._root}: no lease can be held, retention may be quicker: {error}")
 
     def _due(self, after_ms: int) -> bool:
         assert self._lease is not None
@@ -71,7 +71,7 @@ class StreamLease:
             try:
                 lease.renew()
             except OSError as error:
-                self._say(f"{self._root}: the lease could not be renewed: {error}")
+                self._note(f"{self._root}: the lease could not be renewed: {error}")
 
     def release(self) -> None:
         """Give it up; harmless when repeated."""

@@ -73,15 +73,15 @@ def session(
 def unheard() -> Iterator[None]:
     """Let processes that are started meanwhile write their errors nowhere, unless it fails."""
     sys.stderr.flush()
-    heard = os.dup(2)
+    stderr_copy = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
         try:
             yield
         except BaseException:
             file.seek(0)
-            os.write(heard, file.read())
+            os.write(stderr_copy, file.read())
             raise
         finally:
-            os.dup2(heard, 2)
-            os.close(heard)
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)

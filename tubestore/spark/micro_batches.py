@@ -110,16 +110,16 @@ class MicroBatches:
     """
 
     def __init__(
-        self, options: ReadOptions, vfs: Vfs | None = None, say: Callable[[str], None] = print
+        self, options: ReadOptions, vfs: Vfs | None = None, note: Callable[[str], None] = print
     ) -> None:
         self.options, self.skipped = options, 0
-        self._vfs, self._say = vfs or OsVfs(), say
+        self._vfs, self._note = vfs or OsVfs(), note
         self._store = store_uuid(StoreDirectory(self._vfs, options.path, "r"))
-        skip = None if options.fail_on_data_loss else say
+        skip = None if options.fail_on_data_loss else note
         self._journal = journal_of(self._vfs, options.path, skip)
         self._seen: dict[str, ShardNow] = {}
         self._target: Mapping[str, int] | None = None
-        self._lease = StreamLease(self._vfs, options.path, say) if self._store else None
+        self._lease = StreamLease(self._vfs, options.path, note) if self._store else None
 
     def close(self) -> None:
         """Let retention have what was held."""
@@ -128,7 +128,7 @@ class MicroBatches:
 
     # -- the ends of the store -----------------------------------------------------------------
 
-    def look(self) -> dict[str, ShardNow]:
+    def shards_now(self) -> dict[str, ShardNow]:
         """List the shards as they are now."""
         found, root = {}, self.options.path
         horizon = Horizon(self._vfs, root)
@@ -153,7 +153,7 @@ class MicroBatches:
     def initial(self) -> Position:
         """Return where a new query starts."""
         shards, starts = {}, {}
-        for key, now in self.look().items():
+        for key, now in self.shards_now().items():
             if self.options.starting == LATEST:
                 shards[key] = now.end
                 continue
@@ -165,7 +165,7 @@ class MicroBatches:
 
     def end(self) -> Position:
         """Return the position behind everything that is there."""
-        return Position(self._store, {key: now.end for key, now in self.look().items()})
+        return Position(self._store, {key: now.end for key, now in self.shards_now().items()})
 
     def freeze(self) -> None:
         """Go no further than what is there now (the trigger AvailableNow)."""
@@ -181,7 +181,7 @@ class MicroBatches:
         One message is taken at least, however large it is.
         """
         self.check_store(start)
-        there = self.look()
+        there = self.shards_now()
         start = self._without_vanished(start, there)
         if self._lease is not None:
             self._lease.hold(start.shards)
@@ -214,7 +214,7 @@ class MicroBatches:
             text += "is gone" if now is None else f"ends at {now.end}: it was cut"
             if self.options.fail_on_data_loss:
                 raise DataLoss(f"{text} (failOnDataLoss=false goes on with what is there)")
-            self._say(text)
+            self._note(text)
             if now is None:
                 del shards[key]
             else:
@@ -227,7 +227,7 @@ class MicroBatches:
         self.check_store(end)
         now = self._seen
         if any(key not in now or now[key].end < offset for key, offset in end.shards.items()):
-            now = self.look()
+            now = self.shards_now()
         portions: list[Portion] = []
         for key, offset in end.shards.items():
             there = now.get(key)
@@ -267,7 +267,7 @@ class MicroBatches:
         if self.options.fail_on_data_loss:
             raise DataLoss(f"{text} (failOnDataLoss=false goes on there)")
         self.skipped += count
-        self._say(f"{text}; skipped, {self.skipped} in all")
+        self._note(f"{text}; skipped, {self.skipped} in all")
 
     def _time_at(self, now: ShardNow) -> str:
         index = ShardIndex(self._vfs, now.shard)

@@ -259,7 +259,7 @@ class ShardIndex:
 # -- what the journal has of a shard --------------------------------------------------------------
 
 
-def journal_of(vfs: Vfs, root: str, say: Callable[[str], None] | None = None) -> JournalOverlay:
+def journal_of(vfs: Vfs, root: str, note: Callable[[str], None] | None = None) -> JournalOverlay:
     """Return the journal of a store; DataLoss when it is read and damaged.
 
     With a callback DataLoss is not raised: the callback gets the sentence, and the sound messages
@@ -267,9 +267,9 @@ def journal_of(vfs: Vfs, root: str, say: Callable[[str], None] | None = None) ->
     """
 
     def refuse(damage: CorruptRecord) -> None:
-        if say is None:
+        if note is None:
             raise DataLoss(f"{damage}; `tubestore recover {root}` does that")
-        say(str(damage))
+        note(str(damage))
 
     return JournalOverlay(vfs, root, refuse)
 
@@ -384,8 +384,8 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
     NotAStore, UnknownTopic, InvalidOption, DataLoss or OffsetOutOfRange for what cannot be read.
     """
     vfs = vfs or OsVfs()
-    say = None if options.fail_on_data_loss else log.warning
-    horizon, journal = Horizon(vfs, options.path), journal_of(vfs, options.path, say)
+    note = None if options.fail_on_data_loss else log.warning
+    horizon, journal = Horizon(vfs, options.path), journal_of(vfs, options.path, note)
     shards = [
         with_journal(vfs, options.path, s, journal.of(store_key(s.topic, s.store_id)))
         for s in choose_shards(vfs, options, journal)

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from tubestore.spark.kit.options import ReadOptions
 from tubestore.spark.kit.shapes import SHAPES
-from tubestore.spark.kit.tasks import say
+from tubestore.spark.kit.tasks import note
 from tubestore.spark.kit.triggers import Json, TriggeredReader
 from tubestore.spark.micro_batches import MicroBatches, Position
 from tubestore.spark.planning import Plan
@@ -32,7 +32,7 @@ class TubeBatches:
     """`MicroBatches` with positions as JSON."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._path, self._batches = options.path, MicroBatches(options, say=say)
+        self._path, self._batches = options.path, MicroBatches(options, note=note)
 
     def _position(self, found: Json) -> Position:
         return Position.of_json(found, self._path)

@@ -364,9 +364,9 @@ class ShardRegister:
         #: Bytes in the file, and in it when it was written anew; -1: that is due.
         self._size = self._whole_size = 0
         self._known: dict[str, Any] = {}
-        self.look_again()
+        self.read_again()
 
-    def look_again(self) -> None:
+    def read_again(self) -> None:
         """Read the file; what cannot be read does not count."""
         with self._lock:
             data = b""
@@ -466,6 +466,6 @@ class RegisteredShard:
         """Record bounds that were synced; written soon, with `durable` when this returns."""
         self._register.note(self._key, bounds, durable=durable)
 
-    def look_again(self) -> None:
+    def read_again(self) -> None:
         """Read what another process has recorded since; for a reader."""
-        self._register.look_again()
+        self._register.read_again()

@@ -133,16 +133,16 @@ class ShardOpener:
         """Note damage of the journal as problems, for a reader."""
         self._overlay.look_for_damage()
 
-    def look_again(self) -> Horizon:
+    def read_again(self) -> Horizon:
         """Read the jobs and the journal of another process as they are now; under `showing`."""
         self._horizon = Horizon(self.context.vfs, self.root)
         self._horizons = {}
         self._overlay.refresh()
-        self.context.register.look_again()
+        self.context.register.read_again()
         return self._horizon
 
-    def look_again_at(self, topic: str) -> Horizon:
-        """As `look_again`, for the shards of one topic."""
+    def read_topic_again(self, topic: str) -> Horizon:
+        """As `read_again`, for the shards of one topic."""
         horizon = self._horizons[topic] = Horizon(self.context.vfs, self.root)
         self._overlay.refresh()
         return horizon

@@ -90,7 +90,7 @@ class Shards:
         self._context.check_open()
         if self._context.mode == "r":
             with self._topics.lock, self._opener.showing:
-                horizon = self._opener.look_again()
+                horizon = self._opener.read_again()
                 for topic in self._topics.all_shards():
                     topic.show(horizon)
                 self._topics.refresh()

@@ -134,7 +134,7 @@ class TopicShards:
         """See what a writer in another process has done to these shards; for mode "r"."""
         if self._opener.context.mode == "r":
             with self._opener.showing:
-                self.show(self._opener.look_again_at(self.name))
+                self.show(self._opener.read_topic_again(self.name))
 
     def show(self, horizon: Horizon) -> None:
         """Show the files as they are now, with the jobs up to a horizon; under `showing`."""

@@ -265,7 +265,7 @@ class Topics:
         vfs, root, register = self._context.vfs, self._context.root, self._context.register
         missing = sorted(register.names() - self._there)
         if missing and self._context.mode == "r":
-            register.look_again()  # a writer may have deleted their topics meanwhile
+            register.read_again()  # a writer may have deleted their topics meanwhile
         found = []
         for key in missing:
             bounds, path = register.shard(key).bounds(), join(root, key)

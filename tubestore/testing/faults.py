@@ -332,18 +332,18 @@ class LyingVfs(FaultyVfs):
 
     def __init__(self, inner: Vfs, path: str = "") -> None:
         super().__init__(inner)
-        self._lies_about = path
+        self._lying_path = path
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> FaultyFile:
         """Open a file with syncs that may be lies."""
         self.ask("create" if create else "open", path)
         inner = self.inner.open(path, create=create, writable=writable)
-        return _LyingFile(self, inner) if self._lies_about in path else FaultyFile(self, inner)
+        return _LyingFile(self, inner) if self._lying_path in path else FaultyFile(self, inner)
 
     def file_system(self, directory: str) -> FaultyFileSystem:
         """Return the file system that holds a directory; its syncs may be lies."""
         inner = self.inner.file_system(directory)
-        kind = FaultyFileSystem if self._lies_about else _LyingFileSystem
+        kind = FaultyFileSystem if self._lying_path else _LyingFileSystem
         return kind(self, directory, inner)
 
 

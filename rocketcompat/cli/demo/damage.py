@@ -20,15 +20,15 @@ from tubestore.core.vfs import OsVfs
 
 #: Of what a copy needs; the shards are built from the log.
 _COPIED = (COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, "index", "checkpoint", "lock")
-_HARMED = 3
+_DAMAGED_BODIES = 3
 
 
 def damage_and_mend(source: Path, copy: Path, steps: Steps) -> bool:
     """Return whether all damage was found and mended, and nothing else is different."""
     clock = timed()
     _copy(source, copy)
-    _harm(copy)
-    steps.done("damage", f"{_HARMED} bodies, a queue, a queue's tail", clock())
+    _damage(copy)
+    steps.done("damage", f"{_DAMAGED_BODIES} bodies, a queue, a queue's tail", clock())
     directory = StoreDirectory(copy)
     clock = timed()
     found = list(check_store(directory))
@@ -42,7 +42,7 @@ def damage_and_mend(source: Path, copy: Path, steps: Steps) -> bool:
     rows = list(diff(StoreDirectory(source), StoreDirectory(copy)))
     marked = _marked(StoreDirectory(copy))
     steps.done("diff", f"{len(rows)} differ, {marked} marked as lost", clock())
-    return bool(found) and not left and len(rows) == marked == _HARMED
+    return bool(found) and not left and len(rows) == marked == _DAMAGED_BODIES
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -58,14 +58,14 @@ def _copy(source: Path, target: Path) -> None:
                 copy_file(vfs, str(path), str(place)).close()
 
 
-def _harm(root: Path) -> None:
+def _damage(root: Path) -> None:
     """Flip a byte of some bodies; lose a queue, and the last units of another."""
     directory = StoreDirectory(root)
     piece = next(p for p in directory.scan_log() if not isinstance(p, Gap))
     bodies, _ = piece.body_places
-    step = len(piece) // (_HARMED + 1)
+    step = len(piece) // (_DAMAGED_BODIES + 1)
     file = OsVfs().open(directory.log.files[0].path)
-    for row in range(step, step * (_HARMED + 1), step):
+    for row in range(step, step * (_DAMAGED_BODIES + 1), step):
         place = int(bodies[row]) + piece.base - directory.log.min_offset
         (byte,) = file.pread(1, place)
         file.pwrite(bytes((byte ^ 1,)), place)

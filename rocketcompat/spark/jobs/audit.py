@@ -37,8 +37,9 @@ from rocketcompat.spark.jobs.log_scanning import LogScan, ScannedLog, run_wave
 from rocketcompat.spark.jobs.rebuild_tasks import QueueSplit
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import plan_range
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.spark.kit import running
-from tubestore.spark.kit.running import Done, Row, Told, silent
+from tubestore.spark.kit.running import Done, Row, Watch, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +77,7 @@ def plan_audit(
     )
 
 
+@renamed_keyword("told", "watch")
 def audit(
     spark: SparkSession,
     root: str,
@@ -83,7 +85,7 @@ def audit(
     job_id: str | None = None,
     options: Mapping[str, Any] | None = None,
     max_split_bytes: int = 128 << 20,
-    told: Told = silent,
+    watch: Watch = silent,
 ) -> Audited:
     """Cross-check log, queues and index in tasks; NotAStore, InvalidOption.
 
@@ -95,14 +97,14 @@ def audit(
         shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True, exist_ok=True)
     before = [*check.check_jobs(directory), *check.check_files(directory)]
-    scanned, log = planned.scanned(spark, told)
+    scanned, log = planned.scanned(spark, watch)
     keys = _first_key(log)
     geometry, unknown = known_geometry(directory)
     job = AuditJob(directory.root, planned.options, tuple(_holes(log)), log.end, keys, geometry)
     queues = list(_queue_splits(directory, log, running.parallelism(spark)))
     paths = directory.index_paths() if geometry is not None else []
     files = [IndexFileSplit(path, _placed(planned, log)) for path in paths]
-    compared = run_wave(spark, "compare", job, [*files, *queues], work, told)
+    compared = run_wave(spark, "compare", job, [*files, *queues], work, watch)
     findings = [
         *before,
         *(region_finding(directory, region) for region in log.regions),

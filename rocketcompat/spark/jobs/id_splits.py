@@ -37,13 +37,13 @@ def by_ids(
     count = -(-total // max_bytes)
     if count < 2:
         return (Split(tuple(portions)),) if portions else ()
-    looks = [_Ids(vfs or OsVfs(), portion) for portion in portions]
+    readers = [_Ids(vfs or OsVfs(), portion) for portion in portions]
     try:
-        cuts = _cuts(looks, total, count)
-        rows = [look.rows_at(cuts) for look in looks]
+        cuts = _cuts(readers, total, count)
+        rows = [reader.rows_at(cuts) for reader in readers]
     finally:
-        for look in looks:
-            look.close()
+        for reader in readers:
+            reader.close()
     splits = []
     for place in range(len(cuts) + 1):
         parts = [
@@ -77,13 +77,13 @@ def _part(portion: Portion, first: int, end: int) -> Portion:
     return replace(portion, start=start, end=portion.start + end * ENTRY_SIZE, bytes=size)
 
 
-def _cuts(looks: Sequence[_Ids], total: int, count: int) -> list[int]:
+def _cuts(readers: Sequence[_Ids], total: int, count: int) -> list[int]:
     """Return ids between which there is about as much of the log."""
     ids, weights = [], []
-    for look in looks:
-        rows, size = look.portion.rows, look.portion.bytes
+    for reader in readers:
+        rows, size = reader.portion.rows, reader.portion.bytes
         steps = max(1, min(rows, _SAMPLES * count * size // max(1, total)))
-        ids += [look.id_at(rows * step // steps) for step in range(steps)]
+        ids += [reader.id_at(rows * step // steps) for step in range(steps)]
         weights += [size / steps] * steps
     order = np.argsort(ids, kind="stable")
     sums = np.cumsum(np.array(weights)[order])

@@ -14,7 +14,7 @@ from rocketcompat.commitlog.walk import ENDS, Gap
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.spark.jobs.rebuild_tasks import PartPlace, ScanJob, ScanSplit
 from rocketcompat.spark.planning import LogPlan
-from tubestore.spark.kit.running import Done, Job, Journal, Row, Told, run
+from tubestore.spark.kit.running import Done, Job, Journal, Row, Watch, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,11 +33,11 @@ class LogScan:
         """What tasks open the directory with."""
         return {**self.directory.inferred, **self.directory.options}
 
-    def scanned(self, spark: SparkSession, told: Told) -> tuple[Done, ScannedLog]:
+    def scanned(self, spark: SparkSession, watch: Watch) -> tuple[Done, ScannedLog]:
         """Scan the log: the rows of the tasks, and what they have seen."""
         work, directory = Path(self.work_directory), self.directory
         job = ScanJob(directory.root, self.options, str(work))
-        done = run_wave(spark, "scan", job, self._splits(), work, told)
+        done = run_wave(spark, "scan", job, self._splits(), work, watch)
         return done, joined(directory.log.min_offset, done.rows)
 
     def _splits(self) -> list[ScanSplit]:
@@ -67,11 +67,11 @@ class WaveJob(Job, Protocol):
 
 
 def run_wave(
-    spark: SparkSession, name: str, job: WaveJob, splits: Sequence[Any], work: Path, told: Told
+    spark: SparkSession, name: str, job: WaveJob, splits: Sequence[Any], work: Path, watch: Watch
 ) -> Done:
     """Run one of the waves, with a journal in the work directory."""
     journal = Journal(work / f"{name}.jsonl", job, anew=True, holds=job.holds)
-    return run(spark, job, splits, journal=journal, told=told)
+    return run(spark, job, splits, journal=journal, watch=watch)
 
 
 @dataclass(slots=True)

@@ -47,11 +47,12 @@ from rocketcompat.spark.jobs.rebuild_tasks import (
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import plan_range
 from rocketcompat.store.structures import BATCH_QUEUES, INDEX, QUEUES
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.spark.kit import running
 from tubestore.spark.kit.running import (
     Done,
     Row,
-    Told,
+    Watch,
     silent,
 )
 
@@ -115,6 +116,7 @@ def plan_rebuild(
     return Rebuild(directory, work, made, wanted)
 
 
+@renamed_keyword("told", "watch")
 def rebuild(
     spark: SparkSession,
     root: str,
@@ -124,7 +126,7 @@ def rebuild(
     options: Mapping[str, Any] | None = None,
     max_split_bytes: int = 128 << 20,
     quarantine: str | None = None,
-    told: Told = silent,
+    watch: Watch = silent,
 ) -> Rebuilt:
     """Build queues and index of a RocketMQ store anew from its log; the old ones are kept aside.
 
@@ -143,10 +145,10 @@ def rebuild(
         if (work / _PLACING).exists():
             shutil.rmtree(work)
         work.mkdir(parents=True, exist_ok=True)
-        geometry, scanned, log = _geometry_and_scan(spark, planned, told)
+        geometry, scanned, log = _geometry_and_scan(spark, planned, watch)
         job = BuildJob(str(work), planned.queue_files, geometry)
         splits = list(_build_splits(planned, job, log, running.parallelism(spark)))
-        built = run_wave(spark, "build", job, splits, work, told)
+        built = run_wave(spark, "build", job, splits, work, watch)
         (work / _PLACING).touch()
         _gather(work, built.rows)
         result = Built(str(work), log.end, log.records, log.regions)
@@ -162,17 +164,17 @@ def rebuild(
 
 
 def _geometry_and_scan(
-    spark: SparkSession, planned: Rebuild, told: Told
+    spark: SparkSession, planned: Rebuild, watch: Watch
 ) -> tuple[IndexGeometry, Done, ScannedLog]:
     """Scan the log; meanwhile the old index proves its geometry, and ends it all if it cannot."""
     with ThreadPoolExecutor(1, "tubestore-geometry") as pool:
         indexed = INDEX_DIRECTORY in planned.structures
-        proof = pool.submit(geometry_of, planned.directory, believe=True) if indexed else None
+        proof = pool.submit(geometry_of, planned.directory, trust_options=True) if indexed else None
 
         def checked(done: int, of: int) -> None:
             if proof is not None and proof.done():
                 proof.result()
-            told(done, of)
+            watch(done, of)
 
         scanned, log = planned.scanned(spark, checked)
         return IndexGeometry() if proof is None else proof.result(), scanned, log

@@ -17,8 +17,9 @@ from rocketcompat.record.columns import RecordColumns
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, LogSplit, log_end, plan_range
 from rocketcompat.spark.reading import pieces
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.spark.jobs.stats import StatsResult, added_up, by_topic, merged
-from tubestore.spark.kit.running import Row, Told, run, silent
+from tubestore.spark.kit.running import Row, Watch, run, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,9 +65,10 @@ def plan_stats(root: str, options: Mapping[str, Any] | None = None) -> LogPlan:
     return plan_range(directory, given, directory.log.min_offset, log_end(directory))
 
 
+@renamed_keyword("told", "watch")
 def stats(
     spark: SparkSession, root: str, *, job_id: str | None = None,
-    options: Mapping[str, Any] | None = None, told: Told = silent,
+    options: Mapping[str, Any] | None = None, watch: Watch = silent,
 ) -> StatsResult:  # fmt: skip
     """Add a log up in tasks: rows a queue (`queue_id`) and hour, and sums by topic.
 
@@ -74,7 +76,7 @@ def stats(
     """
     made = plan_stats(root, options)
     job = LogStatsJob(made.root, {**made.sizes, **(options or {})})
-    done = run(spark, job, made.splits, job_id=job_id, told=told)
+    done = run(spark, job, made.splits, job_id=job_id, watch=watch)
     hours = merged(done.rows)
     topics = [_renamed(row, "partitions", "queues") for row in by_topic(hours)]
     return StatsResult([_renamed(row, "partition", "queue_id") for row in hours], topics, done)

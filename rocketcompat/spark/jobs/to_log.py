@@ -23,6 +23,7 @@ from rocketcompat.spark.loads import RocketLoad
 from rocketcompat.spark.write_options import STORE_TABLE, RocketWriteOptions
 from rocketcompat.staging.writer import StagedLogWriter, blocks_of
 from tubestore.core.kernels import Int64s, bytes_of, offsets_of
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.errors import InvalidOption
 from tubestore.spark.jobs.compact import sound_columns
 from tubestore.spark.kit.options import ReadOptions
@@ -32,7 +33,7 @@ from tubestore.spark.kit.publishing import (
     stage_and_publish,
     staged_row,
 )
-from tubestore.spark.kit.running import Row, Told, silent
+from tubestore.spark.kit.running import Row, Watch, silent
 from tubestore.spark.planning import Plan, Split, plan
 
 if TYPE_CHECKING:
@@ -130,13 +131,14 @@ def plan_tube_convert(
     return TubeConvertJob(name, load, options), replace(made, splits=splits)
 
 
+@renamed_keyword("told", "watch")
 def convert_tube(
     spark: SparkSession,
     root: str,
     out: str,
     *,
     job_id: str | None = None,
-    told: Told = silent,
+    watch: Watch = silent,
     **options: str,
 ) -> Published:
     """Append the messages of a tube root to a RocketMQ store: all of them or none.
@@ -145,4 +147,4 @@ def convert_tube(
     store times are the received times.
     """
     job, made = plan_tube_convert(root, out, job_id, options)
-    return stage_and_publish(spark, job, made.splits, job.load, job.job_id, told)
+    return stage_and_publish(spark, job, made.splits, job.load, job.job_id, watch)

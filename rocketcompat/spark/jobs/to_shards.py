@@ -19,6 +19,7 @@ from rocketcompat.shards.record import fits, to_tube
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, LogSplit, plan
 from rocketcompat.spark.reading import pieces, wanted
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.errors import CorruptRecord
 from tubestore.spark.kit.loads import Load
 from tubestore.spark.kit.publishing import (
@@ -27,7 +28,7 @@ from tubestore.spark.kit.publishing import (
     stage_and_publish,
     staged_row,
 )
-from tubestore.spark.kit.running import Row, Told, silent
+from tubestore.spark.kit.running import Row, Watch, silent
 from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.staging.writer import StagedWriter
 
@@ -91,13 +92,14 @@ def plan_convert(
     return ConvertJob(name, load, options, made.sizes), made
 
 
+@renamed_keyword("told", "watch")
 def convert(
     spark: SparkSession,
     root: str,
     out: str,
     *,
     job_id: str | None = None,
-    told: Told = silent,
+    watch: Watch = silent,
     **options: str,
 ) -> Published:
     """Append the messages of a log that `options` (those of `read`) choose to a tube root.
@@ -106,4 +108,4 @@ def convert(
     its physical offset. What a broker keeps from consumers (half messages) is left out.
     """
     job, made = plan_convert(root, out, job_id, options)
-    return stage_and_publish(spark, job, made.splits, job.load, job.job_id, told)
+    return stage_and_publish(spark, job, made.splits, job.load, job.job_id, watch)

@@ -98,7 +98,7 @@ class TestTube:
                 assert row["client"]["attribute"] == wanted["client"]["attribute"]
                 assert row["client"]["data"] == wanted["client"]["data"]
 
-    def test_rates_are_measured(self, tube: TubeDriver, tmp_path: Path) -> None:
+    def test_rates_of_the_real_classes_are_measured(self, tube: TubeDriver, tmp_path: Path) -> None:
         assert tube.bench_append(tmp_path, 1000, 10, 5)["flushedRate"] > 0
         row = tube.bench_read(tmp_path, "bench", 0, 5)
         assert (row["messages"], row["partitions"]) == (1000, 5)
@@ -183,18 +183,20 @@ class TestRocket:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("batch", [1, 100])
-    def test_rates_are_measured(self, rocket: RocketDriver, tmp_path: Path, batch: int) -> None:
+    def test_rates_of_the_real_classes_are_measured(
+        self, rocket: RocketDriver, tmp_path: Path, batch: int
+    ) -> None:
         row = rocket.put_bench(tmp_path, 5000, 100, topics=2, queues=2, batch=batch)
         assert (row["messages"], row["refused"], row["dispatched"]) == (5000, 0, True)
         assert row["rate"] >= row["dispatchedRate"] > 0
 
 
 class TestFailure:
-    def test_says_what_java_said(self, tube: TubeDriver, tmp_path: Path) -> None:
+    def test_reports_what_java_said(self, tube: TubeDriver, tmp_path: Path) -> None:
         with pytest.raises(DriverFailed, match="no field maxSegmentSise"):
             tube.read(tmp_path, settings={"maxSegmentSise": 1})
 
-    def test_watchdog_ends_the_machine_and_says_where_it_was(
+    def test_watchdog_ends_the_machine_and_reports_where_it_was(
         self, tube: TubeDriver, tmp_path: Path
     ) -> None:
         with pytest.raises(DriverFailed, match=r"(?s)watchdog: .*TubeBench\.append"):

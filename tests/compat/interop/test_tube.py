@@ -73,7 +73,7 @@ def compare(root: Path, tube: TubeDriver, first: int = 0) -> int:
     return len(one)
 
 
-def test_the_real_one_returns_everything_from_rolled_files_of_several_stores(
+def test_the_real_class_returns_everything_from_rolled_files_of_several_stores(
     tube: TubeDriver, tmp_path: Path
 ) -> None:
     small = {"segment_size_bytes": 2048, "index_segment_size_bytes": 20 * 28}
@@ -88,7 +88,7 @@ def test_the_real_one_returns_everything_from_rolled_files_of_several_stores(
     assert compare(tmp_path, tube) == 401
 
 
-def test_the_real_one_decodes_our_attributes(tube: TubeDriver, tmp_path: Path) -> None:
+def test_the_real_class_decodes_our_attributes(tube: TubeDriver, tmp_path: Path) -> None:
     with tubestore.open(tmp_path) as store:
         logs = store.create_topic("logs", partitions=2)
         logs.append(b"plain")
@@ -124,7 +124,7 @@ def test_writers_may_take_turns(tube: TubeDriver, tmp_path: Path) -> None:
         assert store.problems == []
 
 
-def test_we_read_on_after_the_real_one_was_killed(tube: TubeDriver, tmp_path: Path) -> None:
+def test_we_read_on_after_the_real_class_was_killed(tube: TubeDriver, tmp_path: Path) -> None:
     with tubestore.open(tmp_path) as store:
         store.create_topic("logs", partitions=4).append_batch({"body": [b"x"] * 50})
     tube.append(tmp_path, "logs", 0, 30, partitions=4, close=False)
@@ -154,7 +154,7 @@ while True:
 
 
 @pytest.mark.crash
-def test_the_real_one_returns_all_that_was_acknowledged_before_a_kill(
+def test_the_real_class_returns_all_that_was_acknowledged_before_a_kill(
     tube: TubeDriver, tmp_path: Path
 ) -> None:
     child = subprocess.Popen(
@@ -204,7 +204,7 @@ DAMAGED += [
 DAMAGED += ["innerzero-0", "indexnegative-0", "datajunk-0"]
 
 
-def test_the_real_one_returns_every_good_message_of_what_we_recovered(
+def test_the_real_class_returns_every_good_message_of_what_we_recovered(
     tube: TubeDriver, golden: GoldenFactory
 ) -> None:
     torn = golden("tubemq", TUBE_VERSION, "torn")
@@ -225,7 +225,7 @@ def test_the_real_one_returns_every_good_message_of_what_we_recovered(
     assert bad.isdisjoint(expected)
 
 
-def test_the_real_one_returns_what_was_published_and_goes_on_behind_it(
+def test_the_real_class_returns_what_was_published_and_goes_on_behind_it(
     tube: TubeDriver, tmp_path: Path
 ) -> None:
     small = StoreOptions(segment_size_bytes=2000, index_segment_size_bytes=20 * 28)
@@ -261,7 +261,7 @@ def test_the_real_one_returns_what_was_published_and_goes_on_behind_it(
     assert compare(tmp_path, tube) == 2 * (1 + 160) + 11
 
 
-def test_the_real_one_returns_what_retention_left_and_goes_on_behind_it(
+def test_the_real_class_returns_what_retention_left_and_goes_on_behind_it(
     tube: TubeDriver, tmp_path: Path
 ) -> None:
     """Both streams begin above 0, the index with entries whose data is gone."""
@@ -295,7 +295,7 @@ def test_the_real_one_returns_what_retention_left_and_goes_on_behind_it(
     assert compare(tmp_path, tube, first) == before + 1
 
 
-def test_the_real_one_opens_every_store_that_we_repaired_and_returns_what_is_good(
+def test_the_real_class_opens_every_store_that_we_repaired_and_returns_what_is_good(
     tube: TubeDriver, golden: GoldenFactory
 ) -> None:
     torn = golden("tubemq", TUBE_VERSION, "torn")

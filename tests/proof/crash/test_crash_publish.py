@@ -205,7 +205,9 @@ def look_at_rewritten(state: CrashState, now_ms: int, attempt: str) -> Journal:
 
 
 @pytest.mark.sample
-def test_pairs_that_were_half_rewritten_for_another_place_are_rewritten_for_theirs() -> None:
+def test_pairs_that_were_half_rewritten_for_another_place_are_rewritten_for_their_own_place() -> (
+    None
+):
     assert explore_publishing("rewrite", rewriting_run, look_at_rewritten, 40) > 50
 
 

@@ -60,7 +60,7 @@ def test_what_the_real_classes_wrote_is_clean(
 
 
 @pytest.mark.parametrize(("version", "scenario"), cases(*DAMAGED))
-def test_damage_is_found(golden: GoldenFactory, version: str, scenario: str) -> None:
+def test_every_kind_of_damage_is_found(golden: GoldenFactory, version: str, scenario: str) -> None:
     store = golden("rocketmq", version, scenario).store
     findings = list(check(store))
     reasons = {row["reason"] for row in findings}

@@ -268,7 +268,9 @@ def basic_fixture(golden: GoldenFactory) -> Golden:
     return golden("rocketmq", "4.9.8", "basic")
 
 
-def test_a_cut_listing_says_where_to_go_on(basic: Golden, command: Command, tmp_path: Path) -> None:
+def test_a_cut_listing_reports_where_to_go_on(
+    basic: Golden, command: Command, tmp_path: Path
+) -> None:
     summary = tmp_path / "summary.json"
     first = command("dump", basic.store, "-f", "jsonl", "--limit", 7, "--summary", summary)
     assert len(first.rows) == 7
@@ -283,7 +285,7 @@ def test_a_cut_listing_says_where_to_go_on(basic: Golden, command: Command, tmp_
     assert exact.err == ""
 
 
-def test_trusted_queues_are_said_to_be_incomplete(basic: Golden, command: Command) -> None:
+def test_trusted_queues_are_marked_as_incomplete(basic: Golden, command: Command) -> None:
     done = command("cq", basic.store, "--topic", "LogA", "--trust-queues", "-f", "jsonl")
     assert json.loads(done.err)["complete"] is False
     assert {row["state"] for row in done.rows} == {"unchecked"}
@@ -382,7 +384,7 @@ def test_mistakes_and_refusals_are_one_line_and_a_code(
     assert "Traceback" not in done.err
 
 
-def test_an_error_of_ours_is_one_line_and_a_saved_traceback(
+def test_an_internal_error_is_one_line_and_a_saved_traceback(
     basic: Golden, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -423,7 +425,7 @@ def test_a_closed_pipe_is_quiet(basic: Golden) -> None:
 
 
 @pytest.mark.parametrize("program", [[], ["spark"]])
-def test_the_list_of_commands_says_of_each_in_whole_what_it_does(
+def test_the_list_of_commands_has_a_whole_sentence_for_each(
     command: Command, program: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -176,7 +176,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged(clock: ManualClock) -> None
     assert log.synced_offset == 0
 
 
-def test_those_who_wait_share_one_sync(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
+def test_waiters_share_one_sync(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
     log = opened(memory_vfs, clock)
     running, go_on = threading.Event(), threading.Event()
     flush = log.queue.flush

@@ -65,7 +65,7 @@ def test_a_sound_log_is_one_chain_up_to_its_end(memory_vfs: MemoryVfs, places: l
     assert walked(log, places[2], places[4], on_fault=refuse) == places[2:4]
 
 
-def test_a_known_gap_is_not_looked_at(memory_vfs: MemoryVfs, places: list[int]) -> None:
+def test_a_known_gap_is_not_read(memory_vfs: MemoryVfs, places: list[int]) -> None:
     spoil(memory_vfs, places[2] + 4)
     log = log_of(memory_vfs)
     known = Gaps([gap_of(log, places[2], places[3], "spoiled")])
@@ -113,7 +113,7 @@ def test_the_walk_ends_where_the_judge_ends_the_log(
     assert len(found) == 2 + (answer is tears_it)
 
 
-def test_a_place_is_looked_at_again_when_the_judge_says_so(
+def test_a_place_is_read_again_when_the_judge_asks_for_it(
     memory_vfs: MemoryVfs, places: list[int]
 ) -> None:
     sound = memory_vfs.read_file(FILE)

@@ -254,7 +254,7 @@ def test_damage_is_passed_over_and_reported(log: CommitLog, clock: ManualClock) 
     assert log.gaps.over(places[2])
 
 
-def test_the_columns_of_a_batch_say_what_the_records_say(
+def test_the_columns_of_a_batch_equal_those_of_the_records(
     log: CommitLog, clock: ManualClock
 ) -> None:
     follower = Recorder("a")
@@ -379,7 +379,7 @@ COPIES = "INNER_MULTI_DISPATCH\x01%LMQ%a,b\x02INNER_MULTI_QUEUE_OFFSET\x013,4\x0
     ids=["tags and keys", "transactions", "copies", "delayed"],
 )  # fmt: skip
 @pytest.mark.parametrize("queues", [2, 40], ids=["at once", "gathered"])
-def test_columns_that_were_put_say_what_the_log_says(
+def test_columns_that_were_put_equal_those_of_the_log(
     wide_log: CommitLog, clock: ManualClock, columns: dict[str, Any], queues: int
 ) -> None:
     given = {n: [None] * 240 if column is None else column for n, column in columns.items()}
@@ -434,7 +434,7 @@ def test_single_puts_behind_gathered_batches_stay_behind_them(wide_log: CommitLo
     assert follower.offsets == places
 
 
-def test_columns_that_nobody_takes_are_not_kept_for_ever(
+def test_columns_that_no_follower_takes_are_not_kept_for_ever(
     wide_log: CommitLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketcompat.commitlog.appended._COLUMNS_BYTES_MAX", 10_000)

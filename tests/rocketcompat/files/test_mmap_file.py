@@ -327,7 +327,7 @@ os._exit(0)
 
 @pytest.mark.gate
 @pytest.mark.skipif(sys.platform != "linux", reason="a file system of a given size: Linux only")
-def test_on_a_disk_that_runs_full_nobody_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_on_a_disk_that_runs_full_no_process_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     """Written to a hole, a map kills the process with SIGBUS at the first page without room."""
     small = f"mount -t tmpfs -o size=1m none {tmp_path} && exec {sys.executable} -c"
     try:

@@ -46,7 +46,7 @@ def numbers(root: Path, name: str) -> list[int]:
     return sorted(int(path.name) // 1000 for path in (root / name).iterdir())
 
 
-def test_file_n_stands_in_directory_n_modulo_their_number(tmp_path: Path) -> None:
+def test_file_n_is_in_directory_n_modulo_their_number(tmp_path: Path) -> None:
     put_some(tmp_path, 22)
     assert [numbers(tmp_path, name) for name in "abc"] == [[0, 3, 6], [1, 4, 7], [2, 5]]
     with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
@@ -178,7 +178,7 @@ def test_a_path_that_is_both_gets_no_new_files(tmp_path: Path) -> None:
         put_some(tmp_path, 1, CONFIG.changed(read_only_commit_log_store_paths="a,b,c"))
 
 
-def test_files_of_a_disk_that_nobody_can_write_to_are_read(
+def test_files_of_a_disk_that_cannot_be_written_are_read(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     put_some(tmp_path, 9)

@@ -89,7 +89,7 @@ def test_what_is_committed_is_written_at_once_and_later_flushed(
     assert positions(store) == (1100, 1100, 1100)
 
 
-def test_nobody_reads_what_is_not_committed(store: DefaultMessageStore) -> None:  # TSP-06
+def test_uncommitted_bytes_are_not_readable(store: DefaultMessageStore) -> None:  # TSP-06
     offset = put(store)
     dispatcher_of(store).dispatch_pending()
     assert store.get_message("T", 0, 0).status is GetMessageStatus.NO_MESSAGE_IN_QUEUE

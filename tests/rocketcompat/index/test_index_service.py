@@ -201,7 +201,7 @@ def test_another_geometry_is_not_misread_but_a_problem() -> None:
     assert [type(problem) for problem in other.problems] == [CorruptRecord]
 
 
-def test_records_without_keys_make_a_file_as_the_real_one_does() -> None:
+def test_records_without_keys_make_a_file_as_the_real_class_does() -> None:
     service = service_of(vfs := MemoryVfs())
     service.put(batch_of([], end=500))
     assert contents(vfs) == [bytes(IndexGeometry(7, 12).file_size)]

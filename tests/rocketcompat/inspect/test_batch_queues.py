@@ -78,7 +78,7 @@ def test_info_and_lag_tell_of_queues_of_both_kinds(root: Path, command: Command)
     ]  # fmt: skip
 
 
-def test_info_tells_whether_a_message_in_the_middle_of_an_inner_batch_is_held(
+def test_info_shows_whether_a_message_in_the_middle_of_an_inner_batch_is_held(
     root: Path, command: Command
 ) -> None:
     def asked(offset: int) -> tuple[int, str, int | None]:

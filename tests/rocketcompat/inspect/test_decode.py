@@ -219,7 +219,7 @@ def test_a_blank_is_no_message(golden: GoldenFactory, command: Command) -> None:
     assert command("decode", real.store, "--commitlog-offset", offset).code == 1
 
 
-def test_what_is_no_record_says_what_it_is(demo: Path) -> None:
+def test_what_is_no_record_reports_what_it_is(demo: Path) -> None:
     assert decode_commit_log(demo, 1000)["state"] == "empty"
     assert decode_commit_log(demo, 389)["state"] == "damaged"
     assert "magic code" in decode_commit_log(demo, 389)["reason"]

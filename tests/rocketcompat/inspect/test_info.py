@@ -30,7 +30,7 @@ from tubestore.core.vfs import OsVfs
 
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)
 @pytest.mark.parametrize("scenario", ["basic", "rolled", "keys-tags"])
-def test_info_tells_sizes_spans_and_that_the_stop_was_clean(
+def test_info_shows_sizes_spans_and_that_the_stop_was_clean(
     golden: GoldenFactory, command: Command, version: str, scenario: str
 ) -> None:
     real = golden("rocketmq", version, scenario)
@@ -59,7 +59,7 @@ def test_info_tells_sizes_spans_and_that_the_stop_was_clean(
     assert {"commitlog", "consumequeue", "index"} <= names
 
 
-def test_info_tells_a_crash_from_a_store_that_runs(
+def test_info_distinguishes_a_crash_from_a_store_that_runs(
     golden: GoldenFactory, command: Command, tmp_path: Path
 ) -> None:
     crashed = golden("rocketmq", "4.9.8", "crash").store
@@ -88,7 +88,7 @@ def test_a_lock_is_seen_without_opening_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)
-def test_info_says_whether_a_message_is_still_held(
+def test_info_reports_whether_a_message_is_still_held(
     golden: GoldenFactory, command: Command, version: str
 ) -> None:
     """apache/rocketmq-dashboard#4439: is my offset already deleted?"""
@@ -141,7 +141,7 @@ def test_index_lists_headers_and_items_with_their_keys(
     assert state["type"] == "store"
 
 
-def test_index_says_what_is_wrong(golden: GoldenFactory, command: Command) -> None:
+def test_index_reports_what_is_wrong(golden: GoldenFactory, command: Command) -> None:
     real = golden("rocketmq", "4.9.8", "index-broken-chain")
     slots = real.meta["config"]["maxHashSlotNum"]
     rows = command(
@@ -156,7 +156,7 @@ def test_index_says_what_is_wrong(golden: GoldenFactory, command: Command) -> No
     assert "Traceback" not in done.err
 
 
-def test_the_checkpoint_says_where_a_recovery_begins(
+def test_the_checkpoint_reports_where_a_recovery_begins(
     golden: GoldenFactory, command: Command
 ) -> None:
     real = golden("rocketmq", "5.3.3", "basic")

@@ -29,7 +29,7 @@ def test_a_log_without_files_is_empty() -> None:
     assert log.read(0, 10) == b""
 
 
-def test_files_of_all_directories_stand_in_the_order_of_their_offsets() -> None:
+def test_files_of_all_directories_are_in_the_order_of_their_offsets() -> None:
     _, log = files_of((f"b/{name(200)}", b"c" * SIZE), (f"a/{name(100)}", b"b" * SIZE))
     assert [file.path for file in log.files] == [f"/s/a/{name(100)}", f"/s/b/{name(200)}"]
     assert (log.min_offset, log.max_offset) == (100, 300)

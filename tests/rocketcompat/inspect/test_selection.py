@@ -81,7 +81,7 @@ def rows(real: Golden, **conditions: Any) -> list[dict[str, Any]]:
          lambda m: b"combo" in base64.b64decode(m["body"]).lower() and m["queueId"] == 0),
     ],
 )  # fmt: skip
-def test_what_is_chosen_is_what_the_real_messages_say(
+def test_what_is_chosen_is_what_the_real_messages_contain(
     real: Golden, conditions: dict[str, Any], fits: Any
 ) -> None:
     expected = [m for m in real.expected(type="message") if fits(m)]
@@ -92,7 +92,7 @@ def test_what_is_chosen_is_what_the_real_messages_say(
     assert len(expected) < len(rows(real)) or set(conditions) <= {"tags", "topic"}
 
 
-def test_two_keys_of_one_hash_are_told_apart(tmp_path: Path) -> None:
+def test_two_keys_of_one_hash_are_distinguished(tmp_path: Path) -> None:
     """ "Aa" and "BB" have one Java hash; the real store's query returns both."""
     places = put(tmp_path, [Message("T", b"x", keys=[key]) for key in ("Aa", "BB", "AaAa", "C")])
     places += put(tmp_path, [Message("T", b"x", keys=["c", "Aa"])])
@@ -116,7 +116,7 @@ def test_a_scan_may_begin_anywhere(real: Golden) -> None:
         ]
 
 
-def test_a_scan_that_begins_in_damage_says_so(golden: GoldenFactory) -> None:
+def test_a_scan_that_begins_in_damage_reports_it(golden: GoldenFactory) -> None:
     real = golden("rocketmq", "4.9.8", "flip-body-middle")
     (region,) = [row for row in rows(real) if row["state"] == "damaged"]
     for start in (region["physical_offset"], region["physical_offset"] + 5):
@@ -200,9 +200,7 @@ def test_compressed_bodies_are_unpacked_when_asked(
     assert packed > 2
 
 
-def test_a_body_that_is_not_what_its_flag_says_stays_as_it_is(
-    tmp_path: Path, command: Command
-) -> None:
+def test_a_body_that_contradicts_its_flag_stays_as_it_is(tmp_path: Path, command: Command) -> None:
     flags = [0x1, 0x101, 0x201, 0x301, 0x0]
     bodies = [zlib.compress(b"hello") if flag == 0x301 else b"no archive" for flag in flags]
     messages = [Message("T", b, sys_flag=f) for b, f in zip(bodies, flags, strict=True)]
@@ -291,7 +289,7 @@ def test_every_format_has_the_same_messages(real: Golden, tmp_path: Path, format
     assert found == [row["physical_offset"] for row in wanted[:5]]
 
 
-def test_a_listing_says_how_many_records_it_looked_at(
+def test_a_listing_reports_how_many_records_it_read(
     real: Golden, command: Command, tmp_path: Path
 ) -> None:
     """apache/rocketmq-dashboard#4646: the first 200 rows looked like all there are."""

@@ -53,7 +53,7 @@ def test_the_golden_puts_make_the_same_log_and_the_same_queues(
     again.close("consumequeue", "batchconsumequeue")
 
 
-def test_a_store_of_the_real_one_opens_to_write_and_its_queues_stay_as_they_are(
+def test_a_store_of_the_real_class_opens_to_write_and_its_queues_stay_as_they_are(
     golden: GoldenFactory,
 ) -> None:
     theirs = golden("rocketmq", "5.3.3", "batchcq")
@@ -90,7 +90,7 @@ def test_lost_queues_are_built_again_as_they_were(golden: GoldenFactory, lost: s
     assert files_of(theirs.store, "batchconsumequeue") == before
 
 
-def test_pulls_are_answered_as_the_real_one_answers(golden: GoldenFactory) -> None:
+def test_pulls_are_answered_as_the_real_class_answers(golden: GoldenFactory) -> None:
     theirs = golden("rocketmq", "5.3.3", "batchcq")
     asked = list(theirs.queries(type="get", topic="BcqTopic"))
     assert len(asked) >= 12
@@ -401,7 +401,7 @@ def test_a_queue_that_is_not_there_is_empty(memory_vfs: MemoryVfs) -> None:
     assert queue.max_physical_offset == -1
 
 
-def test_the_newest_store_of_the_real_one_says_which_options_it_has(
+def test_the_newest_store_of_the_real_class_lists_its_options(
     golden: GoldenFactory,
 ) -> None:
     theirs = golden("rocketmq", "5.3.3", "batchcq")

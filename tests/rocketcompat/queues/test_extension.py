@@ -193,7 +193,7 @@ def test_what_is_appended_after_an_open_follows_what_is_there(
     assert size == 4 * 70
 
 
-def test_after_a_crash_nothing_stands_twice(clock: ManualClock) -> None:
+def test_after_a_crash_nothing_is_there_twice(clock: ManualClock) -> None:
     vfs = MemoryVfs(clock)
 
     def reopened() -> DefaultMessageStore:

@@ -23,7 +23,7 @@ from tests.support.rocket.queues import put, queue_of, reopened, table_of
 from tubestore.testing.memory_vfs import MemoryVfs
 
 
-def test_a_unit_has_the_bytes_of_the_real_one() -> None:
+def test_a_unit_has_the_bytes_of_the_real_class() -> None:
     assert plain_units([0], [0x89], [2598919]).tobytes().hex() == (
         "000000000000000000000089000000000027a807"
     )

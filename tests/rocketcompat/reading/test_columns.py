@@ -79,7 +79,9 @@ def test_a_scan_gives_every_record_once_and_whole(store: DefaultMessageStore, ve
         assert_same(store, row)
 
 
-def test_topics_of_one_length_and_topics_that_are_no_ascii_are_told_apart(tmp_path: Path) -> None:
+def test_topics_of_one_length_and_topics_that_are_no_ascii_are_distinguished(
+    tmp_path: Path,
+) -> None:
     topics = ["Ta", "Tb", "ä", "Tc", "Tc"]
     with opened(tmp_path) as store:
         for topic in topics:
@@ -105,7 +107,7 @@ def test_a_scan_of_a_part_has_what_begins_there(store: DefaultMessageStore) -> N
     assert as_rows(store.scan(places[5], places[5])) == []
 
 
-def test_a_scan_says_where_a_record_is_unsound(store: DefaultMessageStore) -> None:
+def test_a_scan_reports_where_a_record_is_unsound(store: DefaultMessageStore) -> None:
     places = [row["physical_offset"] for row in as_rows(store.scan())]
     body = log_of(store).read_at(places[3], 200).find(b"body")
     log_of(store).queue.files[0].write_at(places[3] + body, b"B")
@@ -168,7 +170,7 @@ def test_what_a_queue_cannot_show_is_named_and_the_rest_is_there(
     assert [problem.position for problem in page.problems] == [place]
 
 
-def test_a_queue_whose_files_were_mixed_up_or_lost_says_which_messages_it_does_not_give(
+def test_a_queue_whose_files_were_mixed_up_or_lost_names_which_messages_it_does_not_give(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path, layouts=frozenset({"consume_queue"})) as store:
@@ -434,7 +436,7 @@ def test_a_reader_does_not_step_over_messages_that_its_log_does_not_reach(
 @pytest.mark.parametrize(("options", "count"), [
     ({"default_query_max_num": 5}, 5), ({"max_msgs_num_batch": 7}, 7), ({}, 32),
 ])  # fmt: skip
-def test_queries_without_a_count_give_what_the_options_say(
+def test_queries_without_a_count_give_what_the_options_require(
     memory_vfs: MemoryVfs, clock: ManualClock, options: dict[str, int], count: int
 ) -> None:
     with rocketcompat.open(
@@ -452,7 +454,7 @@ def test_queries_without_a_count_give_what_the_options_say(
 @pytest.mark.parametrize(("options", "end"), [
     ({}, 300), ({"recovery": "upstream"}, 100), ({"check_crc_on_recover": False}, 300),
 ])  # fmt: skip
-def test_a_reader_finds_the_end_as_its_options_say(
+def test_a_reader_finds_the_end_as_its_options_require(
     memory_vfs: MemoryVfs, clock: ManualClock, options: dict[str, Any], end: int
 ) -> None:
     config = CONFIG.changed(layouts=frozenset())

@@ -48,7 +48,7 @@ def test_each_message_of_a_batch_is_a_record_with_the_next_queue_offset(
     assert [m.msg_id for m in page.messages[1:]] == result.msg_id.split(",")
 
 
-def test_what_an_item_does_not_say_is_the_batch_s(store: DefaultMessageStore) -> None:
+def test_what_an_item_lacks_is_the_batch_s(store: DefaultMessageStore) -> None:
     given_batch = MessageBatch(
         "T",
         [BatchItem(b"a", tags="red", flag=7), BatchItem(b"b", properties="x\x01y\x02")],
@@ -65,7 +65,7 @@ def test_what_an_item_does_not_say_is_the_batch_s(store: DefaultMessageStore) ->
     assert second.properties_text == "x\x01y\x02WAIT\x01false"
 
 
-def test_a_batch_that_does_not_fit_stands_as_a_whole_in_the_next_file(
+def test_a_batch_that_does_not_fit_is_whole_in_the_next_file(
     store: DefaultMessageStore,
 ) -> None:
     store.put_message(Message("T", b"x" * 1000))

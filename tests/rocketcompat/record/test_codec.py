@@ -59,20 +59,20 @@ def test_the_examples_in_the_documentation_hold() -> None:
     assert doctest.testmod(columns).failed == 0
 
 
-def test_a_record_is_byte_for_byte_the_real_one() -> None:
+def test_a_record_is_byte_for_byte_that_of_the_real_class() -> None:
     pairs = {"KEYS": "k1 k2", "TAGS": "TagA", "UNIQ_KEY": "U1"}
     assert record(Message("TopicTest", b"hello", properties=pairs, **GOLDEN)) == V4
     verbatim = "KEYS\x01k1 k2\x02TAGS\x01TagA\x02UNIQ_KEY\x01U1"
     assert record(Message("TopicTest", b"hello", properties=verbatim, **GOLDEN)) == V4
 
 
-def test_a_record_with_ipv6_hosts_is_byte_for_byte_the_real_one() -> None:
+def test_a_record_with_ipv6_hosts_is_byte_for_byte_that_of_the_real_class() -> None:
     hosts = {"born_host": "[1050:0:0:0:5:600:300c:326b]:123", "store_host": "[::1]:124"}
     message = Message("TopicTest", b"hello6", tags="TagA", **{**GOLDEN, **hosts})
     assert encode_one(prepare(message, CONFIG), 1, 137, STORED_AT + 114) == V6
 
 
-def test_what_the_real_one_wrote_is_read() -> None:
+def test_what_the_real_class_wrote_is_read() -> None:
     found = decode_one(V6, physical_offset=137)
     assert (found.topic, found.body, found.queue_offset) == ("TopicTest", b"hello6", 1)
     assert (found.born_host, found.store_host) == ("[1050::5:600:300c:326b]:123", "[::1]:124")
@@ -124,7 +124,7 @@ def test_a_walk_finds_every_record() -> None:
     assert (found.end, found.reason, found.blank, found.wanted) == (len(data), None, False, 8)
 
 
-def test_a_walk_ends_at_a_blank_and_says_what_is_missing_of_a_record() -> None:
+def test_a_walk_ends_at_a_blank_and_reports_what_is_missing_of_a_record() -> None:
     data = chain(3)
     assert sound_chain(data + encode_blank(50), 0, 0, len(data) + 50).blank
     cut = sound_chain(data[:-1], 0, 0, 1000)

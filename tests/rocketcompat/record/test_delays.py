@@ -72,7 +72,7 @@ def test_after_the_last_try_it_goes_to_the_dead_letters_at_once(
 
 
 @pytest.mark.parametrize(("level", "times"), [(-1, 16), (5, 0)])
-def test_it_is_given_up_when_the_consumer_says_so(
+def test_it_is_given_up_when_the_consumer_asks_for_it(
     store: DefaultMessageStore, level: int, times: int
 ) -> None:
     put = store.put_message(Message("orders", b"x"))

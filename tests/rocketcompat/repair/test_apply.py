@@ -339,7 +339,7 @@ def test_a_repair_leaves_shards_that_lag_to_the_next_opening(
     assert command("repair", root, "--apply").code == 1
 
 
-def test_a_repair_says_what_check_still_finds_and_leaves_with_1(
+def test_a_repair_reports_what_check_still_finds_and_leaves_with_1(
     tmp_path: Path, command: Command
 ) -> None:
     with rocketcompat.open(tmp_path, "w", SMALL, background=False) as store:
@@ -474,7 +474,7 @@ def test_any_region_is_filled_by_a_chain_of_sound_records(seed: int) -> None:
     assert sorted(map(key, told)) == sorted(map(key, lost))
 
 
-def test_fillers_stand_in_no_queue_and_no_index(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
+def test_fillers_are_in_no_queue_and_no_index(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
     places = write(memory_vfs, clock, 40)
     # A rolled back record stood in no queue either, so nothing but a filler can stand there.
     rolled_back = next(i for i, m in enumerate(messages(40)) if m.sys_flag == 0xC)

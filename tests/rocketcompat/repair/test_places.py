@@ -134,7 +134,7 @@ def test_a_crash_while_files_are_put_back_is_mended_by_another_run(
     assert len(states) > 10
 
 
-def test_what_an_interrupted_run_held_and_nobody_needs_goes_to_quarantine(
+def test_what_an_interrupted_run_held_and_nothing_needs_goes_to_quarantine(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
     write(memory_vfs, clock)

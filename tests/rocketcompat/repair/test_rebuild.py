@@ -54,11 +54,11 @@ def write(vfs: MemoryVfs, clock: ManualClock, count: int = 120, root: str = ROOT
 STRUCTURES = ("consumequeue", "index", "tube")
 
 
-def run(vfs: Any, clock: ManualClock, *structures: str, told: Any = lambda *_: None) -> Any:
+def run(vfs: Any, clock: ManualClock, *structures: str, watch: Any = lambda *_: None) -> Any:
     directory = StoreDirectory(ROOT, OPTIONS, vfs)
     return list(
         rebuild(directory, structures or STRUCTURES, clock=clock,
-                quarantine=Quarantine(vfs, ROOT), told=told)
+                quarantine=Quarantine(vfs, ROOT), watch=watch)
     )  # fmt: skip
 
 
@@ -186,19 +186,19 @@ def test_an_interrupted_run_is_taken_up_again(
     seen: list[int] = []
 
     def stop_at(limit: int) -> Callable[[int, int], None]:
-        def told(done: int, total: int) -> None:
+        def watch(done: int, total: int) -> None:
             seen.append(done)
             if done > total * limit // 10:
                 raise KeyboardInterrupt
 
-        return told
+        return watch
 
     for limit in (3, 6):
         with pytest.raises(KeyboardInterrupt):
-            run(memory_vfs, clock, told=stop_at(limit))
+            run(memory_vfs, clock, watch=stop_at(limit))
     assert files_of(memory_vfs, index_names=False) == before
     again = len(seen)
-    run(memory_vfs, clock, told=stop_at(10))
+    run(memory_vfs, clock, watch=stop_at(10))
     assert min(seen[again:]) > seen[0]
     assert files_of(memory_vfs, index_names=False) == before
     assert not memory_vfs.exists(f"{ROOT}/.tubestore/rebuild")
@@ -255,7 +255,7 @@ def test_a_topic_that_no_shard_can_have_is_one_row_of_a_rebuild(
             store.put_message(Message(topic, b"1"))
     if resumed:  # interrupted when all was built: the log is not read once more
         directory = StoreDirectory(ROOT, OPTIONS, memory_vfs)
-        build(directory, ["tube"], clock=clock, told=lambda *_: None)
+        build(directory, ["tube"], clock=clock, watch=lambda *_: None)
     rows = run(memory_vfs, clock, "tube")
     assert [row["action"] for row in rows] == ["rebuild", "leave"]
     with opened() as store:

@@ -78,7 +78,7 @@ def test_a_small_job_goes_on_in_the_live_file_and_a_large_one_begins_files(vfs: 
 @pytest.mark.parametrize(
     "change", [{"write_without_mmap": False}, {"transient_store_pool_enable": True}]
 )
-def test_a_job_comes_behind_what_stands_in_maps_and_buffers(
+def test_a_job_comes_behind_what_is_in_maps_and_buffers(
     vfs: MemoryVfs, change: dict[str, bool]
 ) -> None:
     config = CONFIG.changed(**change)

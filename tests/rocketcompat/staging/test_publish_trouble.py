@@ -140,7 +140,7 @@ def half_published(count: int) -> tuple[MemoryVfs, str]:
 
 
 @pytest.mark.parametrize("count", [5, 60])
-def test_a_job_does_not_go_over_what_somebody_else_has_written_there(count: int) -> None:
+def test_a_job_does_not_go_over_what_another_writer_has_written_there(count: int) -> None:
     inner, path = half_published(count)
     if count == 60:
         file = inner.open(path, create=True)

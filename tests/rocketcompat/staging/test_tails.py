@@ -143,7 +143,7 @@ def test_records_with_times_of_their_own_get_them_in_index_and_units(
 
 
 @pytest.mark.parametrize("kind", ["delayed", "several queues"])
-def test_what_rows_cannot_say_is_read_from_the_log(
+def test_what_rows_cannot_contain_is_read_from_the_log(
     kind: str, vfs: MemoryVfs, clock: ManualClock
 ) -> None:
     config = CONFIG.changed(enable_multi_dispatch=True, enable_lmq=True)

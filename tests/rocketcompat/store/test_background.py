@@ -271,7 +271,7 @@ class Arrivals:
 
 
 @pytest.mark.parametrize("structure", ["queues", "index"])
-def test_a_put_is_readable_soon_though_nobody_waits_for_it(
+def test_a_put_is_readable_soon_without_a_waiter(
     vfs: WatchedVfs, clock: ManualClock, structure: str
 ) -> None:  # DSP-01, DSP-04
     with running(vfs, clock) as store:

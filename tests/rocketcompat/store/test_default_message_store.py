@@ -59,7 +59,7 @@ def test_what_is_put_is_pulled_and_found_by_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("removed", ["consumequeue", "consumequeue/T", "consumequeue/T/1"])
-def test_queues_that_somebody_removed_are_built_again(tmp_path: Path, removed: str) -> None:
+def test_queues_that_were_removed_are_built_again(tmp_path: Path, removed: str) -> None:
     with opened(tmp_path) as store:
         for number in range(30):
             store.put_message(Message("T", b"%d" % number, queue_id=number % 2))
@@ -256,7 +256,7 @@ def test_threads_put_side_by_side(tmp_path: Path) -> None:
         assert [store.max_offset_in_queue(f"T{i}", 0) for i in (0, 1)] == [100, 100]
 
 
-def test_fsync_is_on_stable_storage_and_page_cache_waits_for_nobody(
+def test_fsync_is_on_stable_storage_and_page_cache_does_not_wait(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
     with rocketcompat.open(
@@ -329,7 +329,7 @@ def test_a_forked_child_cannot_use_the_store_and_does_not_close_it(tmp_path: Pat
         assert store.put_message(Message("T")).queue_offset == 1
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_a_closed_store_reports_it(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.close()
     store.close()
@@ -353,7 +353,7 @@ def test_an_open_store_cannot_be_pickled(tmp_path: Path) -> None:
         pickle.dumps(store)
 
 
-def test_a_store_that_nobody_closed_warns(memory_vfs: MemoryVfs) -> None:
+def test_a_store_without_a_close_warns(memory_vfs: MemoryVfs) -> None:
     def forget_one() -> None:
         rocketcompat.open("/s", "w", CONFIG, vfs=memory_vfs, background=False)
         gc.collect()

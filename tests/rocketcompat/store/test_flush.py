@@ -94,7 +94,7 @@ def test_with_no_least_pages_whatever_is_dirty_is_synced(
         assert (vfs.calls["sync"] >= 2) == (not least)  # of the log, and of the queue
 
 
-def test_the_log_is_not_looked_at_before_its_interval_is_over(
+def test_the_log_is_not_read_before_its_interval_is_over(
     vfs: FaultyVfs, clock: ManualClock
 ) -> None:
     with opened(vfs, clock, flush_interval_commit_log=5000) as store:
@@ -204,7 +204,7 @@ def test_a_batch_is_waited_for_if_one_of_its_messages_waits(
 
 
 @pytest.mark.parametrize("text", ["AWAIT\x01false", "WAIT\x01falsehood"])
-def test_only_the_property_itself_says_that_a_message_does_not_wait(
+def test_only_the_property_itself_decides_that_a_message_does_not_wait(
     vfs: FaultyVfs, clock: ManualClock, text: str
 ) -> None:
     with opened(vfs, clock, flush_disk_type="SYNC_FLUSH") as store:
@@ -244,7 +244,7 @@ class SlowSync:
         self.inner.sync()
 
 
-def test_who_waits_too_long_is_told_so_and_the_message_is_there(clock: ManualClock) -> None:
+def test_a_wait_that_is_too_long_is_an_error_and_the_message_is_there(clock: ManualClock) -> None:
     with opened(
         MemoryVfs(clock), clock, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=0
     ) as store:
@@ -268,7 +268,7 @@ def test_who_waits_too_long_is_told_so_and_the_message_is_there(clock: ManualClo
         assert store.put_columns({"topic": ["T"]})["status"].to_pylist() == ["PUT_OK"]
 
 
-def test_many_who_wait_share_syncs(clock: ManualClock) -> None:  # FLS-03
+def test_many_waiters_share_syncs(clock: ManualClock) -> None:  # FLS-03
     with opened(MemoryVfs(clock), clock, flush_disk_type="SYNC_FLUSH") as store:
         put(store, 200)
         file = log_of(store).queue.last

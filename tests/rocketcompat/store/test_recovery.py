@@ -263,7 +263,7 @@ def open_by_another(bench: Bench) -> None:
     "change", [lose_progress, garble_progress, impossible_marks, open_by_another]
 )
 @pytest.mark.parametrize("clean", [True, False])
-def test_marks_that_cannot_be_believed_count_as_none(
+def test_marks_that_cannot_be_trusted_count_as_none(
     bench: Bench, change: Callable[[Bench], None], clean: bool
 ) -> None:
     store = bench.open()
@@ -435,7 +435,7 @@ def test_an_index_file_that_lost_only_unused_bytes_keeps_no_store_from_being_ope
     assert reopened(bench) == list(range(5))
 
 
-def test_a_cut_takes_back_what_the_checkpoint_says_of_more(bench: Bench) -> None:
+def test_a_cut_takes_back_what_the_checkpoint_records_of_more(bench: Bench) -> None:
     with bench.open():
         for number in range(3):
             bench.clock.advance(1000)
@@ -452,7 +452,7 @@ def test_a_cut_takes_back_what_the_checkpoint_says_of_more(bench: Bench) -> None
     assert list(check_store(StoreDirectory(ROOT, vfs=bench.vfs))) == []
 
 
-def test_a_torn_end_behind_a_mark_of_ours_is_cut_without_a_copy(bench: Bench) -> None:
+def test_a_torn_end_behind_an_own_mark_is_cut_without_a_copy(bench: Bench) -> None:
     bench.open()
     places = bench.put(3)
     bench.kill()
@@ -935,7 +935,7 @@ def test_of_a_clean_store_of_a_broker_the_last_three_files_are_read(
 
 
 @pytest.mark.parametrize("mode", ["r", "w"])
-def test_after_a_crash_of_a_broker_its_checkpoint_says_where_to_begin(
+def test_after_a_crash_of_a_broker_its_checkpoint_reports_where_to_begin(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     bench.open()
@@ -1030,7 +1030,7 @@ def test_forgotten_marks_stay_forgotten_if_the_process_was_killed_over_it(bench:
         assert not state.vfs().exists(PROGRESS), state
 
 
-def test_without_queues_the_log_tells_the_next_queue_offsets(bench: Bench) -> None:
+def test_without_queues_the_log_shows_the_next_queue_offsets(bench: Bench) -> None:
     config = CONFIG.changed(layouts=frozenset())
     for clean in (True, False):
         store = bench.open(config)

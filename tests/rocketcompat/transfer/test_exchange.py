@@ -163,13 +163,13 @@ def test_an_interrupted_copy_goes_on_where_it_was(
 
     wanted = {"mappedFileSizeCommitLog": 3000}
     with pytest.raises(KeyboardInterrupt):
-        copy_store(source, str(tmp_path / "b"), wanted, clock=ManualClock(), told=stop)
+        copy_store(source, str(tmp_path / "b"), wanted, clock=ManualClock(), watch=stop)
     first = len(seen)
 
     def note(done: int, _total: int) -> None:
         seen.append(done)
 
-    copied = copy_store(source, str(tmp_path / "b"), wanted, clock=ManualClock(), told=note)
+    copied = copy_store(source, str(tmp_path / "b"), wanted, clock=ManualClock(), watch=note)
     assert copied["records"] == 120
     assert seen[first] > seen[0]
     assert differences(tmp_path / "a", tmp_path / "b") == []
@@ -306,7 +306,7 @@ def test_shards_of_tubemq_become_queues(tmp_path: Path, command: Command) -> Non
     )  # fmt: skip
 
 
-def test_diff_tells_what_differs_and_where(tmp_path: Path, command: Command) -> None:
+def test_diff_shows_what_differs_and_where(tmp_path: Path, command: Command) -> None:
     sent = {
         "a": [Message("T", b"%d" % n, tags="t", born_timestamp=5) for n in range(5)],
         "b": [Message("T", b"%d" % n if n != 2 else b"two", tags="t" if n != 3 else "u",
@@ -352,7 +352,7 @@ def test_the_log_is_filled_by_the_rule_of_eight_bytes(tmp_path: Path) -> None:
         small.append(piece.data, piece.starts, sizes)  # type: ignore[union-attr]
 
 
-def test_clean_says_why_each_file_stays_or_goes(tmp_path: Path, command: Command) -> None:
+def test_clean_reports_why_each_file_stays_or_goes(tmp_path: Path, command: Command) -> None:
     import os
     import time
 

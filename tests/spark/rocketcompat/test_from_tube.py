@@ -91,7 +91,7 @@ def test_a_store_that_is_there_goes_on_and_what_is_wanted_can_be_chosen(
         plan_tube_convert(str(tmp_path / "tube"), str(tmp_path / "log"), None, {"subscribe": "no"})
 
 
-def test_the_command_says_which_way_it_goes_and_what_it_would_read(
+def test_the_command_names_which_way_it_goes_and_what_it_would_read(
     tmp_path: Path, command: Command
 ) -> None:
     write_store(tmp_path / "tube", {"logs": 30})

@@ -238,7 +238,7 @@ def test_a_log_that_was_cleaned_fails_the_stream_or_is_skipped_and_counted(root:
         batches_of(root, subscribe="topic1").latest(at)
     said: list[str] = []
     options = RocketOptions.parse({"path": str(root), "failOnDataLoss": "false"}, stream=True)
-    lenient = LogBatches(options, say=said.append)
+    lenient = LogBatches(options, note=said.append)
     end = lenient.latest(at)
     assert numbers(read_log(root, lenient.plan(at, end))) == numbers(read_log(root, planned(root)))
     assert lenient.skipped == size

@@ -273,7 +273,7 @@ def test_a_store_that_is_in_use_and_other_structures_are_refused(store: Path) ->
         plan_rebuild(str(store), ["batchconsumequeue"])
 
 
-def test_only_what_was_built_is_vouched_for(store: Path) -> None:
+def test_only_what_was_built_is_recorded_as_synced(store: Path) -> None:
     shutil.rmtree(store / ".tubestore")
     run(store, "index")
     known = ProgressFile(OsVfs(), str(store)).read()

@@ -196,7 +196,7 @@ def test_columns_that_cannot_be_taken_are_named(
         ({"state": ["torn"]}, "column state"),
         ({"body": pa.array([None], pa.binary())}, "column body"),
         ({"born_timestamp": pa.array([None], pa.int64())}, "column born_timestamp"),
-        ({"key": [b"\xff"]}, "no UTF-8"),
+        ({"key": [b"\xff"]}, "not UTF-8"),
         ({"queue_id": [-1]}, "queue_id"),
     ],
 )

@@ -11,7 +11,7 @@ from bench.spark.bounds import COLUMNS, plain_batches, plain_parts
 from tests.spark.stores import planned, read_plan
 
 
-def test_the_plain_source_reads_what_the_real_one_reads(tmp_path: Path) -> None:
+def test_the_plain_source_reads_what_the_real_class_reads(tmp_path: Path) -> None:
     table = pa.table({"body": [b"%d " % n * (n % 30 + 1) for n in range(3000)]})
     with tubestore.open(tmp_path, segment_size_bytes=1 << 16,
                         index_segment_size_bytes=28 * 500) as store:  # fmt: skip

@@ -70,7 +70,7 @@ def test_a_store_goes_to_parquet_and_back_and_is_copied(
     assert scanned_rows(copy) == [r for r in scanned_rows(root) if r["topic"] == "orders"]
 
 
-def test_a_dry_run_says_what_would_be_read_and_starts_nothing(root: Path, command: Any) -> None:
+def test_a_dry_run_reports_what_would_be_read_and_starts_nothing(root: Path, command: Any) -> None:
     for arguments in (("audit", root), ("stats", root), ("export", root, "/nowhere/out")):
         done = command("spark", *arguments, "--dry-run")
         assert done.code == 0

@@ -61,7 +61,7 @@ def test_a_table_that_was_made_with_partition_id_is_read(spark: Any, root: Path)
     assert [row[0] for row in found] == rows
 
 
-def test_options_choose_rows(spark: Any, root: Path) -> None:
+def test_options_choose_the_rows_of_a_read(spark: Any, root: Path) -> None:
     rows = scanned_rows(root)
     chosen = read(
         spark, root, subscribe="logs", filterItems=["paid"],
@@ -149,7 +149,7 @@ def test_read_refuses_bad_options_and_stores_as_our_own_errors(spark: Any, root:
         ),
     ],
 )
-def test_spark_says_what_is_wrong_in_one_line(
+def test_spark_reports_what_is_wrong_in_one_line(
     spark: Any, root: Path, options: dict[str, str], says: str
 ) -> None:
     with pytest.raises(Exception, match=re.escape(says)) as caught:

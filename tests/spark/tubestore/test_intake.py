@@ -50,7 +50,7 @@ def test_kafkas_columns_are_taken() -> None:
     assert row["filter_item"] is None
 
 
-def test_the_option_topic_stands_above_the_column() -> None:
+def test_the_option_topic_beats_the_column() -> None:
     batch = pa.RecordBatch.from_pylist([{"topic": "a", "body": "text"}])
     assert taken(batch, "b") == [{"topic": "b", "body": "text"}]
     assert taken(batch, None) == [{"topic": "a", "body": "text"}]
@@ -138,7 +138,7 @@ def test_options_that_cannot_be_used_are_refused(
     assert says in str(caught.value)
 
 
-def test_a_streams_checkpoint_is_no_option_of_ours() -> None:
+def test_a_streams_checkpoint_is_not_an_option_here() -> None:
     of_the_query = {"checkpointLocation": "/c", "queryName": "q"}
     assert WriteOptions.parse({"path": "/s", **of_the_query}, stream=True).path == "/s"
 

@@ -46,7 +46,7 @@ def test_an_old_java_home_gives_way_to_the_one_on_the_path(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("no_bundle")
-def test_without_a_java_a_sentence_says_what_was_found_and_what_to_do(tmp_path: Path) -> None:
+def test_without_a_java_a_sentence_reports_what_was_found_and_what_to_do(tmp_path: Path) -> None:
     environment = {**QUICK, "JAVA_HOME": fake_java(tmp_path, "1.8.0_392")}
     with pytest.raises(java.NoJava, match=r"Java 17 or newer: .* is 8\. .*spark-local"):
         java.ensure(environment)

@@ -119,7 +119,7 @@ def test_a_job_that_is_taken_up_again_works_on_what_is_left(
     small_waves.clear()
     seen: list[tuple[int, int]] = []
     again = audit_module.audit(
-        None, str(root), job_id="nightly", told=lambda done, of: seen.append((done, of))
+        None, str(root), job_id="nightly", watch=lambda done, of: seen.append((done, of))
     )
     assert again.done.resumed >= 3
     assert again.done.resumed + len(small_waves) == total
@@ -160,7 +160,7 @@ def test_the_shares_of_a_wave_are_all_splits_and_get_smaller(count: int, cores: 
     assert max(sizes) <= max(1, count // cores)
 
 
-def test_an_error_of_a_task_is_one_of_ours_again() -> None:
+def test_an_error_of_a_task_has_its_type_again() -> None:
     text = "An exception was thrown from the Python worker:\ntubestore.errors.DataLoss: t: gone\n"
     assert str(running.plain(RuntimeError(text))) == "DataLoss: t: gone"
     other = RuntimeError("out of memory")

@@ -223,7 +223,7 @@ def test_giving_up_leaves_a_job_alone_that_is_half_published(
     assert CommitRecords(tubestore.core.vfs.OsVfs(), str(tmp_path)).pending() is None
 
 
-def test_a_load_waits_for_a_writer_and_then_says_who_is_in_the_way(tmp_path: Path) -> None:
+def test_a_load_waits_for_a_writer_and_then_names_the_writer_in_the_way(tmp_path: Path) -> None:
     with tubestore.open(tmp_path), pytest.raises(StoreLocked, match="lockTimeoutMs"):
         run(tmp_path, [batch(0, 10)], lockTimeoutMs="50")
     assert run(tmp_path, [batch(0, 10)]).rows == 10

@@ -110,7 +110,7 @@ def test_a_limit_is_shared_fairly(root: Path) -> None:
     }
 
 
-def test_with_a_limit_below_the_number_of_shards_nobody_waits_for_ever(tmp_path: Path) -> None:
+def test_with_a_limit_below_the_number_of_shards_no_shard_waits_for_ever(tmp_path: Path) -> None:
     write_store(tmp_path, {f"t{n}": 3 for n in range(5)})
     batches = stream(tmp_path)
     _, found = drain(batches, batches.initial(), rows=2)
@@ -270,7 +270,7 @@ def test_messages_that_were_removed_fail_the_stream_with_their_offsets_and_the_t
 def test_messages_that_were_removed_are_skipped_and_counted_if_asked_for(root: Path) -> None:
     said: list[str] = []
     options = ReadOptions.parse({"path": str(root), "failOnDataLoss": "false"}, stream=True)
-    batches = MicroBatches(options, say=said.append)
+    batches = MicroBatches(options, note=said.append)
     at = batches.initial()
     remove_oldest(root, "logs")
     found = read_plan(batches.plan(at, batches.latest(at)))
@@ -371,7 +371,7 @@ def test_a_stream_holds_what_it_has_not_read_until_it_ends(root: Path) -> None:
     assert read_leases(OsVfs(), str(root)) == []
 
 
-def test_a_lease_is_renewed_with_where_the_stream_stands(root: Path) -> None:
+def test_a_lease_is_renewed_with_where_the_stream_is(root: Path) -> None:
     clock = ManualClock()
     lease = StreamLease(OsVfs(), str(root), print, clock)
     lease.hold({"logs-0": 28})

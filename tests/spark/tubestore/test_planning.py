@@ -239,7 +239,7 @@ def test_a_job_that_is_half_published_is_not_in_the_plan(
     assert len(read_plan(planned(root))) == before + 80
 
 
-def test_what_only_the_journal_has_stands_behind_the_files(memory_vfs: MemoryVfs) -> None:
+def test_what_only_the_journal_has_is_behind_the_files(memory_vfs: MemoryVfs) -> None:
     store = open_store(memory_vfs)
     store.append_batch(mixed(0))
     store[TOPICS[2]].flush()

@@ -139,7 +139,7 @@ def test_a_flipped_bit_is_found_when_checksums_are_compared(root: Path) -> None:
     assert rows[57]["state"] == "bad_checksum"
 
 
-def test_damage_fails_a_job_also_if_nobody_asked_for_the_state(root: Path) -> None:
+def test_damage_fails_a_job_also_without_a_request_for_the_state(root: Path) -> None:
     flip(root, "logs", 3)
     with pytest.raises(CorruptRecord, match="bad_checksum"):
         read_plan(planned(root), columns=["body"], verify=True)

@@ -101,7 +101,7 @@ def test_filters_are_not_pushed_down() -> None:
     assert SplitReader.pushFilters is DataSourceReader.pushFilters
 
 
-def test_the_planned_bytes_are_said(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_planned_bytes_are_printed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     read(source(root))
     said = capsys.readouterr().err
     assert f"{root}: planned 1 splits, at most 1,050 messages and " in said

@@ -27,7 +27,7 @@ def parts_of(store: StoreReader) -> Parts:
 
 def opened_of(store: StoreReader) -> Opened:
     """What opening to write made."""
-    found = store._running()
+    found = store._opened_to_write()
     assert found is not None
     return found
 

@@ -32,7 +32,7 @@ def test_lines_go_in_and_come_out_once_each_in_order(cli: Cli, root: Path) -> No
     assert sorted(n for numbers in seen for n in numbers) == list(range(1000))
 
 
-def test_append_says_what_it_did_and_skips_empty_lines(cli: Cli, tmp_path: Path) -> None:
+def test_append_reports_what_it_did_and_skips_empty_lines(cli: Cli, tmp_path: Path) -> None:
     result = cli("append", tmp_path / "s", "t", "--partitions", 1, "-f", "jsonl", stdin=b"a\n\nbc")
     assert result.rows == [
         {"topic": "t", "messages": 2, "bytes": 3, "empty_lines": 1, "durability": "page_cache"}
@@ -116,7 +116,7 @@ def test_lines_from_a_slow_pipe_are_readable_before_the_pipe_ends(tmp_path: Path
 # -- listings --------------------------------------------------------------------------------
 
 
-def test_a_cut_listing_says_so_and_the_next_one_goes_on_there(
+def test_a_cut_listing_reports_it_and_the_next_one_goes_on_there(
     cli: Cli, root: Path, tmp_path: Path
 ) -> None:
     note = tmp_path / "note"

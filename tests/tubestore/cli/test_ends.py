@@ -132,7 +132,7 @@ def test_a_mistake_is_one_line_on_stderr_and_its_exit_code(
     ],
 )
 @pytest.mark.parametrize("shards", [False, True])
-def test_a_mistake_leaves_a_directory_that_is_no_store_of_ours_as_it_was(
+def test_a_mistake_leaves_a_directory_that_is_not_a_store_as_it_was(
     cli: Cli, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str, shards: bool
 ) -> None:
     if shards and code:  # as a broker left it; commands that are no mistake have something to do
@@ -154,7 +154,9 @@ def test_a_locked_store_refuses_a_writer_and_serves_readers(cli: Cli, root: Path
         assert len(cli.json("dump", root)) == 1000
 
 
-def test_what_shows_the_files_says_how_much_more_the_journal_has(cli: Cli, tmp_path: Path) -> None:
+def test_what_shows_the_files_reports_how_much_more_the_journal_has(
+    cli: Cli, tmp_path: Path
+) -> None:
     with tubestore.open(tmp_path / "s", background=False) as store:
         for name in TOPICS:
             store.create_topic(name, partitions=2)
@@ -177,7 +179,7 @@ def test_a_store_that_will_not_open_is_refused_by_read_and_shown_by_dump_stat_an
     assert cli("check", root, "--topic", "innerindexgone").code == 1
 
 
-def test_an_error_of_ours_is_one_line_and_a_saved_traceback(
+def test_an_internal_error_is_one_line_and_a_saved_traceback(
     cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -231,7 +233,7 @@ def test_an_interrupt_ends_with_130_and_keeps_what_was_appended(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("program", [[], ["spark"]])
-def test_the_list_of_commands_says_of_each_in_whole_what_it_does(
+def test_the_list_of_commands_has_a_whole_sentence_for_each(
     cli: Cli, program: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -27,7 +27,7 @@ def damaged(golden: GoldenFactory, tmp_path: Path) -> Path:
     return root
 
 
-def test_repair_says_what_it_would_do_and_ends_with_1(cli: Cli, damaged: Path) -> None:
+def test_repair_reports_what_it_would_do_and_ends_with_1(cli: Cli, damaged: Path) -> None:
     before = tree_digest(damaged)
     result = cli("repair", damaged, "-f", "jsonl")
     assert result.code == 1
@@ -50,7 +50,7 @@ def test_repair_does_it_with_apply_and_check_agrees(cli: Cli, damaged: Path) -> 
     assert [row["action"] for row in again.rows] == ["leave"]
 
 
-def test_repair_of_a_sound_store_says_so_and_ends_with_0(cli: Cli, tmp_path: Path) -> None:
+def test_repair_of_a_sound_store_reports_it_and_ends_with_0(cli: Cli, tmp_path: Path) -> None:
     with tubestore.open(tmp_path / "s") as store:
         store.create_topic("t").append(b"x")
     result = cli("repair", tmp_path / "s")
@@ -71,7 +71,7 @@ def test_repair_writes_its_rows_to_a_file(cli: Cli, damaged: Path, tmp_path: Pat
     assert "cut_data" in pq.read_table(tmp_path / "rows.parquet")["action"].to_pylist()
 
 
-def test_recover_opens_every_shard_and_says_what_it_mended(cli: Cli, damaged: Path) -> None:
+def test_recover_opens_every_shard_and_reports_what_it_mended(cli: Cli, damaged: Path) -> None:
     shutil.rmtree(damaged / "innercut-0")  # this one does not open
     rows = {row["topic"]: row for row in cli.json("recover", damaged)}
     assert rows["datacut7"]["data_cut"] > 0

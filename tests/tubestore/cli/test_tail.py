@@ -77,7 +77,7 @@ def test_text_is_a_line_a_message(cli: Cli, root: Path) -> None:
     assert "[third]" in cli("tail", root, "t", "-n", 3).out.decode()
 
 
-def test_mistakes_are_said_without_a_traceback(cli: Cli, root: Path) -> None:
+def test_mistakes_are_reported_without_a_traceback(cli: Cli, root: Path) -> None:
     assert cli("tail", root, "t", "-p", 7).code == 2
     assert cli("tail", root, "nothing").code != 0
     refused = cli("tail", root, "t", "-f", "--format", "arrow", "-o", root / "x")

@@ -84,7 +84,7 @@ def test_change_changes_what_is_given(cli: Command, root: Path) -> None:
         (("create", "u", "--max-age", "week"), 2, "is not a valid age"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_line(
+def test_what_cannot_be_done_is_one_line(
     cli: Command, root: Path, arguments: tuple[Any, ...], code: int, says: str
 ) -> None:
     done = cli(arguments[0], root, *arguments[1:])
@@ -199,7 +199,7 @@ def test_retention_by_size_counts_the_store_or_the_topic(cli: Command, root: Pat
     assert cli("retention", root, "--topic", "no", "--max-bytes", "1").code == 1
 
 
-def test_nothing_to_remove_is_said_and_is_no_failure(cli: Command, root: Path) -> None:
+def test_nothing_to_remove_is_reported_and_is_no_failure(cli: Command, root: Path) -> None:
     done = cli("retention", root)
     assert (done.code, done.out, done.err) == (0, "", "0 files with 0 B would go\n")
     done = cli("retention", root, "--apply", "-f", "jsonl")

@@ -32,7 +32,7 @@ def test_what_is_safe_already_needs_no_sync() -> None:
     commits.reach(100, lambda: pytest.fail("not needed"))
 
 
-def test_those_who_wait_share_the_next_sync() -> None:
+def test_waiters_share_the_next_sync() -> None:
     commits, calls = CheckedCommits(0), []
     begun, may_end = threading.Event(), threading.Event()
 
@@ -72,7 +72,7 @@ def test_two_syncs_never_run_at_once() -> None:
     assert most == [1]
 
 
-def test_after_a_failed_sync_nobody_is_told_that_anything_is_safe() -> None:
+def test_after_a_failed_sync_no_caller_gets_an_acknowledgement() -> None:
     commits = CheckedCommits(0)
 
     def failing() -> int:
@@ -104,7 +104,7 @@ def test_what_was_cut_away_has_to_be_synced_again() -> None:
     assert commits.end == 4
 
 
-def test_who_has_no_time_left_does_not_wait_for_a_sync_that_somebody_else_runs() -> None:
+def test_a_thread_without_time_left_does_not_wait_for_a_sync_that_another_thread_runs() -> None:
     commits = CheckedCommits(0)
     begun, may_end = threading.Event(), threading.Event()
 
@@ -152,14 +152,14 @@ def test_what_is_to_be_covered_is_prepared_once_for_all_that_wait() -> None:
     assert not commits.is_busy
 
 
-def test_a_roll_goes_on_while_somebody_prepares_the_next_sync() -> None:
+def test_a_roll_goes_on_while_another_thread_prepares_the_next_sync() -> None:
     commits, rolled = CheckedCommits(0), []
     commits.reach(5, lambda: 5, prepare=lambda: commits.run(lambda: rolled.append(1) or 3))
     assert rolled == [1]
     assert commits.end == 5
 
 
-def test_when_preparing_fails_somebody_else_has_his_turn() -> None:
+def test_when_preparing_fails_another_thread_has_its_turn() -> None:
     commits = CheckedCommits(0)
 
     def full() -> None:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from rocketcompat.old_paths import LAYER
-from tubestore.core.old_paths import ENGINE
+from tubestore.core.old_paths import ENGINE, renamed_keyword
 
 MOVED = [
     (f"{package}.{line.split()[0]}", f"{package}.{line.split()[1]}")
@@ -48,3 +48,14 @@ def test_an_old_path_is_the_module_itself_with_a_warning() -> None:
         [sys.executable, "-c", LOOK], input=pairs, capture_output=True, text=True, check=False
     )
     assert done.stdout == "all\n", done.stderr
+
+
+def test_a_renamed_keyword_is_taken_by_its_former_name_with_a_warning() -> None:
+    @renamed_keyword("told", "watch")
+    def run(root: str, *, watch: str = "none") -> tuple[str, str]:
+        return root, watch
+
+    with pytest.warns(DeprecationWarning, match="run.told=.* is named watch"):
+        assert run("s", told="bar") == ("s", "bar")  # type: ignore[call-arg]
+    assert run("s", watch="bar") == ("s", "bar")
+    assert run("s") == ("s", "none")

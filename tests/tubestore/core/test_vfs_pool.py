@@ -208,7 +208,7 @@ def test_a_lock_that_may_not_be_taken_is_not_called_held(
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EAGAIN])
-def test_what_lockf_says_of_a_lock_that_is_held_is_one_error(
+def test_what_lockf_reports_of_a_lock_that_is_held_is_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def held(*_: Any) -> None:
@@ -361,7 +361,7 @@ def test_a_holder_that_is_not_known_is_not_named(tmp_path: Path, note: Any) -> N
     assert OsVfs().lock_holder(str(path)) == ""
 
 
-def test_whoever_is_refused_learns_which_process_holds_the_store(tmp_path: Path) -> None:
+def test_a_refused_writer_learns_which_process_holds_the_store(tmp_path: Path) -> None:
     with (
         tubestore.open(tmp_path / "s", background=False),
         pytest.raises(tubestore.StoreLocked) as refused,
@@ -371,7 +371,7 @@ def test_whoever_is_refused_learns_which_process_holds_the_store(tmp_path: Path)
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
-def test_a_writer_whose_lock_file_is_gone_stops_and_says_why(tmp_path: Path, how: str) -> None:
+def test_a_writer_whose_lock_file_is_gone_stops_and_reports_why(tmp_path: Path, how: str) -> None:
     root = tmp_path / "s"
     store = tubestore.open(root, background=False)
     topic = store.create_topic("t")
@@ -390,7 +390,7 @@ def test_a_writer_whose_lock_file_is_gone_stops_and_says_why(tmp_path: Path, how
         assert [m.body for m in again["t"].messages(0)] == [b"before"]
 
 
-def test_a_rocketmq_store_whose_lock_file_is_gone_stops_and_says_why(tmp_path: Path) -> None:
+def test_a_rocketmq_store_whose_lock_file_is_gone_stops_and_reports_why(tmp_path: Path) -> None:
     root = tmp_path / "r"
     store = rocketcompat.open(root, "w", background=False)
     store.put_message(rocketcompat.Message("t", b"before"))

@@ -129,7 +129,7 @@ def test_a_finding_names_the_file_and_the_byte(golden: GoldenFactory) -> None:
     assert zeroed.message.startswith("3 in a row")
 
 
-def test_reasons_are_documented() -> None:
+def test_every_reason_of_a_finding_is_documented() -> None:
     assert set(REASONS) == set(Reason)
     assert {severity for severity, _ in REASONS.values()} == {"error", "warning"}
 
@@ -229,12 +229,12 @@ class SlowWriter:
                 return
 
 
-def test_bytes_in_flight_are_told_from_torn_ones_by_looking_again(tmp_path: Path) -> None:
+def test_bytes_in_flight_are_distinguished_from_torn_ones_by_reading_again(tmp_path: Path) -> None:
     writer = SlowWriter(tmp_path, step=170)
     assert list(check(writer.root, wait=writer.wait)) == []
 
 
-def test_the_same_bytes_are_torn_when_nobody_writes(tmp_path: Path) -> None:
+def test_the_same_bytes_are_torn_without_a_writer(tmp_path: Path) -> None:
     writer = SlowWriter(tmp_path, step=0)
     reasons = {f.reason for f in check(writer.root, wait=lambda _: None)}
     assert Reason.PARTIAL_ENTRY in reasons or Reason.TORN in reasons

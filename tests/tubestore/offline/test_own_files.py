@@ -84,7 +84,7 @@ def test_a_listing_for_readers_leaves_a_half_published_job_out(renames: int) -> 
     assert sum(shard.entry_count for shard in shards) == 1
 
 
-def test_a_job_that_cannot_go_on_says_why() -> None:
+def test_a_job_that_cannot_go_on_reports_why() -> None:
     vfs = half_published(3)
     gone = next(p for p in vfs.tree() if "/staging/" in p and p.endswith(".tube"))
     vfs.remove(gone)

@@ -67,7 +67,7 @@ def test_answers_are_those_of_the_real_classes(golden: GoldenFactory, scenario: 
     print(dict(compared))
 
 
-def test_the_real_ones_defects_are_not_ours(golden: GoldenFactory) -> None:
+def test_defects_of_the_real_class_are_not_repeated(golden: GoldenFactory) -> None:
     """Without a bound a call examines all that is left (weakness 9) and crosses files."""
     real = golden("tubemq", TUBE_VERSION, "rolled")
     with tubestore.open(real.store, mode="r") as store:
@@ -99,7 +99,7 @@ def bodies(found: Any) -> list[bytes]:
     return found.table.column("body").to_pylist()  # type: ignore[no-any-return]
 
 
-def test_buffers_are_read_unless_the_switch_says_files_only(topic: Topic) -> None:
+def test_buffers_are_read_unless_the_switch_allows_files_only(topic: Topic) -> None:
     assert bodies(topic.get_messages(3, 0)) == [b"%02d" % n for n in range(3, 100, 10)]
     files = topic.get_messages(3, 0, switch=101)
     assert bodies(files) == [b"%02d" % n for n in range(3, 50, 10)]

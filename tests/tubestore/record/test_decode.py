@@ -203,7 +203,7 @@ payloads = st.one_of(
     st.integers(1, 9),
     st.booleans(),
 )
-def test_a_body_is_what_stands_behind_the_attributes_known_or_not_that_there_are_some(
+def test_a_body_is_what_is_behind_the_attributes_known_or_not_that_there_are_some(
     drawn: list[tuple[bytes, bool]], times: int, attributed: bool
 ) -> None:
     drawn = drawn * times

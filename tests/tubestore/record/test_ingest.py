@@ -178,7 +178,7 @@ def test_times_of_any_unit_become_ms(topic: Topic, times: Any) -> None:
     assert [m.received_time for m in topic.read(0)] == [T0 + 1, T0 + 2]
 
 
-def test_rows_without_a_key_go_round_and_others_where_their_key_says(topic: Topic) -> None:
+def test_rows_without_a_key_go_round_and_others_where_their_key_leads(topic: Topic) -> None:
     keys = ["k", None, None, "k", None, b"k".decode()]
     acks = topic.append_batch({"body": [b"x"] * 6, "key": keys})
     chosen = acks.partitions.to_pylist()

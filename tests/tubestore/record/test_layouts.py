@@ -26,7 +26,7 @@ def test_the_constants_are_what_is_on_disk() -> None:
     ("name", "position"),
     [("token", 4), ("checksum", 8), ("queue_logic_offset", 16), ("msg_id", 40), ("flag", 48)],
 )
-def test_the_fields_stand_where_the_specification_says(name: str, position: int) -> None:
+def test_the_fields_are_where_the_specification_puts_them(name: str, position: int) -> None:
     assert layouts.DATA_HEADER.position(name) == position
 
 

@@ -174,7 +174,7 @@ def test_verifying_garbage_gives_no_good_entry(data: bytes) -> None:
         ({"checksum": 5}, "checksum"),
     ],
 )
-def test_inspecting_says_what_is_wrong(change: dict[str, Any], reason: str) -> None:
+def test_inspecting_reports_what_is_wrong(change: dict[str, Any], reason: str) -> None:
     (header, payload), _ = encode_row(make_row(b"hello"), 0, 0)
     good = DATA_HEADER.unpack_from(header)
     data = DATA_HEADER.pack(**{**good._asdict(), **change}) + payload

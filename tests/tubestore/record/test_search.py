@@ -127,7 +127,7 @@ def headers_that_claim_everything(count: int, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["tokens", "headers"])
-def test_a_payload_full_of_tokens_is_looked_at_once(
+def test_a_payload_full_of_tokens_is_searched_once(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 1 << 18
@@ -143,7 +143,7 @@ def test_a_payload_full_of_tokens_is_looked_at_once(
     assert work.checked <= len(work.data)
 
 
-def test_going_on_behind_each_record_looks_at_nothing_twice(
+def test_going_on_behind_each_record_searches_nothing_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     claims = DATA_HEADER.pack(

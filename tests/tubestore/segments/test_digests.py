@@ -113,7 +113,7 @@ def test_damage_that_a_record_shows_is_not_told_twice() -> None:
     assert finding.reason is Reason.BAD_CHECKSUM
 
 
-def test_where_entry_and_record_contradict_each_other_the_digest_says_which_changed() -> None:
+def test_where_entry_and_record_contradict_each_other_the_digest_names_which_changed() -> None:
     for path, position in ((FIRST, DATA_HEADER.position("key_code")), (FIRST_INDEX, 16)):
         vfs = filled()
         flip(vfs, path, position)
@@ -239,7 +239,7 @@ def test_what_was_published_has_digests_as_well() -> None:
     assert found(vfs) == []
 
 
-def test_repair_leaves_what_only_a_digest_shows_and_says_so() -> None:
+def test_repair_leaves_what_only_a_digest_shows_and_reports_it() -> None:
     vfs = filled()
     flip(vfs, FIRST, DATA_HEADER.position("msg_id"))
     for apply in (False, True, True):

@@ -190,7 +190,7 @@ def test_posting_lists_of_what_is_gone_go_too(shard: MessageStore) -> None:
     shard.close()
 
 
-def test_a_checkpoint_from_below_the_first_file_is_not_believed(
+def test_a_checkpoint_from_below_the_first_file_is_not_trusted(
     memory_vfs: MemoryVfs, shard: MessageStore
 ) -> None:
     """Where nothing was left its digest is that of no bytes, and fits where nothing is again."""

@@ -454,7 +454,7 @@ def test_moving_data_files_back_can_be_interrupted_anywhere(alike: MemoryVfs) ->
     assert len(distinct) > 5
 
 
-def test_an_intact_shard_is_not_looked_at_beyond_the_first_record_of_each_file(
+def test_an_intact_shard_is_not_read_beyond_the_first_record_of_each_file(
     alike: MemoryVfs,
 ) -> None:
     faulty = FaultyVfs(alike)

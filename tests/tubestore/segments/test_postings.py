@@ -83,7 +83,7 @@ def test_partitions_of_a_later_store_are_counted_from_its_first() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 10_000, 1 << 30, -(1 << 31), 65_536])
-def test_a_damaged_partition_id_is_nobody_s(wrong: int) -> None:
+def test_a_damaged_partition_id_belongs_to_no_partition(wrong: int) -> None:
     lists = PartitionIndex("partition_id")
     entries = entries_of([0, wrong, 1, wrong])
     for partition in range(10):

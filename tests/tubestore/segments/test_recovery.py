@@ -416,7 +416,7 @@ def checked(vfs: MemoryVfs) -> list[tuple[str, str]]:
     return [(str(f.reason), f.severity) for f in findings]
 
 
-def test_a_hole_above_what_was_synced_is_told_from_damage_after_a_restart(
+def test_a_hole_above_what_was_synced_is_distinguished_from_damage_after_a_restart(
     memory_vfs: MemoryVfs,
 ) -> None:
     killed_behind_a_checkpoint(memory_vfs)

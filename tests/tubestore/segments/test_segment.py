@@ -21,7 +21,7 @@ def make(vfs: Vfs, path: str = "/a.tube") -> FileSegment:
     return FileSegment(vfs.open(path, create=True), START, 0, sealed=False)
 
 
-def test_offsets_are_absolute(memory_vfs: MemoryVfs) -> None:
+def test_offsets_of_a_segment_are_absolute(memory_vfs: MemoryVfs) -> None:
     segment = make(memory_vfs)
     segment.append(b"hello")
     segment.append(b" world")

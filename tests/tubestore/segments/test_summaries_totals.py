@@ -37,7 +37,7 @@ def plainly(topic: Topic) -> list[dict[str, Any]]:
     return rows
 
 
-def test_partitions_say_what_counting_says_whatever_is_done_in_between(tmp_path: Path) -> None:
+def test_partitions_agree_with_counting_whatever_is_done_in_between(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -31,13 +31,13 @@ def test_every_id_has_a_directory_of_its_own_below_the_store() -> None:
         assert len(directory.rpartition("/")[2].encode()) <= 255
 
 
-def test_descriptions_survive_json() -> None:
+def test_descriptions_of_staged_files_survive_json() -> None:
     one = StagedFile.from_json(staged())
     assert StagedFile.from_json(json.loads(json.dumps(one.as_json()))) == one
     one.check()
 
 
-def test_a_description_of_an_earlier_version_says_no_place_and_is_synced() -> None:
+def test_a_description_of_an_earlier_version_has_no_place_and_is_synced() -> None:
     later = ("index_start", "data_start", "synced")
     earlier = {name: value for name, value in staged().items() if name not in later}
     assert len(earlier) == len(staged()) - len(later)

@@ -114,7 +114,7 @@ def end_of(before: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("before", [0, 3])
-def test_pairs_that_stand_where_they_were_staged_for_are_not_written_to(before: int) -> None:
+def test_pairs_that_are_where_they_were_staged_for_are_not_written_to(before: int) -> None:
     files, changes = published(end_of(before), before=before)
     counted_from_0, rewritten = published(None, before=before)
     assert files == counted_from_0
@@ -128,7 +128,7 @@ def test_a_shard_that_grew_meanwhile_gets_the_same_files_rewritten() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 2, 1), (1, 2, 0), (2, 1, 0), (0, 1)])
-def test_of_a_mixture_those_that_stand_elsewhere_are_rewritten(order: tuple[int, ...]) -> None:
+def test_of_a_mixture_those_elsewhere_are_rewritten(order: tuple[int, ...]) -> None:
     assert published((0, 0), order)[0] == published(None, order)[0]
 
 

@@ -221,7 +221,7 @@ def test_what_is_finished_stays_and_is_synced() -> None:
     assert (vfs.calls["sync"], vfs.calls["sync_directory"]) == (2, 1)
 
 
-def test_a_sync_that_is_left_to_publishing_is_said_so() -> None:
+def test_a_sync_that_is_left_to_publishing_is_recorded() -> None:
     inner = MemoryVfs()
     vfs = FaultyVfs(inner)
     one = writer(vfs, sync=False, segment_size_bytes=1)

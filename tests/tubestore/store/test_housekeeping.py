@@ -60,7 +60,7 @@ def test_a_shard_that_has_nothing_to_lose_is_not_opened(
         assert shards_of(store["t"]).opened_shards() == []
 
 
-def test_a_topic_that_nobody_uses_is_looked_at_when_it_is_due(
+def test_a_topic_without_a_user_is_checked_when_it_is_due(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
     """Ten thousand shards are not to be opened every three minutes to find nothing."""

@@ -28,7 +28,7 @@ def take(vfs: MemoryVfs, clock: ManualClock, offsets: Any = None, **how: Any) ->
     return Lease(vfs, ROOT, offsets or {"t-0": 280}, clock=clock, **settings)
 
 
-def test_a_lease_says_what_it_needs_until_it_is_released(
+def test_a_lease_reports_what_it_needs_until_it_is_released(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
     with take(memory_vfs, clock, {"t-0": 280, "u-3": 0}) as lease:
@@ -57,7 +57,7 @@ def test_a_lease_that_is_not_renewed_expires(memory_vfs: MemoryVfs, clock: Manua
     assert read_leases(memory_vfs, ROOT) == []
 
 
-def test_a_holder_that_slept_gets_a_file_that_nobody_is_about_to_delete(
+def test_a_holder_that_slept_gets_a_file_that_is_not_about_to_be_deleted(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
     lease = take(memory_vfs, clock)

@@ -107,7 +107,7 @@ def test_a_topic_that_could_not_be_saved_is_none(memory_vfs: MemoryVfs) -> None:
 # -- foreign directories ---------------------------------------------------------------------
 
 
-def test_a_store_of_tubemq_opens_without_settings_of_ours(memory_vfs: MemoryVfs) -> None:
+def test_a_store_of_tubemq_opens_without_own_settings(memory_vfs: MemoryVfs) -> None:
     write_rows(memory_vfs, make_rows(20, partitions=3), "/s/t-0")
     with tubestore.open("/s", mode="r", vfs=memory_vfs) as store:
         assert store.topics() == ["t"]

@@ -33,7 +33,7 @@ from tubestore.store.topic import shards_of
 from tubestore.testing import MemoryVfs
 
 
-def test_a_job_stands_behind_what_was_there_and_before_what_comes(
+def test_a_job_is_behind_what_was_there_and_before_what_comes(
     vfs: MemoryVfs, store: tubestore.MessageStoreManager
 ) -> None:
     store["a"].append(b"before", partition=0)
@@ -49,7 +49,7 @@ def test_a_job_stands_behind_what_was_there_and_before_what_comes(
     assert list(check(ROOT, vfs=vfs)) == []
 
 
-def test_what_waits_in_the_buffers_stands_before_the_job(
+def test_what_waits_in_the_buffers_is_before_the_job(
     vfs: MemoryVfs, store: tubestore.MessageStoreManager
 ) -> None:
     ack = store["a"].append(b"in memory", partition=1, durability="memory")

@@ -40,7 +40,7 @@ def test_giving_up_a_job_that_is_there_returns_what_became_of_it(
     assert len(bodies(store)) == 3
 
 
-def test_the_janitor_removes_what_nobody_has_written_to_for_a_day(vfs: MemoryVfs) -> None:
+def test_the_janitor_removes_what_was_not_written_to_for_a_day(vfs: MemoryVfs) -> None:
     clock = ManualClock()
     vfs = MemoryVfs(clock)
     with open_store(vfs, clock=clock) as store:

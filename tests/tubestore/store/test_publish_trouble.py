@@ -88,7 +88,7 @@ def test_a_reading_store_and_a_closed_one_publish_nothing(
         store.publish("j", staged)
 
 
-def test_somebody_else_who_publishes_is_noticed(
+def test_another_publisher_is_noticed(
     vfs: MemoryVfs, store: tubestore.MessageStoreManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged = stage(vfs, "j", batch([b"x"]))

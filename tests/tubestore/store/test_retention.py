@@ -179,9 +179,7 @@ def test_without_bounds_nothing_goes(small: MessageStoreManager, clock: ManualCl
     }
 
 
-def test_a_call_says_otherwise_than_the_settings(
-    small: MessageStoreManager, clock: ManualClock
-) -> None:
+def test_a_call_overrides_the_settings(small: MessageStoreManager, clock: ManualClock) -> None:
     topic = small.create_topic("t", max_age="10h")
     fill(topic, clock)
     assert gone(topic.retain(max_age="1000h")) == []

@@ -49,7 +49,7 @@ def test_a_reader_in_another_process_sees_retention_without_errors(
         assert seen.read(0, 20 * ENTRY_SIZE).next_offset == 23 * ENTRY_SIZE
 
 
-def test_who_comes_too_late_is_told_where_the_store_begins(
+def test_a_late_reader_gets_the_first_offset_of_the_store(
     small: MessageStoreManager, memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
     """A reader that slept through retention and the grace time, without a lease."""
@@ -84,7 +84,7 @@ class Interrupted(FaultyVfs):
         return super().open(path, create=create, writable=writable)
 
 
-def test_retention_is_no_damage_to_those_who_look_from_outside(
+def test_retention_is_no_damage_to_readers_from_outside(
     small: MessageStoreManager, memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
     topic = small.create_topic("t")

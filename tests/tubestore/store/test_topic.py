@@ -227,7 +227,7 @@ def test_a_batch_larger_than_the_buffers_is_taken(memory_vfs: MemoryVfs) -> None
         assert bodies(topic.read(0)) == [b"before"]
 
 
-def test_a_batch_that_fails_in_one_shard_says_which_rows_were_taken(
+def test_a_batch_that_fails_in_one_shard_names_which_rows_were_taken(
     memory_vfs: MemoryVfs,
 ) -> None:
     faulty = FaultyVfs(memory_vfs)
@@ -284,7 +284,7 @@ def test_a_full_disk_refuses_a_batch_and_takes_it_later(memory_vfs: MemoryVfs) -
         assert bodies(topic.read(0)) == [b"before", b"batch", b"after"]
 
 
-def test_a_batch_error_says_whether_the_other_rows_were_taken(memory_vfs: MemoryVfs) -> None:
+def test_a_batch_error_reports_whether_the_other_rows_were_taken(memory_vfs: MemoryVfs) -> None:
     for number, taken in ((errno.ENOSPC, "no"), (errno.EIO, "unknown")):
         faulty = FaultyVfs(memory_vfs)
         store = tubestore.open(f"/{taken}", vfs=faulty, background=False)

@@ -99,7 +99,9 @@ def test_an_offset_between_messages_is_rounded_up(filled: Topic) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 100 * ENTRY_SIZE + 1, 1 << 62])
-def test_an_offset_outside_is_an_error_that_says_what_is_there(filled: Topic, offset: int) -> None:
+def test_an_offset_outside_is_an_error_that_reports_what_is_there(
+    filled: Topic, offset: int
+) -> None:
     with pytest.raises(OffsetOutOfRange) as caught:
         filled.read(0, offset)
     assert (caught.value.first, caught.value.end) == (0, 2800)
@@ -335,7 +337,7 @@ def test_messages_may_be_filtered(filled: Topic) -> None:
     assert found == [b"%03d" % n for n in range(21, 100, 4) if n % 3 == 1]
 
 
-def test_views_show_the_same_as_copies_wherever_a_body_stands(
+def test_views_show_the_same_as_copies_wherever_a_body_is(
     store: MessageStoreManager, memory_vfs: MemoryVfs
 ) -> None:
     bodies_ = [b"x" * n or b"-" for n in range(200)]
@@ -362,7 +364,7 @@ def test_views_show_the_same_as_copies_wherever_a_body_stands(
 
 @pytest.mark.parametrize("size", [1, 3, 4, 12, 13, 1000])
 @pytest.mark.parametrize("others", ["none", "like it", "of any size"])
-def test_bodies_of_one_size_are_read_as_others_wherever_they_stand(
+def test_bodies_of_one_size_are_read_as_others_wherever_they_are(
     store: MessageStoreManager, memory_vfs: MemoryVfs, size: int, others: str
 ) -> None:
     topic = store.create_topic("even", partitions=2)

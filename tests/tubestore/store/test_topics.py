@@ -268,7 +268,7 @@ def test_a_deleted_topic_is_gone_and_its_files_wait_in_the_trash(
         assert again.topics() == ["t-0"]
 
 
-def test_who_uses_a_deleted_topic_is_told(store: MessageStoreManager) -> None:
+def test_the_use_of_a_deleted_topic_is_an_error(store: MessageStoreManager) -> None:
     topic = store.create_topic("t", stores=2)
     topic.append(b"x", partition=0)
     topic.append(b"in memory", partition=0, durability="memory")
@@ -417,7 +417,7 @@ def test_readers_see_new_changed_and_deleted_topics_at_their_refresh(tmp_path: P
             seen.read(0)
 
 
-def test_a_reader_tells_a_new_topic_from_the_one_whose_name_it_has(tmp_path: Path) -> None:
+def test_a_reader_distinguishes_a_new_topic_from_the_former_one_of_its_name(tmp_path: Path) -> None:
     with (
         tubestore.open(tmp_path) as store,
         tubestore.open(tmp_path, mode="r") as reader,

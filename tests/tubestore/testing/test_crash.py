@@ -216,7 +216,7 @@ def test_the_same_seed_gives_the_same_states(vfs: MemoryVfs) -> None:
     assert keys(7) != keys(8)
 
 
-def test_a_state_is_looked_at_again_when_more_was_promised(vfs: MemoryVfs) -> None:
+def test_a_state_is_read_again_when_more_was_promised(vfs: MemoryVfs) -> None:
     durable_file(vfs, b"safe")
     assert vfs.journal is not None
     end = len(vfs.journal)

@@ -223,7 +223,7 @@ def printing(
         raise
 
 
-def say(text: str) -> None:
+def note(text: str) -> None:
     """Print a line on stderr; stdout is for data."""
     sys.stdout.flush()
     print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
@@ -235,7 +235,7 @@ def emit_found(
     """Print rows, or a note that there are none; return whether there are some."""
     first = next(rows, None)
     if first is None and output.format is Format.TEXT:
-        say(nothing)
+        note(nothing)
         report(Summary(), output)
         return False
     emit_rows(rows if first is None else chain([first], rows), columns, output)
@@ -269,7 +269,7 @@ def emit_findings(
 
     accepted = AcceptedFindings(root)
     if accepted.problem:
-        say(accepted.problem)
+        note(accepted.problem)
     found: list[Row] = []
     old = new = 0
 
@@ -292,10 +292,10 @@ def emit_findings(
         pass
     if accept:
         count = accepted.write(found, keep=partly)
-        say(f"{count} findings are accepted now; {accepted.path} names them")
+        note(f"{count} findings are accepted now; {accepted.path} names them")
         return False
     if old and not everything:
-        say(f"{old} accepted findings are not shown; --all lists them")
+        note(f"{old} accepted findings are not shown; --all lists them")
     return new > 0
 
 

@@ -76,7 +76,7 @@ def run(app: Callable[..., Any], name: str) -> NoReturn:
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     except OSError as error:  # stdout takes no more: a full disk, or it was closed
-        code = _say(name, f"stdout: {_os_error(error)}", EXIT_REFUSED)
+        code = _leave_with(name, f"stdout: {_os_error(error)}", EXIT_REFUSED)
     _close_stdout()
     sys.exit(code)
 
@@ -109,20 +109,20 @@ def _call(app: Callable[..., Any], name: str) -> int:
     except Leave as leave:
         return leave.code
     except UsageMistake as mistake:
-        return _say(name, str(mistake), EXIT_USAGE)
+        return _leave_with(name, str(mistake), EXIT_USAGE)
     except (UnknownTopic, NotThere) as error:
-        return _say(name, str(error), EXIT_NOT_FOUND)
+        return _leave_with(name, str(error), EXIT_NOT_FOUND)
     except _USAGE as error:
-        return _say(name, str(error), EXIT_USAGE)
+        return _leave_with(name, str(error), EXIT_USAGE)
     except StoreLocked as error:
         by = f" by {error.holder}" if error.holder else ""
-        return _say(
+        return _leave_with(
             name, f"{error.directory}: locked{by}: another process writes to it", EXIT_REFUSED
         )
     except TubeStoreError as error:
-        return _say(name, str(error), EXIT_REFUSED)
+        return _leave_with(name, str(error), EXIT_REFUSED)
     except OSError as error:
-        return _say(name, _os_error(error), EXIT_REFUSED)
+        return _leave_with(name, _os_error(error), EXIT_REFUSED)
     except Exception as error:
         return _typer_or_internal(name, error)
     return result if isinstance(result, int) else EXIT_DONE
@@ -140,8 +140,10 @@ def _typer_or_internal(name: str, error: Exception) -> int:
         return EXIT_USAGE
     if "ClickException" in kind:
         text = error.format_message()  # type: ignore[attr-defined]
-        return _say(name, text.replace(": Value error, ", ": ") + _where_help_is(error), EXIT_USAGE)
-    return _say(
+        return _leave_with(
+            name, text.replace(": Value error, ", ": ") + _where_help_is(error), EXIT_USAGE
+        )
+    return _leave_with(
         name, f"internal error: {error!r} (traceback in {_save_traceback()})", EXIT_INTERNAL
     )
 
@@ -161,7 +163,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _say(name: str, text: str, code: int) -> int:
+def _leave_with(name: str, text: str, code: int) -> int:
     """Print one line on stderr."""
     line = printable(" ".join(text.split()))
     print(f"{name}: {line}", file=sys.stderr)

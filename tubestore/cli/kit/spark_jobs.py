@@ -3,7 +3,7 @@
 @app.command()
 @job_command()
 def compact(job: JobRun, root: RootArgument, out: OutArgument) -> None:
-    job.only_said(plan(root, out, job.job_id, job.options).describe())
+    job.leave_if_dry(plan(root, out, job.job_id, job.options).describe())
     with job.running("compact") as (spark, report):
         ...
 """
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tubestore.cli.kit.arguments import printing, say, watching
+from tubestore.cli.kit.arguments import note, printing, watching
 from tubestore.cli.kit.errors import Leave, UsageMistake
 from tubestore.cli.kit.options import Shared, with_shared
 from tubestore.cli.kit.output import Format, FormatOption, emit_object
@@ -115,7 +115,7 @@ class JobRun:
         """The options of the data source; UsageMistake."""
         return pairs(self.option)
 
-    def only_said(self, describe: Callable[[], str]) -> None:
+    def leave_if_dry(self, describe: Callable[[], str]) -> None:
         """Print what would be done and exit, if `--dry-run` was given."""
         if self.dry:
             print(describe())
@@ -127,15 +127,15 @@ class JobRun:
         from tubestore.spark import session
 
         spark = session(self.master, pairs(self.conf), memory=self.memory, quiet=True)
-        with watching(name) as told:
-            yield spark, told
+        with watching(name) as watch:
+            yield spark, watch
 
     def finished(self, done: Any) -> None:
         """Write a JSON line a split; print what an earlier run had done already."""
         if self.rows is not None:
             write_rows(self.rows, done.rows)
         if done.resumed:
-            say(f"{done.resumed} of {len(done.rows)} splits were done before")
+            note(f"{done.resumed} of {len(done.rows)} splits were done before")
 
     def published(self, result: Any) -> None:
         """Print what became of a job that was published."""

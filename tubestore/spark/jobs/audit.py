@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.messages import STATE_ENTRY_DIFFERS, STATE_OK
 from tubestore.record.columns import columns_for
@@ -20,7 +21,7 @@ from tubestore.record.locate import Data
 from tubestore.record.records import ENTRY_SIZE, verify_entries
 from tubestore.segments.shard_bytes import ShardBytes
 from tubestore.spark.kit.options import ReadOptions
-from tubestore.spark.kit.running import Done, Row, Told, run, silent
+from tubestore.spark.kit.running import Done, Row, Watch, run, silent
 from tubestore.spark.planning import Plan, Portion, Split, plan
 from tubestore.spark.reading import portion_entries
 
@@ -152,17 +153,18 @@ def plan_audit(root: str) -> Plan:
     return plan(ReadOptions.parse({"path": root}))
 
 
+@renamed_keyword("told", "watch")
 def audit(
     spark: SparkSession,
     root: str,
     *,
     check_crc: bool = True,
     job_id: str | None = None,
-    told: Told = silent,
+    watch: Watch = silent,
 ) -> AuditResult:
     """Audit a store in tasks; nothing is changed. NotAStore, InvalidOption."""
     made = plan_audit(root)
-    done = run(spark, AuditJob(root, check_crc), made.splits, job_id=job_id, told=told)
+    done = run(spark, AuditJob(root, check_crc), made.splits, job_id=job_id, watch=watch)
     findings = [f for row in done.rows for f in row["findings"]]
     between = list(_between(made, done.rows))
     rows, size = sum(r["rows"] for r in done.rows), sum(r["bytes"] for r in done.rows)

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore.core import kernels
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import CorruptRecord, InvalidOption
 from tubestore.options import StoreOptions
@@ -43,7 +44,7 @@ from tubestore.spark.kit.publishing import (
     stage_and_publish,
     staged_row,
 )
-from tubestore.spark.kit.running import Row, Told, silent
+from tubestore.spark.kit.running import Row, Watch, silent
 from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.spark.planning import (
     Plan,
@@ -237,15 +238,16 @@ def _ends_of(root: str) -> dict[tuple[str, int], Place]:
     return found
 
 
+@renamed_keyword("told", "watch")
 def compact(
     spark: SparkSession,
     root: str,
     out: str,
     *,
     job_id: str | None = None,
-    told: Told = silent,
+    watch: Watch = silent,
     **options: str,
 ) -> Published:
     """Copy what `options` (those of `read`) choose into another store, all of it or nothing."""
     job, made = plan_compact(root, out, job_id, options)
-    return stage_and_publish(spark, job, made.splits, job.load, job.job_id, told)
+    return stage_and_publish(spark, job, made.splits, job.load, job.job_id, watch)

@@ -52,10 +52,10 @@ class DoctorJob:
     def work(self, number: int, split: int) -> Row:
         """Look, from one task."""
         time.sleep(_PAUSE)  # so that the tasks spread over all executors
-        return {"split": number, **look(self.root, self.token, f"{number}")}
+        return {"split": number, **probe(self.root, self.token, f"{number}")}
 
 
-def look(root: str, token: str, name: str) -> Row:
+def probe(root: str, token: str, name: str) -> Row:
     """Return what this process sees of the store, and whether it may publish there."""
     found: Row = {"host": socket.gethostname(), "process": os.getppid(), "clock_ms": _now_ms()}
     found["python"] = platform.python_version()
@@ -113,7 +113,7 @@ class Diagnosis:
 def doctor(spark: SparkSession, root: str) -> Diagnosis:
     """Compare what the executors see with what this process sees."""
     token = uuid.uuid4().hex[:12]
-    here = look(root, token, "driver")
+    here = probe(root, token, "driver")
     try:
         tasks = _TASKS_A_CORE * parallelism(spark)
         rows = run(spark, DoctorJob(root, token), range(tasks)).rows
@@ -140,10 +140,10 @@ def _differences(here: Row, row: Row) -> Iterator[str]:
     if "problem" in row:
         yield row["problem"]
     for name in ("python", *PACKAGES):
-        ours, theirs = here[name], row[name]
+        on_driver, found = here[name], row[name]
         # Python may differ in its last number; the packages may not.
-        if ours != theirs and not (name == "python" and _minor(ours) == _minor(theirs)):
-            yield f"{name} is {theirs}, on the driver's machine {ours}"
+        if on_driver != found and not (name == "python" and _minor(on_driver) == _minor(found)):
+            yield f"{name} is {found}, on the driver's machine {on_driver}"
     if row.get("uuid") != here.get("uuid"):
         yield f"sees store {row.get('uuid')}, the driver's machine {here.get('uuid')}"
     if abs(row["clock_ms"] - here["clock_ms"]) > _SKEW_MAX_MS + 600_000:

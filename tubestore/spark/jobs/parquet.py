@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.errors import InvalidMessage, InvalidOption
 from tubestore.spark.kit.loads import Load
 from tubestore.spark.kit.options import ReadOptions
@@ -30,7 +31,7 @@ from tubestore.spark.kit.publishing import (
     stage_and_publish,
     staged_row,
 )
-from tubestore.spark.kit.running import Done, Row, Told, run, silent, split_key
+from tubestore.spark.kit.running import Done, Row, Watch, run, silent, split_key
 from tubestore.spark.kit.shapes import SHAPES
 from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.spark.planning import Plan, Split, plan
@@ -129,6 +130,7 @@ def plan_export(
     return ExportJob(os.path.abspath(out), reading, compression, root), plan(options)
 
 
+@renamed_keyword("told", "watch")
 def export(
     spark: SparkSession,
     root: str,
@@ -137,7 +139,7 @@ def export(
     columns: list[str] | None = None,
     compression: str = "zstd",
     job_id: str | None = None,
-    told: Told = silent,
+    watch: Watch = silent,
     **options: str,
 ) -> ExportResult:
     """Write a store's messages as Parquet files; `options` as those of `read`.
@@ -147,7 +149,7 @@ def export(
     job, made = plan_export(root, out, columns, compression, options)
     if job_id is None and any(Path(out).glob("**/*.parquet")):
         raise InvalidOption("out", f"{out}: there are Parquet files already")
-    done = run(spark, job, made.splits, job_id=job_id, told=told)
+    done = run(spark, job, made.splits, job_id=job_id, watch=watch)
     os.makedirs(out, exist_ok=True)
     Path(out, "_SUCCESS").touch()
     files = [path for row in done.rows for path in row["files"]]
@@ -178,7 +180,7 @@ class ImportJob:
     job_id: str
     load: Load
     #: With the topic in the directory's name.
-    hive: bool
+    add_topic: bool
     name: str = "import"
 
     def arguments(self) -> Mapping[str, Any]:
@@ -194,7 +196,7 @@ class ImportJob:
         with pq.ParquetFile(split.path) as file:
             groups = range(split.first, split.end)
             for batch in file.iter_batches(row_groups=list(groups), batch_size=4096):
-                if self.hive:
+                if self.add_topic:
                     topic = pa.repeat(pa.scalar(split.topic), batch.num_rows)
                     batch = batch.append_column("topic", topic)
                 yield batch
@@ -217,11 +219,11 @@ def plan_import(
             schema = file.schema_arrow
             splits += _file_splits(str(path), file.metadata)
     assert schema is not None
-    hive = splits[0].topic is not None and "topic" not in schema.names
-    if hive:
+    add_topic = splits[0].topic is not None and "topic" not in schema.names
+    if add_topic:
         schema = schema.append(pa.field("topic", pa.string()))
     load = Load.prepare(WriteOptions.parse({"path": root, "jobId": job_id, **given}), schema)
-    return ImportJob(job_id, load, hive), splits
+    return ImportJob(job_id, load, add_topic), splits
 
 
 def describe_import(source: str, root: str, job_id: str, given: Mapping[str, str]) -> str:
@@ -242,13 +244,14 @@ def _file_splits(path: str, metadata: Any) -> Iterator[ParquetSplit]:
             first, size = group + 1, 0
 
 
+@renamed_keyword("told", "watch")
 def import_parquet(
     spark: SparkSession,
     source: str,
     root: str,
     *,
     job_id: str,
-    told: Told = silent,
+    watch: Watch = silent,
     **options: str,
 ) -> Published:
     """Append the rows of Parquet files to a store, all or none, once for ever by `job_id`.
@@ -256,4 +259,4 @@ def import_parquet(
     Columns and `options` as those of `write`.
     """
     job, splits = plan_import(source, root, job_id, options)
-    return stage_and_publish(spark, job, splits, job.load, job_id, told)
+    return stage_and_publish(spark, job, splits, job.load, job_id, watch)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tubestore.core.old_paths import renamed_keyword
 from tubestore.core.vfs import OsVfs
 from tubestore.segments.shard_bytes import ShardBytes
 from tubestore.spark.kit.options import ReadOptions
-from tubestore.spark.kit.running import Done, Row, Told, run, silent
+from tubestore.spark.kit.running import Done, Row, Watch, run, silent
 from tubestore.spark.planning import Portion, Split, plan
 from tubestore.spark.reading import portion_entries
 
@@ -125,16 +126,17 @@ class StatsResult:
     done: Done
 
 
+@renamed_keyword("told", "watch")
 def stats(
     spark: SparkSession,
     root: str,
     *,
     job_id: str | None = None,
-    told: Told = silent,
+    watch: Watch = silent,
 ) -> StatsResult:
     """Add a store up, without reading its data."""
     made = plan(ReadOptions.parse({"path": root}))
-    done = run(spark, StatsJob(root), made.splits, job_id=job_id, told=told)
+    done = run(spark, StatsJob(root), made.splits, job_id=job_id, watch=watch)
     hours = merged(done.rows)
     return StatsResult(hours, by_topic(hours), done)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tubestore.spark.kit.running import Done, Job, Journal, Row, Told, digest_of, run, silent
+from tubestore.spark.kit.running import Done, Job, Journal, Row, Watch, digest_of, run, silent
 from tubestore.staging.job_files import staging_directory
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class StagesFiles(Protocol):
 
 def load_arguments(job: Any) -> dict[str, Any]:
     """Return what identifies a job: its id, and what its options read and write."""
-    told = {"read": job.options} if hasattr(job, "options") else {}
+    options = {"read": job.options} if hasattr(job, "options") else {}
     digests = {
-        name: digest_of(value) for name, value in (told | {"write": job.load.options}).items()
+        name: digest_of(value) for name, value in (options | {"write": job.load.options}).items()
     }
     return {"job_id": job.job_id, "options": digests}
 
@@ -69,7 +69,7 @@ def staged_row(number: int, staged: Sequence[Any], left_out: int = 0, **more: An
 
 def stage_and_publish(
     spark: SparkSession, job: Job, splits: Sequence[Any], load: StagesFiles, job_id: str,
-    told: Told = silent,
+    watch: Watch = silent,
 ) -> Published:  # fmt: skip
     """Stage splits in tasks and publish what they staged, in the order of the splits."""
     if load.is_published(job_id):
@@ -79,7 +79,7 @@ def stage_and_publish(
     journal = Journal(
         Path(directory, _JOURNAL), job, anew=True, holds=lambda row: _is_there(load, directory, row)
     )
-    done = run(spark, job, splits, journal=journal, told=told)
+    done = run(spark, job, splits, journal=journal, watch=watch)
     files = [load.described(file) for row in done.rows for file in row["files"]]
     result = load.publish(job_id, files)
     return Published(job_id, result.rows, result.replayed, done)

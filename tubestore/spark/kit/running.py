@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 #: Called with (splits done, splits in all).
-Told = Callable[[int, int], None]
+Watch = Callable[[int, int], None]
 
 
 def silent(_done: int, _all: int) -> None:
@@ -155,7 +155,7 @@ def run(
     *,
     job_id: str | None = None,
     journal: Journal | None = None,
-    told: Told = silent,
+    watch: Watch = silent,
 ) -> Done:
     """Work on all splits that are not in the journal (by default that of `job_id`), in tasks.
 
@@ -167,7 +167,7 @@ def run(
     keys = [split_key(split) for split in splits]
     left = [number for number, key in enumerate(keys) if key not in journal.rows]
     resumed = len(splits) - len(left)
-    told(resumed, len(splits))
+    watch(resumed, len(splits))
     if left:
         cores = parallelism(spark)
         count = max(1, round(len(left) / (_SPLITS_A_CORE * cores)))
@@ -177,7 +177,7 @@ def run(
             for number, row in rows:
                 journal.add(keys[number], row)
             done += len(rows)
-            told(done, len(splits))
+            watch(done, len(splits))
     return Done([journal.rows[key] for key in keys], resumed, time.monotonic() - began)
 
 

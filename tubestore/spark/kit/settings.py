@@ -31,7 +31,7 @@ ADVICE = (
     Advice(SOCKETS, "true", "rows travel between Spark and Python 25 % slower without"),
     Advice(PIPELINED, "false", "Spark 4.3.0 fails with it when the sockets are Unix sockets"),
 )
-_told: set[str] = set()
+_advised: set[str] = set()
 
 
 def settings_to_change(spark: SparkSession) -> list[Advice]:
@@ -56,8 +56,8 @@ def _bytes(text: str) -> int:
 
 def check_settings(spark: SparkSession) -> None:
     """Warn, once a process, of settings that cost something."""
-    advice = [a for a in settings_to_change(spark) if a.name not in _told]
-    _told.update(a.name for a in advice)
+    advice = [a for a in settings_to_change(spark) if a.name not in _advised]
+    _advised.update(a.name for a in advice)
     if advice:
         lines = "; ".join(f"{a.name}={a.wanted} ({a.cost})" for a in advice)
         warnings.warn(f"this Spark session could do better with {lines}", stacklevel=3)

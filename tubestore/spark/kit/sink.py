@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tubestore.errors import InvalidOption
-from tubestore.spark.kit.tasks import plain_errors, say
+from tubestore.spark.kit.tasks import note, plain_errors
 
 
 class Replayable(Protocol):
@@ -110,7 +110,7 @@ def _publish(
     with plain_errors():
         result = load.publish(job_id, files, query)
     if result.replayed:
-        say(f"{load.path}: job {job_id} was there already; nothing was written")
+        note(f"{load.path}: job {job_id} was there already; nothing was written")
 
 
 class StoreWriter(DataSourceArrowWriter):

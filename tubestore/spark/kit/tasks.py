@@ -42,7 +42,7 @@ class SplitReader(DataSourceReader):
         """Plan: one partition a split."""
         with plain_errors():
             made = self._make()
-        say(f"{made.describe()} (where is not pushed down: options prune)")
+        note(f"{made.describe()} (where is not pushed down: options prune)")
         return [InputPartition(split) for split in made.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -65,6 +65,6 @@ def plain_errors() -> Iterator[None]:
         raise
 
 
-def say(text: str) -> None:
+def note(text: str) -> None:
     """Print a line from a process that Spark runs: its stderr is the driver's."""
     print(f"tubestore: {text}", file=sys.stderr)
