@@ -427,9 +427,6 @@ class Consumer:
         coming = list(coming)
         begun: dict[Partition, int] = {}
         for key, numbers in feeds_of(coming).items():
-            feed = self._feeds.get(key)
-            if feed is None:
-                feed = self._feeds[key] = ShardFeed(*key, self._settings.wanted)
             view = self._source.view(*key)
             for number in numbers:
                 position = known.get(key[0], {}).get(number)
@@ -437,8 +434,7 @@ class Consumer:
                     position = begun[key[0], number] = self._begin(view, number, start)
                 elif self._source.is_writer:
                     position = self._within(view, key[0], number, position)
-                feed.add(number, position)
-            self._ready[key] = None
+                self._add((key[0], number), position)
         if begun and self._member is not None:
             # Else the next owner would begin where "latest" is by then.
             self._member.commit(begun, self._settings.durability)
@@ -589,6 +585,8 @@ class Consumer:
 
     def _add(self, partition: Partition, position: int) -> None:
         key = partition[0], partition[1] // PARTITIONS_PER_STORE
+        if key not in self._feeds:  # all others of its shard may have gone while it was paused
+            self._feeds[key] = ShardFeed(*key, self._settings.wanted)
         self._feeds[key].add(partition[1], position)
         self._ready[key] = None
 

@@ -477,6 +477,20 @@ def test_pause_and_resume_leave_a_partition_where_it_is(store: Store) -> None:
             consumer.pause([("t", 9)])
 
 
+def test_a_paused_partition_is_resumed_when_all_others_of_its_shard_have_gone(
+    store: Store,
+) -> None:
+    fill(store, 8, partitions=2)
+    with store.consumer("g", "t") as a:
+        a.poll(1)
+        a.pause([("t", 0)])
+        with store.consumer("g", "t") as b:
+            a.poll(1), b.poll(1)
+            assert a.assignment == a.paused == [("t", 0)]
+            a.resume()
+            assert {message.partition for message in a.poll()} == {0}
+
+
 def test_seek_and_rewind_go_elsewhere_and_are_committed(store: Store) -> None:
     fill(store, 8, partitions=1)
     consumer = store.consumer("g", "t")
