@@ -22,7 +22,7 @@ from bench.workloads.works import BY_NAME, DEFAULT, QUICK, WORKS, Amount, Block,
 
 _HEAD = (
     f"  {'':24}{'k/s':>10}{'min..max':>19}{'p50 us':>9}{'p99':>9}{'p99.9':>9}{'max':>10}"
-    f"{'cpu us':>8}{'MB':>7}{'files':>8}"
+    f"{'cpu us':>8}{'MB':>7}{'files':>8}{'syscalls':>9}"
 )
 
 
@@ -76,6 +76,21 @@ def parser() -> argparse.ArgumentParser:
         ("messages", int, "messages of a run, at most"),
     ):
         two.add_argument(f"--{name}", type=kind, action="append", help=f"{text}; repeatable")
+    three = _add(commands, "report", "an HTML page and Markdown of a run", _report)
+    three.add_argument("results", nargs="?", type=Path, metavar="FILE",
+                       help="of `run`; default: the last one in bench/results")  # fmt: skip
+    three.add_argument("--html", type=Path, metavar="FILE", help="default: beside the results")
+    three.add_argument("--markdown", type=Path, metavar="FILE", help="default: beside the results")
+    four = _add(commands, "advise", "which layout for so many partitions?", _advise)
+    four.add_argument("--results", type=Path, metavar="FILE", help="as of report")
+    for name, usual, text in (
+        ("partitions", None, "of all topics"),
+        ("topics", 0, "how many; default: ten partitions each"),
+        ("body", 1024, "bytes of a body"),
+        ("readers", 1, "each reads everything"),
+    ):
+        four.add_argument(f"--{name}", type=int, default=usual, required=usual is None, help=text)
+    four.add_argument("--durability", default="page_cache", choices=("page_cache", "fsync"))
     _add(commands, "list", "layouts, workloads and the cells of a run", _list)
     return found
 
@@ -94,6 +109,7 @@ def _selection(one: argparse.ArgumentParser) -> None:
     one.add_argument("--dir", type=Path, metavar="DIR", help="where to write; default /dev/shm")
     one.add_argument("--rounds", type=int, metavar="N", help="measured runs of each cell")
     one.add_argument("--payload", type=Path, metavar="FILE", help="cut bodies from this file")
+    one.add_argument("--calls", action="store_true", help="count system calls, with strace")
     one.add_argument("--tiny", action="store_true", help="only show that it works")
 
 
@@ -149,7 +165,7 @@ def _run(asked: argparse.Namespace) -> None:
 
     print(f"{cells(blocks)} cells, {len(blocks)} blocks, {path}", flush=True)
     try:
-        plan = plan_with(PLANS[amount], rounds=asked.rounds)
+        plan = plan_with(PLANS[amount], rounds=asked.rounds, counts_calls=asked.calls)
         run(blocks, amount, text, place, results, progress, plan)
     except KeyboardInterrupt:
         print(f"bench: interrupted; go on with --resume {path}", file=sys.stderr)
@@ -176,7 +192,7 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
         text = f"  {cell['layout']:24}{_number(cell['rate_median'] / 1000):>10}"
         text += f"{f'{_number(rates[0])}..{_number(rates[1])}':>19}"
         widths = (("p50_us", 9), ("p99_us", 9), ("p999_us", 9), ("max_us", 10), ("cpu_us", 8),
-                  ("peak_mb", 7), ("files", 8))  # fmt: skip
+                  ("peak_mb", 7), ("files", 8), ("calls_each", 9))  # fmt: skip
         text += "".join(f"{_number(cell[name]):>{width}}" for name, width in widths)
         found.append(text + (f"  {cell['reason']}" if cell["reason"] else ""))
     found += [
@@ -209,7 +225,7 @@ def _compare(asked: argparse.Namespace) -> None:
     try:
         found = compare(
             asked.layouts, works, sizes, directory=where, amount=amount, payload=asked.payload,
-            plan=plan_with(PLANS[amount], rounds=asked.rounds),
+            plan=plan_with(PLANS[amount], rounds=asked.rounds, counts_calls=asked.calls),
         )  # fmt: skip
     finally:
         shutil.rmtree(where, ignore_errors=True)
@@ -240,7 +256,8 @@ def _summary(row: dict[str, Any]) -> str:
     if row["rate_median"] is None:
         return str(row["reason"])
     p99 = "" if row["p99_us"] is None else f", p99 {_number(row['p99_us'])} us"
-    return f"{_number(row['rate_median']):>12} messages/s{p99}, {_number(row['peak_mb'])} MB"
+    calls = "" if row["calls_each"] is None else f", {row['calls_each']:.2f} system calls each"
+    return f"{_number(row['rate_median']):>12} messages/s{p99}, {_number(row['peak_mb'])} MB{calls}"
 
 
 def _list(asked: argparse.Namespace) -> None:
@@ -256,3 +273,54 @@ def _list(asked: argparse.Namespace) -> None:
         print(f"\n{name}: {len(blocks)} blocks, {cells(blocks)} cells")
         for block in blocks:
             print(f"  {block.label:44}{', '.join(map(str, block.contenders))}")
+
+
+def _results(given: Path | None) -> Path:
+    """Return the results that were asked for: the last ones of `run` without a name."""
+    if given is not None:
+        return given
+    found = sorted(bars.RESULTS.glob("laboratory-*.jsonl"))
+    if not found:
+        raise Unavailable("bench/results has no laboratory-….jsonl; python -m bench run makes one")
+    return found[-1]
+
+
+def _report(asked: argparse.Namespace) -> None:
+    from bench.report import page
+    from bench.report.model import Model
+    from bench.report.model_page import sections
+
+    path = _results(asked.results)
+    report = page.load(path)
+    model = Model(report.cells)
+    pages = (
+        (asked.html or path.with_suffix(".html"),
+         page.page(report, model.curves, sections(model, report.layouts))),
+        (asked.markdown or path.with_suffix(".md"), page.markdown(report)),
+    )  # fmt: skip
+    for target, text in pages:
+        try:
+            target.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise Unavailable(f"{target}: {error.strerror}") from error
+        print(target)
+
+
+def _advise(asked: argparse.Namespace) -> None:
+    from bench.report import page
+    from bench.report.advice import advise
+    from bench.report.advice import lines as advice_lines
+    from bench.report.costs import Question
+    from bench.report.model import Model
+
+    for name in ("partitions", "body"):
+        if getattr(asked, name) < 1:
+            raise Unavailable(f"--{name} {getattr(asked, name)}: at least 1")
+    if asked.topics < 0 or asked.topics > asked.partitions or asked.readers < 0:
+        raise Unavailable("--topics: at most one for each partition; --readers: at least 0")
+    topics = asked.topics or max(1, asked.partitions // 10)
+    question = Question(topics, asked.partitions // topics, asked.body, asked.durability)
+    path = _results(asked.results)
+    found, without = advise(Model(page.load(path).cells), question, asked.readers)
+    print(f"By {path.name}:")
+    print(advice_lines(found, without, question, asked.readers))

@@ -22,13 +22,14 @@ KEY = ("work", "layout", "topics", "partitions", "body", "skew", "threads", "dur
 #: The median of a cell's rounds is taken of these.
 MEASURED = (
     "p50_us", "p99_us", "p999_us", "max_us", "cpu_us", "peak_mb", "descriptors", "files",
-    "disk_bytes", "device_bytes", "amplification",
+    "disk_bytes", "device_bytes", "amplification", "calls_each",
 )  # fmt: skip
 _WHOLE = frozenset({"topics", "partitions", "threads", "batch"})
 SCHEMA = pa.schema(
     [
         *((name, pa.int64() if name in _WHOLE else pa.string()) for name in KEY),
         ("file_system", pa.string()),
+        ("stored", pa.int64()),
         ("messages", pa.int64()),
         ("rounds", pa.int64()),
         *((f"rate_{name}", pa.float64()) for name in ("min", "median", "max")),
@@ -122,7 +123,10 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Return a row a cell of the rows of a run: medians of rounds, and the range of rates."""
     cells: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     reasons: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    calls: dict[tuple[str, ...], float] = {}
     for row in rows:
+        if row["kind"] == "calls" and "calls_each" in row:
+            calls[tuple(str(row[name]) for name in KEY)] = row["calls_each"]
         if row["kind"] not in ("run", "left_out"):
             continue
         key = tuple(str(row[name]) for name in KEY)
@@ -133,6 +137,8 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     found = [_cell(runs, reasons.get(key)) for key, runs in cells.items()] + [
         _missing(row) for key, row in reasons.items() if key not in cells
     ]
+    for cell in found:
+        cell["calls_each"] = calls.get(tuple(str(cell[name]) for name in KEY))
     return pa.Table.from_pylist(found, SCHEMA)
 
 
@@ -150,6 +156,7 @@ def _cell(runs: list[Mapping[str, Any]], stopped: Mapping[str, Any] | None) -> d
     derived = [run | _derived(run) for run in map(dict, runs)]
     rates = [run["rate"] for run in derived]
     found = _key(runs[0]) | {
+        "stored": derived[0]["stored"],
         "messages": derived[0]["messages"],
         "rounds": len(runs),
         "rate_min": min(rates),

@@ -41,6 +41,8 @@ class Plan:
     #: Memory that no file backs, of a worker and its children, in MB.
     limit_mb: float = 8000.0
     limit_files: int = 400_000
+    #: True: system calls are counted after the rounds, where there is strace.
+    counts_calls: bool = False
 
 
 PLANS: dict[Amount, Plan] = {
@@ -49,6 +51,8 @@ PLANS: dict[Amount, Plan] = {
     "tiny": Plan(rounds=2, run_seconds=0.05, limit_seconds=60.0, cell_seconds=20.0),
 }
 
+#: Messages of the two runs that count system calls.
+COUNTED = (2000, 6000)
 Note = Callable[[dict[str, Any]], None]
 
 
@@ -133,6 +137,7 @@ def run_block(
     """Run one block; `note` gets a row for each run, and for each contender that is left out."""
     size = block.size.with_messages(block.work.messages(amount, block.size))
     head = {"work": block.work.name, **size.as_dict(), "file_system": file_system(place)}
+    head["stored"] = size.messages
     cells: list[_Cell] = []
     try:
         for number, which in enumerate(block.contenders):
@@ -161,9 +166,31 @@ def run_block(
                     note({"kind": "left_out", **row, "reason": str(reason_why)})
                     cells.remove(cell)
                     cell.end()
+        for cell in cells if plan.counts_calls else ():
+            row = {"kind": "calls", **head, "layout": name_of(cell.contender)}
+            if found := _system_calls(cell):
+                note(row | found)
     finally:
         for cell in cells:
             cell.end()
+
+
+def _system_calls(cell: _Cell) -> dict[str, Any]:
+    """Count the system calls of a few and of more messages; what they differ by is for messages."""
+    counted = []
+    for messages in COUNTED:
+        try:
+            with system.counting_calls(cell.process.pid) as calls:
+                done = cell.ask(f"count {messages}")["messages"]
+        except Unavailable as reason:
+            return {"reason": str(reason)}
+        counted.append((done, calls))
+    (few, less), (many, more) = counted
+    if not more or many <= few:
+        return {}
+    names = {name: (more[name] - less.get(name, 0)) / (many - few) for name in more}
+    kept = {name: round(value, 4) for name, value in names.items() if value > 0.001}
+    return {"calls_each": round(sum(kept.values()), 4), "by_name": kept}
 
 
 def _turned(cells: list[_Cell], number: int) -> list[_Cell]:

@@ -57,8 +57,12 @@ def serve(pipe: Connection, task: Task) -> None:
         with ExitStack() as stack:
             worker = Worker(task)
             pipe.send({"ready": worker.start(stack)})
-            while pipe.recv() == "run":
-                pipe.send({"measure": worker.measure()})
+            while (request := pipe.recv()) != "end":
+                command, _, messages = request.partition(" ")
+                if command == "run":
+                    pipe.send({"measure": worker.measure()})
+                else:
+                    pipe.send({"messages": worker.once(int(messages))})
     except Unavailable as reason:
         pipe.send({"left_out": str(reason)})
     except (EOFError, BrokenPipeError):
@@ -121,6 +125,11 @@ class Worker:
         possible = int(warm.messages / warm.seconds * task.seconds)
         self._count = min(self._count, max(FEWEST, possible))
         return self._count
+
+    def once(self, messages: int) -> int:
+        """Do the work with a number of messages, and measure nothing; return how many it was."""
+        assert self._runner is not None
+        return self._runner(messages).messages
 
     def measure(self) -> dict[str, Any]:
         """Do the work once without a watch, and for its latencies once with one."""

@@ -14,12 +14,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from bench.layouts.layout import Layout, Unavailable, fresh
@@ -105,42 +107,38 @@ def by_key(make: Any) -> Callable[[Case], Any]:
     return start
 
 
-def filtering(item: str) -> Callable[[Any], Callable[[Case], Any]]:
+def filtering(item: str, make: Any) -> Callable[[Case], Any]:
     """Find all messages with a filter item; the rate counts what is searched."""
 
-    def of(make: Any) -> Callable[[Case], Any]:
-        @contextmanager
-        def start(case: Case) -> Iterator[Runner]:
-            case.tags = True
-            layout: Any = case.opened(make)
-            expected: list[bytes] = []
-            total = 0
-            for table in case.filling():
-                kept = table.filter(pa.compute.equal(table.column("item"), item))
-                expected += kept.column("body").to_pylist()
-                total += table.num_rows
-            found = [
-                body
-                for rows in layout.filtered(0, item)
-                for body in rows.column("body").to_pylist()
-            ]
-            if sorted(found) != sorted(expected):
-                raise _differs(f"{len(found)} with item {item!r} for {len(expected)}")
+    @contextmanager
+    def start(case: Case) -> Iterator[Runner]:
+        case.tags = True
+        layout: Any = case.opened(make)
+        expected: list[bytes] = []
+        total = 0
+        for table in case.filling():
+            kept = table.filter(pc.equal(table.column("item"), item))
+            expected += kept.column("body").to_pylist()
+            total += table.num_rows
+        found = [
+            body for rows in layout.filtered(0, item) for body in rows.column("body").to_pylist()
+        ]
+        if sorted(found) != sorted(expected):
+            raise _differs(f"{len(found)} with item {item!r} for {len(expected)}")
 
-            def run(messages: int) -> Measure:
-                with clock() as times:
-                    sizes = [len(rows) for rows in layout.filtered(0, item)]
-                case.observe(case.stored(make))
-                return Measure.of(total, max(1, len(sizes)), times)
+        def run(messages: int) -> Measure:
+            with clock() as times:
+                sizes = [len(rows) for rows in layout.filtered(0, item)]
+            case.observe(case.stored(make))
+            return Measure.of(total, max(1, len(sizes)), times)
 
-            yield run
+        yield run
 
-        return start
-
-    return of
+    return start
 
 
-FILTERS = {item: filtering(item) for item in ITEMS}
+#: By filter item; other processes get them by their names.
+FILTERS = {item: partial(filtering, item) for item in ITEMS}
 
 
 def following(make: Any) -> Callable[[Case], Any]:

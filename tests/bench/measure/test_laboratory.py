@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from bench.comparison import compare
 from bench.layouts.capabilities import Unavailable
+from bench.measure import system
 from bench.measure.calibration import Calibration, disturbed
 from bench.measure.laboratory import PLANS, Plan, Results, plan_with, read, run, run_block
 from bench.workloads.sizes import Size
@@ -82,6 +84,30 @@ def test_what_a_contender_lacks_is_found_before_a_process_starts(tmp_path: Path)
         ("tubemq", "its driver has no scan"),
         ("rocketmq-4.9.8", "its driver reads one topic"),
     ]
+
+
+@pytest.mark.gate
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace on PATH")
+def test_system_calls_are_those_for_messages_alone(tmp_path: Path) -> None:
+    block = Block(BY_NAME["append"], Size(), ("raw-file", f"{OWN}:Lists"))
+    rows = rows_of(block, tmp_path, plan_with(PLANS["tiny"], rounds=1, counts_calls=True))
+    counted = {row["layout"]: row for row in rows if row["kind"] == "calls"}
+    if not counted:
+        pytest.skip("strace may not attach to a process here")
+    assert counted["raw-file"]["by_name"]["pwrite64"] == pytest.approx(1, abs=0.01)
+    assert counted["raw-file"]["calls_each"] == pytest.approx(1, abs=0.1)
+    assert "pwrite64" not in counted.get("lists", {}).get("by_name", {})
+
+
+def test_the_summary_of_strace_is_understood() -> None:
+    text = """% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 90.00    0.000100           1       100           pwrite64
+ 10.00    0.000010           1        10         3 openat
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.000110           1       110         3 total
+"""
+    assert system._counted(text) == {"pwrite64": 100, "openat": 10}
 
 
 @pytest.mark.gate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from bench.measure.worker import lacking
 from bench.workloads.answers import Answers
 from bench.workloads.payload import Payload, zipf
 from bench.workloads.sizes import Size, payload, text_of
-from bench.workloads.works import DEFAULT, MOST_CELLS, PLACES, QUICK, WORKS, cells
+from bench.workloads.works import DEFAULT, MOST_CELLS, PLACES, QUICK, WORKS, Work, cells
 
 TEXT = bytes(range(256)) * 4096
 
@@ -51,6 +52,11 @@ def test_every_cell_of_the_lists_can_be_done_or_has_its_reason() -> None:
     assert reasons == {
         ("append 10,000 × 1", "tubemq"): "10,000 stores need 33 GB of buffers",
     }
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
+def test_a_workload_reaches_the_process_of_a_cell(work: Work) -> None:
+    assert pickle.loads(pickle.dumps(work)).name == work.name
 
 
 def test_bodies_are_of_the_size_that_was_asked_for() -> None:
