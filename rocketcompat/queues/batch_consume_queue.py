@@ -128,11 +128,11 @@ class BatchConsumeQueue:
         files = self._files
         files.open()
         place = max(self._place_of(start), files.first)
-        if place >= files.end:
-            return plain_units([], [], []), [start]
         unit = files.unit(place)
         if unit is None or not OF_BATCHES.is_set(unit) or end_of(unit) <= start:
             place += 1
+        if place >= files.end:
+            return plain_units([], [], []), [start]
         found = files.read(place, min(files.next_file(place), files.end))
         found = found[: sound_batch_units(found, _NO_END, None)]
         if len(found) and found["base_offset"][0] <= start:

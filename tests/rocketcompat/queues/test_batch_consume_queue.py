@@ -390,6 +390,9 @@ def test_reads_go_on_behind_places_without_a_unit_and_report_them(
                 missing += range(max(start, begins[~sound][0]), bases[-1])
             assert bases[-1] > offset
             offset = bases[-1]
+        assert offset == again.max_offset
+        assert len(again.spans(offset, 100)[0]) == 0
+        assert again.spans(offset, 100)[1] == [offset]
         lost = [n for n in range(2 * first, 2 * end) if n >= start]
         assert (missing, found) == (lost, [n for n in range(start - start % 2, 26, 2)
                                           if not first <= n // 2 < end])  # fmt: skip
@@ -398,6 +401,7 @@ def test_reads_go_on_behind_places_without_a_unit_and_report_them(
 def test_a_queue_that_is_not_there_is_empty(memory_vfs: MemoryVfs) -> None:
     queue = make_queue(memory_vfs)
     assert (queue.min_offset, queue.max_offset, queue.unit(0)) == (-1, 0, None)
+    assert queue.spans(0, 10)[1] == [0]
     assert queue.max_physical_offset == -1
 
 
