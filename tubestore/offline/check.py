@@ -91,7 +91,7 @@ def check(
     shards = find_shards(root, vfs, topic=topic, store_id=store_id, with_pending=True)
     yield from check_state(vfs, root, is_written or (lambda: False))
     yield from check_register(vfs, root)
-    yield from check_directories(vfs, root, topic, store_id)
+    yield from check_directories(vfs, root, shards, topic, store_id)
     yield from check_stores(vfs, root, shards)
     unsettled: list[_Seen] = []
     settled = partial(_settled, is_written=is_written, wait=wait)

@@ -207,14 +207,20 @@ def check_register(vfs: Vfs, root: str) -> Iterator[Finding]:
 
 
 def missing_shards(
-    vfs: Vfs, root: str, topic: str | None = None, store_id: int | None = None
+    vfs: Vfs,
+    root: str,
+    shards: Iterable[ShardFiles],
+    topic: str | None = None,
+    store_id: int | None = None,
 ) -> list[str]:
     """Return the directories that shards with a record had, or those asked for, and that are gone.
 
-    A writer may be deleting their topics: it forgets a shard before it moves the directory.
+    `shards` are those that were found. A writer may be deleting the topics of others: it forgets a
+    shard before it moves the directory.
     """
     found = []
-    for key in sorted(read_bounds(vfs, root)):
+    there = {basename(shard.directory) for shard in shards}
+    for key in sorted(read_bounds(vfs, root).keys() - there):
         parsed = parse_store_key(key)
         if parsed is None or topic not in (None, parsed[0]) or store_id not in (None, parsed[1]):
             continue
@@ -227,10 +233,10 @@ def missing_shards(
 
 
 def check_directories(
-    vfs: Vfs, root: str, topic: str | None, store_id: int | None
+    vfs: Vfs, root: str, shards: Iterable[ShardFiles], topic: str | None, store_id: int | None
 ) -> Iterator[Finding]:
-    """Report the directories of shards that are missing."""
-    for directory in missing_shards(vfs, root, topic, store_id):
+    """Report the directories of shards that are missing; `shards` were found."""
+    for directory in missing_shards(vfs, root, shards, topic, store_id):
         problem = missing_directory(directory)
         yield Finding(problem.path, 0, Reason.MISSING_FILE, problem.reason)
 

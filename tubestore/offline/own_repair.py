@@ -36,6 +36,7 @@ from tubestore.record.state_files import (
     shards_line,
     sound_changes,
 )
+from tubestore.segments.listing import find_shards
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import CommitRecord, staging_directory
 from tubestore.staging.roll_forward import places_of, recover
@@ -108,7 +109,8 @@ def give_up_shards(
     Damaged lines of `shards.log` go, too.
     """
     path = join(root, OWN_DIRECTORY, SHARDS_FILE)
-    missing = missing_shards(vfs, root, topic, store_id)
+    shards = find_shards(root, vfs, topic=topic, store_id=store_id)
+    missing = missing_shards(vfs, root, shards, topic, store_id)
     damaged = list(check_register(vfs, root))
     if quarantine is not None and (missing or damaged):
         keys = {basename(directory) for directory in missing}

@@ -20,6 +20,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from os.path import basename
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,12 +37,14 @@ from tubestore.errors import (
 )
 from tubestore.journal.journal_overlay import JournalOverlay, behind
 from tubestore.journal.root_journal import JournalPart
+from tubestore.offline.own_files import missing_shards
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.names import JOURNAL_FILE, STORE_FILE, parse_store_key, store_key
 from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
 from tubestore.record.state_files import parse_identity
 from tubestore.segments.listing import ShardFiles, StoredFile, files_before, find_shards
+from tubestore.segments.lost_files import missing_directory
 from tubestore.spark.kit.options import EARLIEST, LATEST, Offsets, ReadOptions
 from tubestore.staging.commit_records import Horizon
 from tubestore.store.directory import StoreDirectory
@@ -424,6 +427,10 @@ def choose_shards(
         for topic in {} if isinstance(given, int) else given:
             if topic not in there or not options.wants_topic(topic):
                 raise InvalidOption(name, f"topic {topic!r} is not one of those that are read")
+    for directory in missing_shards(vfs, options.path, found):
+        key = parse_store_key(basename(directory))
+        if key is not None and _is_wanted(ShardFiles(*key, directory, (), ()), options):
+            raise NotAStore(directory, missing_directory(directory).reason)
     return [shard for shard in found if _is_wanted(shard, options)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,14 @@ def test_all_splits_together_are_all_messages_in_order(
     made = planned("/s", vfs, maxSplitBytes=str(split))
     assert read_plan(made, vfs) == scanned_rows("/s", vfs)
     assert sum(s.rows for s in made.splits) == sum(counts)
+
+
+def test_a_shard_without_its_directory_is_refused_where_it_is_asked_for(root: Path) -> None:
+    shutil.rmtree(root / "orders-0")
+    for options in ({}, {"subscribe": "orders"}):
+        with pytest.raises(NotAStore, match=r"orders-0: .*missing or empty"):
+            planned(root, **options)
+    assert sum(s.rows for s in planned(root, subscribe="logs").splits) == 3000
 
 
 def test_splits_are_about_as_large_as_asked_for(root: Path) -> None:
