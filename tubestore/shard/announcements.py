@@ -19,11 +19,12 @@ class Announcements(threading.Condition):
         Under the lock itself.
         """
         self._calls.append(call)
+        # Every append calls `notify_all`: without calls to be made it is the condition's own.
+        self.notify_all = self._notify_and_call  # type: ignore[method-assign]
 
-    def notify_all(self) -> None:
-        """Wake all waiting threads, and make the calls."""
-        super().notify_all()
-        if self._calls:
-            calls, self._calls = self._calls, []
-            for call in calls:
-                call()
+    def _notify_and_call(self) -> None:
+        del self.notify_all
+        calls, self._calls = self._calls, []
+        self.notify_all()
+        for call in calls:
+            call()
