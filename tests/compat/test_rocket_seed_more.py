@@ -165,10 +165,10 @@ def test_the_readme_advises_which_flush_to_choose_and_names_the_option() -> None
     """FLS-08: asynchronous where some loss is acceptable or a message can be sent again."""
     text = " ".join(README.split())
     section = text[text.index("## RocketMQ stores") : text.index("## Spark")]
-    advice = next(part for part in section.split(". ") if "`flushDiskType`" in part)
-    assert "`ASYNC_FLUSH`" in advice
-    assert "`SYNC_FLUSH`" in advice
-    assert "sent again" in section
+    assert "`flushDiskType` (`flush_disk_type`) chooses when a put returns" in section
+    advice = {row.split("|")[0].strip(): row for row in section.split(" | | ")}
+    assert "sent again" in advice["`ASYNC_FLUSH` (default)"]
+    assert "no acknowledged message may be lost" in advice["`SYNC_FLUSH`"]
     assert MessageStoreConfig.from_camel({"flushDiskType": "SYNC_FLUSH"}) == MessageStoreConfig(
         flush_disk_type="SYNC_FLUSH"
     )

@@ -161,6 +161,9 @@ class _Walker:
 
     def _between_files(self, offset: int) -> Iterator[Stretch]:
         """Find the records that lost their entries with an index file that is gone."""
+        if self.covered is None:  # no entry before had its record
+            data = self.bytes.data_start, self.bytes.data_end
+            self.covered, _ = self.bytes.find_record(*data, self.running) or (None, None)
         while self.covered is not None:
             rows = self._unindexed(self.covered, self.bytes.data_end, offset)
             if rows is None:

@@ -166,7 +166,7 @@ def test_a_file_that_is_not_whole_is_read_from_its_backup(  # apache/rocketmq #3
     memory_vfs: MemoryVfs, files: BrokerConfig, junk: bytes
 ) -> None:
     put(memory_vfs, "consumerOffset.json", junk)
-    with pytest.raises(CorruptRecord, match="no configuration"):
+    with pytest.raises(CorruptRecord, match="not a configuration"):
         files.consumer_offsets()
     put(memory_vfs, "consumerOffset.json.bak", OFFSETS.encode())
     assert files.consumer_offsets()["TopicA", "group1"] == {0: 250, 1: 250}

@@ -183,6 +183,19 @@ def test_a_lost_index_file_is_rebuilt_to_the_last_byte() -> None:
         assert b"".join(vfs.read_file(p) for p in files_of(vfs, ".index")) == before
 
 
+def test_a_lost_index_file_is_rebuilt_though_no_entry_before_it_has_its_record() -> None:
+    vfs = written(**SMALL)
+    index, data = files_of(vfs, ".index"), files_of(vfs, ".tube")
+    pristine = entries_in(vfs.read_file(index[2]))
+    for path in (index[0], data[1], index[2]):
+        vfs.remove(path)
+    mended(ROOT, vfs)
+    assert entries_in(vfs.read_file(index[1]))[len(pristine) :].tolist() == pristine.tolist()
+    shard = open_shard(vfs, HOME, **SMALL)
+    assert shard.recovered.reindexed == 0
+    shard.close()
+
+
 def test_a_bad_entry_behind_which_a_real_broker_would_cut_is_replaced_by_one_it_passes() -> None:
     vfs = written()
     (data,), (index,) = files_of(vfs, ".tube"), files_of(vfs, ".index")
