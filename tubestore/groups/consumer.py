@@ -508,7 +508,11 @@ class Consumer:
             if positions is None:
                 self._note_processed()
                 positions = dict(self._processed)
+            if not isinstance(positions, Mapping):
+                raise InvalidMessage("positions: expected {(topic, partition): offset}")
             for partition, position in positions.items():
+                if not isinstance(partition, tuple) or len(partition) != 2:
+                    raise InvalidMessage(f"positions: {partition!r} is no (topic, partition)")
                 checked_whole(f"positions[{partition!r}]", position)
             self._commit(positions)
 

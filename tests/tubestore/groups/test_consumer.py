@@ -117,6 +117,15 @@ def test_a_block_that_fails_reads_its_last_answer_again(store: Store) -> None:
         assert len(consumer.poll()) == 6
 
 
+@pytest.mark.parametrize("positions", ["x", [1], {"t": 28}, {("t", 0, 1): 28}])
+def test_positions_that_are_none_are_refused(store: Store, positions: Any) -> None:
+    fill(store, 4)
+    consumer = store.consumer("g", ["t"])
+    consumer.poll()
+    with pytest.raises(InvalidMessage, match="positions"):
+        consumer.commit(positions)
+
+
 def test_iterating_commits_message_by_message(store: Store) -> None:
     fill(store, 8)
 
