@@ -135,6 +135,11 @@ class _LogJob:
     layout: Layout = field(default_factory=lambda: Layout([], {}))
     tails: ReadyBatches | None = None
 
+    @property
+    def rows(self) -> int:
+        """Messages that are staged."""
+        return sum(piece.rows for piece in self.pieces)
+
     def held(self) -> AbstractContextManager[None]:
         """Keep all others from putting; everything that was put is on stable storage."""
         return self.log.held()

@@ -19,7 +19,7 @@ from tubestore.cli.kit.output import Format, Output, emit_object, emit_rows
 from tubestore.cli.kit.text import Column
 from tubestore.cli.opening import is_empty, open_existing
 from tubestore.cli.tables import blaming, check_files, tables_of
-from tubestore.errors import InvalidMessage, UnknownTopic
+from tubestore.errors import InvalidMessage, JobTaken, UnknownTopic
 from tubestore.record.layouts import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
 from tubestore.shard.message_store import MessageStore
 from tubestore.staging.job_files import StagedFile, check_job_id
@@ -65,7 +65,7 @@ def publish(
         found = before if staged else _stage(store, root, job_id, files, topic)
         try:
             result = store.publish(job_id, found, create_topics=create)
-        except (InvalidMessage, UnknownTopic):
+        except (InvalidMessage, JobTaken, UnknownTopic):
             if files:  # no other process has staged for it
                 store.abort(job_id)
             raise

@@ -29,7 +29,7 @@ from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.trees import remove_tree
 from tubestore.core.vfs import Vfs
-from tubestore.errors import StoreFailed, StoreLocked, TubeStoreError, failed_write
+from tubestore.errors import JobTaken, StoreFailed, StoreLocked, TubeStoreError, failed_write
 from tubestore.record.names import STAGING_DIRECTORY
 from tubestore.staging.commit_records import JobRecords, R
 from tubestore.staging.job_files import Batch, staging_directory
@@ -42,6 +42,8 @@ class Job(Protocol[R]):
     job_id: str
     #: The query that the job is a micro-batch of, if it is one.
     batch: Batch | None
+    #: Messages that are staged for it.
+    rows: int
 
     def held(self) -> AbstractContextManager[object]:
         """Keep all other writers from the end of the store."""
@@ -90,6 +92,12 @@ class Publisher(Generic[R]):
                 job.settle(made)
             else:
                 record = self.records.find(job.job_id)
+                if record is not None and job.rows not in (0, record.rows):
+                    raise JobTaken(
+                        job.job_id,
+                        f"it was published with {record.rows} messages, and {job.rows} are staged"
+                        " now; a job with other messages needs an id of its own",
+                    )
             remove_staging(self._vfs, self.records.root, job.job_id)
         return record, new
 

@@ -148,6 +148,11 @@ class _ShardsJob:
     shards: Shards = field(default_factory=dict)
     placed: tuple[PlacedFile, ...] = ()
 
+    @property
+    def rows(self) -> int:
+        """Messages that are staged."""
+        return sum(file.rows for file in self.files)
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Open the shards of the job and keep all others from appending to them."""

@@ -40,6 +40,7 @@ from tubestore.errors import (
     DiskFull,
     InvalidMessage,
     InvalidName,
+    JobTaken,
     MessageTooLarge,
     ReadOnlyStore,
     StoreClosed,
@@ -186,6 +187,14 @@ def test_records_are_taken_as_they_are_but_for_their_offsets(vfs: MemoryVfs) -> 
     with opened(vfs, config=config) as store:  # checksums of whole records are asked for
         assert log_of(store).gaps == ()
     assert findings(vfs) == []
+
+
+def test_a_job_that_comes_again_with_other_messages_is_refused(vfs: MemoryVfs) -> None:
+    with opened(vfs) as store:
+        store.publish("load", [])
+        with pytest.raises(JobTaken, match="published with 0 messages, and 2 are staged now"):
+            store.publish("load", stage(vfs, "load", batch(numbered("b", 2))))
+    assert bodies(vfs) == []
 
 
 def test_a_job_of_an_id_is_published_once_for_ever(vfs: MemoryVfs) -> None:

@@ -99,6 +99,8 @@ def test_publish_loads_files_once(cli: Cli, store: Path, tmp_path: Path) -> None
     assert (first["messages"], first["replayed"], first["number"]) == (15, False, 1)
     (again,) = cli.json("publish", store, "load-1", *files, "--topic", "t")
     assert (again["messages"], again["replayed"]) == (15, True)
+    refused = cli("publish", store, "load-1", files[0], "--topic", "t")
+    assert (refused.code, "15 messages, and 10 are staged now" in refused.err) == (3, True)
     assert len(cli.json("read", store, "t")) == 15
     assert list(store.glob(".tubestore/staging/*")) == []
 

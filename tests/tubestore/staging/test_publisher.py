@@ -29,6 +29,7 @@ class Recorded:
     error: BaseException = field(default_factory=lambda: OSError(errno.EIO, "broken"))
     job_id: str = "load"
     batch: Batch | None = None
+    rows: int = 0
     steps: list[str] = field(default_factory=list)
 
     def step(self, name: str) -> None:

@@ -24,6 +24,7 @@ from tests.support.publishing import vfs as vfs
 from tests.support.tube import columns_of, make_rows
 from tubestore.errors import (
     InvalidMessage,
+    JobTaken,
     UnknownTopic,
 )
 from tubestore.offline.check import check
@@ -100,6 +101,17 @@ def test_a_job_is_published_once_for_ever(
         assert later.publish("q:1", []).files == first.files
         assert len(bodies(later)) == 3
     assert not any("/staging/" in path for path in vfs.tree())
+
+
+def test_a_job_that_comes_again_with_other_messages_is_refused_and_keeps_them_staged(
+    vfs: MemoryVfs, store: tubestore.MessageStoreManager
+) -> None:
+    store.publish("load", stage(vfs, "load", batch(numbered(3))))
+    other = stage(vfs, "load", batch(numbered(4)), attempt="1")
+    with pytest.raises(JobTaken, match="published with 3 messages, and 4 are staged now"):
+        store.publish("load", other)
+    assert len(bodies(store)) == 3
+    assert any("/staging/" in path for path in vfs.tree())
 
 
 def test_a_job_whose_record_is_gone_is_still_known(
