@@ -13,7 +13,7 @@ Nothing here imports Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -128,12 +128,12 @@ class MicroBatches:
 
     # -- the ends of the store -----------------------------------------------------------------
 
-    def shards_now(self) -> dict[str, ShardNow]:
-        """List the shards as they are now."""
+    def shards_now(self, known: Container[str] = ()) -> dict[str, ShardNow]:
+        """List the shards as they are now; NotAStore for one that is gone and not `known`."""
         found, root = {}, self.options.path
         horizon = Horizon(self._vfs, root)
         self._journal.refresh()
-        for listed in choose_shards(self._vfs, self.options, self._journal):
+        for listed in choose_shards(self._vfs, self.options, self._journal, known):
             key = store_key(listed.topic, listed.store_id)
             before, parts = self._seen.get(key), self._journal.of(key)
             hidden = horizon.limits(listed.topic, listed.store_id)
@@ -181,7 +181,7 @@ class MicroBatches:
         One message is taken at least, however large it is.
         """
         self.check_store(start)
-        there = self.shards_now()
+        there = self.shards_now(start.shards)
         start = self._without_vanished(start, there)
         if self._lease is not None:
             self._lease.hold(start.shards)
@@ -227,7 +227,7 @@ class MicroBatches:
         self.check_store(end)
         now = self._seen
         if any(key not in now or now[key].end < offset for key, offset in end.shards.items()):
-            now = self.shards_now()
+            now = self.shards_now(end.shards)
         portions: list[Portion] = []
         for key, offset in end.shards.items():
             there = now.get(key)

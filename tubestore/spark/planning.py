@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from os.path import basename
@@ -409,9 +409,16 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
 
 
 def choose_shards(
-    vfs: Vfs, options: ReadOptions, journal: JournalOverlay | None = None
+    vfs: Vfs,
+    options: ReadOptions,
+    journal: JournalOverlay | None = None,
+    known: Container[str] = (),
 ) -> list[ShardFiles]:
-    """List the shards that the options name; UnknownTopic, InvalidOption for what is not there."""
+    """List the shards that the options name; UnknownTopic, InvalidOption for what is not there.
+
+    NotAStore for a wanted shard without its directory, unless it is one of the `known` store
+    keys, which the caller looks for itself, or `failOnDataLoss` is off.
+    """
     # Without a journal nothing is read of it but names: its damage is refused where rows are.
     found = list_shards(options.path, vfs, journal or JournalOverlay(vfs, options.path))
     settings = saved_settings(StoreDirectory(vfs, options.path, "r"))
@@ -419,9 +426,9 @@ def choose_shards(
     for topic in options.named_topics():
         if topic not in there:
             raise UnknownTopic(topic, there)
-        known = settings.get(topic)
+        made = settings.get(topic)
         for partition in options.partitions_of(topic) or ():
-            if known is not None and not known.holds(partition) and options.assigned is not None:
+            if made is not None and not made.holds(partition) and options.assigned is not None:
                 raise InvalidOption("assign", f"{topic} has no partition {partition}")
     for name, given in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
         for topic in {} if isinstance(given, int) else given:
@@ -429,8 +436,13 @@ def choose_shards(
                 raise InvalidOption(name, f"topic {topic!r} is not one of those that are read")
     for directory in missing_shards(vfs, options.path, found):
         key = parse_store_key(basename(directory))
-        if key is not None and _is_wanted(ShardFiles(*key, directory, (), ()), options):
-            raise NotAStore(directory, missing_directory(directory).reason)
+        if key is None or store_key(*key) in known:
+            continue
+        if _is_wanted(ShardFiles(*key, directory, (), ()), options):
+            lost = NotAStore(directory, missing_directory(directory).reason)
+            if options.fail_on_data_loss:
+                raise lost
+            log.warning(str(lost))
     return [shard for shard in found if _is_wanted(shard, options)]
 
 

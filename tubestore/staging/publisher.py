@@ -42,8 +42,10 @@ class Job(Protocol[R]):
     job_id: str
     #: The query that the job is a micro-batch of, if it is one.
     batch: Batch | None
-    #: Messages that are staged for it.
-    rows: int
+
+    @property
+    def rows(self) -> int:
+        """Return the number of messages that are staged for it."""
 
     def held(self) -> AbstractContextManager[object]:
         """Keep all other writers from the end of the store."""

@@ -78,7 +78,7 @@ def test_errors_are_a_sentence(spark: Any, root: Path, tmp_path: Path) -> None:
     from rocketcompat.spark import register
 
     register(spark)
-    with pytest.raises(Exception, match=r"NotAStore: .* no RocketMQ store") as caught:
+    with pytest.raises(Exception, match=r"NotAStore: .* has no commitlog directory") as caught:
         spark.read.format("rocketmq").load(str(tmp_path)).count()
     assert "Traceback" not in str(caught.value)
 

@@ -304,6 +304,14 @@ def test_a_store_that_is_shorter_than_the_checkpoint_fails_the_stream(
     assert lenient.shards.get("orders-0") in (1120, None)
 
 
+def test_a_new_stream_refuses_a_store_without_one_of_its_shards(root: Path) -> None:
+    gone(root)
+    with pytest.raises(NotAStore, match="orders-0: the shard's directory is missing"):
+        stream(root).initial()
+    assert stream(root, subscribe="logs").initial().shards.keys() == {"logs-0"}
+    assert stream(root, failOnDataLoss="false").initial().shards.keys() == {"logs-0"}
+
+
 def test_a_stream_that_has_caught_up_goes_on_when_retention_empties_its_topic(root: Path) -> None:
     at = stream(root).end()
     clock = ManualClock(T0 + 7_200_000)
