@@ -41,9 +41,11 @@ class Cli:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capture: Any) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
 
-    def __call__(self, *arguments: object, stdin: bytes = b"") -> Result:
+    def __call__(self, *arguments: object, stdin: bytes = b"", terminal: bool = False) -> Result:
         self._monkeypatch.setattr(sys, "argv", ["tubestore", *map(str, arguments)])
-        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        given = io.TextIOWrapper(io.BytesIO(stdin))
+        self._monkeypatch.setattr(given, "isatty", lambda: terminal)
+        self._monkeypatch.setattr(sys, "stdin", given)
         self._capture.readouterr()
         with pytest.raises(SystemExit) as leaving:
             main()

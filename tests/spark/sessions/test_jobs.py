@@ -70,14 +70,6 @@ def test_a_store_goes_to_parquet_and_back_and_is_copied(
     assert scanned_rows(copy) == [r for r in scanned_rows(root) if r["topic"] == "orders"]
 
 
-def test_a_dry_run_reports_what_would_be_read_and_starts_nothing(root: Path, command: Any) -> None:
-    for arguments in (("audit", root), ("stats", root), ("export", root, "/nowhere/out")):
-        done = command("spark", *arguments, "--dry-run")
-        assert done.code == 0
-        assert "planned 1 splits, at most 1,100 messages" in done.out
-    assert not Path("/nowhere").exists()
-
-
 def test_damage_ends_a_job_with_a_sentence(spark: Any, root: Path, tmp_path: Path) -> None:
     from tubestore.spark.jobs.compact import compact
 
@@ -85,11 +77,3 @@ def test_damage_ends_a_job_with_a_sentence(spark: Any, root: Path, tmp_path: Pat
     with pytest.raises(TubeStoreError, match=r"CorruptRecord: .*failOnCorrupt=false") as caught:
         compact(spark, str(root), str(tmp_path / "copy"))
     assert "Traceback" not in str(caught.value)
-
-
-def test_mistakes_at_the_command_line_are_one_line(command: Any, tmp_path: Path) -> None:
-    done = command("spark", "audit", tmp_path / "nothing", "--dry-run")
-    assert (done.code, done.err) == (3, f"tubestore: {tmp_path}/nothing: no such directory\n")
-    done = command("spark", "compact", tmp_path, tmp_path / "b", "-o", "nonsense", "--dry-run")
-    assert done.code == 2
-    assert "NAME=VALUE is needed" in done.err

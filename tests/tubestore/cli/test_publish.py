@@ -11,64 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import tubestore
-from tests.support.golden import GoldenFactory
-from tests.support.tube import tree_digest
 from tests.support.tube_cli import Cli
 from tests.support.tube_cli import cli as cli
 from tubestore.staging.writer import StagedWriter
-
-
-@pytest.fixture
-def damaged(golden: GoldenFactory, tmp_path: Path) -> Path:
-    store = golden("tubemq", "1.2.0", "torn").store
-    root = tmp_path / "damaged"
-    for name in ("datacut7-0", "payloadbit-0", "innercut-0"):
-        shutil.copytree(store / name, root / name)
-    return root
-
-
-def test_repair_reports_what_it_would_do_and_ends_with_1(cli: Cli, damaged: Path) -> None:
-    before = tree_digest(damaged)
-    result = cli("repair", damaged, "-f", "jsonl")
-    assert result.code == 1
-    assert "nothing was changed; --apply does it" in result.err
-    for row in result.rows:
-        assert set(row) == {"path", "action", "position", "bytes", "message"}
-    assert {row["action"] for row in result.rows} == {"cut_data", "rewrite_index", "leave"}
-    assert tree_digest(damaged) == before
-    assert b"cut_data" in cli("repair", damaged).out
-
-
-def test_repair_does_it_with_apply_and_check_agrees(cli: Cli, damaged: Path) -> None:
-    planned = cli("repair", damaged, "-f", "jsonl").rows
-    done = cli("repair", damaged, "--apply", "-f", "jsonl")
-    assert (done.code, done.rows) == (0, planned)
-    left = cli("check", damaged, "-f", "jsonl")
-    assert [row["reason"] for row in left.rows] == ["bad_checksum"]
-    assert len(list(damaged.glob(".tubestore/quarantine/*/*"))) >= 3
-    again = cli("repair", damaged, "-f", "jsonl")
-    assert [row["action"] for row in again.rows] == ["leave"]
-
-
-def test_repair_of_a_sound_store_reports_it_and_ends_with_0(cli: Cli, tmp_path: Path) -> None:
-    with tubestore.open(tmp_path / "s") as store:
-        store.create_topic("t").append(b"x")
-    result = cli("repair", tmp_path / "s")
-    assert (result.code, result.out) == (0, b"")
-    assert "nothing to repair" in result.err
-
-
-def test_repair_is_refused_while_a_writer_is_at_work(cli: Cli, tmp_path: Path) -> None:
-    with tubestore.open(tmp_path / "s"):
-        for how in ((), ("--apply",)):
-            result = cli("repair", tmp_path / "s", *how)
-            assert result.code == 3
-            assert "locked" in result.err
-
-
-def test_repair_writes_its_rows_to_a_file(cli: Cli, damaged: Path, tmp_path: Path) -> None:
-    assert cli("repair", damaged, "-f", "parquet", "-o", tmp_path / "rows.parquet").code == 1
-    assert "cut_data" in pq.read_table(tmp_path / "rows.parquet")["action"].to_pylist()
 
 
 def test_recover_opens_every_shard_and_reports_what_it_mended(cli: Cli, damaged: Path) -> None:

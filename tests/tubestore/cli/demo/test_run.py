@@ -11,7 +11,6 @@ from rich.console import Console
 from rocketcompat.cli.demo import run as stack_demo
 from tubestore.cli.demo import parts
 from tubestore.cli.demo import run as engine_demo
-from tubestore.cli.demo.parts import load_lines, prepare
 
 
 @pytest.fixture
@@ -41,21 +40,3 @@ def test_both_demos_read_back_what_they_wrote_and_recover_what_was_acknowledged(
     assert text.count(" 0 findings") == 3  # both stores of each, and what was mended
     assert "3 differ, 3 marked as lost" in text
     assert {"engine", "stack"} <= {entry.name for entry in (tmp_path / "out").iterdir()}
-
-
-def test_the_demo_takes_files_and_folders_of_ones_own(tmp_path: Path) -> None:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    (folder / "a.txt").write_text("import a\n\ndef f\nplain\n")
-    (tmp_path / "b.txt").write_text("class B\n")
-    table, files = load_lines([folder, tmp_path / "b.txt"], 100)
-    assert files == 2
-    assert table["body"].to_pylist() == [b"import a", b"def f", b"plain", b"class B"]
-    assert table["filter_item"].to_pylist() == ["import", "def", None, "class"]
-
-
-def test_the_demo_does_not_empty_a_directory_that_is_not_its_own(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(FileExistsError, match=r"thesis\.txt"):
-        prepare(tmp_path)
-    assert (tmp_path / "thesis.txt").exists()

@@ -1,0 +1,65 @@
+"""`tubestore read`: pages, bounds, and where the next listing goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.tube_cli import Cli, Result
+from tests.support.tube_cli import cli as cli
+from tests.support.tube_cli import root as root
+
+
+def test_a_cut_listing_reports_it_and_the_next_one_goes_on_there(
+    cli: Cli, root: Path, tmp_path: Path
+) -> None:
+    note = tmp_path / "note"
+    result = cli("read", root, "t", "-p", 1, "-n", 100, "-f", "jsonl", "--summary", note)
+    said = json.loads(result.err)
+    assert (len(result.rows), result.code) == (100, 0)
+    assert (said["truncated"], said["scanned"]) == (True, 100)
+    assert json.loads(note.read_text()) == said
+    rest = cli("read", root, "t", "-p", 1, "--offset", said["next"], "-f", "jsonl")
+    assert (len(rest.rows), rest.err) == (150, "")
+    assert result.rows + rest.rows == cli.json("read", root, "t", "-p", 1)
+
+
+@pytest.mark.parametrize("command", ["read", "dump"])
+def test_a_cut_listing_of_a_shard_goes_on_too(cli: Cli, root: Path, command: str) -> None:
+    start = (command, root, "t") if command == "read" else (command, root)
+    whole = cli.json(*start)
+    result = cli(*start, "-n", 999, "-f", "jsonl")
+    said = json.loads(result.err)["next"]
+    rest = cli.json(*start, "--store-id", said["store_id"], "--offset", said["offset"])
+    assert result.rows + rest == whole
+
+
+def test_an_empty_read_and_an_empty_dump_are_done(cli: Cli, root: Path, tmp_path: Path) -> None:
+    for result in (
+        cli("read", root, "t", "-p", 0, "--offset", "latest", "-f", "jsonl"),
+        cli("read", root, "t", "--start", "2100-01-01T00:00:00Z", "-f", "jsonl"),
+    ):
+        assert result == Result(0, b"", "")
+    assert cli("create", tmp_path / "new", "t").code == 0
+    assert cli("read", tmp_path / "new", "t", "-f", "jsonl") == Result(0, b"", "")
+    (tmp_path / "empty").mkdir()
+    assert cli("dump", tmp_path / "empty", "-f", "jsonl") == Result(0, b"", "")
+
+
+def test_times_bound_a_read(cli: Cli, tmp_path: Path) -> None:
+    lines = "\n".join(
+        json.dumps({"text": str(n), "received_time": 1_767_225_600_000 + n}) for n in range(10)
+    )
+    root = tmp_path / "s"
+    cli("append", root, "t", "-i", "jsonl", "--partitions", 1, stdin=lines.encode())
+    for start, end, count in [
+        ("1767225600003", "1767225600005", 2),
+        ("2026-01-01T01:00:00.003+01:00", "2026-01-01T00:00:00.005Z", 2),
+        ("2026-01-01T00:00:00Z", "-2h", 10),
+    ]:
+        assert len(cli.json("read", root, "t", "--start", start, "--end", end)) == count
+    for wrong in ("2026-01-01", "yesterday"):
+        result = cli("read", root, "t", "--start", wrong)
+        assert (result.code, result.out) == (2, b"")

@@ -1,0 +1,44 @@
+"""`tubestore append`: what it takes, and what it reports."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from tests.support.tube_cli import Cli
+from tests.support.tube_cli import cli as cli
+from tests.support.tube_cli import root as root
+
+
+@pytest.mark.gate
+def test_lines_go_in_and_come_out_once_each_in_order(cli: Cli, root: Path) -> None:
+    seen = []
+    for partition in range(4):
+        rows = cli.json("read", root, "t", "-p", partition)
+        assert {row["partition"] for row in rows} == {partition}
+        seen.append([int(base64.b64decode(r["body"]).split()[1]) for r in rows])
+        assert seen[-1] == sorted(seen[-1])
+    assert sorted(n for numbers in seen for n in numbers) == list(range(1000))
+
+
+def test_append_reports_what_it_did_and_skips_empty_lines(cli: Cli, tmp_path: Path) -> None:
+    result = cli("append", tmp_path / "s", "t", "--partitions", 1, "-f", "jsonl", stdin=b"a\n\nbc")
+    assert result.rows == [
+        {"topic": "t", "messages": 2, "bytes": 3, "empty_lines": 1, "durability": "page_cache"}
+    ]
+    assert [r["body"] for r in cli.json("read", tmp_path / "s", "t")] == ["YQ==", "YmM="]
+
+
+def test_append_takes_files_a_key_a_filter_item_and_a_durability(
+    cli: Cli, root: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"\xff\xfe\nb\r\n")
+    options = ("--key", "k", "--filter-item", "f", "--durability", "fsync")
+    assert cli("append", root, "t", file, file, *options).code == 0
+    rows = cli.json("read", root, "t", "--filter-item", "f")
+    assert [base64.b64decode(r["body"]) for r in rows] == [b"\xff\xfe", b"b\r"] * 2
+    assert len({r["partition"] for r in rows}) == 1
+    assert {r["filter_item"] for r in rows} == {"f"}
